@@ -1,0 +1,274 @@
+"""pyselfspec generate: a prompt in, text out, one closing line about how it went."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from .. import drafters
+from ..completion import INTERRUPTED, N_PREDICT, Completion
+from ..context import N_CTX, Context
+from ..controllers import Fixed
+from ..report import closing_line, report
+from ..sampling import SEED_MAX, SamplingParams
+from ..types import LayerMask
+from ._options import (
+    common_options,
+    mask_from,
+    model_argument,
+    open_model,
+    parse_blocks,
+    parse_tokens,
+    read_text,
+)
+
+DEFAULT = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Everything that decides the text and the speed of a run."""
+
+    prompt: str | tuple[int, ...]
+    n_predict: int
+    draft: str | None
+    mask: LayerMask | None
+    controller: Fixed
+    sampling: SamplingParams
+    stop: tuple[str, ...]
+
+    @property
+    def is_text(self) -> bool:
+        """Ids in, ids out."""
+        return isinstance(self.prompt, str)
+
+    def completion(self, context: Context, draft: str | None) -> Completion:
+        return Completion(
+            context,
+            self.prompt,
+            n_predict=self.n_predict,
+            draft=draft,
+            mask=None if draft == "off" else self.mask,
+            controller=self.controller,
+            sampling=self.sampling,
+            stop=self.stop,
+        )
+
+
+@click.command(name="generate")
+@model_argument
+@click.option("-p", "--prompt", help="The text to continue.")
+@click.option("-f", "--file", "prompt_file", help="Read the prompt from a file, - for stdin.")
+@click.option(
+    "--prompt-tokens",
+    metavar="IDS",
+    callback=parse_tokens,
+    help="Token ids as the prompt; only ids come out of models without a tokenizer.",
+)
+@click.option(
+    "-n",
+    "--n-predict",
+    type=click.IntRange(min=1),
+    default=N_PREDICT,
+    show_default=True,
+    help="Tokens to generate at most.",
+)
+@click.option(
+    "--temp",
+    type=click.FloatRange(min=0),
+    default=DEFAULT.temperature,
+    show_default=True,
+    help="Temperature, 0 for greedy.",
+)
+@click.option(
+    "--top-k",
+    type=click.IntRange(min=0),
+    default=DEFAULT.top_k,
+    show_default=True,
+    help="Keep the k likeliest tokens, 0 for all.",
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1),
+    default=DEFAULT.top_p,
+    show_default=True,
+    help="Keep tokens up to this total probability.",
+)
+@click.option(
+    "--min-p",
+    type=click.FloatRange(0, 1),
+    default=DEFAULT.min_p,
+    show_default=True,
+    help="Keep tokens of this probability relative to the likeliest.",
+)
+@click.option(
+    "--repeat-penalty",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEFAULT.repeat_penalty,
+    show_default=True,
+    help="Penalty for repeated tokens, 1 for none.",
+)
+@click.option(
+    "--repeat-last-n",
+    type=click.IntRange(min=0),
+    default=DEFAULT.repeat_last_n,
+    show_default=True,
+    help="How far back the penalty looks.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, SEED_MAX), help="Seed of the sampler.  [default: random]"
+)
+@click.option(
+    "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."
+)
+@click.option(
+    "--stop", multiple=True, help="End the text before this string; may be given several times."
+)
+@click.option(
+    "-c",
+    "--ctx-size",
+    type=click.IntRange(min=1),
+    help=f"Tokens of context.  [default: the model's, {N_CTX} at most]",
+)
+@click.option(
+    "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
+)
+@click.option(
+    "-ngl", "--n-gpu-layers", type=click.IntRange(min=0), help="Blocks to keep on the GPU."
+)
+@click.option(
+    "--draft",
+    type=click.Choice(drafters.names()),
+    help="How to draft.  [default: layer-skip where a mask is given or in the model, else off]",
+)
+@click.option("--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin.")
+@click.option(
+    "--skip-attn",
+    metavar="BLOCKS",
+    callback=parse_blocks,
+    default="",
+    help="Blocks whose attention the draft skips, like 3,5,8-11.",
+)
+@click.option(
+    "--skip-ffn",
+    metavar="BLOCKS",
+    callback=parse_blocks,
+    default="",
+    help="Blocks whose feed-forward part the draft skips.",
+)
+@click.option(
+    "--draft-max",
+    type=click.IntRange(min=1),
+    default=Fixed().n_max,
+    show_default=True,
+    help="Tokens to draft per step.",
+)
+@click.option(
+    "--draft-p-min",
+    type=click.FloatRange(0, 1),
+    default=Fixed().p_min,
+    show_default=True,
+    help="Stop a draft after a token of lower probability.",
+)
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Also run plain decoding; show both speeds and whether the texts are equal.",
+)
+@common_options
+def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
+    """Continue a prompt, drafting with part of the model. The text is the full model's.
+
+    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+
+    \b
+    pyselfspec generate -p "Once upon a time"
+    pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
+    """
+    if options["draft"] == "off" and (
+        options["mask_file"] or options["skip_attn"] or options["skip_ffn"]
+    ):
+        raise click.UsageError("--draft off drafts nothing, so it takes no mask")
+
+    with (
+        open_model(model, options["n_gpu_layers"]) as loaded,
+        loaded.context(n_ctx=options["ctx_size"], n_threads=options["threads"]) as context,
+    ):
+        request = _request(context, options)
+        if compare:
+            _warm_up(context)
+        completion = request.completion(context, request.draft)
+        _run(completion, show=not as_json, as_text=request.is_text)
+        plain = None
+        if compare and completion.finish_reason != INTERRUPTED:
+            plain = request.completion(context, "off")
+            _run(plain, show=False, as_text=False)
+        if as_json:
+            click.echo(json.dumps(report(completion, model, plain)))
+        else:
+            click.echo(closing_line(completion, plain), err=True)
+        if INTERRUPTED in (completion.finish_reason, plain and plain.finish_reason):
+            sys.exit(130)  # as the shell reports a program that Ctrl-C ended
+
+
+def _request(context: Context, options: dict[str, Any]) -> Request:
+    grammar = options["grammar_file"]
+    return Request(
+        prompt=_prompt(options["prompt"], options["prompt_file"], options["prompt_tokens"]),
+        n_predict=options["n_predict"],
+        draft=options["draft"],
+        mask=mask_from(
+            context.model.n_layer, options["mask_file"], options["skip_attn"], options["skip_ffn"]
+        ),
+        controller=Fixed(options["draft_max"], options["draft_p_min"]),
+        sampling=SamplingParams(
+            temperature=options["temp"],
+            top_k=options["top_k"],
+            top_p=options["top_p"],
+            min_p=options["min_p"],
+            repeat_penalty=options["repeat_penalty"],
+            repeat_last_n=options["repeat_last_n"],
+            seed=options["seed"],
+            grammar=None if grammar is None else read_text(grammar),
+        ).with_seed(),
+        stop=options["stop"],
+    )
+
+
+def _prompt(
+    text: str | None, file: str | None, tokens: tuple[int, ...] | None
+) -> str | tuple[int, ...]:
+    given = [source for source in (text, file, tokens) if source is not None]
+    if len(given) > 1:
+        raise click.UsageError("give one prompt: -p, -f or --prompt-tokens")
+    if tokens is not None:
+        return tokens
+    if text is not None:
+        return text
+    if file is None and sys.stdin.isatty():
+        raise click.UsageError(
+            "give a prompt: -p TEXT, -f FILE, --prompt-tokens IDS, or through a pipe"
+        )
+    return read_text(file or "-")
+
+
+def _run(completion: Completion, *, show: bool, as_text: bool) -> None:
+    """Generate to the end or to Ctrl-C, streaming to stdout when asked to."""
+    try:
+        for piece in completion:
+            if show and as_text:
+                click.echo(piece, nl=False)
+    except KeyboardInterrupt:
+        completion.finish_reason = INTERRUPTED
+    if show:
+        click.echo("" if as_text else ",".join(map(str, completion.tokens)))
+
+
+def _warm_up(context: Context) -> None:
+    """Touch weights and buffers, so that whichever run comes first does not pay for it."""
+    context.decode([0] * 2, outputs="none")
+    context.sequence().drop()

@@ -1,0 +1,116 @@
+"""pyselfspec info: what a model is, where its bytes are, and which masks it can take."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from ..context import Context
+from ..model import Model
+from ._options import common_options, model_argument, open_model
+
+
+@click.command(name="info")
+@model_argument
+@common_options
+def command(model: str, as_json: bool) -> None:
+    """Describe a model: sizes, bytes per block, masks it can take.
+
+    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+    """
+    with open_model(model) as loaded, loaded.context(n_ctx=256, n_batch=64) as context:
+        facts = _facts(loaded, context) | {"model": model}
+    click.echo(json.dumps(facts) if as_json else _text(facts))
+
+
+def _facts(model: Model, context: Context) -> dict[str, Any]:
+    file, support = model.file, context.mask_support
+    return {
+        "architecture": file.architecture,
+        "n_layer": model.n_layer,
+        "n_embd": model.n_embd,
+        "n_vocab": model.n_vocab,
+        "n_ctx_train": model.n_ctx_train,
+        "n_params": file.n_params,
+        "file_type": file.file_type,
+        "n_bytes": file.n_bytes,
+        "attn_bytes": sum(block.attn for block in file.blocks),
+        "ffn_bytes": sum(block.ffn for block in file.blocks),
+        "head_bytes": file.head_bytes,
+        "token_embd_bytes": file.token_embd_bytes,
+        "blocks": [{"attn": b.attn, "ffn": b.ffn, "other": b.other} for b in file.blocks],
+        "can_skip_attn": sorted(support.attn),
+        "can_skip_ffn": sorted(support.ffn),
+        "can_rollback": context.can_rollback,
+        "has_tokenizer": model.has_vocab,
+        "draft_mask": None if model.draft_mask is None else model.draft_mask.to_dict(),
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    attn, ffn, head = facts["attn_bytes"], facts["ffn_bytes"], facts["head_bytes"]
+    read = (attn + ffn + head + sum(b["other"] for b in facts["blocks"])) or 1
+    lines = [
+        f"{facts['architecture']} · {facts['n_layer']} blocks · "
+        f"{_count(facts['n_params'])} parameters · {facts['file_type']} · "
+        f"{_bytes(facts['n_bytes'])} · context {facts['n_ctx_train']}",
+        f"bytes read per token: attention {attn / read:.0%}, feed-forward {ffn / read:.0%}, "
+        f"head {head / read:.0%}",
+        f"masks: {_skippable(facts, 'attention', 'can_skip_attn')}; "
+        f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
+        f"drafting: {_drafting(facts)}",
+        "",
+        "block  attention  feed-forward",
+    ]
+    lines += [
+        f"{il:5}  {_bytes(block['attn']):>9}  {_bytes(block['ffn']):>12}"
+        for il, block in enumerate(facts["blocks"])
+    ]
+    lines.append(f" head  {_bytes(head):>9}")
+    return "\n".join(lines)
+
+
+def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
+    n, n_layer = len(facts[key]), facts["n_layer"]
+    if n == n_layer:
+        return f"{part} of every block"
+    return f"{part} of blocks {_ranges(facts[key])}" if n else f"no {part}"
+
+
+def _drafting(facts: dict[str, Any]) -> str:
+    if not facts["can_rollback"]:
+        return "no, its memory cannot take tokens back; use --draft off"
+    if facts["draft_mask"] is None:
+        return "yes, with a mask you give"
+    mask = facts["draft_mask"]
+    return (
+        f"yes, the model brings a mask: attention {_ranges(mask['skip_attn']) or 'none'} and "
+        f"feed-forward {_ranges(mask['skip_ffn']) or 'none'} skipped"
+    )
+
+
+def _ranges(blocks: list[int]) -> str:
+    """[3, 5, 8, 9, 10] -> "3,5,8-10"."""
+    runs: list[list[int]] = []
+    for il in blocks:
+        if runs and il == runs[-1][-1] + 1:
+            runs[-1].append(il)
+        else:
+            runs.append([il])
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def _count(n: int) -> str:
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= size:
+            return f"{n / size:.2f} {unit}"
+    return str(n)
+
+
+def _bytes(n: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} B"

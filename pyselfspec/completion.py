@@ -1,0 +1,125 @@
+"""One text, from a prompt in any form to pieces of text, with the defaults that most users want."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from . import drafters
+from .context import Context
+from .controllers import Controller, Fixed
+from .errors import ArgumentError
+from .loop import generate_steps
+from .model import Model
+from .sampling import Sampler, SamplingParams
+from .text import TextStream
+from .types import GenerationStats, LayerMask, Step
+
+N_PREDICT = 128  # tokens
+INTERRUPTED = "interrupted"  # finish reason of a text that the user cut off
+
+
+def default_draft(model: Model, mask: LayerMask | None) -> str:
+    """Draft when it is known with what: a mask that was given, or one that the model file
+    brings."""
+    return "off" if mask is None and model.draft_mask is None else "layer-skip"
+
+
+def default_mask(model: Model) -> LayerMask:
+    """The mask to draft with when none was given."""
+    return model.draft_mask or LayerMask.alternate(model.n_layer)
+
+
+class Completion:
+    """A text in the making. Iterate over it for pieces of text; then look at tokens, stats,
+    finish_reason.
+
+    prompt: text, or token ids; with ids only, models without a tokenizer work too, and pieces are
+    empty for them.
+    draft: name of a drafter, see ``drafters.names()``; mask: what the draft skips; both have
+    defaults, see above.
+    controller: how long to draft.
+    stop: strings that end the text.
+
+    >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
+    ...     for piece in Completion(context, "Once upon a time"):
+    ...         print(piece, end="")
+
+    It can be iterated once. Stopping early leaves the context consistent.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        prompt: str | Sequence[int],
+        *,
+        n_predict: int = N_PREDICT,
+        draft: str | None = None,
+        mask: LayerMask | None = None,
+        controller: Controller | None = None,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] = (),
+    ) -> None:
+        model = context.model
+        if stop and not model.has_vocab:
+            raise ArgumentError(f"{model.path.name} has no tokenizer, so stop strings cannot work")
+        self.draft = draft or default_draft(model, mask)
+        self.mask = (mask or default_mask(model)) if self.draft != "off" else None
+        self.sampling = (sampling or SamplingParams()).with_seed()
+        self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self.tokens: list[int] = []
+        self.text = ""
+        self.stats = GenerationStats(n_prompt=len(self.prompt))
+        self.finish_reason: str | None = None  # then "length", "eog", "stop" or INTERRUPTED
+
+        self._started = False
+
+        self._context = context
+        self._n_predict = n_predict
+        self._controller = controller or Fixed()
+        self._drafter = drafters.load(self.draft)(
+            context, self.mask or LayerMask.full(model.n_layer)
+        )
+        piece = model.piece if model.has_vocab else lambda _token: b""
+        self._stream = TextStream(piece, model.is_eog, stop)
+
+    def __iter__(self) -> Iterator[str]:
+        if self._started:
+            raise ArgumentError("a completion is iterated once; make a new one for another text")
+        self._started = True
+        with Sampler(self._context.model, self.sampling) as sampler:
+            steps = generate_steps(
+                self._context,
+                self.prompt,
+                drafter=self._drafter,
+                controller=self._controller,
+                sampler=sampler,
+                n_predict=self._n_predict,
+                ends=self._stream.push,
+            )
+            while (step := self._next(steps)) is not None:
+                self.tokens += step.tokens
+                yield self._grow(self._stream.take())
+            self.finish_reason = self._stream.finish_reason or "length"
+            yield self._grow(self._stream.finish())
+
+    def _next(self, steps: Iterator[Step]) -> Step | None:
+        """The next step, timed without what happens to the text in between."""
+        start = time.perf_counter_ns()
+        step = next(steps, None)
+        us = (time.perf_counter_ns() - start) // 1000
+        if step is not None:
+            if self.stats.n_steps == 0:
+                self.stats.prefill_us = us - step.draft.draft_us - step.verify_us
+            self.stats.total_us += us
+            self.stats.observe(step)
+        return step
+
+    def _grow(self, piece: str) -> str:
+        self.text += piece
+        return piece
+
+
+def generate(context: Context, prompt: str | Sequence[int], **options: object) -> str:
+    """The text that follows a prompt; options as for Completion."""
+    return "".join(Completion(context, prompt, **options))  # type: ignore[arg-type]

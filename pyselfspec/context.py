@@ -1,0 +1,287 @@
+"""A context: K/V cache, compute buffers, and the one primitive, decode a batch with a layer mask.
+
+A context belongs to one thread at a time; several contexts, also of one model, may run in several
+threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _lib
+from ._lib import llama
+from .errors import ArgumentError, ContextFullError, DecodeError
+from .kv import KVSequence
+from .types import SKIP_ATTN, SKIP_FFN, LayerMask
+
+if TYPE_CHECKING:
+    from .model import Model
+
+Outputs = Literal["none", "last", "all"]
+
+N_CTX = 4096  # tokens, or the model's training context when that is shorter
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSupport:
+    """Which blocks of a model a mask may skip, each part alone."""
+
+    n_layer: int
+    attn: frozenset[int]
+    ffn: frozenset[int]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.attn) == len(self.ffn) == self.n_layer
+
+
+class Decoded:
+    """What a decode left behind. Logits are fetched when asked for, and only until the next
+    decode."""
+
+    __slots__ = ("_context", "_serial", "hidden", "n_outputs", "n_tokens")
+
+    def __init__(
+        self,
+        context: Context,
+        serial: int,
+        n_tokens: int,
+        n_outputs: int,
+        hidden: NDArray[np.float32] | None,
+    ) -> None:
+        self._context = context
+        self._serial = serial
+        self.n_tokens = n_tokens
+        self.n_outputs = n_outputs
+        self.hidden = hidden  # float32 [n_tokens, n_embd], None when not asked for
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """A copy, float32 [n_outputs, n_vocab]. Raises ArgumentError after the context decoded
+        again."""
+        context = self._context
+        if self._serial != context.n_decodes:
+            raise ArgumentError("the context has decoded again; read logits before the next decode")
+        rows = range(self.n_tokens - self.n_outputs, self.n_tokens)
+        if not rows:
+            return np.empty((0, context.model.n_vocab), np.float32)
+        return np.stack([_lib.logits_row(context.handle, i, context.model.n_vocab) for i in rows])
+
+
+class Context:
+    """Use in a ``with`` block. Closing twice is fine; close it before its model (the model sees to
+    it).
+
+    n_ctx: tokens of K/V cache over all sequences, drafts included; rounded up by llama.cpp.
+    n_batch: most tokens in one decode.
+    n_threads: CPU threads, default: the cores this process may use.
+    n_seq_max: sequence ids, the target's and the drafts'.
+    flash_attn: None lets llama.cpp decide.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_ctx: int | None = None,
+        n_batch: int = 512,
+        n_threads: int | None = None,
+        n_seq_max: int = 4,
+        flash_attn: bool | None = None,
+    ) -> None:
+        n_ctx = min(N_CTX, model.n_ctx_train) if n_ctx is None else n_ctx
+        n_threads = usable_cores() if n_threads is None else n_threads
+        for name, value in (
+            ("n_ctx", n_ctx),
+            ("n_batch", n_batch),
+            ("n_threads", n_threads),
+            ("n_seq_max", n_seq_max),
+        ):
+            if value < 1:
+                raise ArgumentError(f"{name} is at least 1, got {value}")
+
+        params = llama.llama_context_default_params()
+        params.n_ctx = n_ctx
+        params.n_batch = params.n_ubatch = n_batch
+        params.n_threads = params.n_threads_batch = n_threads
+        params.n_seq_max = n_seq_max
+        params.kv_unified = True  # forks share cells only in a unified cache
+        params.swa_full = True  # a window-sized cache cannot roll back
+        if flash_attn is not None:
+            params.flash_attn_type = int(flash_attn)
+
+        self.model = model
+        self.n_threads = n_threads
+        self.n_seq_max = n_seq_max
+        self.n_decodes = 0
+        self._stack = ExitStack()
+
+        _lib.clear_log_error()
+        handle = llama.llama_init_from_model(model.handle, params)
+        if not handle:
+            raise DecodeError(
+                f"llama.cpp cannot make a context of {n_ctx} tokens: {_lib.last_log_error()}"
+            )
+        self._handle: int | None = handle
+        self._stack.callback(self._free)
+        self.n_ctx: int = llama.llama_n_ctx(handle)
+
+        self.n_batch: int = llama.llama_n_batch(handle)
+
+        self._session: int = _lib.session_init(handle)
+        self._stack.callback(_lib.session_free, self._session)
+
+    def _free(self) -> None:
+        llama.llama_free(self._handle)
+        self._handle = None
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise ArgumentError("the context is closed")
+        return self._handle
+
+    @property
+    def session(self) -> int:
+        _ = self.handle  # a closed context ends here
+        return self._session
+
+    @cached_property
+    def has_memory(self) -> bool:
+        """Whether there is a K/V cache or other state at all (diffusion models have none)."""
+        return bool(llama.llama_get_memory(self.handle))
+
+    @cached_property
+    def can_rollback(self) -> bool:
+        """Whether sequences can forget their last tokens, which drafting needs."""
+        return bool(_lib.session_memory(self.session) & _lib.MEMORY_ROLLBACK)
+
+    @cached_property
+    def mask_support(self) -> MaskSupport:
+        """What masks may skip in this model, found by building each graph once."""
+        bits = _lib.mask_support(self.session, self.model.n_layer)
+        return MaskSupport(
+            self.model.n_layer,
+            frozenset(il for il, b in enumerate(bits) if b & SKIP_ATTN),
+            frozenset(il for il, b in enumerate(bits) if b & SKIP_FFN),
+        )
+
+    def sequence(self, seq_id: int = 0) -> KVSequence:
+        return KVSequence(self, seq_id)
+
+    def decode(
+        self,
+        tokens: Sequence[int] | None = None,
+        *,
+        seq: KVSequence | None = None,
+        pos: int | None = None,
+        mask: LayerMask | None = None,
+        hidden: NDArray[np.float32] | None = None,
+        hidden_at: int | None = None,
+        outputs: Outputs = "all",
+        in_place: bool = False,
+    ) -> Decoded:
+        """One pass over a batch of one sequence (default: sequence 0).
+
+        tokens: ids, at most n_batch.
+        pos: position of the first token; default: the next one. With in_place: which cells to
+        rewrite.
+        mask: which parts to skip; None runs everything. K/V of skipped attention is not written.
+        hidden: float32 [n_tokens, n_embd], states entering ``mask.first_active``, instead of or
+        (for
+            architectures that read ids in later blocks) along with tokens.
+        hidden_at: also return the states entering this block, 1..n_layer (n_layer: leaving the
+        last).
+        outputs: which tokens get logits.
+        in_place: rewrite the K/V that the sequence holds at these positions instead of taking fresh
+        cells.
+
+        Raises MaskError, ArgumentError, UnsupportedError, ContextFullError or DecodeError; the
+        first three before anything has changed.
+        """
+        seq = seq or self.sequence()
+        if mask is not None:
+            mask.require(self.model.n_layer)
+        if hidden is not None:
+            hidden = self._checked_hidden(hidden, tokens)
+        n_tokens = len(hidden) if hidden is not None else len(tokens or ())
+        hidden_out = None
+        if hidden_at is not None:
+            hidden_out = np.empty((n_tokens, self.model.n_embd), np.float32)
+
+        if pos is None:
+            pos = seq.n_past if self.has_memory else 0
+        self.n_decodes += 1
+        _lib.decode(
+            self.session,
+            seq_id=seq.seq_id,
+            pos=pos,
+            n_tokens=n_tokens,
+            tokens=tokens,
+            hidden=hidden,
+            mask=None if mask is None else mask.to_bytes(),
+            hidden_at=-1 if hidden_at is None else hidden_at,
+            hidden_out=hidden_out,
+            outputs=outputs,
+            in_place=in_place,
+        )
+        n_outputs = {"none": 0, "last": 1, "all": n_tokens}[outputs]
+        return Decoded(self, self.n_decodes, n_tokens, n_outputs, hidden_out)
+
+    def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
+        """Decode a prompt of any length with the full model, without outputs."""
+        seq = seq or self.sequence()
+        if seq.n_past + len(tokens) > self.n_ctx:
+            raise ContextFullError(
+                f"the prompt has {seq.n_past + len(tokens)} tokens, the context {self.n_ctx}; "
+                "use a larger -c or a shorter prompt"
+            )
+        for i in range(0, len(tokens), self.n_batch):
+            self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
+
+    def argmax(self, row: int) -> tuple[int, float]:
+        """The most likely token after token ``row`` of the last batch, and its probability."""
+        return _lib.argmax(self.session, row)
+
+    def _checked_hidden(
+        self, hidden: NDArray[np.float32], tokens: Sequence[int] | None
+    ) -> NDArray[np.float32]:
+        hidden = np.ascontiguousarray(hidden, np.float32)
+        if hidden.ndim != 2 or hidden.shape[1] != self.model.n_embd:
+            raise ArgumentError(
+                f"hidden states have shape [n_tokens, {self.model.n_embd}], "
+                f"got {list(hidden.shape)}"
+            )
+        if tokens is not None and len(tokens) != len(hidden):
+            raise ArgumentError(f"{len(tokens)} tokens do not go with {len(hidden)} hidden states")
+        return hidden

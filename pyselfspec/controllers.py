@@ -1,0 +1,38 @@
+"""How long to draft. Pure: a controller sees steps and answers with a limit, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .errors import ArgumentError
+from .types import DraftLimit, Step
+
+
+class Controller(Protocol):
+    """Asked before every step, told about every step."""
+
+    def limit(self) -> DraftLimit: ...
+
+    def observe(self, step: Step) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always draft the same number of tokens, but stop after one of lower probability than
+    p_min."""
+
+    n_max: int = 4
+    p_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.n_max < 1:
+            raise ArgumentError(f"a draft has 1 token or more, got {self.n_max}")
+        if not 0.0 <= self.p_min <= 1.0:
+            raise ArgumentError(f"p_min is 0 to 1, got {self.p_min:g}")
+
+    def limit(self) -> DraftLimit:
+        return DraftLimit(self.n_max, self.p_min)
+
+    def observe(self, step: Step) -> None:
+        pass

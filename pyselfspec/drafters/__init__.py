@@ -1,0 +1,58 @@
+"""Drafters: cheap ways to guess the next tokens. One file each; the file name is the name users
+give.
+
+A drafter is a module here with a class ``Drafter``. The command line, the conformance tests and the
+benchmarks find it by listing this folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import ArgumentError
+from ..types import Draft, DraftLimit, LayerMask, Verdict
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+
+class Drafter(Protocol):
+    """Life cycle: ``begin`` once per text, then ``draft`` and ``accept`` in turn, one pair per
+    step.
+
+    Between calls a drafter leaves the target's sequence 0 as it found it; at the end of ``draft``
+    it holds no K/V cells of its own beyond those it shares with sequence 0.
+    """
+
+    def begin(self, history: Sequence[int]) -> None:
+        """A new text starts with these tokens."""
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        """At most ``limit.n_max`` tokens to follow history. All of history but its last token is in
+        sequence 0."""
+
+    def accept(self, verdict: Verdict) -> None:
+        """What became of the last draft."""
+
+
+class DrafterFactory(Protocol):
+    def __call__(self, context: Context, mask: LayerMask) -> Drafter: ...
+
+
+def names() -> tuple[str, ...]:
+    """Names of all drafters, as the command line spells them."""
+    modules = (m.name for m in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+
+
+def load(name: str) -> DrafterFactory:
+    """The ``Drafter`` class of a drafter's file. Raises ArgumentError for a name that is no file
+    here."""
+    if name not in names():
+        raise ArgumentError(f"there is no drafter {name!r}; there are: {', '.join(names())}")
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    factory: DrafterFactory = module.Drafter
+    return factory

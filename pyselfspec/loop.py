@@ -1,0 +1,82 @@
+"""The loop: draft, one full pass, verdict. Knows the protocols, never a concrete drafter or
+controller.
+
+Plain decoding is this loop with the drafter ``off``, so there is no second path to keep equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+
+from .context import Context
+from .controllers import Controller
+from .drafters import Drafter
+from .errors import ArgumentError, ContextFullError, UnsupportedError
+from .sampling import Sampler
+from .types import Draft, Step
+from .verify import verify
+
+
+def generate_steps(
+    context: Context,
+    prompt: Sequence[int],
+    *,
+    drafter: Drafter,
+    controller: Controller,
+    sampler: Sampler,
+    n_predict: int,
+    ends: Callable[[int], bool],
+) -> Generator[Step, None, None]:
+    """Yield steps until n_predict tokens, the end of the text, or a full context.
+
+    ends: told every generated token once, in order; True when it ends the text.
+
+    Sequence 0 starts empty and holds, whenever control is outside and however the loop is left, the
+    prompt and the generated tokens but the last, whose K/V the next pass would compute. Masks never
+    touch the prompt. At the first step, raises ArgumentError for an empty prompt or n_predict < 1,
+    ContextFullError when the prompt does not fit.
+    """
+    if not prompt:
+        raise ArgumentError("the prompt has no tokens; generation needs at least one")
+    if n_predict < 1:
+        raise ArgumentError(f"n_predict is at least 1, got {n_predict}")
+
+    history = list(prompt)
+    seq = context.sequence(0)
+    seq.drop()
+    if len(prompt) > context.n_ctx:
+        raise ContextFullError(
+            f"the prompt has {len(prompt)} tokens, the context {context.n_ctx}; "
+            "use a larger context (-c) or a shorter prompt"
+        )
+    context.prefill(prompt[:-1], seq)
+    sampler.begin(prompt)
+    drafter.begin(history)
+    sample = partial(sampler.sample, context)
+    n_end = len(prompt) + n_predict
+    ended = False
+    # a pass needs cells for the last token and the draft
+    while not ended and len(history) < n_end and len(history) <= context.n_ctx:
+        room = min(n_end - len(history) - 1, context.n_ctx - len(history))
+        limit = controller.limit().capped(min(room, context.n_batch - 1))
+        draft = drafter.draft(history, limit) if limit.n_max else Draft()
+
+        start = time.perf_counter_ns()
+        try:
+            context.decode([history[-1], *draft.tokens], seq=seq, pos=len(history) - 1)
+            verdict = verify(draft.tokens, sample, ends)
+        except BaseException:
+            with suppress(UnsupportedError):  # no rollback, no matter: the next text starts anew
+                seq.rollback(len(history) - 1)
+            raise
+        step = Step(draft, verdict, (time.perf_counter_ns() - start) // 1000)
+
+        ended = verdict.ended
+        history += step.tokens
+        seq.rollback(len(history) - 1)
+        drafter.accept(verdict)
+        controller.observe(step)
+        yield step

@@ -1,0 +1,141 @@
+"""A loaded GGUF model: its shape, its vocabulary, and contexts made from it. Owns the model
+handle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from . import _lib, gguf_file
+from ._lib import llama
+from .errors import ArgumentError, ModelFileError
+from .types import LayerMask
+
+if TYPE_CHECKING:
+    from .context import Context
+
+MASK_KEY = (
+    "pyselfspec.draft_mask"  # GGUF metadata: the mask a model was made to draft with, as JSON
+)
+
+
+class Model:
+    """A model for use in a ``with`` block; closing it closes its contexts first. Closing twice is
+    fine.
+
+    n_gpu_layers: blocks to keep on the GPU; None for llama.cpp's default.
+
+    Raises ModelFileError when the file is missing, broken or not supported.
+    """
+
+    def __init__(self, path: str | Path, *, n_gpu_layers: int | None = None) -> None:
+        self.path = Path(path)
+        self.file = gguf_file.check(self.path)
+        self._stack = ExitStack()
+
+        params = llama.llama_model_default_params()
+        if n_gpu_layers is not None:
+            if n_gpu_layers > 0 and not llama.llama_supports_gpu_offload():
+                raise ArgumentError(
+                    f"{n_gpu_layers} GPU layers asked for, but this build of the library "
+                    "has no GPU backend; install with CMAKE_ARGS='-DLLAMA_BUILD=OFF -DGGML_CUDA=ON'"
+                )
+            params.n_gpu_layers = n_gpu_layers
+
+        _lib.clear_log_error()
+        handle = llama.llama_model_load_from_file(str(self.path).encode(), params)
+        if not handle:
+            raise ModelFileError(
+                f"{self.path}: llama.cpp cannot load this model: {_lib.last_log_error()}"
+            )
+        self._handle: int | None = handle
+        self._stack.callback(self._free)
+
+        self.n_layer: int = llama.llama_model_n_layer(handle)
+        self.n_embd: int = llama.llama_model_n_embd(handle)
+        self.n_ctx_train: int = llama.llama_model_n_ctx_train(handle)
+        self._vocab = llama.llama_model_get_vocab(handle)
+        self.n_vocab: int = llama.llama_vocab_n_tokens(self._vocab)
+        self._pieces: dict[int, bytes] = {}
+
+    def _free(self) -> None:
+        llama.llama_model_free(self._handle)
+        self._handle = None
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise ArgumentError(f"the model {self.path.name} is closed")
+        return self._handle
+
+    def context(self, **options: Any) -> Context:
+        """A Context on this model; options as for Context. The model closes it at the latest."""
+        from .context import Context
+
+        context = Context(self, **options)
+        self._stack.callback(context.close)
+        return context
+
+    # vocabulary
+
+    @cached_property
+    def has_vocab(self) -> bool:
+        """Whether text can be turned into tokens (some research models have ids only)."""
+        return bool(llama.llama_vocab_type(self._vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
+
+    @property
+    def vocab(self) -> int:
+        return int(self._vocab)
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of text. add_special: with the model's own first and last tokens."""
+        if not self.has_vocab:
+            raise ArgumentError(
+                f"{self.path.name} has no tokenizer; "
+                "give token ids instead of text (--prompt-tokens)"
+            )
+        return _lib.tokenize(
+            self._vocab, text.encode(), add_special=add_special, parse_special=parse_special
+        )
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token adds to the text; special tokens add none."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = _lib.token_to_piece(self._vocab, token)
+        return piece
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
+
+    def is_eog(self, token: int) -> bool:
+        """Whether generation ends with this token."""
+        return bool(llama.llama_vocab_is_eog(self._vocab, token))
+
+    # what it is
+
+    @cached_property
+    def draft_mask(self) -> LayerMask | None:
+        """The mask this model was made to draft with, if its metadata names one."""
+        text = _lib.model_meta(self.handle, MASK_KEY)
+        return None if text is None else LayerMask.from_json(text).require(self.n_layer)

@@ -1,0 +1,96 @@
+// The C interface of pyselfspec, exported from the patched libllama: decode a batch with a layer mask.
+//
+// Flat on purpose: no struct crosses the border, so nothing has to be mirrored in another language.
+// No function throws or aborts on bad arguments; a negative or positive status comes with a sentence in
+// selfspec_error(). A session belongs to one llama_context and, like it, to one thread at a time.
+
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#    define SELFSPEC_API __declspec(dllexport)
+#else
+#    define SELFSPEC_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct llama_context;
+struct selfspec_session;
+
+// One byte per block. A set bit means: skip this part of the block.
+enum selfspec_part {
+    SELFSPEC_SKIP_ATTN = 1,
+    SELFSPEC_SKIP_FFN  = 2,
+};
+
+enum selfspec_outputs {
+    SELFSPEC_OUTPUTS_NONE = 0, // no logits
+    SELFSPEC_OUTPUTS_LAST = 1, // logits of the last token
+    SELFSPEC_OUTPUTS_ALL  = 2, // logits of every token
+};
+
+enum selfspec_status {
+    SELFSPEC_OK              =   0,
+    SELFSPEC_FULL            =   1, // no free K/V cells for the batch
+    SELFSPEC_ABORTED         =   2, // an abort callback stopped the computation
+    SELFSPEC_BAD_ARGUMENT    =  -1,
+    SELFSPEC_FAILED          =  -3, // allocation or computation failed
+    SELFSPEC_UNSUPPORTED     = -10, // this architecture or block cannot do what was asked
+};
+
+// What a sequence memory can take back, see selfspec_memory().
+enum selfspec_memory_bits {
+    SELFSPEC_MEMORY_ROLLBACK = 1, // any tail of a sequence can be removed
+    SELFSPEC_MEMORY_IN_PLACE = 2, // K/V of existing cells can be rewritten
+};
+
+// "<pin>-<hash of patches and native sources>", the same string that the Python package was built with.
+SELFSPEC_API const char * selfspec_build_id(void);
+
+// NULL when ctx is NULL or memory ran out. Free the session before its context.
+SELFSPEC_API struct selfspec_session * selfspec_init(struct llama_context * ctx);
+SELFSPEC_API void                      selfspec_free(struct selfspec_session * session);
+
+// The sentence that belongs to the last status other than SELFSPEC_OK. Never NULL.
+SELFSPEC_API const char * selfspec_error(const struct selfspec_session * session);
+
+// out[i]: which parts of block i a mask may skip, as selfspec_part bits. n_layer: length of out and mask.
+SELFSPEC_API int32_t selfspec_mask_support(struct selfspec_session * session, uint8_t * out, int32_t n_layer);
+
+// selfspec_memory_bits of the context's memory.
+SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
+
+// Decode n_tokens tokens of one sequence at positions pos, pos + 1, ...
+//   tokens     [n_tokens] ids. May be NULL when hidden is given and the architecture reads ids only at its input.
+//   hidden     [n_tokens, n_embd] states entering the first block that the mask does not skip whole, or NULL
+//   mask       [n_layer] selfspec_part bits, or NULL: run everything
+//   hidden_at  copy the states entering block hidden_at (1..n_layer; n_layer: leaving the last) to hidden_out, or -1
+//   hidden_out [n_tokens, n_embd]
+//   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells
+// Logits are read with llama_get_logits_ith() as after llama_decode().
+SELFSPEC_API int32_t selfspec_decode(
+        struct selfspec_session * session,
+                        int32_t   seq_id,
+                        int32_t   pos,
+                        int32_t   n_tokens,
+                  const int32_t * tokens,
+                    const float * hidden,
+                  const uint8_t * mask,
+                        int32_t   n_layer,
+                        int32_t   hidden_at,
+                          float * hidden_out,
+                        int32_t   outputs,
+                           bool   in_place);
+
+// The most likely token of logits row i (as llama_get_logits_ith counts) and, when p is not NULL, its probability
+// under softmax. Of equal logits the lowest id wins. Negative: SELFSPEC_BAD_ARGUMENT, there is no such row.
+SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,138 @@
+"""Tiny models, written once per session, and contexts on them that close with their test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny_gguf
+from pyselfspec import Context, Model
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "pyselfspec" / "models" / "demo.gguf"
+
+# One thread: the models are so small that a second one only waits, and spins while it does.
+CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}
+
+TinyPath = Callable[..., Path]
+TinyModel = Callable[..., Model]
+NewContext = Callable[..., Context]
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> TinyPath:
+    """Paths of tiny models, by the arguments of tiny_gguf.write; equal arguments share a file."""
+    folder = tmp_path_factory.mktemp("tiny")
+    paths: dict[str, Path] = {}
+
+    def path(arch: str = "llama", **options: Any) -> Path:
+        key = repr((arch, sorted(options.items())))
+        if key not in paths:
+            paths[key] = tiny_gguf.write(folder / f"{len(paths)}.gguf", arch, **options)
+        return paths[key]
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_path: TinyPath) -> Iterator[TinyModel]:
+    """Loaded tiny models, by the arguments of tiny_gguf.write. Do not close them."""
+    models: dict[Path, Model] = {}
+    with ExitStack() as stack:
+
+        def model(arch: str = "llama", **options: Any) -> Model:
+            path = tiny_path(arch, **options)
+            if path not in models:
+                models[path] = stack.enter_context(Model(path))
+            return models[path]
+
+        yield model
+
+
+@pytest.fixture(scope="session")
+def demo_path() -> Path:
+    """The model that the package brings; PYSELFSPEC_TEST_MODEL names another one."""
+    path = Path(os.environ.get("PYSELFSPEC_TEST_MODEL", DEMO))
+    if not path.exists():
+        pytest.skip(f"{path} does not exist")
+    return path
+
+
+@pytest.fixture(scope="session")
+def demo(demo_path: Path) -> Iterator[Model]:
+    with Model(demo_path) as model:
+        yield model
+
+
+@pytest.fixture
+def new_context() -> Iterator[NewContext]:
+    """Small one-thread contexts, closed at the end of the test."""
+    with ExitStack() as stack:
+
+        def context(model: Model, **options: Any) -> Context:
+            return stack.enter_context(model.context(**(CONTEXT | options)))
+
+        yield context
+
+
+@pytest.fixture(scope="session")
+def run_python() -> RunPython:
+    """Run code in a fresh interpreter, for what can happen once per process only, or end it."""
+
+    def run(code: str, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        inherited = {k: v for k, v in os.environ.items() if k != "LLAMA_CPP_LIB_PATH"}
+        paths = [str(ROOT), inherited.get("PYTHONPATH", "")]
+        return subprocess.run(
+            [sys.executable, "-c", code, *map(str, args)],
+            env=inherited | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+PRELUDE = """
+import sys
+import numpy as np
+from pyselfspec import *
+from pyselfspec.errors import *
+model = Model(sys.argv[1])
+context = model.context(n_ctx=256, n_batch=64, n_threads=1)
+"""
+
+
+@pytest.fixture(scope="session")
+def error_of(tiny_path: TinyPath, run_python: RunPython) -> Callable[..., str]:
+    """What a fresh interpreter says about code that could end the process: "ErrorClass: message".
+
+    The code finds a tiny model and a context on it under these names.
+    """
+
+    def error(code: str, **model: Any) -> str:
+        run = run_python(PRELUDE + code, tiny_path(**model), GGML_NO_BACKTRACE="1")
+        assert run.returncode == 1, f"exit status {run.returncode}: {run.stdout}{run.stderr}"
+        return run.stderr.strip().splitlines()[-1].removeprefix("pyselfspec.errors.")
+
+    return error
+
+
+@pytest.fixture(scope="session")
+def token_ids() -> Callable[..., list[int]]:
+    """Seeded token ids that no tiny model treats specially."""
+
+    def ids(n: int, seed: int = 0) -> list[int]:
+        low, high = tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN
+        return [int(t) for t in np.random.default_rng(seed).integers(low, high, n)]
+
+    return ids

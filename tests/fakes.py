@@ -1,0 +1,275 @@
+"""A scripted language model, and the context, sampler and drafter that go with it. Numpy only.
+
+The script is a pure function of the token prefix, so plain decoding has one right answer. The
+context counts K/V cells and asserts what the native one needs: consecutive positions, no K/V of a
+foreign mask, room for every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyselfspec.errors import ArgumentError, ContextFullError, UnsupportedError
+from pyselfspec.types import Draft, DraftLimit, LayerMask, Step, Verdict
+
+EOG = 0
+N_LAYER = 6
+
+
+class Broken(Exception):
+    """What a fake raises when a test asks it to fail."""
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    """Next-token laws of the full model and of a draft pass.
+
+    quality: how often the draft's most likely token is the full model's, 0..1.
+    end_at: the full model ends the text at this length, prompt included, and nowhere else.
+    """
+
+    quality: float = 0.7
+    end_at: int | None = None
+    seed: int = 0
+    n_vocab: int = 11
+    n_layer: int = N_LAYER
+
+    @cached_property
+    def _laws(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        return {}
+
+    def _law(self, prefix: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        key = tuple(prefix)
+        if key not in self._laws:
+            rng = np.random.default_rng([self.seed, *key])
+            target = rng.dirichlet(np.full(self.n_vocab, 0.5))
+            target[EOG] = 0.0
+            if len(key) == self.end_at:
+                target[EOG] = 2.0
+            draft = target.copy()
+            if rng.random() >= self.quality:
+                draft = np.roll(target, 1 + rng.integers(self.n_vocab - 1))
+            self._laws[key] = target / target.sum(), draft / draft.sum()
+        return self._laws[key]
+
+    def target(self, prefix: Sequence[int]) -> NDArray[np.float64]:
+        return self._law(prefix)[0]
+
+    def draft(self, prefix: Sequence[int]) -> NDArray[np.float64]:
+        return self._law(prefix)[1]
+
+    def is_eog(self, token: int) -> bool:
+        return token == EOG
+
+
+@dataclass(eq=False)
+class Cell:
+    token: int
+    mask: LayerMask | None  # of the pass that wrote it
+
+
+class FakeSequence:
+    def __init__(self, context: FakeContext, seq_id: int) -> None:
+        if not 0 <= seq_id < context.n_seq_max:
+            raise ArgumentError(f"sequence id {seq_id} is not allowed")
+        self._context = context
+        self.seq_id = seq_id
+
+    @property
+    def cells(self) -> list[Cell]:
+        return self._context.cells[self.seq_id]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [cell.token for cell in self.cells]
+
+    @property
+    def n_past(self) -> int:
+        return len(self.cells)
+
+    def fork(self, seq_id: int) -> FakeSequence:
+        assert seq_id != self.seq_id
+        other = FakeSequence(self._context, seq_id)
+        other.cells[:] = self.cells
+        return other
+
+    def rollback(self, n_keep: int) -> None:
+        assert n_keep >= 0
+        if n_keep == 0 or n_keep < self.n_past:
+            if n_keep and not self._context.can_rollback:
+                raise UnsupportedError("this memory cannot take tokens back")
+            del self.cells[n_keep:]
+
+    def drop(self) -> None:
+        self.rollback(0)
+
+
+class FakeContext:
+    """The part of Context that loops and drafters use.
+
+    fail_at_decode: the n-th decode (from 1) raises Broken.
+    """
+
+    def __init__(
+        self,
+        model: FakeModel,
+        *,
+        n_ctx: int = 256,
+        n_batch: int = 64,
+        n_seq_max: int = 4,
+        can_rollback: bool = True,
+        fail_at_decode: int | None = None,
+    ) -> None:
+        self.model = model
+        self.n_ctx = n_ctx
+        self.n_batch = n_batch
+        self.n_seq_max = n_seq_max
+        self.can_rollback = can_rollback
+        self.fail_at_decode = fail_at_decode
+        self.n_decodes = 0
+        self.cells: list[list[Cell]] = [[] for _ in range(n_seq_max)]
+        self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, tokens, mask
+        self.rows: dict[int, NDArray[np.float64]] = {}  # the last batch's next-token laws
+
+    @property
+    def n_cells(self) -> int:
+        return len({id(cell) for cells in self.cells for cell in cells})
+
+    def sequence(self, seq_id: int = 0) -> FakeSequence:
+        return FakeSequence(self, seq_id)
+
+    def decode(
+        self,
+        tokens: Sequence[int],
+        *,
+        seq: FakeSequence | None = None,
+        pos: int | None = None,
+        mask: LayerMask | None = None,
+        outputs: str = "all",
+    ) -> Any:
+        seq = seq or self.sequence()
+        assert 1 <= len(tokens) <= self.n_batch
+        assert all(0 <= token < self.model.n_vocab for token in tokens)
+        assert pos is None or pos == seq.n_past, f"position {pos} after {seq.n_past} tokens"
+        assert all(cell.mask in (None, mask) for cell in seq.cells), "reads K/V of another mask"
+        self.n_decodes += 1
+        if self.n_decodes == self.fail_at_decode:
+            raise Broken
+        if self.n_cells + len(tokens) > self.n_ctx:
+            raise ContextFullError("no room")
+
+        n_past = seq.n_past
+        seq.cells.extend(Cell(token, mask) for token in tokens)
+        self.passes.append((seq.seq_id, len(tokens), mask))
+        law = self.model.target if mask is None else self.model.draft
+        first = {"none": len(tokens), "last": len(tokens) - 1, "all": 0}[outputs]
+        self.rows = {i: law(seq.tokens[: n_past + i + 1]) for i in range(first, len(tokens))}
+        return SimpleNamespace(n_tokens=len(tokens), n_outputs=len(self.rows))
+
+    def prefill(self, tokens: Sequence[int], seq: FakeSequence | None = None) -> None:
+        for i in range(0, len(tokens), self.n_batch):
+            self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
+
+    def argmax(self, row: int) -> tuple[int, float]:
+        law = self.rows[row]
+        return int(law.argmax()), float(law.max())
+
+
+class FakeSampler:
+    """Draws from the laws of the last batch: greedy, or with a random stream of its own.
+
+    seed: of that stream; None is greedy. fail_at: the n-th draw (from 1) raises Broken.
+    """
+
+    def __init__(self, seed: int | None = None, fail_at: int | None = None) -> None:
+        self._seed = seed
+        self._fail_at = fail_at
+        self.n_draws = 0
+        self.prompt: list[int] | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.prompt = list(prompt)
+        self.n_draws = 0
+        self._rng = np.random.default_rng(self._seed)
+
+    def draw(self, law: NDArray[np.float64]) -> int:
+        self.n_draws += 1
+        if self.n_draws == self._fail_at:
+            raise Broken
+        if self._seed is None:
+            return int(law.argmax())
+        return int(self._rng.choice(len(law), p=law))
+
+    def sample(self, context: FakeContext, row: int) -> int:
+        return self.draw(context.rows[row])
+
+
+@dataclass
+class FakeDrafter:
+    """Drafts with the script's draft law, without K/V cells."""
+
+    model: FakeModel
+    verdicts: list[Verdict] = field(default_factory=list)
+    limits: list[DraftLimit] = field(default_factory=list)
+    fail_at: int | None = None  # the n-th draft (from 1) raises Broken
+
+    def begin(self, history: Sequence[int]) -> None:
+        self.begun_with = list(history)
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        self.limits.append(limit)
+        if len(self.limits) == self.fail_at:
+            raise Broken
+        tokens: list[int] = []
+        probs: list[float] = []
+        while len(tokens) < limit.n_max:
+            law = self.model.draft([*history, *tokens])
+            tokens.append(int(law.argmax()))
+            probs.append(float(law.max()))
+        return Draft(tuple(tokens), tuple(probs))
+
+    def accept(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+
+
+@dataclass
+class FakeController:
+    """Walks a list of draft lengths, round and round, and keeps the steps it sees."""
+
+    lengths: Sequence[int]
+    p_min: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+
+    def limit(self) -> DraftLimit:
+        return DraftLimit(self.lengths[len(self.steps) % len(self.lengths)], self.p_min)
+
+    def observe(self, step: Step) -> None:
+        self.steps.append(step)
+
+
+def plain_tokens(
+    model: FakeModel,
+    prompt: Sequence[int],
+    n_predict: int,
+    *,
+    seed: int | None = None,
+    n_ctx: int = 10**9,
+    ends: Callable[[int], bool] | None = None,
+) -> list[int]:
+    """What decoding one token at a time generates; the reference, written without the package."""
+    ends = ends or model.is_eog
+    sampler = FakeSampler(seed)
+    sampler.begin(prompt)
+    text = list(prompt)
+    while len(text) < len(prompt) + n_predict and len(text) <= n_ctx:
+        text.append(sampler.draw(model.target(text)))
+        if ends(text[-1]):
+            break
+    return text[len(prompt) :]

@@ -1,0 +1,242 @@
+"""Contexts and decodes apart from masks: sizes, outputs, the life of logits, misuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyselfspec import Context, LayerMask
+from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
+
+
+def test_sizes(tiny: Any) -> None:
+    with tiny().context(n_ctx=300, n_batch=16, n_threads=1) as context:
+        assert context.n_ctx >= 300  # rounded up
+        assert context.n_batch == 16
+        assert context.sequence().n_past == 0
+    with tiny(n_ctx=320).context(n_threads=1) as context:  # the model's own length
+        assert 320 <= context.n_ctx <= 512
+
+
+@pytest.mark.parametrize("name", ["n_ctx", "n_batch", "n_threads", "n_seq_max"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_sizes_below_one(name: str, value: int, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} is at least 1, got {value}"):
+        tiny().context(**{name: value})
+
+
+def test_too_many_sequences(tiny: Any) -> None:
+    with pytest.raises((ArgumentError, DecodeError), match="256"):
+        tiny().context(n_ctx=512, n_seq_max=257)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "about"),
+    [
+        ("n_batch=1", "n_batch"),  # llama.cpp wants an output row per sequence
+        ("n_batch=64, n_seq_max=65", "n_batch"),
+        ("n_ctx=1", "n_ctx|n_batch"),
+        ("n_threads=100_000", "n_threads"),
+        ("n_ctx=2**32", "n_ctx"),
+    ],
+)
+def test_sizes_that_llama_cpp_aborts_on_or_wraps(sizes: str, about: str, error_of: Any) -> None:
+    error = error_of(f"model.context(**(dict(n_ctx=256, n_threads=1) | dict({sizes}))).decode([5])")
+    kind, message = error.split(": ", 1)
+    assert kind == "ArgumentError"
+    assert any(name in message for name in about.split("|"))
+
+
+def test_smallest_context(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny(), n_ctx=1, n_batch=1, n_seq_max=1)
+    assert context.n_batch == 1
+    assert context.decode([5]).logits.shape == (1, tiny().n_vocab)
+
+
+def test_outputs(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    tokens = token_ids(5)
+    n_vocab = tiny().n_vocab
+    every = new_context(tiny()).decode(tokens)
+    last = new_context(tiny()).decode(tokens, outputs="last")
+    none = new_context(tiny()).decode(tokens, outputs="none")
+    assert [each.logits.shape for each in (every, last, none)] == [
+        (5, n_vocab), (1, n_vocab), (0, n_vocab)
+    ]  # fmt: skip
+    assert every.logits.dtype == np.float32
+    assert every.hidden is None
+    assert last.logits[0].argmax() == every.logits[-1].argmax()
+
+
+def test_unknown_outputs(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    with pytest.raises(ArgumentError, match="none, last, all"):
+        context.decode([5], outputs="first")
+    assert context.sequence().n_past == 0
+
+
+def test_argmax(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    context = new_context(tiny())
+    logits = context.decode(token_ids(6)).logits
+    for row, values in enumerate(logits):
+        token, p = context.argmax(row)
+        e = np.exp(values.astype(np.float64) - values.max())
+        assert token == values.argmax()
+        assert p == pytest.approx(e[token] / e.sum(), rel=1e-5)
+
+
+def test_argmax_without_logits(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    for row in (0, 5):
+        with pytest.raises(ArgumentError, match=f"no logits in row {row}"):
+            context.argmax(row)
+    context.decode([5, 6], outputs="last")
+    with pytest.raises(ArgumentError, match="no logits in row 0"):
+        context.argmax(0)
+    assert context.argmax(1)[1] > 0
+    context.decode([7], outputs="none")
+    with pytest.raises(ArgumentError, match="no logits in row 0"):
+        context.argmax(0)
+
+
+def test_logits_are_a_copy_and_end_with_the_next_decode(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    first = context.decode([5])
+    logits = first.logits
+    kept = logits.copy()
+    context.decode([6])
+    np.testing.assert_array_equal(logits, kept)
+    with pytest.raises(ArgumentError, match="decoded again"):
+        _ = first.logits
+
+
+def test_prefill_in_batches(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    """The same batches by hand give the same K/V; a prompt of one batch and a bit too."""
+    tokens = token_ids(41)
+    filled, by_hand = (new_context(tiny(), n_batch=20) for _ in range(2))
+    filled.prefill(tokens)
+    for part in (tokens[:20], tokens[20:40], tokens[40:]):
+        by_hand.decode(part, outputs="none")
+    assert filled.sequence().n_past == 41
+    np.testing.assert_array_equal(filled.decode([7]).logits, by_hand.decode([7]).logits)
+
+
+def test_prefill_too_long_decodes_nothing(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    context = new_context(tiny())
+    context.prefill(token_ids(100))
+    with pytest.raises(ContextFullError, match="257 tokens, the context 256"):
+        context.prefill(token_ids(157))
+    assert context.sequence().n_past == 100
+
+
+def test_empty_prefill(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    context.prefill([])
+    assert context.sequence().n_past == 0
+
+
+@pytest.mark.parametrize("tokens", [np.array([5, 6]), list(np.array([5, 6], np.int64)), (5, 6)])
+def test_kinds_of_token_sequences(tokens: Any, tiny: Any, new_context: Any) -> None:
+    got = new_context(tiny()).decode(tokens).logits
+    np.testing.assert_array_equal(got, new_context(tiny()).decode([5, 6]).logits)
+
+
+@pytest.mark.parametrize("token", [2**31, 2**32 + 5, -(2**32) + 5, 2**70])
+def test_token_ids_do_not_wrap(token: int, tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    with pytest.raises(ArgumentError, match="token id"):
+        context.decode([token])
+    assert context.sequence().n_past == 0
+
+
+@pytest.mark.parametrize("pos", [1, 100, 2**31 - 1, 2**32, -(2**32)])
+def test_an_empty_sequence_starts_at_zero(pos: int, tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    with pytest.raises(ArgumentError, match="starts at 0"):
+        context.decode([5], pos=pos)
+    assert context.sequence().n_past == 0
+
+
+def test_hidden_at_does_not_wrap(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    with pytest.raises(ArgumentError, match="1 to 4"):
+        context.decode([5], hidden_at=2**32 + 1)
+
+
+def test_states_below_the_entry_need_tokens(tiny: Any, new_context: Any) -> None:
+    """Without ids there is nothing true to say about blocks before the entry."""
+    context = new_context(tiny())
+    states = np.ones((1, 64), np.float32)
+    with pytest.raises(ArgumentError, match="hidden_at"):
+        context.decode(hidden=states, mask=LayerMask.enter_at(4, 3), hidden_at=2)
+
+
+def test_sequence_of_another_context(tiny: Any, new_context: Any) -> None:
+    context, other = new_context(tiny()), new_context(tiny())
+    with pytest.raises(ArgumentError, match="another context"):
+        context.decode([5], seq=other.sequence())
+
+
+def test_states_that_are_no_numbers_stay_in_their_row(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    states = np.full((2, 64), 0.5, np.float32)
+    states[1] = np.nan
+    logits = context.decode(hidden=states, mask=LayerMask.enter_at(4, 2)).logits
+    assert np.isfinite(logits[0]).all() and np.isnan(logits[1]).all()
+
+
+def test_strided_and_converted_states(tiny: Any, new_context: Any) -> None:
+    states = np.random.default_rng(0).standard_normal((64, 3))  # float64, to be transposed
+    mask = LayerMask.enter_at(4, 2)
+    got = new_context(tiny()).decode(hidden=states.T, mask=mask).logits
+    want = new_context(tiny()).decode(
+        hidden=np.ascontiguousarray(states.T, np.float32), mask=mask
+    )
+    np.testing.assert_array_equal(got, want.logits)
+
+
+def test_closed_context(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    decoded = context.decode([5])
+    context.close()
+    context.close()
+    for use in (
+        lambda: context.decode([5]),
+        lambda: context.prefill([5]),
+        lambda: context.argmax(0),
+        lambda: context.mask_support,
+        lambda: context.can_rollback,
+        lambda: context.sequence().n_past,
+        lambda: decoded.logits,
+    ):
+        with pytest.raises(ArgumentError, match="the context is closed"):
+            use()
+
+
+def test_context_made_by_hand_closes_with_its_model(error_of: Any) -> None:
+    code = "other = Context(model, n_ctx=256, n_threads=1)\nmodel.close()\nother.decode([5])"
+    assert error_of(code).startswith("ArgumentError: the context is closed")
+
+
+def test_context_on_a_closed_model(error_of: Any) -> None:
+    error = error_of("model.close()\nmodel.context(n_ctx=256, n_threads=1)")
+    assert error.startswith("ArgumentError: the model") and error.endswith("is closed")
+
+
+def test_contexts_come_and_go(tiny: Any) -> None:
+    """Closed contexts are not kept alive by their model."""
+    import gc
+    import weakref
+
+    contexts = []
+    for _ in range(3):
+        with tiny().context(n_ctx=256, n_threads=1) as context:
+            contexts.append(weakref.ref(context))
+        del context
+    gc.collect()
+    assert [each() for each in contexts] == [None] * 3
+
+
+def test_context_type(tiny: Any, new_context: Any) -> None:
+    assert isinstance(new_context(tiny()), Context)

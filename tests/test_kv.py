@@ -1,0 +1,151 @@
+"""Sequences in the K/V cache: what a fork costs, what stays after it is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny_gguf
+from pyselfspec import KVSequence, LayerMask
+from pyselfspec.errors import ArgumentError, ContextFullError
+
+EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+
+
+@EACH_ARCH
+def test_drafting_leaves_no_trace(arch: str, tiny: Any, new_context: Any, token_ids: Any) -> None:
+    """After fork, masked drafts and drop, everything equals a context that never drafted, bit for bit."""
+    prompt, more = token_ids(12), token_ids(6, seed=1)
+    drafting, plain = new_context(tiny(arch)), new_context(tiny(arch))
+    masks = [LayerMask.early_exit(4, 1), LayerMask.skipping(4, attn=[0, 2], ffn=[3])]
+    for context in (drafting, plain):
+        context.decode(prompt)
+    for i, token in enumerate(more):
+        fork = drafting.sequence().fork(1)
+        for drafted in token_ids(3, seed=i):
+            drafting.decode([drafted], seq=fork, mask=masks[i % 2])
+        fork.drop()
+        assert drafting.sequence().n_past == len(prompt) + i
+        got, want = (context.decode([token]).logits for context in (drafting, plain))
+        np.testing.assert_array_equal(got, want)
+
+
+def test_fork_sees_the_past_and_has_its_own_future(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    context, fresh = new_context(tiny()), new_context(tiny())
+    prompt = token_ids(10)
+    context.decode(prompt)
+    seq = context.sequence()
+    fork = seq.fork(2)
+    assert fork.seq_id == 2 and fork.n_past == 10
+    context.decode([7, 8], seq=fork)
+    assert (seq.n_past, fork.n_past) == (10, 12)
+    fresh.decode(prompt)
+    np.testing.assert_array_equal(context.decode([9]).logits, fresh.decode([9]).logits)
+
+
+def test_forks_take_no_cells(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny(), n_seq_max=8)
+    seq = context.sequence()
+    for _ in range(3):
+        context.decode([5] * 64, outputs="none")
+    forks = [seq.fork(i) for i in range(1, 8)]
+    context.decode([5] * 64, outputs="none")  # the last cells of 256
+    assert seq.n_past == 256 and {fork.n_past for fork in forks} == {192}
+    with pytest.raises(ContextFullError):
+        context.decode([5], seq=forks[0])
+
+
+def test_a_shared_cell_is_free_when_the_last_holder_lets_go(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    seq = context.sequence()
+    for _ in range(4):
+        context.decode([5] * 64, outputs="none")
+    fork = seq.fork(1)
+    seq.drop()
+    assert (seq.n_past, fork.n_past) == (0, 256)
+    with pytest.raises(ContextFullError):
+        context.decode([6])
+    fork.rollback(200)
+    context.decode([6] * 56)
+    assert seq.n_past == 56
+
+
+def test_fork_drops_what_the_other_held(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    context, fresh = new_context(tiny()), new_context(tiny())
+    other = context.sequence(1)
+    context.decode(token_ids(20, seed=1), seq=other)
+    for each in (context, fresh):
+        each.decode(token_ids(8))
+    fork = context.sequence().fork(1)
+    assert fork.n_past == other.n_past == 8
+    got = context.decode([7], seq=fork).logits
+    # The cells lie elsewhere than in the fresh context, so rounding may differ.
+    np.testing.assert_allclose(got, fresh.decode([7]).logits, atol=1e-2)
+    assert got.argmax() == fresh.argmax(0)[0]
+
+
+def test_fork_of_an_empty_sequence_is_empty(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    context.decode([5], seq=context.sequence(1))
+    assert context.sequence().fork(1).n_past == 0
+
+
+@EACH_ARCH
+def test_rollback(arch: str, tiny: Any, new_context: Any, token_ids: Any) -> None:
+    """Across the sliding window too, where the architecture has one."""
+    n_keep = 20
+    tokens = token_ids(n_keep + 2 * tiny_gguf.SLIDING_WINDOW)
+    context, fresh = new_context(tiny(arch), n_batch=128), new_context(tiny(arch), n_batch=128)
+    context.decode(tokens[:n_keep])
+    context.decode(tokens[n_keep:])
+    context.sequence().rollback(n_keep)
+    fresh.decode(tokens[:n_keep])
+    assert context.sequence().n_past == n_keep
+    np.testing.assert_array_equal(context.decode([7]).logits, fresh.decode([7]).logits)
+
+
+def test_rollback_to_more_than_is_there_does_nothing(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    context.decode([5, 6, 7])
+    seq = context.sequence()
+    for n_keep in (3, 4, 2**40):
+        seq.rollback(n_keep)
+        assert seq.n_past == 3
+    with pytest.raises(ArgumentError, match="0 tokens or more, got -1"):
+        seq.rollback(-1)
+    assert seq.n_past == 3
+    seq.drop()
+    seq.drop()
+    assert seq.n_past == 0
+
+
+@pytest.mark.parametrize("seq_id", [-1, 4, 2**32])
+def test_sequence_ids_outside_the_context(seq_id: int, tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny(), n_seq_max=4)
+    with pytest.raises(ArgumentError, match="0 to 3"):
+        context.sequence(seq_id)
+    with pytest.raises(ArgumentError, match="0 to 3"):
+        context.sequence().fork(seq_id)
+    with pytest.raises(ArgumentError, match="0 to 3"):
+        KVSequence(context, seq_id)
+
+
+def test_fork_into_itself_keeps_the_sequence(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    context.decode([5, 6])
+    with pytest.raises(ArgumentError, match="itself"):
+        context.sequence().fork(0)
+    assert context.sequence().n_past == 2
+
+
+def test_closed_context(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    seq = context.sequence()
+    context.close()
+    for use in (lambda: seq.n_past, lambda: seq.fork(1), seq.drop, lambda: seq.rollback(1)):
+        with pytest.raises(ArgumentError, match="closed"):
+            use()

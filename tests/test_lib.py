@@ -1,0 +1,125 @@
+"""Loading the library, its log, and its errors, each in a fresh interpreter."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyselfspec import BUILD_ID, _build, _lib
+from pyselfspec._lib import llama
+
+
+@pytest.fixture(scope="module")
+def other_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same library in another folder, as good as a foreign one."""
+    return Path(shutil.copytree(_lib.LIB_DIR, tmp_path_factory.mktemp("lib") / "lib"))
+
+
+def error_of(run: subprocess.CompletedProcess[str]) -> str:
+    assert run.returncode == 1, f"exit status {run.returncode}: {run.stdout}{run.stderr}"
+    return run.stderr.strip().splitlines()[-1].removeprefix("pyselfspec.errors.")
+
+
+def test_build_id() -> None:
+    assert _build.BUILD_ID == BUILD_ID
+
+
+def test_stock_bindings_use_our_library() -> None:
+    assert Path(llama._lib._name).resolve().parent == _lib.LIB_DIR.resolve()
+    assert llama._lib.selfspec_build_id is not None
+
+
+@pytest.mark.parametrize("before", [None, "", "/elsewhere"])
+def test_environment_is_as_before(before: str | None, run_python: Any) -> None:
+    code = "import os, pyselfspec; print(repr(os.environ.get('LLAMA_CPP_LIB_PATH')))"
+    env = {} if before is None else {"LLAMA_CPP_LIB_PATH": before}
+    run = run_python(code, **env)
+    assert run.stdout.strip() == repr(before), run.stderr
+
+
+def test_another_library_was_first(other_lib: Path, run_python: Any) -> None:
+    run = run_python("import llama_cpp, pyselfspec", LLAMA_CPP_LIB_PATH=str(other_lib))
+    error = error_of(run)
+    assert error.startswith("LibraryError: ") and error.endswith("import pyselfspec first")
+    assert str(other_lib) in error
+
+
+def test_llama_cpp_afterwards_gets_our_library(run_python: Any) -> None:
+    code = "import pyselfspec, llama_cpp; print(llama_cpp.llama_cpp._lib._name)"
+    run = run_python(code)
+    assert Path(run.stdout.strip()).resolve().parent == _lib.LIB_DIR.resolve(), run.stderr
+
+
+def test_build_id_mismatch(run_python: Any) -> None:
+    run = run_python(
+        "import pyselfspec_build_stub\n"
+        if False
+        else "import sys, importlib.util as u\n"
+        f"spec = u.spec_from_file_location('pyselfspec._build', {_build.__file__!r})\n"
+        "build = u.module_from_spec(spec); spec.loader.exec_module(build)\n"
+        "build.BUILD_ID = '0.0.0-other'\n"
+        "sys.modules['pyselfspec._build'] = build\n"
+        "import pyselfspec"
+    )
+    error = error_of(run)
+    assert error.startswith("LibraryError: ")
+    assert f"build {BUILD_ID}, this package needs 0.0.0-other" in error
+    assert "install pyselfspec again" in error
+
+
+def test_missing_library(tmp_path: Path, run_python: Any) -> None:
+    """A package whose lib folder is empty, beside the real one."""
+    package = tmp_path / "pyselfspec"
+    shutil.copytree(
+        Path(_build.__file__).parent, package, ignore=shutil.ignore_patterns("lib", "__pycache__")
+    )
+    (package / "lib").mkdir()
+    run = run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyselfspec")
+    error = error_of(run)
+    assert error.startswith("LibraryError: ") and str(package / "lib") in error
+
+
+LOAD = """
+import sys
+from pyselfspec import *
+from pyselfspec._lib import set_verbose
+set_verbose("-v" in sys.argv)
+with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
+    context.decode([5], mask=LayerMask.skipping(4, attn=[1]))
+"""
+
+
+def test_silent_by_default(tiny_path: Any, run_python: Any) -> None:
+    run = run_python(LOAD, tiny_path())
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_log_when_verbose(tiny_path: Any, run_python: Any) -> None:
+    run = run_python(LOAD, tiny_path(), "-v")
+    assert (run.returncode, run.stdout) == (0, "")
+    assert re.search(r"n_ctx +=", run.stderr)
+    assert "llama_model_loader" in run.stderr
+
+
+def test_import_prints_nothing(run_python: Any) -> None:
+    run = run_python("import pyselfspec")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_last_error_of_the_log() -> None:
+    for logged, want in (
+        ("llama_model_load: error loading model: no such tensor\n", "no such tensor"),
+        ("f: g: something broke\n", "something broke"),
+    ):
+        _lib.clear_log_error()
+        assert "no reason" in _lib.last_log_error()
+        _lib._log(2, b"f: a warning is no error\n", None)
+        assert "no reason" in _lib.last_log_error()
+        _lib._log(4, logged.encode(), None)
+        assert _lib.last_log_error().endswith(want)
+    _lib.clear_log_error()

@@ -1,0 +1,362 @@
+"""The loop, on a scripted model: drafts change the number of passes and nothing else."""
+
+import itertools
+
+import pytest
+from fakes import (
+    EOG,
+    Broken,
+    FakeContext,
+    FakeController,
+    FakeDrafter,
+    FakeModel,
+    FakeSampler,
+    plain_tokens,
+)
+
+from pyselfspec.errors import ArgumentError, ContextFullError
+from pyselfspec.loop import generate_steps
+from pyselfspec.types import LayerMask
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+class Run:
+    """One generation and everything that took part in it."""
+
+    def __init__(self, model, *, prompt=PROMPT, lengths=(4,), n_predict=20, ends=None, **options):
+        self.prompt = prompt
+        self.drafter = options.pop("drafter", None) or FakeDrafter(model)
+        self.sampler = options.pop("sampler", None) or FakeSampler()
+        self.controller = FakeController(lengths)
+        self.context = FakeContext(model, **options)
+        self.tokens: list[int] = []
+        self.told: list[int] = []
+        self._ends = ends or model.is_eog
+        self.steps = generate_steps(
+            self.context,
+            prompt,
+            drafter=self.drafter,
+            controller=self.controller,
+            sampler=self.sampler,
+            n_predict=n_predict,
+            ends=self._tell,
+        )
+
+    def _tell(self, token):
+        self.told.append(token)
+        return self._ends(token)
+
+    def __iter__(self):
+        for step in self.steps:
+            self.tokens += step.tokens
+            yield step
+
+    def all(self):
+        for _ in self:
+            pass
+        return self.tokens
+
+    def assert_cells_are_history(self):
+        assert self.context.sequence(0).tokens == [*self.prompt, *self.tokens][:-1]
+        assert self.context.n_cells == self.context.sequence(0).n_past
+        assert all(cell.mask is None for cell in self.context.sequence(0).cells)
+
+
+# lossless
+
+
+@pytest.mark.parametrize("sampler_seed", [None, 1])
+@pytest.mark.parametrize("end_after", [None, 0, 1, 4, 9])
+@pytest.mark.parametrize("n_predict", [1, 2, 5, 17])
+@pytest.mark.parametrize("lengths", [(1,), (2,), (4,), (7,), (0,), (5, 0, 1)], ids=str)
+@pytest.mark.parametrize("quality", [0.0, 0.6, 0.9, 1.0])
+def test_drafted_text_is_plain_text(quality, lengths, n_predict, end_after, sampler_seed):
+    end_at = None if end_after is None else len(PROMPT) + end_after
+    model = FakeModel(quality, end_at)
+    run = Run(model, lengths=lengths, n_predict=n_predict, sampler=FakeSampler(sampler_seed))
+    for step in run:
+        run.assert_cells_are_history()
+        assert 1 <= len(step.tokens) <= max(lengths) + 1
+
+    plain = plain_tokens(model, PROMPT, n_predict, seed=sampler_seed)
+    assert run.tokens == run.told == plain
+    assert run.sampler.n_draws == len(plain)
+    run.assert_cells_are_history()
+
+
+def test_the_combinations_above_reach_every_kind_of_step():
+    """Or the test above would prove little."""
+    kinds = set()
+    for quality, end_after in itertools.product((0.0, 0.6, 0.9, 1.0), (None, 0, 1, 4, 9)):
+        end_at = None if end_after is None else len(PROMPT) + end_after
+        for step in Run(FakeModel(quality, end_at), n_predict=17):
+            accepted = {0: "none", step.n_drafted: "all"}.get(step.n_accepted, "some")
+            own = {None: "no token", EOG: "end"}.get(step.verdict.next_token, "token")
+            kinds.add(f"{accepted}, {own}")
+    assert kinds >= {"none, token", "some, token", "all, token", "some, no token"}
+
+
+def test_perfect_drafts_save_passes():
+    run = Run(FakeModel(quality=1.0), lengths=(4,), n_predict=20)
+    run.all()
+    assert [len(step.tokens) for step in run.controller.steps] == [5, 5, 5, 5]
+
+
+def test_useless_drafts_cost_no_tokens():
+    run = Run(FakeModel(quality=0.0), lengths=(4,), n_predict=6)
+    run.all()
+    assert [step.n_accepted for step in run.controller.steps] == [0] * 6
+
+
+# limits
+
+
+@pytest.mark.parametrize("n_predict", [1, 2, 3, 4])
+def test_drafts_never_overshoot_what_is_asked_for(n_predict):
+    run = Run(FakeModel(quality=1.0), lengths=(8,), n_predict=n_predict)
+    assert len(run.all()) == n_predict
+    assert [limit.n_max for limit in run.drafter.limits] == [n_predict - 1][: n_predict - 1]
+
+
+@pytest.mark.parametrize("n_batch", [1, 2, 3])
+def test_drafts_fit_the_batch(n_batch):
+    model = FakeModel(quality=1.0)
+    run = Run(model, lengths=(8,), n_batch=n_batch)
+    assert run.all() == plain_tokens(model, PROMPT, 20)
+    assert max(step.n_drafted for step in run.controller.steps) == n_batch - 1
+
+
+def test_no_draft_is_asked_for_when_none_is_allowed():
+    run = Run(FakeModel(), lengths=(0,))
+    run.all()
+    assert run.drafter.limits == []
+
+
+def test_p_min_reaches_the_drafter():
+    run = Run(FakeModel(), n_predict=3)
+    run.controller.p_min = 0.375
+    run.all()
+    assert {limit.p_min for limit in run.drafter.limits} == {0.375}
+
+
+@pytest.mark.parametrize("quality", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("n_ctx", range(len(PROMPT), len(PROMPT) + 10))
+def test_a_full_context_ends_the_text_alike_with_and_without_drafts(n_ctx, quality):
+    model = FakeModel(quality)
+    unbounded = plain_tokens(model, PROMPT, 30)
+    without = Run(model, n_ctx=n_ctx, n_predict=30, lengths=(0,)).all()
+    run = Run(model, n_ctx=n_ctx, n_predict=30, lengths=(4,))
+    assert run.all() == without == unbounded[: n_ctx - len(PROMPT) + 1]
+    run.assert_cells_are_history()
+
+
+def test_a_draft_may_fill_the_context_to_the_last_cell():
+    run = Run(FakeModel(quality=1.0), n_ctx=len(PROMPT) + 6, lengths=(9,))
+    run.all()
+    assert [step.n_drafted for step in run.controller.steps] == [6]
+
+
+def test_a_prompt_that_does_not_fit_is_refused():
+    run = Run(FakeModel(), n_ctx=len(PROMPT) - 1)
+    with pytest.raises(ContextFullError, match="prompt has 5 tokens, the context 4"):
+        next(run.steps)
+
+
+def test_a_prompt_without_tokens_is_refused():
+    with pytest.raises(ArgumentError, match="at least one"):
+        next(Run(FakeModel(), prompt=[]).steps)
+
+
+@pytest.mark.parametrize("n_predict", [0, -1])
+def test_asking_for_no_tokens_is_refused(n_predict):
+    with pytest.raises(ArgumentError, match=f"at least 1, got {n_predict}"):
+        next(Run(FakeModel(), n_predict=n_predict).steps)
+
+
+@pytest.mark.parametrize("prompt", [[7], list(range(1, 10)) * 8], ids=["one", "many batches"])
+def test_prompts_of_any_length(prompt):
+    model = FakeModel(0.8)
+    run = Run(model, prompt=prompt, n_batch=16)
+    assert run.all() == plain_tokens(model, prompt, 20)
+    run.assert_cells_are_history()
+
+
+# the end of the text
+
+
+@pytest.mark.parametrize("end_after", range(6))
+def test_nothing_follows_an_end_inside_a_draft(end_after):
+    model = FakeModel(quality=1.0, end_at=len(PROMPT) + end_after)
+    run = Run(model, lengths=(5,))
+    tokens = run.all()
+    assert tokens.index(EOG) == len(tokens) - 1 == end_after
+    assert run.controller.steps[-1].verdict.ended
+    run.assert_cells_are_history()
+
+
+@pytest.mark.parametrize("n", range(1, 12))
+def test_ends_may_end_the_text_at_any_token(n):
+    model = FakeModel(quality=0.9)
+    told = []
+
+    def ends(token):
+        told.append(token)
+        return len(told) == n
+
+    run = Run(model, ends=ends)
+    assert run.all() == told == plain_tokens(model, PROMPT, n)
+    run.assert_cells_are_history()
+
+
+# who is told what
+
+
+def test_the_controller_sees_every_step():
+    run = Run(FakeModel(), lengths=(3, 0, 2))
+    assert list(run) == run.controller.steps
+
+
+def test_the_drafter_sees_the_prompt_and_every_verdict():
+    run = Run(FakeModel())
+    run.all()
+    assert run.drafter.begun_with == PROMPT
+    assert run.drafter.verdicts == [step.verdict for step in run.controller.steps]
+
+
+def test_the_sampler_sees_the_prompt():
+    run = Run(FakeModel())
+    run.all()
+    assert run.sampler.prompt == PROMPT
+
+
+def test_passes_over_sequence_0_are_never_masked():
+    run = Run(FakeModel())
+    run.all()
+    assert {mask for seq_id, _, mask in run.context.passes if seq_id == 0} == {None}
+
+
+def test_one_pass_per_step():
+    run = Run(FakeModel(), n_batch=8)
+    run.all()
+    widths = [n_tokens for _, n_tokens, _ in run.context.passes]
+    assert widths == [len(PROMPT) - 1, *(1 + step.n_drafted for step in run.controller.steps)]
+
+
+def test_verification_time_is_measured_in_microseconds():
+    run = Run(FakeModel())
+    run.all()
+    assert all(0 <= step.verify_us < 10_000_000 for step in run.controller.steps)
+    assert any(step.verify_us for step in run.controller.steps)
+
+
+# whatever happens, the cells are the history
+
+
+@pytest.mark.parametrize("n_steps", range(1, 9))
+@pytest.mark.parametrize("quality", [0.0, 0.7, 1.0])
+def test_closing_after_any_step_leaves_the_history(quality, n_steps):
+    run = Run(FakeModel(quality), n_predict=40)
+    for _ in itertools.islice(run, n_steps):
+        pass
+    run.steps.close()
+    run.assert_cells_are_history()
+
+
+@pytest.mark.parametrize("quality", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("fail_at", range(1, 12))
+def test_a_failing_sampler_leaves_the_history(fail_at, quality):
+    run = Run(FakeModel(quality), sampler=FakeSampler(fail_at=fail_at))
+    with pytest.raises(Broken):
+        run.all()
+    run.assert_cells_are_history()
+
+
+@pytest.mark.parametrize("fail_at", range(1, 12))
+def test_a_failing_ends_leaves_the_history(fail_at):
+    count = itertools.count(1)
+
+    def ends(token):
+        if next(count) == fail_at:
+            raise Broken
+        return False
+
+    run = Run(FakeModel(0.8), ends=ends)
+    with pytest.raises(Broken):
+        run.all()
+    run.assert_cells_are_history()
+
+
+@pytest.mark.parametrize("fail_at", range(2, 8))
+def test_a_failing_pass_leaves_the_history(fail_at):
+    run = Run(FakeModel(0.5), fail_at_decode=fail_at)
+    with pytest.raises(Broken):
+        run.all()
+    run.assert_cells_are_history()
+
+
+@pytest.mark.parametrize("fail_at", range(1, 5))
+def test_a_failing_drafter_leaves_the_history(fail_at):
+    model = FakeModel(0.5)
+    run = Run(model, drafter=FakeDrafter(model, fail_at=fail_at))
+    with pytest.raises(Broken):
+        run.all()
+    run.assert_cells_are_history()
+
+
+def test_a_failing_controller_leaves_the_history():
+    run = Run(FakeModel(0.5))
+
+    def observe(step):
+        run.tokens += step.tokens  # they are generated, though nobody gets the step
+        raise Broken
+
+    run.controller.observe = observe
+    with pytest.raises(Broken):
+        run.all()
+    run.assert_cells_are_history()
+
+
+def test_a_new_text_drops_the_last_one():
+    model = FakeModel()
+    first = Run(model)
+    first.all()
+    second = Run(model, prompt=[9, 2])
+    second.context.cells = first.context.cells
+    assert second.all() == plain_tokens(model, [9, 2], 20)
+    second.assert_cells_are_history()
+
+
+def test_closing_an_old_text_leaves_a_newer_one_alone():
+    model = FakeModel()
+    old, new = Run(model, prompt=[2]), Run(model)
+    new.context.cells = old.context.cells
+    next(iter(old))
+    for _ in itertools.islice(new, 4):
+        pass
+    old.steps.close()
+    new.assert_cells_are_history()
+
+
+# memories that cannot take tokens back
+
+
+def test_plain_decoding_needs_no_rollback():
+    model = FakeModel()
+    run = Run(model, lengths=(0,), can_rollback=False)
+    assert run.all() == plain_tokens(model, PROMPT, 20)
+    run.assert_cells_are_history()
+
+
+def test_an_error_is_not_hidden_by_a_memory_that_cannot_roll_back():
+    run = Run(FakeModel(), lengths=(0,), can_rollback=False, sampler=FakeSampler(fail_at=3))
+    with pytest.raises(Broken):
+        run.all()
+
+
+def test_masks_are_refused_where_they_would_be_read():
+    """The fake itself: a full pass on top of a masked one would read wrong K/V, and is noticed."""
+    context = FakeContext(FakeModel())
+    context.decode([1], mask=LayerMask.alternate(6))
+    with pytest.raises(AssertionError, match="another mask"):
+        context.decode([2])

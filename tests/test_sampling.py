@@ -1,0 +1,286 @@
+"""Samplers: parameters, seeds, penalties, grammars."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_gguf
+from numpy.typing import NDArray
+
+from pyselfspec import GREEDY, Sampler, SamplingParams
+from pyselfspec.errors import ArgumentError
+from pyselfspec.sampling import SEED_MAX
+
+N_VOCAB = tiny_gguf.N_VOCAB_MIN
+NAN, INF = float("nan"), float("inf")
+
+
+def logits(seed: int = 0) -> NDArray[np.float32]:
+    return (2 * np.random.default_rng(seed).standard_normal(N_VOCAB)).astype(np.float32)
+
+
+def draws(model: Any, params: SamplingParams, n: int, prompt: tuple[int, ...] = ()) -> list[int]:
+    with Sampler(model, params) as sampler:
+        sampler.begin(prompt)
+        return [sampler.sample_logits(logits(i)) for i in range(n)]
+
+
+def only(**logit_of: float) -> NDArray[np.float32]:
+    """Logits of -50 but for the tokens t5=..., t6=..."""
+    values = np.full(N_VOCAB, -50, np.float32)
+    for name, logit in logit_of.items():
+        values[int(name[1:])] = logit
+    return values
+
+
+# --- parameters ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", NAN),
+        ("temperature", INF),
+        ("top_k", -1),
+        ("top_k", 2**31),
+        ("top_p", 1.1),
+        ("top_p", -0.1),
+        ("top_p", NAN),
+        ("min_p", 2.0),
+        ("min_p", NAN),
+        ("repeat_penalty", 0.0),
+        ("repeat_penalty", -1.0),
+        ("repeat_penalty", INF),
+        ("repeat_penalty", NAN),
+        ("repeat_last_n", -1),
+        ("repeat_last_n", 2**31),
+        ("seed", -1),
+        ("seed", SEED_MAX + 1),
+    ],
+)
+def test_values_outside_their_range(name: str, value: float) -> None:
+    with pytest.raises(ArgumentError, match=f"^{name} is .*, got "):
+        SamplingParams(**{name: value})
+
+
+def test_values_at_the_ends_of_their_range(tiny: Any) -> None:
+    low = SamplingParams(temperature=0, top_k=0, top_p=0, min_p=0, repeat_last_n=0, seed=0)
+    high = SamplingParams(temperature=1e6, top_k=2**31 - 1, top_p=1, min_p=1, seed=SEED_MAX)
+    for params in (low, high, dataclasses.replace(low, repeat_penalty=2.0)):
+        assert all(0 <= token < N_VOCAB for token in draws(tiny(), params, 5))
+
+
+def test_huge_memory_of_penalties(error_of: Any) -> None:
+    """llama.cpp reserves the memory at once; that must not end the process."""
+    error = error_of(
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "Sampler(model, SamplingParams(repeat_penalty=1.1, repeat_last_n=2**31 - 1))\n"
+        "raise ArgumentError('repeat_last_n was cut')"
+    )
+    assert error.startswith("ArgumentError: repeat_last_n")
+
+
+# --- draws -----------------------------------------------------------------------------------
+
+
+def test_greedy(tiny: Any) -> None:
+    assert draws(tiny(), GREEDY, 10) == [int(logits(i).argmax()) for i in range(10)]
+
+
+def test_seed(tiny: Any) -> None:
+    params = SamplingParams(temperature=1.0, top_k=0, seed=7)
+    first = draws(tiny(), params, 30)
+    assert draws(tiny(), params, 30) == first
+    assert draws(tiny(), dataclasses.replace(params, seed=8), 30) != first
+
+
+def test_drawn_seed_can_be_used_again(tiny: Any) -> None:
+    with Sampler(tiny(), SamplingParams()) as sampler:
+        assert sampler.params.seed is not None
+        again = draws(tiny(), sampler.params, 30)
+        sampler.begin([])
+        assert [sampler.sample_logits(logits(i)) for i in range(30)] == again
+    seeds = {SamplingParams().with_seed().seed for _ in range(8)}
+    assert len(seeds) == 8
+
+
+def test_a_new_text_starts_the_stream_anew(tiny: Any) -> None:
+    with Sampler(tiny(), SamplingParams(temperature=1.0, top_k=0, seed=7)) as sampler:
+        texts = []
+        for _ in range(2):
+            sampler.begin([5, 6])
+            texts.append([sampler.sample_logits(logits(i)) for i in range(20)])
+    assert texts[0] == texts[1]
+
+
+def test_two_samplers_have_their_own_streams(tiny: Any) -> None:
+    params = SamplingParams(temperature=1.0, top_k=0, seed=7)
+    with Sampler(tiny(), params) as one, Sampler(tiny(), params) as two:
+        mixed = [(one.sample_logits(logits(i)), two.sample_logits(logits(i))) for i in range(20)]
+    assert [a for a, _ in mixed] == [b for _, b in mixed] == draws(tiny(), params, 20)
+
+
+def test_top_k(tiny: Any) -> None:
+    for i, token in enumerate(draws(tiny(), SamplingParams(temperature=9.0, top_k=3, seed=1), 50)):
+        assert token in np.argsort(logits(i))[-3:]
+
+
+def test_probabilities(tiny: Any) -> None:
+    """Two likely tokens at 3 : 1; 600 draws lie within five standard deviations."""
+    params = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+    values = only(t5=float(np.log(3)), t6=0.0)
+    with Sampler(tiny(), params) as sampler:
+        counts = collections.Counter(sampler.sample_logits(values) for _ in range(600))
+    assert set(counts) == {5, 6}
+    assert abs(counts[5] - 450) < 5 * np.sqrt(600 * 0.75 * 0.25)
+
+
+def test_from_a_context_and_from_its_logits(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    context = new_context(tiny())
+    params = SamplingParams(temperature=1.0, top_k=0, seed=7)
+    with Sampler(tiny(), params) as one, Sampler(tiny(), params) as two:
+        values = context.decode(token_ids(12)).logits
+        for row in range(12):
+            assert one.sample(context, row) == two.sample_logits(values[row])
+
+
+# --- penalties -------------------------------------------------------------------------------
+
+
+def test_penalties_see_the_prompt(tiny: Any) -> None:
+    params = SamplingParams(temperature=0.0, repeat_penalty=2.0, repeat_last_n=4)
+    values = only(t5=3.0, t6=2.0)
+    for prompt, want in (
+        ([], 5),
+        ([5], 6),
+        ([5, 7, 8, 9], 6),
+        ([5, 7, 8, 9, 10], 5),  # beyond the last four
+        ([6], 5),
+    ):
+        with Sampler(tiny(), params) as sampler:
+            sampler.begin(prompt)
+            assert sampler.sample_logits(values) == want, prompt
+
+
+def test_penalties_see_what_was_drawn(tiny: Any) -> None:
+    params = SamplingParams(temperature=0.0, repeat_penalty=2.0, repeat_last_n=1)
+    with Sampler(tiny(), params) as sampler:
+        sampler.begin([])
+        drawn = [sampler.sample_logits(only(t5=3.0, t6=2.0)) for _ in range(6)]
+    assert drawn == [5, 6, 5, 6, 5, 6]
+
+
+def test_penalties_of_the_last_text_are_forgotten(tiny: Any) -> None:
+    with Sampler(tiny(), SamplingParams(temperature=0.0, repeat_penalty=2.0)) as sampler:
+        sampler.begin([5])
+        sampler.begin([])
+        assert sampler.sample_logits(only(t5=3.0, t6=2.0)) == 5
+
+
+def test_repeat_last_n_zero_penalizes_nothing(tiny: Any) -> None:
+    params = SamplingParams(temperature=0.0, repeat_penalty=2.0, repeat_last_n=0)
+    with Sampler(tiny(), params) as sampler:
+        sampler.begin([5, 5, 5])
+        assert sampler.sample_logits(only(t5=3.0, t6=2.0)) == 5
+
+
+# --- grammars --------------------------------------------------------------------------------
+
+
+def text_of(model: Any, grammar: str, n: int = 20, seed: int = 0) -> str:
+    params = SamplingParams(temperature=1.0, top_k=0, seed=seed, grammar=grammar)
+    tokens: list[int] = []
+    with Sampler(model, params) as sampler:
+        sampler.begin(model.tokenize("the prompt is not part of it"))
+        while len(tokens) < n:
+            token = sampler.sample_logits(logits(seed + len(tokens)))
+            if model.is_eog(token):
+                break
+            tokens.append(token)
+    return str(model.detokenize(tokens))
+
+
+def test_grammar(tiny: Any) -> None:
+    assert text_of(tiny(), 'root ::= "then"') == "then"
+    assert text_of(tiny(), 'root ::= "é" "漢"', seed=1) == "é漢"
+    assert set(text_of(tiny(), 'root ::= ("a" | "n")+', seed=2)) <= set("an")
+
+
+@pytest.mark.parametrize(
+    "grammar", ["", "root", "root ::= (", 'other ::= "a"', "root ::= other", 'root ::= root "a"', "\0"]
+)
+def test_grammar_that_is_not_valid(grammar: str, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match="not valid GBNF"):
+        Sampler(tiny(), SamplingParams(grammar=grammar))
+
+
+def test_grammar_nested_too_deep(error_of: Any) -> None:
+    code = "n = 200_000; Sampler(model, SamplingParams(grammar='root ::= ' + '(' * n + ')' * n))"
+    assert error_of(code).startswith("ArgumentError: the grammar")
+
+
+def test_grammar_without_vocabulary(error_of: Any) -> None:
+    code = (
+        "sampler = Sampler(model, SamplingParams(grammar='root ::= \"a\"'))\n"
+        "sampler.sample_logits(np.zeros(317, np.float32))"
+    )
+    error = error_of(code, vocab="none")
+    assert error.startswith("ArgumentError") and "has no tokenizer" in error
+
+
+# --- misuse ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decode", "row"),
+    [("", 0), ("context.decode([5])", 1), ("context.decode([5], outputs='none')", 0),
+     ("context.decode([5, 6], outputs='last')", 0), ("context.decode([5])", -2)],
+)  # fmt: skip
+def test_rows_without_logits(decode: str, row: int, error_of: Any) -> None:
+    error = error_of(f"sampler = Sampler(model)\n{decode}\nsampler.sample(context, {row})")
+    assert error == f"ArgumentError: there are no logits in row {row}"
+
+
+@pytest.mark.parametrize("shape", [(0,), (N_VOCAB - 1,), (5000,), (2, N_VOCAB)])
+@pytest.mark.parametrize("grammar", [None, 'root ::= "a"'])
+def test_logits_of_the_wrong_shape(
+    shape: tuple[int, ...], grammar: str | None, error_of: Any
+) -> None:
+    params = f"SamplingParams(grammar={grammar!r})"
+    code = f"Sampler(model, {params}).sample_logits(np.zeros({shape}, np.float32))"
+    error = error_of(code)
+    assert error.startswith("ArgumentError") and str(N_VOCAB) in error
+
+
+def test_sampler_of_another_model(error_of: Any) -> None:
+    code = "other = Model(sys.argv[1])\ncontext.decode([5])\nSampler(other).sample(context, 0)"
+    assert error_of(code).startswith("ArgumentError: the sampler")
+
+
+@pytest.mark.parametrize("values", [np.full(N_VOCAB, v, np.float32) for v in (NAN, -INF, INF)])
+def test_logits_that_are_no_numbers(values: NDArray[np.float32], tiny: Any) -> None:
+    """Garbage in, a token out; never the end of the process."""
+    for params in (GREEDY, SamplingParams(seed=1), SamplingParams(seed=1, top_k=0, top_p=1)):
+        with Sampler(tiny(), params) as sampler:
+            assert 0 <= sampler.sample_logits(values) < N_VOCAB
+
+
+def test_closed_sampler(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    context.decode([5])
+    sampler = Sampler(tiny())
+    sampler.close()
+    sampler.close()
+    for use in (
+        lambda: sampler.sample(context, 0),
+        lambda: sampler.sample_logits(logits()),
+        lambda: sampler.begin([]),
+    ):
+        with pytest.raises(ArgumentError, match="the sampler is closed"):
+            use()

@@ -1,0 +1,91 @@
+"""The PEP 517 and 660 build backend: scikit-build-core, once the llama.cpp source is prepared.
+
+Only the two hooks that compile prepare the source; the others are those of scikit-build-core.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from scikit_build_core import build as _build
+from scikit_build_core.build import (
+    build_sdist,
+    get_requires_for_build_editable,
+    get_requires_for_build_sdist,
+    get_requires_for_build_wheel,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+import source
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+ConfigSettings = dict[str, list[str] | str]
+
+COMPILERS = ("c++", "g++", "clang++")
+
+
+def check_compiler(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise SourceError when CMake would find no C++ compiler.
+
+    On Windows the search is left to CMake, which knows where Visual Studio is.
+    """
+    cmake_args = environ.get("CMAKE_ARGS", "")
+    chosen_for_cmake = "CMAKE_CXX_COMPILER" in cmake_args or "TOOLCHAIN" in cmake_args
+    if sys.platform == "win32" or chosen_for_cmake or "CMAKE_TOOLCHAIN_FILE" in environ:
+        return
+    named = shlex.split(environ.get("CXX", ""))[:1]
+    candidates = named or COMPILERS
+    if not any(shutil.which(name, path=environ.get("PATH")) for name in candidates):
+        raise source.SourceError(
+            f"No C++ compiler found (looked for {', '.join(candidates)}): install one that knows "
+            "C++17, such as g++ or clang++, or name it in the environment variable CXX."
+        )
+
+
+def _with_source(config_settings: ConfigSettings | None) -> ConfigSettings:
+    """The settings plus where the prepared source is and what it is called."""
+    project = source.Project(Path(__file__).resolve().parent.parent)
+    try:
+        check_compiler()
+        prepared = source.prepare(project)
+    except source.SourceError as error:
+        # pip prints the text of a SystemExit without a traceback.
+        raise SystemExit(f"pyselfspec: {error}") from None
+    return {
+        **(config_settings or {}),
+        "cmake.define.PYSELFSPEC_LLAMA_CPP_DIR": prepared.path.as_posix(),
+        "cmake.define.PYSELFSPEC_BUILD_ID": prepared.build_id,
+        "cmake.define.PYSELFSPEC_UPSTREAM": project.pin.requirement,
+    }
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: ConfigSettings | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    return _build.build_wheel(wheel_directory, _with_source(config_settings), metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: ConfigSettings | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    return _build.build_editable(wheel_directory, _with_source(config_settings), metadata_directory)
