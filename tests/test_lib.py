@@ -57,9 +57,7 @@ def test_llama_cpp_afterwards_gets_our_library(run_python: Any) -> None:
 
 def test_build_id_mismatch(run_python: Any) -> None:
     run = run_python(
-        "import pyselfspec_build_stub\n"
-        if False
-        else "import sys, importlib.util as u\n"
+        "import sys, importlib.util as u\n"
         f"spec = u.spec_from_file_location('pyselfspec._build', {_build.__file__!r})\n"
         "build = u.module_from_spec(spec); spec.loader.exec_module(build)\n"
         "build.BUILD_ID = '0.0.0-other'\n"

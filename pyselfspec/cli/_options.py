@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,7 +78,7 @@ def parse_tokens(
 
 def read_text(path: str) -> str:
     """The UTF-8 text of a file, or of stdin for ``-``."""
-    data = click.get_binary_stream("stdin").read() if path == "-" else Path(path).read_bytes()
+    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     try:
         return data.decode()
     except UnicodeDecodeError as error:
