@@ -190,9 +190,7 @@ def test_strided_and_converted_states(tiny: Any, new_context: Any) -> None:
     states = np.random.default_rng(0).standard_normal((64, 3))  # float64, to be transposed
     mask = LayerMask.enter_at(4, 2)
     got = new_context(tiny()).decode(hidden=states.T, mask=mask).logits
-    want = new_context(tiny()).decode(
-        hidden=np.ascontiguousarray(states.T, np.float32), mask=mask
-    )
+    want = new_context(tiny()).decode(hidden=np.ascontiguousarray(states.T, np.float32), mask=mask)
     np.testing.assert_array_equal(got, want.logits)
 
 

@@ -16,7 +16,7 @@ EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
 
 @EACH_ARCH
 def test_drafting_leaves_no_trace(arch: str, tiny: Any, new_context: Any, token_ids: Any) -> None:
-    """After fork, masked drafts and drop, everything equals a context that never drafted, bit for bit."""
+    """After fork, masked drafts and drop, a context equals one that never drafted, bit for bit."""
     prompt, more = token_ids(12), token_ids(6, seed=1)
     drafting, plain = new_context(tiny(arch)), new_context(tiny(arch))
     masks = [LayerMask.early_exit(4, 1), LayerMask.skipping(4, attn=[0, 2], ffn=[3])]

@@ -1,13 +1,15 @@
 """The promise: with drafts and without, the same tokens.
 
-What can be promised depends on the arithmetic. A full pass checks a draft as one batch, and a kernel may sum in
-another order for a batch than for a single token. So there are two kinds of test, neither with a tolerance:
+What can be promised depends on the arithmetic. A full pass checks a draft as one batch, and a
+kernel may sum in another order for a batch than for a single token. So there are two kinds of test,
+neither with a tolerance:
 
-- Against plain decoding, where logits do not depend on the width of a batch. On x86 CPUs that holds for Q8_0 models
-  (F32 and F16 logits differ by about 1e-3, since small matrix products change kernels at width 2, and the K/V cache
-  rounds to F16). ``exact`` tests this first and skips where the machine differs.
-- Against a replay, for every type: a fresh context decodes the very same batches, but nobody drafts in it. Tokens and
-  all later logits must be equal bit for bit, so nothing that drafting does can reach the text.
+- Against plain decoding, where logits do not depend on the width of a batch. On x86 CPUs that holds
+  for Q8_0 models (F32 and F16 logits differ by about 1e-3: matrix products change kernels at width
+  2, and the K/V cache rounds to F16). ``exact`` tests this first and skips where a machine differs.
+- Against a replay, for every type: a fresh context decodes the very same batches, but nobody drafts
+  in it. Tokens and all later logits must be equal bit for bit, so nothing that drafting does can
+  reach the text.
 """
 
 from __future__ import annotations

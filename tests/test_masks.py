@@ -1,9 +1,10 @@
-"""Masked passes against files that have the skipped parts taken out. Every comparison here is bit for bit.
+"""Masked passes against files without the skipped parts. Every comparison here is bit for bit.
 
-What serves as truth: a model file whose skipped sublayers end in zeroed tensors, or that lacks the skipped blocks,
-decoded with a plain ``llama_decode``. In that call none of our code does anything: the patched functions see a batch
-without a request and return at once. That the plain call itself equals an unpatched llama.cpp is checked where a
-folder with such a build is named (PYSELFSPEC_STOCK_LIB), since an installation has only the patched one.
+What serves as truth: a model file whose skipped sublayers end in zeroed tensors, or that lacks the
+skipped blocks, decoded with a plain ``llama_decode``. In that call none of our code does anything:
+the patched functions see a batch without a request and return at once. That the plain call equals
+an unpatched llama.cpp is checked where PYSELFSPEC_STOCK_LIB names the library folder of such a
+build, made from the same pin with the same options; an installation has only the patched one.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ rows = []
 for path in paths:
     model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
     params = llama.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads, params.n_threads_batch = 256, 64, 64, 1, 1
+    params.n_ctx, params.n_batch, params.n_ubatch = 256, 64, 64
+    params.n_threads = params.n_threads_batch = 1
     params.n_seq_max, params.kv_unified, params.swa_full = 4, True, True
     context = llama.llama_init_from_model(model, params)
     n_vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
@@ -216,7 +218,7 @@ def test_other_types_and_attention_kernels(
 def test_last_output_only(
     arch: str, skips: str, tiny: Any, new_context: Any, tokens: list[int]
 ) -> None:
-    """The last block picks the output rows between its two halves; the pick survives a skip of either."""
+    """The last block picks the output rows between its halves; that survives a skip of either."""
     attn, ffn = SKIPS[skips]
     zeroed = new_context(tiny(arch, zero_attn=tuple(attn), zero_ffn=tuple(ffn)))
     got = new_context(tiny(arch)).decode(tokens, mask=skip(attn, ffn), outputs="last")

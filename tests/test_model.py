@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_gguf
 from gguf import GGUFWriter
 
+import tiny_gguf
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
 from pyselfspec.model import MASK_KEY

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
-import tiny_gguf
 from numpy.typing import NDArray
 
+import tiny_gguf
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError
 from pyselfspec.sampling import SEED_MAX
@@ -74,6 +75,7 @@ def test_values_at_the_ends_of_their_range(tiny: Any) -> None:
         assert all(0 <= token < N_VOCAB for token in draws(tiny(), params, 5))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on address space")
 def test_huge_memory_of_penalties(error_of: Any) -> None:
     """llama.cpp reserves the memory at once; that must not end the process."""
     error = error_of(
@@ -212,16 +214,12 @@ def test_grammar(tiny: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "grammar", ["", "root", "root ::= (", 'other ::= "a"', "root ::= other", 'root ::= root "a"', "\0"]
+    "grammar",
+    ["", "root", "root ::= (", 'other ::= "a"', "root ::= other", 'root ::= root "a"', "\0"],
 )
 def test_grammar_that_is_not_valid(grammar: str, tiny: Any) -> None:
     with pytest.raises(ArgumentError, match="not valid GBNF"):
         Sampler(tiny(), SamplingParams(grammar=grammar))
-
-
-def test_grammar_nested_too_deep(error_of: Any) -> None:
-    code = "n = 200_000; Sampler(model, SamplingParams(grammar='root ::= ' + '(' * n + ')' * n))"
-    assert error_of(code).startswith("ArgumentError: the grammar")
 
 
 def test_grammar_without_vocabulary(error_of: Any) -> None:
@@ -255,11 +253,6 @@ def test_logits_of_the_wrong_shape(
     code = f"Sampler(model, {params}).sample_logits(np.zeros({shape}, np.float32))"
     error = error_of(code)
     assert error.startswith("ArgumentError") and str(N_VOCAB) in error
-
-
-def test_sampler_of_another_model(error_of: Any) -> None:
-    code = "other = Model(sys.argv[1])\ncontext.decode([5])\nSampler(other).sample(context, 0)"
-    assert error_of(code).startswith("ArgumentError: the sampler")
 
 
 @pytest.mark.parametrize("values", [np.full(N_VOCAB, v, np.float32) for v in (NAN, -INF, INF)])

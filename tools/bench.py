@@ -1,0 +1,268 @@
+"""Measurements of the runtime, alternating what is compared; results can be kept as JSON lines.
+
+    python tools/random_gguf.py model.gguf --params 0.85B --type Q8_0
+    python tools/bench.py overhead model.gguf    # our plain decoding against the barest C loop
+    python tools/bench.py masks model.gguf       # cost of masked passes against their weight bytes
+    python tools/bench.py table                  # what benchmarks/README.md shows
+
+With --out FILE each measurement is appended as one JSON object: counts and times with what is
+needed to repeat them. Ratios are derived when they are shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import track
+
+from pyselfspec import BUILD_ID, GREEDY, Completion, Context, LayerMask, Model, __version__
+from pyselfspec._lib import LIB_DIR
+from pyselfspec.context import usable_cores
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results.jsonl"
+FORMAT = 1
+N_WARM_UP = 8  # tokens, as in plain_loop.c
+
+Record = dict[str, Any]
+
+
+def provenance(model: Path, threads: int) -> Record:
+    with model.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "build": BUILD_ID,
+        "model": model.name,
+        "model_sha256": digest,
+        "machine": machine(),
+        "threads": threads,
+        "command": shlex.join(["tools/bench.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def machine() -> str:
+    """The processor's name and how many cores this process may use."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        named = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
+        name = named[1] if named else name
+    return f"{name}, {usable_cores()} cores"
+
+
+def append(record: Record, out: Path | None) -> None:
+    if out is not None:
+        with out.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+#
+# overhead
+#
+
+
+def build_plain_loop(folder: Path) -> Path:
+    """Compile the C loop against the installed library and the unpacked headers."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    source = ROOT / "vendor" / "llama.cpp"
+    if compiler is None or not source.exists():
+        raise click.ClickException(
+            "the C loop needs a C compiler and vendor/llama.cpp; install from this checkout first"
+        )
+    program = folder / "plain_loop"
+    includes = [f"-I{source / 'include'}", f"-I{source / 'ggml' / 'include'}"]
+    libraries = [f"-L{LIB_DIR}", f"-Wl,-rpath,{LIB_DIR}", "-lllama", "-lggml", "-lggml-base"]
+    options = ["-O2", "-o", str(program), str(ROOT / "tools" / "plain_loop.c")]
+    subprocess.run([compiler, *options, *includes, *libraries, "-lm"], check=True)
+    return program
+
+
+def python_loop(context: Context, n_tokens: int) -> float:
+    """Microseconds per token of plain decoding through the package."""
+    completion = Completion(
+        context, [1], n_predict=N_WARM_UP + n_tokens, draft="off", sampling=GREEDY
+    )
+    pieces = iter(completion)
+    for _ in range(N_WARM_UP):
+        next(pieces)
+    start = time.perf_counter_ns()
+    for _ in range(n_tokens):
+        next(pieces)
+    return (time.perf_counter_ns() - start) / 1000 / n_tokens
+
+
+def c_loop(program: Path, model: Path, n_tokens: int, threads: int) -> float:
+    command = [str(program), str(model), str(n_tokens), str(threads)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    pass
+
+
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--out", type=click.Path(path_type=Path), help="Append the result here."),
+        click.option("-t", "--threads", type=int, default=usable_cores(), show_default=True),
+        click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@options
+@click.option("--pairs", type=click.IntRange(min=5), default=7, show_default=True)
+@click.option("--tokens", type=click.IntRange(min=1), default=48, show_default=True)
+def overhead(model: Path, threads: int, out: Path | None, pairs: int, tokens: int) -> None:
+    """Speed of the Python loop relative to the C loop (1 = no overhead)."""
+    ours: list[float] = []
+    bare: list[float] = []
+    with tempfile.TemporaryDirectory() as folder, Model(model) as loaded:
+        program = build_plain_loop(Path(folder))
+        context = loaded.context(n_ctx=1024, n_threads=threads)
+        for _ in track(range(pairs), "pairs", disable=not sys.stderr.isatty()):
+            ours.append(python_loop(context, tokens))
+            bare.append(c_loop(program, model, tokens, threads))
+    record = {"bench": "overhead", "python_us": ours, "c_us": bare}
+    append(record | provenance(model, threads), out)
+    ratios = [c / p for p, c in zip(ours, bare, strict=True)]
+    click.echo(
+        f"{model.name}: Python {statistics.median(ours) / 1000:.2f} ms per token, "
+        f"C {statistics.median(bare) / 1000:.2f} ms, median ratio {statistics.median(ratios):.3f} "
+        f"of {pairs} pairs ({min(ratios):.3f} to {max(ratios):.3f})"
+    )
+
+
+#
+# masks
+#
+
+
+def masks_to_time(n_layer: int) -> dict[str, LayerMask]:
+    """Exits, and masks that thin out the inside."""
+    inside = range(1, n_layer - 1)
+    return {
+        "full": LayerMask.full(n_layer),
+        "exit after 1/4": LayerMask.early_exit(n_layer, n_layer // 4),
+        "exit after 1/2": LayerMask.early_exit(n_layer, n_layer // 2),
+        "alternate blocks": LayerMask.alternate(n_layer),
+        "no attention inside": LayerMask.skipping(n_layer, attn=inside),
+        "no feed-forward inside": LayerMask.skipping(n_layer, ffn=inside),
+    }
+
+
+def time_mask(context: Context, mask: LayerMask, n_tokens: int) -> float:
+    """Median microseconds of a one-token pass; the first, which builds the graph, is left out."""
+    seq = context.sequence()
+    n_past = seq.n_past
+    times = []
+    for i in range(n_tokens + 1):
+        start = time.perf_counter_ns()
+        context.decode([1], pos=n_past + i, mask=mask, outputs="last")
+        context.argmax(0)
+        times.append((time.perf_counter_ns() - start) / 1000)
+    seq.rollback(n_past)
+    return statistics.median(times[1:])
+
+
+@main.command()
+@options
+@click.option("--rounds", type=click.IntRange(min=3), default=9, show_default=True)
+@click.option("--tokens", type=click.IntRange(min=1), default=6, show_default=True)
+def masks(model: Path, threads: int, out: Path | None, rounds: int, tokens: int) -> None:
+    """Cost of masked one-token passes against the share of weight bytes that they read."""
+    with Model(model) as loaded:
+        context = loaded.context(n_ctx=1024, n_threads=threads)
+        context.prefill([1] * 32)
+        named = masks_to_time(loaded.n_layer)
+        times: dict[str, list[float]] = {name: [] for name in named}
+        for _ in track(range(rounds), "rounds", disable=not sys.stderr.isatty()):
+            for name, mask in named.items():
+                times[name].append(time_mask(context, mask, tokens))
+        bytes_read = {
+            name: loaded.file.weight_bytes(mask.skip_attn, mask.skip_ffn)
+            for name, mask in named.items()
+        }
+    record = {"bench": "masks", "mask_us": times, "mask_bytes": bytes_read}
+    append(record | provenance(model, threads), out)
+    for line in mask_rows(record):
+        click.echo(line)
+
+
+def mask_rows(record: Record) -> list[str]:
+    times, bytes_read = record["mask_us"], record["mask_bytes"]
+    full = statistics.median(times["full"])
+    rows = ["mask                      measured  by bytes  ratio"]
+    for name, us in times.items():
+        measured = statistics.median(us) / full
+        predicted = bytes_read[name] / bytes_read["full"]
+        rows.append(f"{name:24}  {measured:8.3f}  {predicted:8.3f}  {measured / predicted:5.2f}")
+    return rows
+
+
+#
+# table
+#
+
+
+def overhead_row(record: Record) -> str:
+    ratios = [c / p for p, c in zip(record["python_us"], record["c_us"], strict=True)]
+    ms = statistics.median(record["python_us"]) / 1000
+    return (
+        f"| {record['model']} | {record['machine']} | {record['threads']} | {ms:.2f} "
+        f"| {statistics.median(ratios):.3f} | {min(ratios):.3f} to {max(ratios):.3f} |"
+    )
+
+
+def mask_table_rows(record: Record) -> list[str]:
+    full_us, full_bytes = record["mask_us"]["full"], record["mask_bytes"]["full"]
+    full = statistics.median(full_us)
+    return [
+        f"| {record['model']} | {name} | {statistics.median(us) / full:.3f} "
+        f"| {record['mask_bytes'][name] / full_bytes:.3f} |"
+        for name, us in record["mask_us"].items()
+        if name != "full"
+    ]
+
+
+@main.command()
+@click.argument("results", type=click.Path(exists=True, path_type=Path), default=RESULTS)
+def table(results: Path) -> None:
+    """The tables of benchmarks/README.md, in Markdown."""
+    records = [json.loads(line) for line in results.read_text().splitlines()]
+    click.echo("| model | machine | threads | ms per token | speed over the C loop | spread |")
+    click.echo("|---|---|---:|---:|---:|---|")
+    for record in records:
+        if record["bench"] == "overhead":
+            click.echo(overhead_row(record))
+    click.echo("\n| model | mask | cost over a full pass | share of weight bytes |")
+    click.echo("|---|---|---:|---:|")
+    for record in records:
+        if record["bench"] == "masks":
+            click.echo("\n".join(mask_table_rows(record)))
+
+
+if __name__ == "__main__":
+    main()
