@@ -12,11 +12,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFWriter
 from numpy.typing import NDArray
 
 import tiny_gguf
@@ -391,7 +394,7 @@ ENTER = LayerMask.enter_at(N_LAYER, 2)
 # arguments of a decode on a context that holds 8 tokens; the error; a part of its message
 REFUSED: dict[str, tuple[dict[str, Any], type[SelfSpecError], str]] = {
     "mask of another model": (
-        {"tokens": [5], "mask": LayerMask.early_exit(3, 2)}, MaskError, "3 blocks, the model has 4"
+        {"tokens": [5], "mask": LayerMask.early_exit(3, 2)}, MaskError, "for 3 blocks"
     ),
     "no tokens": ({"tokens": []}, ArgumentError, "allowed is 1 to n_batch = 16"),
     "nothing at all": ({}, ArgumentError, "allowed is 1 to n_batch = 16"),
@@ -454,15 +457,13 @@ def test_full_cache_changes_nothing(tiny: Any, new_context: Any) -> None:
     np.testing.assert_array_equal(context.decode([6] * 8).logits, fresh.decode([6] * 8).logits)
 
 
-def write_mamba(path: Any) -> Any:
-    """A recurrent model of two blocks: no attention, no feed-forward part, no rollback."""
+def write_mamba(path: Path, zero: Collection[int] = ()) -> Path:
+    """A recurrent model of two blocks; the mixers of the blocks in ``zero`` add nothing."""
     n_embd, n_inner, n_state, n_conv, n_rank, n_vocab = 64, 128, 16, 4, 4, 320
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Logits:
         return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
-
-    from gguf import GGUFWriter
 
     writer = GGUFWriter(path, "mamba")
     writer.add_context_length(128)
@@ -490,7 +491,9 @@ def write_mamba(path: Any) -> Any:
         writer.add_tensor(blk + "ssm_dt.bias", normal(n_inner))
         writer.add_tensor(blk + "ssm_a", -np.abs(normal(n_inner, n_state)) - 1)
         writer.add_tensor(blk + "ssm_d", np.ones(n_inner, np.float32))
-        writer.add_tensor(blk + "ssm_out.weight", normal(n_embd, n_inner))
+        writer.add_tensor(
+            blk + "ssm_out.weight", normal(n_embd, n_inner) * np.float32(il not in zero)
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -498,22 +501,45 @@ def write_mamba(path: Any) -> Any:
     return path
 
 
-def test_recurrent_models_refuse_what_they_cannot(tmp_path: Any, new_context: Any) -> None:
-    with Model(write_mamba(tmp_path / "mamba.gguf")) as model:
-        context, fresh = (model.context(n_ctx=64, n_batch=16, n_threads=1) for _ in range(2))
-        for each in (context, fresh):
-            each.decode([5, 6, 7])
-        assert not context.mask_support.attn and not context.mask_support.ffn
-        assert not context.can_rollback
-        with pytest.raises(UnsupportedError, match="mamba, block 1: has no attention"):
-            context.decode([8], mask=LayerMask.skipping(2, attn=[1]))
-        with pytest.raises(UnsupportedError, match="in place"):
-            context.decode([8], pos=2, in_place=True)
-        with pytest.raises(UnsupportedError, match="--draft off"):
-            context.sequence().rollback(2)
-        with pytest.raises(UnsupportedError, match="--draft off"):
-            context.sequence().fork(1)
-        assert context.sequence().n_past == 3
-        np.testing.assert_array_equal(context.decode([8]).logits, fresh.decode([8]).logits)
-        context.sequence().drop()
-        assert context.sequence().n_past == 0
+@pytest.fixture
+def mamba(tmp_path: Path) -> Iterator[Callable[..., Context]]:
+    """Contexts on models by write_mamba."""
+    with ExitStack() as stack:
+
+        def context(zero: Collection[int] = ()) -> Context:
+            path = write_mamba(tmp_path / f"mamba{sorted(zero)}.gguf", zero)
+            model = stack.enter_context(Model(path))
+            return model.context(n_ctx=64, n_batch=16, n_threads=1)
+
+        yield context
+
+
+def test_recurrent_models_refuse_what_they_cannot(mamba: Any) -> None:
+    context, fresh = mamba(), mamba()
+    for each in (context, fresh):
+        each.decode([5, 6, 7])
+    assert not context.can_rollback
+    with pytest.raises(UnsupportedError, match="in place"):
+        context.decode([8], pos=2, in_place=True)
+    with pytest.raises(UnsupportedError, match="--draft off"):
+        context.sequence().rollback(2)
+    with pytest.raises(UnsupportedError, match="--draft off"):
+        context.sequence().fork(1)
+    assert context.sequence().n_past == 3
+    np.testing.assert_array_equal(context.decode([8]).logits, fresh.decode([8]).logits)
+    context.sequence().drop()
+    assert context.sequence().n_past == 0
+
+
+@pytest.mark.parametrize("blocks", [[0], [1], [0, 1]])
+def test_recurrent_masks_are_exact_or_refused(
+    blocks: list[int], mamba: Any, tokens: list[int]
+) -> None:
+    context = mamba()
+    mask = LayerMask.skipping(2, attn=blocks)
+    if context.mask_support.attn >= set(blocks):
+        want = plain_logits_of(mamba(zero=blocks), tokens)
+        np.testing.assert_array_equal(logits_of(context, tokens, mask), want)
+    else:
+        with pytest.raises(UnsupportedError, match="mamba, block"):
+            context.decode(tokens, mask=mask)

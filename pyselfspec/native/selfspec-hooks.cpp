@@ -278,7 +278,8 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
     }
 
     const auto * hidden = ss->hidden_at > 0 ? res.get_layer_inp(ss->hidden_at) : nullptr;
-    if (hidden && (hidden->ne[0] != model.hparams.n_embd || hidden->ne[1] != ubatch.n_tokens || !ggml_is_contiguous(hidden))) {
+    if (hidden && (hidden->ne[0] != model.hparams.n_embd || hidden->ne[1] != ubatch.n_tokens || !ggml_is_matrix(hidden) ||
+            !ggml_is_contiguous(hidden))) {
         return selfspec_refuse(*ss, model, ss->hidden_at, "the states entering it are not one vector per token");
     }
 

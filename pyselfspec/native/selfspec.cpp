@@ -250,8 +250,12 @@ int32_t selfspec_session::decode(request & req) {
         case 0:  return SELFSPEC_OK;
         case 1:  refuse("no free K/V cells for " + std::to_string(req.n_tokens) + " tokens, n_ctx is " + std::to_string(ctx->n_ctx()), SELFSPEC_FULL);
         case 2:  refuse("the computation was aborted", SELFSPEC_ABORTED);
-        default: refuse(why.empty() ? "llama.cpp could not decode the batch, status " + std::to_string(status) : why, SELFSPEC_FAILED);
+        default: break;
     }
+    if (!why.empty()) {
+        refuse(why, SELFSPEC_UNSUPPORTED); // the graph of this batch differs from the one that was tried
+    }
+    refuse("llama.cpp could not decode the batch, status " + std::to_string(status), SELFSPEC_FAILED);
 }
 
 uint8_t selfspec_session::skippable(int32_t il) {
