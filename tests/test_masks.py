@@ -356,6 +356,20 @@ def test_hidden_states_pass_through_where_they_enter(tiny: Any, new_context: Any
     np.testing.assert_array_equal(got.hidden, states)
 
 
+def test_the_same_mask_with_and_without_hidden_states(tiny: Any, new_context: Any) -> None:
+    """Same mask, same shape, but other graphs: embeddings or states enter the first block."""
+    mask, context = LayerMask.enter_at(N_LAYER, 2), new_context(tiny())
+    states = np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
+    want = {}
+    for hidden in (None, states):
+        want[hidden is None] = new_context(tiny()).decode([5], mask=mask, hidden=hidden).logits
+    assert not np.array_equal(want[True], want[False])
+    for hidden in (None, states, states, None, None, states):
+        got = context.decode([5], mask=mask, hidden=hidden).logits
+        context.sequence().drop()
+        np.testing.assert_array_equal(got, want[hidden is None])
+
+
 def test_returned_hidden_states_are_a_copy(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     first = context.decode([5, 6], hidden_at=2).hidden
@@ -383,7 +397,10 @@ def test_asking_for_support_leaves_the_context_alone(
     before = asked.argmax(len(tokens) - 1)
     assert asked.mask_support.complete
     assert asked.argmax(len(tokens) - 1) == before  # its logits too
-    np.testing.assert_array_equal(asked.decode([7]).logits, fresh.decode([7]).logits)
+    for token in (7, 8, 9):
+        np.testing.assert_array_equal(asked.decode([token]).logits, fresh.decode([token]).logits)
+        del asked.mask_support  # ask anew, between steps that could share a graph
+        assert asked.mask_support.complete
 
 
 # --- refusals --------------------------------------------------------------------------------

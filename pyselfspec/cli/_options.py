@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from .. import _lib
+from .. import _lib, drafters
+from ..controllers import Fixed
 from ..errors import ArgumentError
 from ..model import Model
 from ..models import DEMO
+from ..sampling import SEED_MAX, SamplingParams
 from ..types import LayerMask
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEMO_WORD = "demo"
+DEFAULT = SamplingParams()
 
 
 def model_argument(command: F) -> F:
@@ -40,6 +43,128 @@ def common_options(command: F) -> F:
         help="Show llama.cpp's log on stderr.",
     )(command)
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
+
+
+def sampling_options(command: F) -> F:
+    """How the next token is chosen, see sampling_from."""
+    command = click.option(
+        "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."
+    )(command)
+    command = click.option(
+        "--seed", type=click.IntRange(0, SEED_MAX), help="Seed of the sampler.  [default: random]"
+    )(command)
+    command = click.option(
+        "--repeat-last-n",
+        type=click.IntRange(min=0),
+        default=DEFAULT.repeat_last_n,
+        show_default=True,
+        help="How far back the penalty looks.",
+    )(command)
+    command = click.option(
+        "--repeat-penalty",
+        type=click.FloatRange(min=0, min_open=True),
+        default=DEFAULT.repeat_penalty,
+        show_default=True,
+        help="Penalty for repeated tokens, 1 for none.",
+    )(command)
+    command = click.option(
+        "--min-p",
+        type=click.FloatRange(0, 1),
+        default=DEFAULT.min_p,
+        show_default=True,
+        help="Keep tokens of this probability relative to the likeliest.",
+    )(command)
+    command = click.option(
+        "--top-p",
+        type=click.FloatRange(0, 1),
+        default=DEFAULT.top_p,
+        show_default=True,
+        help="Keep tokens up to this total probability.",
+    )(command)
+    command = click.option(
+        "--top-k",
+        type=click.IntRange(min=0),
+        default=DEFAULT.top_k,
+        show_default=True,
+        help="Keep the k likeliest tokens, 0 for all.",
+    )(command)
+    command = click.option(
+        "--temp",
+        type=click.FloatRange(min=0),
+        default=DEFAULT.temperature,
+        show_default=True,
+        help="Temperature, 0 for greedy.",
+    )(command)
+    return command
+
+
+def sampling_from(options: Mapping[str, Any]) -> SamplingParams:
+    grammar = options["grammar_file"]
+    return SamplingParams(
+        temperature=options["temp"],
+        top_k=options["top_k"],
+        top_p=options["top_p"],
+        min_p=options["min_p"],
+        repeat_penalty=options["repeat_penalty"],
+        repeat_last_n=options["repeat_last_n"],
+        seed=options["seed"],
+        grammar=None if grammar is None else read_text(grammar),
+    )
+
+
+def draft_options(command: F) -> F:
+    """How drafts are made, see mask_from."""
+    command = click.option(
+        "--draft-p-min",
+        type=click.FloatRange(0, 1),
+        default=Fixed().p_min,
+        show_default=True,
+        help="Stop a draft after a token of lower probability.",
+    )(command)
+    command = click.option(
+        "--draft-max",
+        type=click.IntRange(min=1),
+        default=Fixed().n_max,
+        show_default=True,
+        help="Tokens to draft per step.",
+    )(command)
+    command = click.option(
+        "--skip-ffn",
+        metavar="BLOCKS",
+        callback=parse_blocks,
+        default="",
+        help="Blocks whose feed-forward part the draft skips.",
+    )(command)
+    command = click.option(
+        "--skip-attn",
+        metavar="BLOCKS",
+        callback=parse_blocks,
+        default="",
+        help="Blocks whose attention the draft skips, like 3,5,8-11.",
+    )(command)
+    command = click.option(
+        "--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin."
+    )(command)
+    command = click.option(
+        "--draft",
+        type=click.Choice(drafters.names()),
+        help="How to draft.  [default: layer-skip where a mask is given or in the model, else off]",
+    )(command)
+    return command
+
+
+def describes_mask(options: Mapping[str, Any]) -> bool:
+    return bool(options["mask_file"] or options["skip_attn"] or options["skip_ffn"])
+
+
+def mask_from(n_layer: int, options: Mapping[str, Any]) -> LayerMask | None:
+    """The mask that the options describe, None when they describe none."""
+    file, attn, ffn = options["mask_file"], options["skip_attn"], options["skip_ffn"]
+    if file is not None:
+        if attn or ffn:
+            raise click.UsageError("give --mask, or --skip-attn and --skip-ffn, not both")
+        return LayerMask.from_json(read_text(file)).require(n_layer)
+    return LayerMask(n_layer, attn, ffn) if attn or ffn else None
 
 
 def open_model(name: str, n_gpu_layers: int | None = None) -> Model:
@@ -86,19 +211,3 @@ def read_text(path: str) -> str:
         raise ArgumentError(
             f"{where} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}"
         ) from None
-
-
-def mask_from(
-    n_layer: int,
-    mask_file: str | None,
-    skip_attn: frozenset[int],
-    skip_ffn: frozenset[int],
-) -> LayerMask | None:
-    """The mask that the options describe, None when they describe none."""
-    if mask_file is not None:
-        if skip_attn or skip_ffn:
-            raise click.UsageError("give --mask, or --skip-attn and --skip-ffn, not both")
-        return LayerMask.from_json(read_text(mask_file)).require(n_layer)
-    if skip_attn or skip_ffn:
-        return LayerMask(n_layer, skip_attn, skip_ffn)
-    return None

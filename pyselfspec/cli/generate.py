@@ -9,24 +9,24 @@ from typing import Any
 
 import click
 
-from .. import drafters
 from ..completion import INTERRUPTED, N_PREDICT, Completion
 from ..context import N_CTX, Context
 from ..controllers import Fixed
 from ..report import closing_line, report
-from ..sampling import SEED_MAX, SamplingParams
+from ..sampling import SamplingParams
 from ..types import LayerMask
 from ._options import (
     common_options,
+    describes_mask,
+    draft_options,
     mask_from,
     model_argument,
     open_model,
-    parse_blocks,
     parse_tokens,
     read_text,
+    sampling_from,
+    sampling_options,
 )
-
-DEFAULT = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,54 +77,7 @@ class Request:
     show_default=True,
     help="Tokens to generate at most.",
 )
-@click.option(
-    "--temp",
-    type=click.FloatRange(min=0),
-    default=DEFAULT.temperature,
-    show_default=True,
-    help="Temperature, 0 for greedy.",
-)
-@click.option(
-    "--top-k",
-    type=click.IntRange(min=0),
-    default=DEFAULT.top_k,
-    show_default=True,
-    help="Keep the k likeliest tokens, 0 for all.",
-)
-@click.option(
-    "--top-p",
-    type=click.FloatRange(0, 1),
-    default=DEFAULT.top_p,
-    show_default=True,
-    help="Keep tokens up to this total probability.",
-)
-@click.option(
-    "--min-p",
-    type=click.FloatRange(0, 1),
-    default=DEFAULT.min_p,
-    show_default=True,
-    help="Keep tokens of this probability relative to the likeliest.",
-)
-@click.option(
-    "--repeat-penalty",
-    type=click.FloatRange(min=0, min_open=True),
-    default=DEFAULT.repeat_penalty,
-    show_default=True,
-    help="Penalty for repeated tokens, 1 for none.",
-)
-@click.option(
-    "--repeat-last-n",
-    type=click.IntRange(min=0),
-    default=DEFAULT.repeat_last_n,
-    show_default=True,
-    help="How far back the penalty looks.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="Seed of the sampler.  [default: random]"
-)
-@click.option(
-    "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."
-)
+@sampling_options
 @click.option(
     "--stop", multiple=True, help="End the text before this string; may be given several times."
 )
@@ -140,40 +93,7 @@ class Request:
 @click.option(
     "-ngl", "--n-gpu-layers", type=click.IntRange(min=0), help="Blocks to keep on the GPU."
 )
-@click.option(
-    "--draft",
-    type=click.Choice(drafters.names()),
-    help="How to draft.  [default: layer-skip where a mask is given or in the model, else off]",
-)
-@click.option("--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin.")
-@click.option(
-    "--skip-attn",
-    metavar="BLOCKS",
-    callback=parse_blocks,
-    default="",
-    help="Blocks whose attention the draft skips, like 3,5,8-11.",
-)
-@click.option(
-    "--skip-ffn",
-    metavar="BLOCKS",
-    callback=parse_blocks,
-    default="",
-    help="Blocks whose feed-forward part the draft skips.",
-)
-@click.option(
-    "--draft-max",
-    type=click.IntRange(min=1),
-    default=Fixed().n_max,
-    show_default=True,
-    help="Tokens to draft per step.",
-)
-@click.option(
-    "--draft-p-min",
-    type=click.FloatRange(0, 1),
-    default=Fixed().p_min,
-    show_default=True,
-    help="Stop a draft after a token of lower probability.",
-)
+@draft_options
 @click.option(
     "--compare",
     is_flag=True,
@@ -189,54 +109,40 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
     pyselfspec generate -p "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
     """
-    if options["draft"] == "off" and (
-        options["mask_file"] or options["skip_attn"] or options["skip_ffn"]
-    ):
+    if options["draft"] == "off" and describes_mask(options):
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
+    prompt = _prompt(options["prompt"], options["prompt_file"], options["prompt_tokens"])
+    sampling = sampling_from(options).with_seed()
 
     with (
         open_model(model, options["n_gpu_layers"]) as loaded,
         loaded.context(n_ctx=options["ctx_size"], n_threads=options["threads"]) as context,
     ):
-        request = _request(context, options)
+        request = Request(
+            prompt=prompt,
+            n_predict=options["n_predict"],
+            draft=options["draft"],
+            mask=mask_from(loaded.n_layer, options),
+            controller=Fixed(options["draft_max"], options["draft_p_min"]),
+            sampling=sampling,
+            stop=options["stop"],
+        )
         if compare:
             _warm_up(context)
         completion = request.completion(context, request.draft)
-        _run(completion, show=not as_json, as_text=request.is_text)
+        finished = _run(completion, show=not as_json, as_text=request.is_text)
         plain = None
-        if compare and completion.finish_reason != INTERRUPTED:
+        if compare and finished:
             plain = request.completion(context, "off")
-            _run(plain, show=False, as_text=False)
-        if as_json:
-            click.echo(json.dumps(report(completion, model, plain)))
-        else:
-            click.echo(closing_line(completion, plain), err=True)
-        if INTERRUPTED in (completion.finish_reason, plain and plain.finish_reason):
-            sys.exit(130)  # as the shell reports a program that Ctrl-C ended
+            finished = _run(plain, show=False, as_text=False)
+            plain = plain if finished else None
 
-
-def _request(context: Context, options: dict[str, Any]) -> Request:
-    grammar = options["grammar_file"]
-    return Request(
-        prompt=_prompt(options["prompt"], options["prompt_file"], options["prompt_tokens"]),
-        n_predict=options["n_predict"],
-        draft=options["draft"],
-        mask=mask_from(
-            context.model.n_layer, options["mask_file"], options["skip_attn"], options["skip_ffn"]
-        ),
-        controller=Fixed(options["draft_max"], options["draft_p_min"]),
-        sampling=SamplingParams(
-            temperature=options["temp"],
-            top_k=options["top_k"],
-            top_p=options["top_p"],
-            min_p=options["min_p"],
-            repeat_penalty=options["repeat_penalty"],
-            repeat_last_n=options["repeat_last_n"],
-            seed=options["seed"],
-            grammar=None if grammar is None else read_text(grammar),
-        ).with_seed(),
-        stop=options["stop"],
-    )
+    if as_json:
+        click.echo(json.dumps(report(completion, model, plain)))
+    else:
+        click.echo(closing_line(completion, plain), err=True)
+    if not finished:
+        sys.exit(130)  # as the shell reports a program that Ctrl-C ended
 
 
 def _prompt(
@@ -256,8 +162,8 @@ def _prompt(
     return read_text(file or "-")
 
 
-def _run(completion: Completion, *, show: bool, as_text: bool) -> None:
-    """Generate to the end or to Ctrl-C, streaming to stdout when asked to."""
+def _run(completion: Completion, *, show: bool, as_text: bool) -> bool:
+    """Generate, streaming to stdout when asked to; False when Ctrl-C cut the text off."""
     try:
         for piece in completion:
             if show and as_text:
@@ -266,6 +172,7 @@ def _run(completion: Completion, *, show: bool, as_text: bool) -> None:
         completion.finish_reason = INTERRUPTED
     if show:
         click.echo("" if as_text else ",".join(map(str, completion.tokens)))
+    return completion.finish_reason != INTERRUPTED
 
 
 def _warm_up(context: Context) -> None:

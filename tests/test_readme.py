@@ -1,0 +1,54 @@
+"""What the README tells people to type works as it stands there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from pyselfspec.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHELL = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_continuous_integration_types_what_the_readme_says():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    install, run, test = SHELL[:3]
+    assert install == 'CMAKE_ARGS="-DLLAMA_BUILD=OFF" pip install .'
+    assert install in script.splitlines()
+    assert run == 'pyselfspec generate -p "Once upon a time"'
+    assert test == "pip install '.[test]' && pytest"
+    assert script.splitlines()[-1] == test.partition(" && ")[2]
+
+
+@pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("pyselfspec ")])
+def test_commands_run(line):
+    command = [sys.executable, "-m", *shlex.split(line)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_python_runs(code):
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+def test_options_that_the_readme_names_exist():
+    context = click.Context(main)
+    commands = (main.get_command(context, name) for name in main.list_commands(context))
+    known = {o for command in commands if command for p in command.params for o in p.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
+    assert named <= known
