@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,70 +33,110 @@ def _set_verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
     _lib.set_verbose(value)
 
 
-def common_options(command: F) -> F:
-    """Options of every command that loads a model."""
-    command = click.option(
+def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str) -> frozenset[int]:
+    """Callback of options that take block numbers and ranges, like ``3,5,8-11``."""
+    blocks: list[int] = []
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        if not match:
+            raise click.BadParameter(f"{part!r} is no block and no range; write e.g. 3,5,8-11")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise click.BadParameter(f"the range {part.strip()} runs backwards")
+        blocks += range(first, last + 1)
+    for il, n_named in Counter(blocks).most_common(1):
+        if n_named > 1:
+            raise click.BadParameter(f"block {il} is named twice")
+    return frozenset(blocks)
+
+
+def parse_tokens(
+    _ctx: click.Context, _param: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """Callback of options that take token ids, like ``1,5,9``."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no list of token ids; write e.g. 1,5,9") from None
+
+
+def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator for several options, listed in the order of the help text."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+# What every command that loads a model takes.
+common_options = _together(
+    click.option(
         "-v",
         "--verbose",
         is_flag=True,
         expose_value=False,
         callback=_set_verbose,
         help="Show llama.cpp's log on stderr.",
-    )(command)
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+)
 
-
-def sampling_options(command: F) -> F:
-    """How the next token is chosen, see sampling_from."""
-    command = click.option(
-        "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."
-    )(command)
-    command = click.option(
-        "--seed", type=click.IntRange(0, SEED_MAX), help="Seed of the sampler.  [default: random]"
-    )(command)
-    command = click.option(
-        "--repeat-last-n",
-        type=click.IntRange(min=0),
-        default=DEFAULT.repeat_last_n,
-        show_default=True,
-        help="How far back the penalty looks.",
-    )(command)
-    command = click.option(
-        "--repeat-penalty",
-        type=click.FloatRange(min=0, min_open=True),
-        default=DEFAULT.repeat_penalty,
-        show_default=True,
-        help="Penalty for repeated tokens, 1 for none.",
-    )(command)
-    command = click.option(
-        "--min-p",
-        type=click.FloatRange(0, 1),
-        default=DEFAULT.min_p,
-        show_default=True,
-        help="Keep tokens of this probability relative to the likeliest.",
-    )(command)
-    command = click.option(
-        "--top-p",
-        type=click.FloatRange(0, 1),
-        default=DEFAULT.top_p,
-        show_default=True,
-        help="Keep tokens up to this total probability.",
-    )(command)
-    command = click.option(
-        "--top-k",
-        type=click.IntRange(min=0),
-        default=DEFAULT.top_k,
-        show_default=True,
-        help="Keep the k likeliest tokens, 0 for all.",
-    )(command)
-    command = click.option(
+# How the next token is chosen, see sampling_from.
+sampling_options = _together(
+    click.option(
         "--temp",
         type=click.FloatRange(min=0),
         default=DEFAULT.temperature,
         show_default=True,
         help="Temperature, 0 for greedy.",
-    )(command)
-    return command
+    ),
+    click.option(
+        "--top-k",
+        type=click.IntRange(min=0),
+        default=DEFAULT.top_k,
+        show_default=True,
+        help="Keep the k likeliest tokens, 0 for all.",
+    ),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(0, 1),
+        default=DEFAULT.top_p,
+        show_default=True,
+        help="Keep tokens up to this total probability.",
+    ),
+    click.option(
+        "--min-p",
+        type=click.FloatRange(0, 1),
+        default=DEFAULT.min_p,
+        show_default=True,
+        help="Keep tokens of this probability relative to the likeliest.",
+    ),
+    click.option(
+        "--repeat-penalty",
+        type=click.FloatRange(min=0, min_open=True),
+        default=DEFAULT.repeat_penalty,
+        show_default=True,
+        help="Penalty for repeated tokens, 1 for none.",
+    ),
+    click.option(
+        "--repeat-last-n",
+        type=click.IntRange(min=0),
+        default=DEFAULT.repeat_last_n,
+        show_default=True,
+        help="How far back the penalty looks.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0, SEED_MAX), help="Seed of the sampler.  [default: random]"
+    ),
+    click.option(
+        "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."
+    ),
+)
 
 
 def sampling_from(options: Mapping[str, Any]) -> SamplingParams:
@@ -112,45 +153,43 @@ def sampling_from(options: Mapping[str, Any]) -> SamplingParams:
     )
 
 
-def draft_options(command: F) -> F:
-    """How drafts are made, see mask_from."""
-    command = click.option(
-        "--draft-p-min",
-        type=click.FloatRange(0, 1),
-        default=Fixed().p_min,
-        show_default=True,
-        help="Stop a draft after a token of lower probability.",
-    )(command)
-    command = click.option(
-        "--draft-max",
-        type=click.IntRange(min=1),
-        default=Fixed().n_max,
-        show_default=True,
-        help="Tokens to draft per step.",
-    )(command)
-    command = click.option(
-        "--skip-ffn",
-        metavar="BLOCKS",
-        callback=parse_blocks,
-        default="",
-        help="Blocks whose feed-forward part the draft skips.",
-    )(command)
-    command = click.option(
+# How drafts are made, see mask_from.
+draft_options = _together(
+    click.option(
+        "--draft",
+        type=click.Choice(drafters.names()),
+        help="How to draft.  [default: layer-skip where a mask is given or in the model, else off]",
+    ),
+    click.option("--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin."),
+    click.option(
         "--skip-attn",
         metavar="BLOCKS",
         callback=parse_blocks,
         default="",
         help="Blocks whose attention the draft skips, like 3,5,8-11.",
-    )(command)
-    command = click.option(
-        "--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin."
-    )(command)
-    command = click.option(
-        "--draft",
-        type=click.Choice(drafters.names()),
-        help="How to draft.  [default: layer-skip where a mask is given or in the model, else off]",
-    )(command)
-    return command
+    ),
+    click.option(
+        "--skip-ffn",
+        metavar="BLOCKS",
+        callback=parse_blocks,
+        default="",
+        help="Blocks whose feed-forward part the draft skips.",
+    ),
+    click.option(
+        "--draft-max",
+        type=click.IntRange(min=1),
+        default=Fixed().n_max,
+        show_default=True,
+        help="Tokens to draft per step.",
+    ),
+    click.option(
+        "--draft-p-min",
+        type=click.FloatRange(0, 1),
+        default=Fixed().p_min,
+        show_default=True,
+        help="Stop a draft after a token of lower probability.",
+    ),
+)
 
 
 def describes_mask(options: Mapping[str, Any]) -> bool:
@@ -170,35 +209,6 @@ def mask_from(n_layer: int, options: Mapping[str, Any]) -> LayerMask | None:
 def open_model(name: str, n_gpu_layers: int | None = None) -> Model:
     """The model at a path, or the bundled one for the word ``demo``."""
     return Model(DEMO if name == DEMO_WORD else name, n_gpu_layers=n_gpu_layers)
-
-
-def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str) -> frozenset[int]:
-    """Callback of options that take block numbers and ranges, like ``3,5,8-11``."""
-    blocks: list[int] = []
-    for part in text.split(",") if text else ():
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
-        if not match:
-            raise click.BadParameter(f"{part!r} is no block and no range; write e.g. 3,5,8-11")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise click.BadParameter(f"the range {part.strip()} runs backwards")
-        blocks += range(first, last + 1)
-    if len(set(blocks)) < len(blocks):
-        twice = next(il for i, il in enumerate(blocks) if il in blocks[:i])
-        raise click.BadParameter(f"block {twice} is named twice")
-    return frozenset(blocks)
-
-
-def parse_tokens(
-    _ctx: click.Context, _param: click.Parameter, text: str | None
-) -> tuple[int, ...] | None:
-    """Callback of options that take token ids, like ``1,5,9``."""
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no list of token ids; write e.g. 1,5,9") from None
 
 
 def read_text(path: str) -> str:
