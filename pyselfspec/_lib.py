@@ -185,6 +185,12 @@ def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
     return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
 
 
+def require_logits(context: int, row: int) -> None:
+    """Raise ArgumentError when a row has no logits; sampling from it would end the process."""
+    if row < 0 or not llama.llama_get_logits_ith(context, row):
+        raise ArgumentError(f"there are no logits in row {row}")
+
+
 def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
     """Draw a token id with a sampler chain from logits, float32 [n_vocab], and let the chain accept
     it."""

@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 Outputs = Literal["none", "last", "all"]
 
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
+N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
+N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
+INT32_MAX = 2**31 - 1
+
+
+def _require_range(name: str, value: int, low: int, high: int) -> None:
+    if value < low:
+        raise ArgumentError(f"{name} is at least {low}, got {value}")
+    if value > high:
+        raise ArgumentError(f"{name} is at most {high}, got {value}")
 
 
 def usable_cores() -> int:
@@ -106,15 +116,14 @@ class Context:
         flash_attn: bool | None = None,
     ) -> None:
         n_ctx = min(N_CTX, model.n_ctx_train) if n_ctx is None else n_ctx
-        n_threads = usable_cores() if n_threads is None else n_threads
-        for name, value in (
-            ("n_ctx", n_ctx),
-            ("n_batch", n_batch),
-            ("n_threads", n_threads),
-            ("n_seq_max", n_seq_max),
-        ):
-            if value < 1:
-                raise ArgumentError(f"{name} is at least 1, got {value}")
+        n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
+        _require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
+        _require_range("n_threads", n_threads, 1, N_THREADS_MAX)
+        # llama.cpp keeps a row of outputs for every sequence
+        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch)):
+            _require_range(name, value, 1, INT32_MAX)
+            if value < n_seq_max:
+                raise ArgumentError(f"{name} is at least n_seq_max = {n_seq_max}, got {value}")
 
         params = llama.llama_context_default_params()
         params.n_ctx = n_ctx
@@ -144,14 +153,19 @@ class Context:
 
         self.n_batch: int = llama.llama_n_batch(handle)
 
-        self._session: int = _lib.session_init(handle)
+        self._session: int | None = _lib.session_init(handle)
+        if not self._session:
+            self._stack.close()
+            raise DecodeError("not enough memory for a context")
         self._stack.callback(_lib.session_free, self._session)
+        model.contexts.add(self)
 
     def _free(self) -> None:
         llama.llama_free(self._handle)
         self._handle = None
 
     def close(self) -> None:
+        self.model.contexts.discard(self)
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -174,6 +188,7 @@ class Context:
     @property
     def session(self) -> int:
         _ = self.handle  # a closed context ends here
+        assert self._session is not None
         return self._session
 
     @cached_property
@@ -224,23 +239,36 @@ class Context:
         last).
         outputs: which tokens get logits.
         in_place: rewrite the K/V that the sequence holds at these positions instead of taking fresh
-        cells.
+        cells. Sequences that share these cells see the new K/V too, and if the computation fails
+        the positions from pos on are lost.
 
         Raises MaskError, ArgumentError, UnsupportedError, ContextFullError or DecodeError; the
         first three before anything has changed.
         """
-        seq = seq or self.sequence()
+        seq = self._checked_sequence(seq)
         if mask is not None:
             mask.require(self.model.n_layer)
+        if outputs not in _lib.OUTPUTS:
+            raise ArgumentError(f"outputs is one of {', '.join(_lib.OUTPUTS)}, got {outputs!r}")
+        if tokens is not None:
+            tokens = [int(token) for token in tokens]
+            self.model.require_tokens(tokens)
         if hidden is not None:
             hidden = self._checked_hidden(hidden, tokens)
         n_tokens = len(hidden) if hidden is not None else len(tokens or ())
         hidden_out = None
         if hidden_at is not None:
+            if not 1 <= hidden_at <= self.model.n_layer:
+                raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {hidden_at}")
             hidden_out = np.empty((n_tokens, self.model.n_embd), np.float32)
-
+        n_past = seq.n_past if self.has_memory else 0
         if pos is None:
-            pos = seq.n_past if self.has_memory else 0
+            pos = n_past
+        elif not -INT32_MAX <= pos <= INT32_MAX - n_tokens:
+            raise ArgumentError(
+                f"position {pos} is not allowed, the next batch of sequence {seq.seq_id} "
+                f"starts at {n_past}"
+            )
         self.n_decodes += 1
         _lib.decode(
             self.session,
@@ -260,7 +288,7 @@ class Context:
 
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
         """Decode a prompt of any length with the full model, without outputs."""
-        seq = seq or self.sequence()
+        seq = self._checked_sequence(seq)
         if seq.n_past + len(tokens) > self.n_ctx:
             raise ContextFullError(
                 f"the prompt has {seq.n_past + len(tokens)} tokens, the context {self.n_ctx}; "
@@ -272,6 +300,13 @@ class Context:
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after token ``row`` of the last batch, and its probability."""
         return _lib.argmax(self.session, row)
+
+    def _checked_sequence(self, seq: KVSequence | None) -> KVSequence:
+        if seq is None:
+            return self.sequence()
+        if seq.context is not self:
+            raise ArgumentError("the sequence belongs to another context")
+        return seq
 
     def _checked_hidden(
         self, hidden: NDArray[np.float32], tokens: Sequence[int] | None

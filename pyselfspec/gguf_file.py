@@ -347,8 +347,20 @@ def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
     if values.number("context_length") >= 2**31:
         raise ModelFileError(f"{values.key('context_length')} is too large; {BROKEN}")
     _check_heads(values, any(ATTENTION_INPUT.search(t.name) for t in tensors))
+    _check_window(values)
     _check_rope(values)
     _check_experts(values)
+
+
+def _check_window(values: _Hparams) -> None:
+    """A sliding window that no block uses ends the process."""
+    pattern = values.metadata.get(values.key("attention.sliding_window_pattern"))
+    if not values.number("attention.sliding_window", 0):
+        return
+    if isinstance(pattern, tuple) and pattern and not any(pattern):
+        raise ModelFileError(
+            f"{values.key('attention.sliding_window_pattern')} names no block; {BROKEN}"
+        )
 
 
 def _check_heads(values: _Hparams, has_attention: bool) -> None:

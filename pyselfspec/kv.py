@@ -23,15 +23,15 @@ class KVSequence:
             raise ArgumentError(
                 f"sequence id {seq_id} is not allowed, the context has 0 to {context.n_seq_max - 1}"
             )
-        self._context = context
+        self.context = context
         self.seq_id = seq_id
 
     @property
     def _memory(self) -> int:
-        memory = llama.llama_get_memory(self._context.handle)
+        memory = llama.llama_get_memory(self.context.handle)
         if not memory:
             raise UnsupportedError(
-                f"architecture {self._context.model.file.architecture} keeps no K/V cache; "
+                f"architecture {self.context.model.file.architecture} keeps no K/V cache; "
                 "pyselfspec needs one to generate"
             )
         return int(memory)
@@ -43,7 +43,7 @@ class KVSequence:
 
     def fork(self, seq_id: int) -> KVSequence:
         """Make sequence seq_id hold the same tokens, dropping what it held; no K/V is copied."""
-        other = KVSequence(self._context, seq_id)
+        other = KVSequence(self.context, seq_id)
         if seq_id == self.seq_id:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
         self._require_rollback()
@@ -71,11 +71,11 @@ class KVSequence:
         self.rollback(0)
 
     def _require_rollback(self) -> None:
-        if not self._context.can_rollback:
+        if not self.context.can_rollback:
             raise self._no_rollback()
 
     def _no_rollback(self) -> UnsupportedError:
         return UnsupportedError(
-            f"architecture {self._context.model.file.architecture}: its memory cannot take tokens "
+            f"architecture {self.context.model.file.architecture}: its memory cannot take tokens "
             "back, which drafting needs; generate with --draft off"
         )

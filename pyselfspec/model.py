@@ -3,6 +3,7 @@ handle."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -35,6 +36,7 @@ class Model:
     def __init__(self, path: str | Path, *, n_gpu_layers: int | None = None) -> None:
         self.path = Path(path)
         self.file = gguf_file.check(self.path)
+        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self._stack = ExitStack()
 
         params = llama.llama_model_default_params()
@@ -47,7 +49,7 @@ class Model:
             params.n_gpu_layers = n_gpu_layers
 
         _lib.clear_log_error()
-        handle = llama.llama_model_load_from_file(str(self.path).encode(), params)
+        handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if not handle:
             raise ModelFileError(
                 f"{self.path}: llama.cpp cannot load this model: {_lib.last_log_error()}"
@@ -67,6 +69,9 @@ class Model:
         self._handle = None
 
     def close(self) -> None:
+        # The native contexts must be freed before their model.
+        for context in tuple(self.contexts):
+            context.close()
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -90,47 +95,66 @@ class Model:
         """A Context on this model; options as for Context. The model closes it at the latest."""
         from .context import Context
 
-        context = Context(self, **options)
-        self._stack.callback(context.close)
-        return context
+        return Context(self, **options)
 
     # vocabulary
 
     @cached_property
     def has_vocab(self) -> bool:
         """Whether text can be turned into tokens (some research models have ids only)."""
-        return bool(llama.llama_vocab_type(self._vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
+        return bool(llama.llama_vocab_type(self.vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
 
     @property
     def vocab(self) -> int:
+        _ = self.handle  # it belongs to the model
         return int(self._vocab)
 
-    def tokenize(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
-    ) -> list[int]:
-        """Token ids of text. add_special: with the model's own first and last tokens."""
+    def require_tokenizer(self) -> int:
+        """The vocabulary, or ArgumentError for a model that has ids only."""
+        vocab = self.vocab
         if not self.has_vocab:
             raise ArgumentError(
                 f"{self.path.name} has no tokenizer; "
                 "give token ids instead of text (--prompt-tokens)"
             )
-        return _lib.tokenize(
-            self._vocab, text.encode(), add_special=add_special, parse_special=parse_special
-        )
+        return vocab
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of text. add_special: with the model's own first and last tokens."""
+        vocab = self.require_tokenizer()
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(
+                f"the text is not valid Unicode at character {error.start}"
+            ) from None
+        return _lib.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
 
     def piece(self, token: int) -> bytes:
         """The bytes a token adds to the text; special tokens add none."""
+        vocab = self.require_tokenizer()
         piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token] = _lib.token_to_piece(self._vocab, token)
+            self.require_tokens([token])
+            piece = self._pieces[token] = _lib.token_to_piece(vocab, token)
         return piece
+
+    def require_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise ArgumentError for ids outside the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self.n_vocab:
+                raise ArgumentError(
+                    f"token id {token} is not in the vocabulary, allowed is 0 to {self.n_vocab - 1}"
+                )
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode(errors="replace")
 
     def is_eog(self, token: int) -> bool:
         """Whether generation ends with this token."""
-        return bool(llama.llama_vocab_is_eog(self._vocab, token))
+        return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     # what it is
 

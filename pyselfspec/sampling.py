@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .model import Model
 
 SEED_MAX = 2**32 - 2  # llama.cpp takes 2**32 - 1 for "random"
+REPEAT_LAST_N_MAX = 2**20  # llama.cpp reserves the memory for it at once
+GRAMMAR_DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class SamplingParams:
             ("top_k", 0, 2**31 - 1),
             ("top_p", 0.0, 1.0),
             ("min_p", 0.0, 1.0),
-            ("repeat_last_n", 0, 2**31 - 1),
+            ("repeat_last_n", 0, REPEAT_LAST_N_MAX),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -79,6 +81,7 @@ class Sampler:
 
     def __init__(self, model: Model, params: SamplingParams = GREEDY) -> None:
         self.params = params = params.with_seed()
+        self._model = model
         self._penalties: int | None = None
         self._chain: int | None = llama.llama_sampler_chain_init(
             llama.llama_sampler_chain_default_params()
@@ -88,7 +91,7 @@ class Sampler:
         if params.repeat_penalty != 1.0:
             self._penalties = self._add(
                 llama.llama_sampler_init_penalties(
-                    params.repeat_last_n, params.repeat_penalty, 0.0, 0.0
+                    model.n_vocab, params.repeat_last_n, params.repeat_penalty, 0.0, 0.0
                 )
             )
         if params.temperature == 0.0:
@@ -106,11 +109,16 @@ class Sampler:
         return sampler
 
     def _add_grammar(self, model: Model, grammar: str) -> None:
-        _lib.clear_log_error()
-        sampler = llama.llama_sampler_init_grammar(model.vocab, grammar.encode(), b"root")
+        reason = _grammar_fault(grammar)
+        sampler = None
+        if reason is None:
+            _lib.clear_log_error()
+            vocab = model.require_tokenizer()
+            sampler = llama.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
+            reason = _lib.last_log_error()
         if not sampler:
             self.close()
-            raise ArgumentError(f"the grammar is not valid GBNF: {_lib.last_log_error()}")
+            raise ArgumentError(f"the grammar is not valid GBNF: {reason}")
         self._add(sampler)
 
     def close(self) -> None:
@@ -133,6 +141,8 @@ class Sampler:
     def handle(self) -> int:
         if self._chain is None:
             raise ArgumentError("the sampler is closed")
+        if self.params.grammar is not None:
+            _ = self._model.handle  # a grammar reads the model's vocabulary
         return self._chain
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -144,8 +154,28 @@ class Sampler:
 
     def sample(self, context: Context, row: int) -> int:
         """Draw and accept the token that follows token ``row`` of the last batch."""
+        if context.model.n_vocab != self._model.n_vocab:
+            raise ArgumentError("the sampler was made for a model with another vocabulary")
+        _lib.require_logits(context.handle, row)
         return int(llama.llama_sampler_sample(self.handle, context.handle, row))
 
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
         """Draw and accept a token from logits, float32 [n_vocab]."""
+        if np.shape(logits) != (self._model.n_vocab,):
+            raise ArgumentError(
+                f"logits have shape [{self._model.n_vocab}], got {list(np.shape(logits))}"
+            )
         return _lib.sample_logits(self.handle, logits)
+
+
+def _grammar_fault(grammar: str) -> str | None:
+    """What llama.cpp's parser would not survive or not notice."""
+    if not grammar.strip() or "\0" in grammar:
+        return "it is empty or holds a NUL character"
+    depth = deepest = 0
+    for character in grammar:
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    if deepest > GRAMMAR_DEPTH_MAX:
+        return f"it nests {deepest} deep, {GRAMMAR_DEPTH_MAX} is allowed"
+    return None

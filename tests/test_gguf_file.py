@@ -479,3 +479,10 @@ def test_extra_tensor_outside_blocks_is_counted(models: dict[str, Path], tmp_pat
 
 def test_limits_are_those_of_llama_cpp() -> None:
     assert (gguf_file.MAX_BLOCKS, gguf_file.MAX_EXPERTS) == (512, 1024)
+
+
+def test_a_sliding_window_that_no_block_uses(tmp_path):
+    """llama.cpp ends the process on it."""
+    path = tiny_gguf.write(tmp_path / "model.gguf", "gemma3", drop_blocks=(0, 1, 3))
+    with pytest.raises(ModelFileError, match="sliding_window_pattern names no block"):
+        gguf_file.check(path)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -205,7 +206,7 @@ LOGITS = {prefix: np.log(law).astype(np.float32) + 3 for prefix, law in LAWS.ite
 
 
 def chain() -> Sampler:
-    return Sampler(cast(Model, None), PARAMS)
+    return Sampler(cast(Model, SimpleNamespace(n_vocab=5)), PARAMS)
 
 
 def test_both_cuts_of_the_chain_are_in_the_laws():

@@ -206,7 +206,7 @@ static bool selfspec_check_node(
         const selfspec_batch & ss, const llama_model & model, const ggml_tensor * node, const selfspec_tensors & written) {
     for (const ggml_tensor * src : node->src) {
         if (!src) {
-            break;
+            continue;
         }
 
         const int il_kv = selfspec_cache_block_of(src);

@@ -43,6 +43,21 @@ struct failure {
     std::string text;
 };
 
+// Gives a value back when the scope is left, whichever way.
+template<typename T>
+class restored {
+public:
+    restored(T & place, T value) : place(place), before(place) { place = value; }
+    ~restored() { place = before; }
+
+    restored(const restored &) = delete;
+    restored & operator=(const restored &) = delete;
+
+private:
+    T & place;
+    T   before;
+};
+
 [[noreturn]] void refuse(const std::string & text, int32_t status = SELFSPEC_BAD_ARGUMENT) {
     throw failure { status, text };
 }
@@ -127,6 +142,10 @@ void selfspec_session::check_batch(const request & req) const {
     if (want.hidden_at != -1 && (want.hidden_at < 1 || want.hidden_at > n_layer || !want.hidden_out)) {
         refuse("hidden_at is " + std::to_string(want.hidden_at) + ", allowed is 1 to " + std::to_string(n_layer) + " with a place to copy to");
     }
+    if (want.hidden_at != -1 && want.hidden_at < want.enter_at && !want.has_tokens) {
+        refuse("hidden_at is " + std::to_string(want.hidden_at) + ", below block " + std::to_string(want.enter_at) +
+            " where the given states enter; that needs token ids");
+    }
     if (want.hidden_at == n_layer && req.outputs != SELFSPEC_OUTPUTS_ALL) {
         refuse("the states leaving the last block exist for tokens with outputs only, ask for outputs of all");
     }
@@ -145,16 +164,17 @@ void selfspec_session::check_place(const request & req) const {
 
     const llama_pos first = mem->seq_pos_min(req.seq_id);
     const llama_pos last  = mem->seq_pos_max(req.seq_id);
+    const int64_t   end   = (int64_t) req.pos + req.n_tokens - 1;
 
     if (req.batch.in_place) {
         if (!(memory_bits() & SELFSPEC_MEMORY_IN_PLACE)) {
             refuse(std::string("architecture ") + llm_arch_name(model.arch) + ": K/V cannot be rewritten in place", SELFSPEC_UNSUPPORTED);
         }
-        if (last < 0 || req.pos < first || req.pos + req.n_tokens - 1 > last) {
+        if (last < 0 || req.pos < first || end > last) {
             refuse("in place needs positions that sequence " + std::to_string(req.seq_id) + " holds: asked " + std::to_string(req.pos) +
-                " to " + std::to_string(req.pos + req.n_tokens - 1) + ", held " + std::to_string(first) + " to " + std::to_string(last));
+                " to " + std::to_string(end) + ", held " + std::to_string(first) + " to " + std::to_string(last));
         }
-    } else if (req.pos < 0 || (last >= 0 && req.pos != last + 1)) {
+    } else if (req.pos != last + 1) {
         refuse("sequence " + std::to_string(req.seq_id) + " ends at position " + std::to_string(last) + ", the next batch starts at " +
             std::to_string(last + 1) + ", not at " + std::to_string(req.pos));
     }
@@ -201,8 +221,7 @@ bool selfspec_session::build_dry(const selfspec_batch_ptr & want) {
     }
     ctx->gf_res_prev_active = nullptr;
 
-    const auto n_outputs = ctx->n_outputs;
-    ctx->n_outputs = ctx->n_seq_max();
+    const restored<uint32_t> n_outputs(ctx->n_outputs, ctx->n_seq_max());
 
     auto * res = ctx->gf_res_reserve.get();
     const auto gparams = ctx->graph_params(res, ubatch, mctx.get(), ctx->memory ? LLM_GRAPH_TYPE_DEFAULT : LLM_GRAPH_TYPE_ENCODER);
@@ -210,7 +229,6 @@ bool selfspec_session::build_dry(const selfspec_batch_ptr & want) {
 
     const bool ok = model.build_graph(gparams) && selfspec_finish_graph(model, ubatch, *res);
 
-    ctx->n_outputs = n_outputs;
     ggml_backend_sched_reset(ctx->sched.get());
 
     return ok;

@@ -1,0 +1,140 @@
+"""pyselfspec info: its numbers against the file itself, the text against the numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGUFReader
+
+from command_line import run, run_alone
+from conftest import TinyPath
+from pyselfspec import gguf_file
+from pyselfspec.cli import info
+
+N_LAYER = 4
+ARCHS = ["llama", "gemma3", "phi3", "gptneox", "falcon", "qwen3moe", "qwen2moe"]
+
+
+@pytest.fixture(scope="session")
+def demo_facts(demo_path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = run("info", demo_path, "--json").json
+    return facts
+
+
+def bytes_where(path: Path, part: str) -> int:
+    """Sum over the tensors whose name has this part, counted by gguf-py."""
+    return sum(int(t.n_bytes) for t in GGUFReader(path).tensors if part in t.name)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_numbers_are_those_of_the_file_check(tiny_path: TinyPath, arch: str) -> None:
+    path = tiny_path(arch, n_layer=N_LAYER)
+    facts, file = run("info", path, "--json").json, gguf_file.check(path)
+    assert facts["model"] == str(path)
+    assert facts["architecture"] == arch
+    assert facts["n_layer"] == N_LAYER == len(facts["blocks"])
+    assert facts["n_embd"] == file.n_embd
+    assert facts["n_vocab"] == file.n_vocab
+    assert facts["n_ctx_train"] == file.context_length
+    assert facts["n_params"] == file.n_params
+    assert facts["n_bytes"] == path.stat().st_size
+    assert facts["file_type"] == "F32"
+    for part, skips in (("attn", "skip_attn"), ("ffn", "skip_ffn")):
+        saved = file.weight_bytes() - file.weight_bytes(**{skips: range(N_LAYER)})
+        assert facts[f"{part}_bytes"] == saved == sum(b[part] for b in facts["blocks"])
+
+
+@pytest.mark.parametrize("qtype", ["F32", "Q8_0", "Q4_0"])
+def test_bytes_against_a_direct_sum(tiny_path: TinyPath, qtype: str) -> None:
+    path = tiny_path(qtype=qtype)
+    facts = run("info", path, "--json").json
+    assert facts["file_type"] == qtype
+    assert facts["attn_bytes"] == bytes_where(path, ".attn_") > 0
+    assert facts["ffn_bytes"] == bytes_where(path, ".ffn_") > 0
+    assert facts["head_bytes"] == bytes_where(path, "output.") + bytes_where(path, "output_norm.")
+    assert facts["token_embd_bytes"] == bytes_where(path, "token_embd.") > 0
+    for il, block in enumerate(facts["blocks"]):
+        assert block["attn"] == bytes_where(path, f"blk.{il}.attn_")
+        assert block["ffn"] == bytes_where(path, f"blk.{il}.ffn_")
+
+
+def test_tied_head_reads_the_embedding(tiny_path: TinyPath) -> None:
+    path = tiny_path("gemma3")
+    facts = run("info", path, "--json").json
+    assert facts["head_bytes"] == facts["token_embd_bytes"] + bytes_where(path, "output_norm.")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_masks_a_tiny_model_takes(tiny_path: TinyPath, arch: str) -> None:
+    path = tiny_path(arch, n_layer=N_LAYER)
+    facts = run("info", path, "--json").json
+    assert facts["can_skip_attn"] == facts["can_skip_ffn"] == list(range(N_LAYER))
+    assert facts["can_rollback"] is True
+    text = run("info", path).stdout
+    assert "masks: attention of every block; feed-forward of every block" in text
+    assert "drafting: yes, with a mask you give" in text
+
+
+def test_text_shows_every_block(demo_path: Path, demo_facts: dict[str, Any]) -> None:
+    outcome = run("info", demo_path)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    first, *lines = outcome.stdout.splitlines()
+    assert first.startswith(f"{demo_facts['architecture']} · {demo_facts['n_layer']} blocks · ")
+    assert demo_facts["file_type"] in first and str(demo_facts["n_ctx_train"]) in first
+    table = lines[lines.index("block  attention  feed-forward") + 1 :]
+    numbers = [line.split()[0] for line in table]
+    assert numbers == [str(il) for il in range(demo_facts["n_layer"])] + ["head"]
+
+
+def test_shares_of_the_bytes_add_up(tiny_path: TinyPath) -> None:
+    text = run("info", tiny_path()).stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("bytes read per token")]
+    shares = [int(word.strip("%,")) for word in line.split() if "%" in word]
+    assert len(shares) == 3 and sum(shares) == pytest.approx(100, abs=1.5)
+
+
+def test_demo_is_the_default_and_brings_a_mask() -> None:
+    facts = run("info", "--json").json
+    assert facts["model"] == "demo"
+    assert facts["file_type"] == "Q8_0"
+    assert facts["has_tokenizer"] is True
+    assert facts["draft_mask"]["n_layer"] == facts["n_layer"]
+    assert "the model brings a mask" in run("info", "demo").stdout
+
+
+def test_environment_names_the_default(tiny_path: TinyPath) -> None:
+    path = tiny_path("gemma3")
+    assert run("info", "--json", PYSELFSPEC_MODEL=str(path)).json["architecture"] == "gemma3"
+    assert run("info", "demo", "--json", PYSELFSPEC_MODEL=str(path)).json["model"] == "demo"
+    assert run("info", "--json", PYSELFSPEC_MODEL="").json["model"] == "demo"
+
+
+def test_model_without_tokenizer(tiny_path: TinyPath) -> None:
+    assert run("info", tiny_path(vocab="none"), "--json").json["has_tokenizer"] is False
+
+
+def test_stderr_is_silent_but_for_verbose(tiny_path: TinyPath) -> None:
+    quiet = run_alone("info", tiny_path(), "--json")
+    verbose = run_alone("info", tiny_path(), "--json", "-v")
+    assert quiet.stderr == ""
+    assert "llama" in verbose.stderr
+    assert quiet.json == verbose.json
+
+
+def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
+    """No tiny model refuses anything, so the facts are made up."""
+    facts = demo_facts | {"can_skip_attn": [3, 5, 8, 9, 10], "can_skip_ffn": []}
+    text = info._text(facts)
+    assert "masks: attention of blocks 3,5,8-10; no feed-forward" in text
+    stuck = info._text(facts | {"can_rollback": False})
+    assert "drafting: no" in stuck and "--draft off" in stuck
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_380_128, "12.4 MB"), (10**12, "1000.0 GB")],
+)
+def test_sizes_for_people(n: int, text: str) -> None:
+    assert info._bytes(n) == text

@@ -1,0 +1,154 @@
+"""The report on finished completions: fields, ratios, the closing line. No model is loaded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pyselfspec import BUILD_ID, GenerationStats, LayerMask, SamplingParams
+from pyselfspec.report import closing_line, report, speedup
+
+MASK = LayerMask(4, frozenset({1, 2}), frozenset({3}))
+SAMPLING = SamplingParams(temperature=0.5, seed=7)
+SECOND = 1_000_000
+
+# What the issue promises for --json; more is welcome.
+FIELDS = {
+    "text", "tokens", "n_prompt", "n_generated", "n_steps", "n_drafted", "n_accepted",
+    "prefill_us", "draft_us", "verify_us", "total_us", "tokens_per_second", "acceptance_rate",
+    "draft", "mask", "model", "build",
+}  # fmt: skip
+
+
+def stats(**changes: Any) -> GenerationStats:
+    """10 tokens in 1 s after a prompt of 0.25 s; 4 steps, 6 of 12 drafted tokens accepted."""
+    return replace(
+        GenerationStats(
+            n_prompt=3,
+            n_generated=10,
+            n_steps=4,
+            n_drafted=12,
+            n_accepted=6,
+            prefill_us=SECOND // 4,
+            draft_us=SECOND // 4,
+            verify_us=SECOND // 2,
+            total_us=SECOND // 4 + SECOND,
+        ),
+        **changes,
+    )
+
+
+def drafted(**changes: Any) -> Any:
+    """A finished completion as far as a report looks at it."""
+    fields: dict[str, Any] = {
+        "text": "grün",
+        "tokens": list(range(10)),
+        "stats": stats(),
+        "finish_reason": "length",
+        "draft": "layer-skip",
+        "mask": MASK,
+        "sampling": SAMPLING,
+    }
+    return SimpleNamespace(**fields | changes)
+
+
+def plain(seconds: float = 2.0, **changes: Any) -> Any:
+    """The plain run beside it: the same tokens in other seconds."""
+    us = int(seconds * SECOND)
+    slow = stats(
+        n_steps=10, n_drafted=0, n_accepted=0, draft_us=0, total_us=SECOND // 4 + us, verify_us=us
+    )
+    return drafted(**{"stats": slow, "draft": "off", "mask": None} | changes)
+
+
+def test_report_has_every_promised_field() -> None:
+    fields = report(drafted(), "some.gguf")
+    assert fields.keys() >= FIELDS
+    assert not fields.keys() & {"plain", "identical", "speedup"}
+    assert fields["text"] == "grün"
+    assert fields["tokens"] == list(range(10))
+    assert fields["mask"] == {"n_layer": 4, "skip_attn": [1, 2], "skip_ffn": [3]}
+    assert fields["tokens_per_second"] == pytest.approx(10)
+    assert fields["acceptance_rate"] == 0.5
+    assert fields["sampling"]["seed"] == 7
+    assert (fields["model"], fields["build"]) == ("some.gguf", BUILD_ID)
+
+
+def test_report_with_comparison() -> None:
+    fields = report(drafted(), "some.gguf", plain())
+    assert fields["plain"].keys() >= FIELDS
+    assert fields["plain"]["draft"] == "off"
+    assert fields["plain"]["mask"] is None
+    assert fields["plain"]["acceptance_rate"] is None
+    assert fields["identical"] is True
+    assert fields["speedup"] == pytest.approx(2.0)
+
+
+def test_identical_compares_tokens_not_texts() -> None:
+    other = plain(tokens=[*range(9), 99])  # two tokens may have the same text
+    assert report(drafted(), "m", other)["identical"] is False
+
+
+@pytest.mark.parametrize("pair", [(drafted(), None), (drafted(), plain()), (plain(), plain())])
+def test_report_survives_json(pair: tuple[Any, Any]) -> None:
+    fields = report(pair[0], "m", pair[1])
+    assert json.loads(json.dumps(fields, allow_nan=False)) == fields
+
+
+def test_report_of_nothing_has_no_ratios() -> None:
+    nothing = drafted(text="", tokens=[], stats=GenerationStats(n_prompt=3))
+    fields = report(nothing, "m", nothing)
+    for name in ("tokens_per_second", "acceptance_rate", "speedup"):
+        assert fields[name] is None, name
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow"), [(GenerationStats(), stats()), (stats(), GenerationStats())]
+)
+def test_no_speedup_without_both_speeds(fast: GenerationStats, slow: GenerationStats) -> None:
+    assert speedup(drafted(stats=fast), plain(stats=slow)) is None
+
+
+def test_closing_line_of_a_drafted_text() -> None:
+    assert closing_line(drafted()) == (
+        "10 tokens · 10.0 tokens/s · 12 drafted, 6 accepted (50%) · 2.50 tokens per full pass"
+    )
+
+
+def test_closing_line_of_plain_decoding_has_no_drafts() -> None:
+    assert closing_line(plain()) == "10 tokens · 5.0 tokens/s"
+
+
+def test_closing_line_with_comparison() -> None:
+    line = closing_line(drafted(), plain())
+    assert line.endswith("2.00x plain decoding (measured, 5.0 tokens/s) · same text")
+
+
+def test_closing_line_says_when_drafts_cost_time() -> None:
+    assert "0.50x plain decoding" in closing_line(drafted(), plain(seconds=0.5))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "first"),
+    [([9, *range(1, 10)], 0), ([0, 1, 2, 9, *range(4, 10)], 3), ([0, 1], 2), ([*range(12)], 10)],
+    ids=["at once", "inside", "shorter", "longer"],
+)
+def test_closing_line_names_the_first_different_token(tokens: list[int], first: int) -> None:
+    line = closing_line(drafted(), plain(tokens=tokens))
+    assert f"differ from token {first} on" in line
+    assert "same text" not in line
+
+
+def test_closing_line_without_a_single_token() -> None:
+    line = closing_line(drafted(tokens=[], stats=GenerationStats(n_prompt=3)))
+    assert line.startswith("0 tokens · - tokens/s · 0 drafted, 0 accepted")
+    assert "full pass" not in line
+
+
+@pytest.mark.parametrize("line", [closing_line(drafted()), closing_line(drafted(), plain())])
+def test_closing_line_is_one_line(line: str) -> None:
+    assert len(line.splitlines()) == 1
