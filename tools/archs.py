@@ -38,6 +38,7 @@ from pyselfspec.errors import UnsupportedError  # noqa: E402
 SEED = 1234  # of the weights; 0 to 99 are ids that every toy vocabulary has
 N_PROMPT, N_TOKENS = 12, 15
 PROGRAM = "test-llama-archs"
+STOCK = "stock"  # where the unpatched build is kept beside the models
 SOURCES = "CMakeLists.txt LICENSE cmake common ggml include licenses src tests vendor".split()
 
 OFF = ("TOOLS", "EXAMPLES", "SERVER", "APP")
@@ -77,18 +78,22 @@ class Result:
 
 
 def build_models(folder: Path) -> None:
-    """Build upstream's test program from the pinned source and let it write its models."""
+    """Build upstream's test program from the pinned source and let it write its models.
+
+    The program and the unpatched library it was linked with stay in the folder ``stock``.
+    """
     project = source.Project(ROOT)
     with tempfile.TemporaryDirectory() as temporary:
         tree, build = Path(temporary, "source"), Path(temporary, "build")
         source.unpack(source.fetch_sdist(project), project.pin.folder, SOURCES, tree)
         options = [f"-DLLAMA_BUILD_{name}=OFF" for name in OFF]
         options += ["-DLLAMA_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release"]
+        options += ["-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"]  # the libraries move, see below
         subprocess.run(["cmake", "-S", tree, "-B", build, *options], check=True)
         jobs = str(os.cpu_count() or 1)
         subprocess.run(["cmake", "--build", build, "--target", PROGRAM, "-j", jobs], check=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([build / "bin" / PROGRAM, "-s", str(SEED), "-o", folder], check=True)
+        shutil.copytree(build / "bin", folder / STOCK, symlinks=True, dirs_exist_ok=True)
+    subprocess.run([folder / STOCK / PROGRAM, "-s", str(SEED), "-o", folder], check=True)
 
 
 #
