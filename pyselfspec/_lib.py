@@ -247,14 +247,14 @@ def model_meta(model: int, key: str) -> str | None:
 
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _verbose = False
-_last_error = ""
+_first_error = ""
 
 
 @llama.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _user_data: Any) -> None:
-    global _last_error
-    if level == _LOG_LEVEL_ERROR:
-        _last_error = text.decode(errors="replace").strip()
+    global _first_error
+    if level == _LOG_LEVEL_ERROR and not _first_error:
+        _first_error = text.decode(errors="replace").strip()
     if _verbose:
         sys.stderr.write(text.decode(errors="replace"))
 
@@ -266,13 +266,13 @@ def set_verbose(verbose: bool) -> None:
 
 
 def clear_log_error() -> None:
-    global _last_error
-    _last_error = ""
+    global _first_error
+    _first_error = ""
 
 
-def last_log_error() -> str:
-    """The last error that llama.cpp logged since clear_log_error(), without its function names."""
-    text = re.sub(r"^(\w+: )+", "", _last_error)
+def log_error() -> str:
+    """The first error that llama.cpp logged since clear_log_error(), without function names."""
+    text = re.sub(r"^(\w+: )+", "", _first_error)
     return text or "it gives no reason; run with -v to see its log"
 
 

@@ -61,8 +61,8 @@ class Completion:
         stop: Sequence[str] = (),
     ) -> None:
         model = context.model
-        if stop and not model.has_vocab:
-            raise ArgumentError(f"{model.path.name} has no tokenizer, so stop strings cannot work")
+        if stop:
+            model.require_tokenizer("stop strings need one")
         self.draft = draft or default_draft(model, mask)
         self.mask = (mask or default_mask(model)) if self.draft != "off" else None
         self.sampling = (sampling or SamplingParams()).with_seed()
@@ -97,23 +97,24 @@ class Completion:
                 n_predict=self._n_predict,
                 ends=self._stream.push,
             )
-            while (step := self._next(steps)) is not None:
-                self.tokens += step.tokens
+            while self._advance(steps):
                 yield self._grow(self._stream.take())
             self.finish_reason = self._stream.finish_reason or "length"
             yield self._grow(self._stream.finish())
 
-    def _next(self, steps: Iterator[Step]) -> Step | None:
-        """The next step, timed without what happens to the text in between."""
+    def _advance(self, steps: Iterator[Step]) -> bool:
+        """Take the next step, timed without what happens to the text in between."""
         start = time.perf_counter_ns()
         step = next(steps, None)
         us = (time.perf_counter_ns() - start) // 1000
-        if step is not None:
-            if self.stats.n_steps == 0:
-                self.stats.prefill_us = us - step.draft.draft_us - step.verify_us
-            self.stats.total_us += us
-            self.stats.observe(step)
-        return step
+        if step is None:
+            return False
+        if self.stats.n_steps == 0:
+            self.stats.prefill_us = us - step.draft.draft_us - step.verify_us
+        self.tokens += step.tokens
+        self.stats.total_us += us
+        self.stats.observe(step)
+        return True
 
     def _grow(self, piece: str) -> str:
         self.text += piece

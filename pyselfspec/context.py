@@ -31,6 +31,8 @@ Outputs = Literal["none", "last", "all"]
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
 N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
 N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
+N_CTX_UNIT = 256  # llama.cpp rounds up to it, but derives other sizes before it does
+N_CTX_MAX = 2**26
 INT32_MAX = 2**31 - 1
 
 
@@ -98,7 +100,7 @@ class Context:
     """Use in a ``with`` block. Closing twice is fine; close it before its model (the model sees to
     it).
 
-    n_ctx: tokens of K/V cache over all sequences, drafts included; rounded up by llama.cpp.
+    n_ctx: tokens of K/V cache over all sequences, drafts included; rounded up to a multiple of 256.
     n_batch: most tokens in one decode.
     n_threads: CPU threads, default: the cores this process may use.
     n_seq_max: sequence ids, the target's and the drafts'.
@@ -119,14 +121,11 @@ class Context:
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
         _require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
         _require_range("n_threads", n_threads, 1, N_THREADS_MAX)
-        # llama.cpp keeps a row of outputs for every sequence
-        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch)):
-            _require_range(name, value, 1, INT32_MAX)
-            if value < n_seq_max:
-                raise ArgumentError(f"{name} is at least n_seq_max = {n_seq_max}, got {value}")
+        _require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+        _require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
 
         params = llama.llama_context_default_params()
-        params.n_ctx = n_ctx
+        params.n_ctx = -(-n_ctx // N_CTX_UNIT) * N_CTX_UNIT
         params.n_batch = params.n_ubatch = n_batch
         params.n_threads = params.n_threads_batch = n_threads
         params.n_seq_max = n_seq_max
@@ -145,7 +144,7 @@ class Context:
         handle = llama.llama_init_from_model(model.handle, params)
         if not handle:
             raise DecodeError(
-                f"llama.cpp cannot make a context of {n_ctx} tokens: {_lib.last_log_error()}"
+                f"llama.cpp cannot make a context of {n_ctx} tokens: {_lib.log_error()}"
             )
         self._handle: int | None = handle
         self._stack.callback(self._free)

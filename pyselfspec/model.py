@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import _lib, gguf_file
 from ._lib import llama
-from .errors import ArgumentError, ModelFileError
+from .errors import ArgumentError, MaskError, ModelFileError
 from .types import LayerMask
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Model:
         handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if not handle:
             raise ModelFileError(
-                f"{self.path}: llama.cpp cannot load this model: {_lib.last_log_error()}"
+                f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
             )
         self._handle: int | None = handle
         self._stack.callback(self._free)
@@ -109,14 +109,13 @@ class Model:
         _ = self.handle  # it belongs to the model
         return int(self._vocab)
 
-    def require_tokenizer(self) -> int:
+    def require_tokenizer(
+        self, advice: str = "give token ids instead of text (--prompt-tokens)"
+    ) -> int:
         """The vocabulary, or ArgumentError for a model that has ids only."""
         vocab = self.vocab
         if not self.has_vocab:
-            raise ArgumentError(
-                f"{self.path.name} has no tokenizer; "
-                "give token ids instead of text (--prompt-tokens)"
-            )
+            raise ArgumentError(f"{self.path.name} has no tokenizer; {advice}")
         return vocab
 
     def tokenize(
@@ -162,4 +161,9 @@ class Model:
     def draft_mask(self) -> LayerMask | None:
         """The mask this model was made to draft with, if its metadata names one."""
         text = _lib.model_meta(self.handle, MASK_KEY)
-        return None if text is None else LayerMask.from_json(text).require(self.n_layer)
+        if text is None:
+            return None
+        try:
+            return LayerMask.from_json(text).require(self.n_layer)
+        except MaskError as error:
+            raise MaskError(f"{self.path}, key {MASK_KEY}: {error}") from None

@@ -35,7 +35,8 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
     """Tokens, speed, drafted, accepted, tokens per full pass, and the comparison when it was
     made."""
     stats = completion.stats
-    parts = [f"{stats.n_generated} tokens", _speed(stats.tokens_per_second)]
+    tokens = "1 token" if stats.n_generated == 1 else f"{stats.n_generated} tokens"
+    parts = [tokens, _speed(stats.tokens_per_second)]
     if completion.draft != "off":
         rate = stats.acceptance_rate
         share = "" if rate is None else f" ({rate:.0%})"

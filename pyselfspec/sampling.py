@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SEED_MAX = 2**32 - 2  # llama.cpp takes 2**32 - 1 for "random"
 REPEAT_LAST_N_MAX = 2**20  # llama.cpp reserves the memory for it at once
+FLOAT_MAX = 1e30  # llama.cpp computes with float32
 GRAMMAR_DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
 
 
@@ -46,7 +47,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("temperature", 0.0, float("inf")),
+            ("temperature", 0.0, FLOAT_MAX),
             ("top_k", 0, 2**31 - 1),
             ("top_p", 0.0, 1.0),
             ("min_p", 0.0, 1.0),
@@ -54,9 +55,9 @@ class SamplingParams:
         ):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ArgumentError(f"{name} is {low:g} to {high:g}, got {value:g}")
-        if not 0.0 < self.repeat_penalty < float("inf"):
-            raise ArgumentError(f"repeat_penalty is above 0, got {self.repeat_penalty:g}")
+                raise ArgumentError(f"{name} is {low} to {high}, got {value}")
+        if not 0.0 < self.repeat_penalty <= FLOAT_MAX:
+            raise ArgumentError(f"repeat_penalty is above 0, got {self.repeat_penalty}")
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
             raise ArgumentError(f"seed is 0 to {SEED_MAX}, got {self.seed}")
 
@@ -113,9 +114,9 @@ class Sampler:
         sampler = None
         if reason is None:
             _lib.clear_log_error()
-            vocab = model.require_tokenizer()
+            vocab = model.require_tokenizer("a grammar needs one")
             sampler = llama.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
-            reason = _lib.last_log_error()
+            reason = _lib.log_error()
         if not sampler:
             self.close()
             raise ArgumentError(f"the grammar is not valid GBNF: {reason}")

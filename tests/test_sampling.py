@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import tiny_gguf
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError
-from pyselfspec.sampling import SEED_MAX
+from pyselfspec.sampling import FLOAT_MAX, SEED_MAX
 
 N_VOCAB = tiny_gguf.N_VOCAB_MIN
 NAN, INF = float("nan"), float("inf")
@@ -46,6 +46,7 @@ def only(**logit_of: float) -> NDArray[np.float32]:
     [
         ("temperature", -0.1),
         ("temperature", NAN),
+        ("temperature", INF),
         ("top_k", -1),
         ("top_k", 2**31),
         ("top_p", 1.1),
@@ -70,7 +71,7 @@ def test_values_outside_their_range(name: str, value: float) -> None:
 
 def test_values_at_the_ends_of_their_range(tiny: Any) -> None:
     low = SamplingParams(temperature=0, top_k=0, top_p=0, min_p=0, repeat_last_n=0, seed=0)
-    high = SamplingParams(temperature=INF, top_k=2**31 - 1, top_p=1, min_p=1, seed=SEED_MAX)
+    high = SamplingParams(temperature=FLOAT_MAX, top_k=2**31 - 1, top_p=1, min_p=1, seed=SEED_MAX)
     for params in (low, high, dataclasses.replace(low, repeat_penalty=2.0)):
         assert all(0 <= token < N_VOCAB for token in draws(tiny(), params, 5))
 

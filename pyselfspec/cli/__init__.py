@@ -1,11 +1,12 @@
-"""The command line. One file per command, named like it; each has a click command called
-``command``."""
+"""The command line. One file per command, named like it, with a click command ``command``."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -13,10 +14,27 @@ import click
 from .. import BUILD_ID, __version__
 from ..errors import SelfSpecError
 
+INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Errors meant for users become one line and status 1."""
+    try:
+        yield
+    except SelfSpecError as error:
+        raise click.ClickException(str(error)) from error
+    except BrokenPipeError:
+        raise  # click ends quietly when the reader of a pipe has gone
+    except OSError as error:
+        where = error.filename or "cannot read or write"
+        raise click.ClickException(f"{where}: {error.strerror or error}") from error
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
 
 class CommandFolder(click.Group):
-    """Commands are the modules of this folder; errors meant for users become one line and status
-    1."""
+    """Commands are the modules of this folder."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         modules = (m.name for m in pkgutil.iter_modules(__path__))
@@ -29,22 +47,19 @@ class CommandFolder(click.Group):
         command: click.Command = module.command
         return command
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with one_line_errors():  # help and version are printed here
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with one_line_errors():
+            if sys.stdout is None:
+                raise OSError("stdout is closed")
+            if hasattr(sys.stdout, "reconfigure"):
+                sys.stdout.reconfigure(errors="replace")  # terminals without Unicode
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
-        except SelfSpecError as error:
-            raise click.ClickException(str(error)) from error
-        except BrokenPipeError:
-            raise  # click ends quietly when the reader of a pipe has gone
-        except OSError as error:
-            raise click.ClickException(_os_error(error)) from error
-
-
-def _os_error(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else "cannot read or write: "
-    return f"{where}{error.strerror or error}"
 
 
 @click.group(cls=CommandFolder, context_settings={"help_option_names": ["-h", "--help"]})

@@ -37,7 +37,7 @@ def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str) -> fro
     """Callback of options that take block numbers and ranges, like ``3,5,8-11``."""
     blocks: list[int] = []
     for part in text.split(",") if text else ():
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
         if not match:
             raise click.BadParameter(f"{part!r} is no block and no range; write e.g. 3,5,8-11")
         first, last = int(match[1]), int(match[2] or match[1])
@@ -56,10 +56,9 @@ def parse_tokens(
     """Callback of options that take token ids, like ``1,5,9``."""
     if text is None:
         return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no list of token ids; write e.g. 1,5,9") from None
+    if not re.fullmatch(r"\s*-?[0-9]+\s*(,\s*-?[0-9]+\s*)*", text):
+        raise click.BadParameter(f"{text!r} is no list of token ids; write e.g. 1,5,9")
+    return tuple(int(part) for part in text.split(","))
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -211,13 +210,25 @@ def open_model(name: str, n_gpu_layers: int | None = None) -> Model:
     return Model(DEMO if name == DEMO_WORD else name, n_gpu_layers=n_gpu_layers)
 
 
+STDIN = "-"
+
+
+def require_one_reader_of_stdin(*paths: str | None) -> None:
+    if paths.count(STDIN) > 1:
+        raise click.UsageError("stdin can be read once, for the prompt, the mask or the grammar")
+
+
 def read_text(path: str) -> str:
     """The UTF-8 text of a file, or of stdin for ``-``."""
-    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    if path == STDIN and sys.stdin is None:
+        raise ArgumentError("stdin is closed")
+    if not path:
+        raise ArgumentError("the name of a file is empty")
+    data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        where = "stdin" if path == "-" else path
+        where = "stdin" if path == STDIN else path
         raise ArgumentError(
             f"{where} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}"
         ) from None

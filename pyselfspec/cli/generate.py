@@ -16,6 +16,7 @@ from ..report import closing_line, report
 from ..sampling import SamplingParams
 from ..types import LayerMask
 from ._options import (
+    STDIN,
     common_options,
     describes_mask,
     draft_options,
@@ -24,6 +25,7 @@ from ._options import (
     open_model,
     parse_tokens,
     read_text,
+    require_one_reader_of_stdin,
     sampling_from,
     sampling_options,
 )
@@ -111,7 +113,9 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
     """
     if options["draft"] == "off" and describes_mask(options):
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
-    prompt = _prompt(options["prompt"], options["prompt_file"], options["prompt_tokens"])
+    prompt_file = _prompt_file(options)
+    require_one_reader_of_stdin(prompt_file, options["mask_file"], options["grammar_file"])
+    prompt = read_text(prompt_file) if prompt_file is not None else _given_prompt(options)
     sampling = sampling_from(options).with_seed()
 
     with (
@@ -142,24 +146,26 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
     else:
         click.echo(closing_line(completion, plain), err=True)
     if not finished:
-        sys.exit(130)  # as the shell reports a program that Ctrl-C ended
+        raise KeyboardInterrupt  # the status tells, too
 
 
-def _prompt(
-    text: str | None, file: str | None, tokens: tuple[int, ...] | None
-) -> str | tuple[int, ...]:
-    given = [source for source in (text, file, tokens) if source is not None]
+def _prompt_file(options: dict[str, Any]) -> str | None:
+    """Where the prompt is read from, None when the command line holds it."""
+    given = [
+        name for name in ("prompt", "prompt_file", "prompt_tokens") if options[name] is not None
+    ]
     if len(given) > 1:
         raise click.UsageError("give one prompt: -p, -f or --prompt-tokens")
-    if tokens is not None:
-        return tokens
-    if text is not None:
-        return text
-    if file is None and sys.stdin.isatty():
+    if not given and sys.stdin is not None and sys.stdin.isatty():
         raise click.UsageError(
             "give a prompt: -p TEXT, -f FILE, --prompt-tokens IDS, or through a pipe"
         )
-    return read_text(file or "-")
+    return options["prompt_file"] if given else STDIN
+
+
+def _given_prompt(options: dict[str, Any]) -> str | tuple[int, ...]:
+    prompt: str | tuple[int, ...] = options["prompt"]
+    return options["prompt_tokens"] if prompt is None else prompt
 
 
 def _run(completion: Completion, *, show: bool, as_text: bool) -> bool:

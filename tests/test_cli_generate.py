@@ -1,0 +1,531 @@
+"""pyselfspec generate: what comes out where, which text, which numbers, and how it is cut off."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from command_line import (
+    ONE_THREAD,
+    PROGRAM,
+    TIMEOUT,
+    Outcome,
+    environment,
+    run,
+    run_alone,
+    strict_json,
+)
+from conftest import TinyPath
+from test_report import FIELDS
+
+from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams, drafters
+from pyselfspec.cli import main
+from pyselfspec.completion import N_PREDICT
+from pyselfspec.context import N_CTX
+
+PROMPT = "Once upon a time"
+N_LAYER = 4
+CLOSING_LINE = re.compile(r"\d+ tokens? · (\d+\.\d|-) tokens/s( · .+)?\n")
+GREEDY = ("--temp", "0")
+
+Generate = Callable[..., Outcome]
+
+
+@pytest.fixture
+def generate(demo_path: Path) -> Generate:
+    """Run generate with a short text on the demo model, in this process."""
+
+    def outcome(*args: str | Path, model: str | Path = demo_path, **options: Any) -> Outcome:
+        source = () if {"-p", "-f", "--prompt-tokens"} & set(args) else ("-p", PROMPT)
+        n = () if "-n" in args else ("-n", "24")
+        result = run("generate", model, *source, *n, *ONE_THREAD, *args, **options)
+        assert result.traceback is None, repr(result.traceback)
+        return result
+
+    return outcome
+
+
+# --- what comes out where --------------------------------------------------------------------
+
+
+def test_text_on_stdout_one_line_on_stderr(demo_path: Path) -> None:
+    args = ("generate", demo_path, "-p", PROMPT, "-n", "8", "--seed", "1", *ONE_THREAD)
+    text, report = run_alone(*args), run_alone(*args, "--json")
+    assert text.status == 0
+    assert CLOSING_LINE.fullmatch(text.stderr)
+    assert text.stderr.startswith("8 tokens")
+    assert report.stderr == ""
+    assert text.stdout == report.json["text"] + "\n"
+
+
+def test_verbose_talks_on_stderr_only(tiny_path: TinyPath) -> None:
+    args = ("generate", tiny_path(), "-p", PROMPT, "-n", "4", *ONE_THREAD, *GREEDY, "--json")
+    quiet, verbose = run_alone(*args), run_alone(*args, "-v")
+    assert quiet.stderr == ""
+    assert "llama_model_loader" in verbose.stderr
+    assert quiet.json["tokens"] == verbose.json["tokens"]
+
+
+@pytest.mark.parametrize("compare", [(), ("--compare",)], ids=["alone", "compare"])
+@pytest.mark.parametrize("draft", ["off", "layer-skip"])
+def test_json_fields_fit_together(
+    generate: Generate, demo: Model, draft: str, compare: tuple[str, ...]
+) -> None:
+    report = generate("--seed", "3", "--draft", draft, "--json", *compare).json
+    assert ("plain" in report) == ("identical" in report) == ("speedup" in report) == bool(compare)
+    for run_ in [report, *([report["plain"]] if compare else [])]:
+        check_fields(run_, demo)
+        assert (run_["n_generated"], run_["finish_reason"]) == (24, "length")
+    assert report["draft"] == draft
+    assert (report["mask"] is None) == (draft == "off")
+
+
+def check_fields(report: dict[str, Any], model: Model) -> None:
+    assert report.keys() >= FIELDS
+    assert report["n_prompt"] == len(model.tokenize(PROMPT))
+    assert report["text"] == model.detokenize(report["tokens"])
+    assert report["n_generated"] == len(report["tokens"])
+    # every full pass accepts some of the draft and adds one token of its own
+    assert report["n_steps"] + report["n_accepted"] == report["n_generated"]
+    assert 0 <= report["n_accepted"] <= report["n_drafted"]
+    assert sum(report["n_drafted_at"]) == report["n_drafted"]
+    assert sum(report["n_accepted_at"]) == report["n_accepted"]
+    assert report["prefill_us"] > 0 and report["verify_us"] > 0
+    decoding_us = report["total_us"] - report["prefill_us"]
+    assert report["draft_us"] + report["verify_us"] <= decoding_us
+    speed = report["n_generated"] * 1e6 / decoding_us
+    assert report["tokens_per_second"] == pytest.approx(speed)
+    if report["draft"] == "off":
+        assert report["n_drafted"] == report["draft_us"] == 0
+        assert report["acceptance_rate"] is None
+    else:
+        rate = report["n_accepted"] / report["n_drafted"]
+        assert report["acceptance_rate"] == pytest.approx(rate)
+
+
+def test_compare(generate: Generate) -> None:
+    report = generate("--seed", "5", "--compare", "--json").json
+    plain = report["plain"]
+    assert report["identical"] is True
+    assert (plain["text"], plain["tokens"]) == (report["text"], report["tokens"])
+    assert (plain["draft"], plain["n_drafted"]) == ("off", 0)
+    ratio = report["tokens_per_second"] / plain["tokens_per_second"]
+    assert report["speedup"] == pytest.approx(ratio)
+
+
+def test_compare_for_people(generate: Generate) -> None:
+    outcome = generate("--seed", "5", "--compare")
+    assert outcome.stdout == generate("--seed", "5").stdout  # the text once
+    assert CLOSING_LINE.fullmatch(outcome.stderr)
+    assert "x plain decoding (measured" in outcome.stderr
+    assert outcome.stderr.endswith("same text\n")
+
+
+# --- the same text ---------------------------------------------------------------------------
+
+
+def test_seed_decides_the_text(generate: Generate) -> None:
+    texts = [generate("--seed", seed).stdout for seed in ("1", "1", "2")]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_drawn_seed_is_reported_and_works(generate: Generate) -> None:
+    first = generate("--json").json
+    again = generate("--json", "--seed", str(first["sampling"]["seed"])).json
+    assert first["tokens"] == again["tokens"]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        ("--seed", "9"),
+        ("--seed", "9", "--repeat-penalty", "1.3"),
+        (*GREEDY, "--top-k", "1"),
+    ],
+    ids=["greedy", "seeded", "penalty", "top-k"],
+)
+@pytest.mark.parametrize(
+    "draft",
+    [(), ("--skip-attn", "0-11"), ("--skip-attn", "1", "--skip-ffn", "2,4-6"),
+     ("--draft-max", "1"), ("--draft-max", "9"), ("--draft-p-min", "0.9")],
+    ids=" ".join,
+)  # fmt: skip
+def test_drafts_never_change_the_text(
+    generate: Generate, sampling: tuple[str, ...], draft: tuple[str, ...]
+) -> None:
+    plain = generate(*sampling, "--draft", "off", "--json").json
+    fast = generate(*sampling, *draft, "--json").json
+    assert fast["n_drafted"] > 0
+    assert fast["tokens"] == plain["tokens"]
+
+
+def test_draft_limits_are_kept(generate: Generate) -> None:
+    assert len(generate("--draft-max", "2", "--json").json["n_drafted_at"]) == 2
+    # no token is certain, so every draft stops after its first
+    sure = generate("--draft-p-min", "1", "--json").json
+    assert sure["n_drafted_at"] == [sure["n_drafted"]]
+
+
+def test_repeat_penalty_reaches_the_sampler(generate: Generate) -> None:
+    def n_different(*args: str) -> int:
+        return len(set(generate(*GREEDY, "-n", "48", "--json", *args).json["tokens"]))
+
+    assert n_different("--repeat-penalty", "2") > n_different()
+    assert n_different("--repeat-penalty", "2", "--repeat-last-n", "0") == n_different()
+
+
+def test_sampling_options_reach_the_report(generate: Generate) -> None:
+    args = "--temp 0.5 --top-k 7 --top-p 0.75 --min-p 0.25 --repeat-penalty 1.5 --repeat-last-n 9"
+    sampling = generate("-n", "1", "--json", "--seed", "4", *args.split()).json["sampling"]
+    expected = SamplingParams(0.5, 7, 0.75, 0.25, 1.5, 9, 4)
+    assert SamplingParams(**sampling) == expected
+
+
+# --- which model -----------------------------------------------------------------------------
+
+
+def test_model_default(tiny_path: TinyPath) -> None:
+    args = ("generate", "-p", PROMPT, "-n", "1", "--json", *ONE_THREAD)
+    tiny = str(tiny_path())
+    assert run(*args).json["model"] == "demo"
+    assert run(*args, PYSELFSPEC_MODEL=tiny).json["model"] == tiny
+    assert run(*args, "demo", PYSELFSPEC_MODEL=tiny).json["model"] == "demo"
+    assert run(*args, PYSELFSPEC_MODEL="").json["model"] == "demo"
+
+
+def test_demo_drafts_with_its_own_mask() -> None:
+    report = run("generate", "-p", PROMPT, "-n", "4", "--json", *ONE_THREAD).json
+    assert report["draft"] == "layer-skip"
+    assert report["mask"] == run("info", "--json").json["draft_mask"]
+
+
+def test_model_without_a_mask_drafts_when_told_to(generate: Generate, tiny_path: TinyPath) -> None:
+    path = tiny_path(n_layer=N_LAYER)
+    assert generate("--json", model=path).json["draft"] == "off"
+    told = generate("--json", "--draft", "layer-skip", model=path).json
+    assert told["mask"] == LayerMask.alternate(N_LAYER).to_dict()
+
+
+# --- which prompt ----------------------------------------------------------------------------
+
+
+def test_every_way_to_give_a_prompt(generate: Generate, demo: Model, tmp_path: Path) -> None:
+    prompt = "Grüße — \n\n two lines\n"
+    file = tmp_path / "prompt.txt"
+    file.write_text(prompt, encoding="utf-8", newline="")
+    ids = ",".join(map(str, demo.tokenize(prompt)))
+    base = generate("-p", prompt, *GREEDY, "--json").json
+    for args, stdin in [
+        (("-f", file), b""),
+        (("-f", "-"), prompt.encode()),
+        (("--prompt-tokens", ids), b""),
+        (("-p", prompt), b"stdin is not read when there is a prompt"),
+    ]:
+        report = generate(*args, *GREEDY, "--json", stdin=stdin).json
+        assert report["n_prompt"] == base["n_prompt"], args
+        assert report["tokens"] == base["tokens"], args
+    piped = run("generate", *GREEDY, *ONE_THREAD, "-n", "24", "--json", stdin=prompt.encode()).json
+    assert piped["tokens"] == base["tokens"]
+
+
+def test_ids_in_ids_out(generate: Generate, tiny_path: TinyPath) -> None:
+    path = tiny_path(n_layer=N_LAYER, vocab="none")
+    args = ("--prompt-tokens", "5, 6,7", *GREEDY)
+    for draft in ((), ("--skip-attn", "1-2")):
+        text = generate(*args, *draft, model=path)
+        report = generate(*args, *draft, "--json", model=path).json
+        assert text.status == 0
+        assert text.stdout == ",".join(map(str, report["tokens"])) + "\n"
+        assert (report["text"], report["n_prompt"], report["n_generated"]) == ("", 3, 24)
+        assert CLOSING_LINE.fullmatch(text.stderr)
+
+
+def test_ids_in_ids_out_where_text_is_possible(generate: Generate) -> None:
+    args = ("--prompt-tokens", "5,6", *GREEDY)
+    report = generate(*args, "--json").json
+    assert generate(*args).stdout == ",".join(map(str, report["tokens"])) + "\n"
+
+
+# --- where it ends ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_n_smaller_than_a_draft(generate: Generate, n: int) -> None:
+    report = generate("-n", str(n), "--draft-max", "8", "--json").json
+    assert (report["n_generated"], report["finish_reason"]) == (n, "length")
+
+
+def test_full_context_ends_the_text(generate: Generate, tiny_path: TinyPath) -> None:
+    args = (*GREEDY, "-n", str(10**20), "-c", "256", "--json")
+    report = generate(*args, "--skip-ffn", "1", model=tiny_path()).json
+    # the last token needs no place
+    assert report["n_prompt"] + report["n_generated"] == 256 + 1
+    assert report["finish_reason"] == "length"
+
+
+def test_stop(generate: Generate) -> None:
+    whole = generate(*GREEDY, "--json").json["text"]
+    stop = whole[len(whole) // 2 :][:5]
+    before = whole[: whole.index(stop)]
+    report = generate(*GREEDY, "--json", "--stop", "@@@", "--stop", stop).json
+    assert (report["text"], report["finish_reason"]) == (before, "stop")
+    assert generate(*GREEDY, "--stop", stop).stdout == before + "\n"
+
+
+def test_grammar(generate: Generate, tmp_path: Path) -> None:
+    grammar = tmp_path / "answer.gbnf"
+    grammar.write_text('root ::= "yes" | "no"\n')
+    for seed in ("1", "2"):
+        report = generate("--grammar", grammar, "--seed", seed, "--compare", "--json").json
+        assert report["text"] in ("yes", "no")
+        assert report["finish_reason"] == "eog"
+        assert report["identical"] is True
+
+
+# --- masks -----------------------------------------------------------------------------------
+
+
+def test_every_way_to_give_a_mask(generate: Generate, tmp_path: Path) -> None:
+    mask = LayerMask(12, frozenset({3, 5, 8, 9, 10, 11}), frozenset({0}))
+    file = tmp_path / "mask.json"
+    file.write_text(mask.to_json())
+    reports = [
+        generate(*GREEDY, "--json", "--skip-attn", "3,5,8-11", "--skip-ffn", "0").json,
+        generate(*GREEDY, "--json", "--skip-attn", " 8-11 ,5, 3 ", "--skip-ffn", "0-0").json,
+        generate(*GREEDY, "--json", "--mask", file).json,
+        generate(*GREEDY, "--json", "--mask", "-", stdin=mask.to_json().encode()).json,
+    ]
+    for report in reports:
+        assert report["mask"] == mask.to_dict()
+        assert report["n_accepted"] == reports[0]["n_accepted"]
+
+
+def test_one_kind_of_skip_is_enough(generate: Generate) -> None:
+    for option, key, other in (
+        ("--skip-attn", "skip_attn", "skip_ffn"),
+        ("--skip-ffn", "skip_ffn", "skip_attn"),
+    ):
+        mask = generate("-n", "1", "--json", option, "2").json["mask"]
+        assert (mask[key], mask[other]) == ([2], [])
+
+
+def test_mask_that_skips_nothing_is_always_right(generate: Generate, tmp_path: Path) -> None:
+    file = tmp_path / "full.json"
+    file.write_text('{"n_layer": 12}')
+    report = generate(*GREEDY, "--mask", file, "--json").json
+    assert report["acceptance_rate"] == 1.0
+
+
+# --- cut off ---------------------------------------------------------------------------------
+
+
+def test_ctrl_c(tiny_path: TinyPath) -> None:
+    """Whatever has been shown stays, the line is whole, the status is the shell's for Ctrl-C."""
+    process = subprocess.Popen(
+        [*PROGRAM, "generate", tiny_path(), "-p", PROMPT, "-n", "100000", "-c", "100000",
+         *ONE_THREAD, *GREEDY],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+        # a shell that runs tests in the background ignores Ctrl-C for them
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130
+    assert CLOSING_LINE.fullmatch(stderr.decode()), stderr.decode()
+    text = (first + rest).decode()
+    assert len(text) > 1 and text.endswith("\n")
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Ctrl-C as a decode returns, which is where nearly all of them land; counted from 1."""
+
+    def at(n_decodes: int) -> None:
+        decode, left = Context.decode, n_decodes
+
+        def interrupted(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            decoded = decode(*args, **options)
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return decoded
+
+        monkeypatch.setattr(Context, "decode", interrupted)
+
+    return at
+
+
+@pytest.mark.parametrize("n_decodes", [2, 7, 8, 9, 10, 11, 12])
+def test_ctrl_c_with_json(
+    generate: Generate, demo: Model, ctrl_c: Callable[[int], None], n_decodes: int
+) -> None:
+    whole = generate(*GREEDY, "--json").json["tokens"]
+    ctrl_c(n_decodes)
+    outcome = generate(*GREEDY, "--json", "--compare")
+    assert (outcome.status, outcome.stderr) == (130, "")
+    report = strict_json(outcome.stdout)
+    assert report["finish_reason"] == "interrupted"
+    assert not report.keys() & {"plain", "identical", "speedup"}
+    assert report["n_generated"] == len(report["tokens"])
+    assert report["tokens"] == whole[: len(report["tokens"])]
+    assert report["text"] == demo.detokenize(report["tokens"])
+
+
+def test_ctrl_c_in_the_plain_run_compares_nothing(
+    generate: Generate, ctrl_c: Callable[[int], None]
+) -> None:
+    """Half a plain text would look like a different one."""
+    n_drafted = generate(*GREEDY, "--json").json
+    ctrl_c(2 + n_drafted["n_drafted"] + n_drafted["n_steps"] + 5)  # 2: warm-up and prompt
+    outcome = generate(*GREEDY, "--json", "--compare")
+    assert outcome.status == 130
+    report = strict_json(outcome.stdout)
+    assert report["n_generated"] == 24
+    assert not report.keys() & {"plain", "identical", "speedup"}
+
+
+def test_ctrl_c_before_the_first_token(generate: Generate, ctrl_c: Callable[[int], None]) -> None:
+    ctrl_c(1)
+    outcome = generate()
+    assert (outcome.status, outcome.stdout) == (130, "\n")
+    assert CLOSING_LINE.fullmatch(outcome.stderr)
+
+
+def test_ctrl_c_before_anything_has_happened(
+    generate: Generate, ctrl_c: Callable[[int], None]
+) -> None:
+    ctrl_c(1)
+    outcome = generate("--json", "--compare")  # which begins with a warm-up
+    assert (outcome.status, outcome.stdout) == (130, "")
+
+
+@pytest.mark.parametrize("args", [(), ("--json", "-n", "64")], ids=["text", "json"])
+def test_reader_that_goes_away(tiny_path: TinyPath, args: tuple[str, ...]) -> None:
+    """As before `| head -c 10`: the end, without a word about pipes."""
+    process = subprocess.Popen(
+        [*PROGRAM, "generate", tiny_path(), "-p", PROMPT, "-n", "100000", "-c", "4096",
+         *ONE_THREAD, *GREEDY, *args],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    if not args:
+        assert process.stdout.read(1)
+    process.stdout.close()
+    stderr = process.stderr.read().decode()
+    assert process.wait(TIMEOUT) in (0, 1)
+    for word in ("Traceback", "Exception", "Errno", "Broken"):
+        assert word not in stderr
+
+
+# --- help ------------------------------------------------------------------------------------
+
+CONTEXT = click.Context(main)
+COMMANDS = {name: main.get_command(CONTEXT, name) for name in main.list_commands(CONTEXT)}
+# Where an option's default comes from.
+DEFAULTS = {
+    "temp": SamplingParams().temperature,
+    "top_k": SamplingParams().top_k,
+    "top_p": SamplingParams().top_p,
+    "min_p": SamplingParams().min_p,
+    "repeat_penalty": SamplingParams().repeat_penalty,
+    "repeat_last_n": SamplingParams().repeat_last_n,
+    "draft_max": Fixed().n_max,
+    "draft_p_min": Fixed().p_min,
+    "n_predict": N_PREDICT,
+}
+
+
+def test_both_commands_are_there() -> None:
+    assert {"generate", "info"} <= set(COMMANDS)
+    outcome = run("--help")
+    assert outcome.status == 0
+    assert all(name in outcome.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_lists_every_option(name: str, option: str) -> None:
+    outcome = run(name, option)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    command = COMMANDS[name]
+    assert command is not None
+    for param in command.params:
+        if isinstance(param, click.Option):
+            assert all(re.search(rf"{o}\b", outcome.stdout) for o in param.opts), param.opts
+            assert param.help, param.name
+    assert "MODEL" in outcome.stdout
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_help_shows_the_true_default(name: str) -> None:
+    command = COMMANDS["generate"]
+    assert command is not None
+    option = next(p for p in command.params if p.name == name)
+    assert isinstance(option, click.Option)
+    assert option.default == DEFAULTS[name]
+    record = option.get_help_record(click.Context(command))
+    assert record is not None and f"[default: {DEFAULTS[name]}" in record[1]
+
+
+def test_default_context_in_the_help_is_the_true_one() -> None:
+    assert f"the model's, {N_CTX} at most" in " ".join(run("generate", "-h").stdout.split())
+
+
+def test_help_names_every_drafter() -> None:
+    assert f"[{'|'.join(drafters.names())}]" in run("generate", "-h").stdout
+
+
+def test_example_in_the_help_works() -> None:
+    outcome = run("generate", "-h")
+    assert 'pyselfspec generate -p "Once upon a time"' in outcome.stdout
+    assert run("generate", "-p", PROMPT, "-n", "2", *ONE_THREAD).status == 0
+
+
+def test_version_names_program_and_library() -> None:
+    outcome = run_alone("--version")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert re.fullmatch(r"pyselfspec \d\S+, library \d\S+\n", outcome.stdout)
+
+
+def test_installed_script_is_this_program() -> None:
+    """`pyselfspec` and `python -m pyselfspec` are one."""
+    from importlib.metadata import entry_points
+
+    scripts = entry_points(group="console_scripts", name="pyselfspec")
+    if not scripts:
+        pytest.skip("runs from a checkout")
+    assert next(iter(scripts)).load() is main
+
+
+@pytest.mark.parametrize(
+    ("locale", "shown"),
+    [
+        ({"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, "é☃\n"),
+        ({"PYTHONIOENCODING": "ascii"}, "é☃\n"),
+        ({"PYTHONIOENCODING": "latin-1"}, None),  # cannot show it; must not crash over it
+    ],
+    ids=["C", "ascii", "latin-1"],
+)
+def test_narrow_terminals(
+    tmp_path: Path, demo_path: Path, locale: dict[str, str], shown: str | None
+) -> None:
+    grammar = tmp_path / "snow.gbnf"
+    grammar.write_text('root ::= "é☃"\n', encoding="utf-8")
+    args = ("generate", demo_path, "-p", "snow", "--grammar", grammar, *ONE_THREAD)
+    outcome = run_alone(*args, env=locale)
+    assert "Traceback" not in outcome.stderr
+    assert outcome.status == 0
+    assert shown is None or outcome.stdout == shown
+    assert run_alone(*args, "--json", env=locale).json["text"] == "é☃"
