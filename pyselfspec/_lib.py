@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.metadata
+import importlib.util
 import os
 import re
 import sys
@@ -19,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _build
 from .errors import (
     ArgumentError,
     ContextFullError,
@@ -29,6 +30,32 @@ from .errors import (
     UnsupportedError,
 )
 
+
+def _import_build() -> Any:
+    """What the build wrote about itself; the library lies beside it.
+
+    In the source folder there is neither. Python started there finds this package before the
+    installed one, so the build is then taken from the installation.
+    """
+    try:
+        return importlib.import_module("._build", __package__)
+    except ModuleNotFoundError:
+        pass
+    try:
+        file = importlib.metadata.distribution("pyselfspec").locate_file("pyselfspec/_build.py")
+        spec = importlib.util.spec_from_file_location(f"{__package__}._build", str(file))
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        raise LibraryError(
+            "this is the source folder of pyselfspec and nothing is installed; "
+            "install it with CMAKE_ARGS='-DLLAMA_BUILD=OFF' pip install ."
+        ) from None
+    return module
+
+
+_build = _import_build()
 LIB_DIR = Path(_build.__file__).resolve().parent / "lib"
 
 
@@ -164,10 +191,10 @@ def decode(
 def argmax(session: int, row: int) -> tuple[int, float]:
     """The most likely token of a logits row and its probability, 0..1."""
     p = ctypes.c_float()
-    token = _argmax(session, row, p)
+    token = int(_argmax(session, row, p))
     if token < 0:
         _check(session, token)
-    return int(token), p.value
+    return token, p.value
 
 
 def mask_support(session: int, n_layer: int) -> bytes:
@@ -236,9 +263,12 @@ def token_to_piece(vocab: int, token: int) -> bytes:
 def model_meta(model: int, key: str) -> str | None:
     """A metadata value of the model as text, None when it has no such key."""
     size = 4096
-    buffer = ctypes.create_string_buffer(size)
-    n = llama.llama_model_meta_val_str(model, key.encode(), buffer, size)
-    return None if n < 0 else buffer.value.decode(errors="replace")
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = llama.llama_model_meta_val_str(model, key.encode(), buffer, size)
+        if n < size:
+            return None if n < 0 else buffer.value.decode(errors="replace")
+        size = n + 1
 
 
 #

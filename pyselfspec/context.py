@@ -6,6 +6,7 @@ threads.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -250,7 +251,7 @@ class Context:
         if outputs not in _lib.OUTPUTS:
             raise ArgumentError(f"outputs is one of {', '.join(_lib.OUTPUTS)}, got {outputs!r}")
         if tokens is not None:
-            tokens = [int(token) for token in tokens]
+            tokens = [operator.index(token) for token in tokens]
             self.model.require_tokens(tokens)
         if hidden is not None:
             hidden = self._checked_hidden(hidden, tokens)
@@ -260,14 +261,7 @@ class Context:
             if not 1 <= hidden_at <= self.model.n_layer:
                 raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {hidden_at}")
             hidden_out = np.empty((n_tokens, self.model.n_embd), np.float32)
-        n_past = seq.n_past if self.has_memory else 0
-        if pos is None:
-            pos = n_past
-        elif not -INT32_MAX <= pos <= INT32_MAX - n_tokens:
-            raise ArgumentError(
-                f"position {pos} is not allowed, the next batch of sequence {seq.seq_id} "
-                f"starts at {n_past}"
-            )
+        pos = self._checked_position(pos, seq, n_tokens, in_place)
         self.n_decodes += 1
         _lib.decode(
             self.session,
@@ -306,6 +300,20 @@ class Context:
         if seq.context is not self:
             raise ArgumentError("the sequence belongs to another context")
         return seq
+
+    def _checked_position(
+        self, pos: int | None, seq: KVSequence, n_tokens: int, in_place: bool
+    ) -> int:
+        if pos is None:
+            if in_place:
+                raise ArgumentError("in_place needs pos, the first position to rewrite")
+            return seq.n_past if self.has_memory else 0
+        if not -INT32_MAX <= pos <= INT32_MAX - n_tokens:
+            raise ArgumentError(
+                f"position {pos} is not allowed, the next batch of sequence {seq.seq_id} "
+                f"starts at {seq.n_past}"
+            )
+        return pos
 
     def _checked_hidden(
         self, hidden: NDArray[np.float32], tokens: Sequence[int] | None

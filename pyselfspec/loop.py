@@ -28,11 +28,12 @@ def generate_steps(
     controller: Controller,
     sampler: Sampler,
     n_predict: int,
-    ends: Callable[[int], bool],
+    ends: Callable[[int], bool] | None = None,
 ) -> Generator[Step, None, None]:
     """Yield steps until n_predict tokens, the end of the text, or a full context.
 
-    ends: told every generated token once, in order; True when it ends the text.
+    ends: told every generated token once, in order; True when it ends the text. Default: the
+    model's end-of-generation tokens.
 
     Sequence 0 starts empty and holds, whenever control is outside and however the loop is left, the
     prompt and the generated tokens but the last, whose K/V the next pass would compute. Masks never
@@ -44,6 +45,7 @@ def generate_steps(
     if n_predict < 1:
         raise ArgumentError(f"n_predict is at least 1, got {n_predict}")
 
+    ends = ends or context.model.is_eog
     history = list(prompt)
     seq = context.sequence(0)
     seq.drop()

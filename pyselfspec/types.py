@@ -93,12 +93,8 @@ class LayerMask:
         return 2 * self.n_layer - len(self.skip_attn) - len(self.skip_ffn)
 
     @property
-    def is_full(self) -> bool:
-        return not self.skip_attn and not self.skip_ffn
-
-    @property
     def first_active(self) -> int:
-        """The first block that is not skipped whole."""
+        """The first block that is not skipped whole: where hidden states enter."""
         skipped = self.skip_attn & self.skip_ffn
         return next(il for il in range(self.n_layer) if il not in skipped)
 

@@ -72,8 +72,9 @@ def test_verbose_talks_on_stderr_only(tiny_path: TinyPath) -> None:
     assert quiet.json["tokens"] == verbose.json["tokens"]
 
 
-@pytest.mark.parametrize("compare", [(), ("--compare",)], ids=["alone", "compare"])
-@pytest.mark.parametrize("draft", ["off", "layer-skip"])
+@pytest.mark.parametrize(
+    ("draft", "compare"), [("off", ()), ("layer-skip", ()), ("layer-skip", ("--compare",))]
+)
 def test_json_fields_fit_together(
     generate: Generate, demo: Model, draft: str, compare: tuple[str, ...]
 ) -> None:
@@ -84,6 +85,14 @@ def test_json_fields_fit_together(
         assert (run_["n_generated"], run_["finish_reason"]) == (24, "length")
     assert report["draft"] == draft
     assert (report["mask"] is None) == (draft == "off")
+
+
+def test_nothing_to_compare(generate: Generate, tiny_path: TinyPath) -> None:
+    """A model without a mask decodes plainly; plain against plain would show noise as a result."""
+    for args in (("--draft", "off"), (tiny_path(),)):
+        outcome = generate("--compare", *args)
+        assert outcome.status == 2
+        assert "nothing to compare" in outcome.stderr
 
 
 def check_fields(report: dict[str, Any], model: Model) -> None:
@@ -366,7 +375,16 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return at
 
 
-@pytest.mark.parametrize("n_decodes", [2, 7, 8, 9, 10, 11, 12])
+@pytest.fixture
+def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that decodes count from the first one that matters."""
+    monkeypatch.setattr(
+        importlib.import_module("pyselfspec.cli.generate"), "_warm_up", lambda *_: 0
+    )
+
+
+@pytest.mark.usefixtures("no_warm_up")
+@pytest.mark.parametrize("n_decodes", [1, 6, 7, 8, 9, 10, 11])
 def test_ctrl_c_with_json(
     generate: Generate, demo: Model, ctrl_c: Callable[[int], None], n_decodes: int
 ) -> None:
@@ -382,12 +400,13 @@ def test_ctrl_c_with_json(
     assert report["text"] == demo.detokenize(report["tokens"])
 
 
+@pytest.mark.usefixtures("no_warm_up")
 def test_ctrl_c_in_the_plain_run_compares_nothing(
     generate: Generate, ctrl_c: Callable[[int], None]
 ) -> None:
     """Half a plain text would look like a different one."""
     n_drafted = generate(*GREEDY, "--json").json
-    ctrl_c(2 + n_drafted["n_drafted"] + n_drafted["n_steps"] + 5)  # 2: warm-up and prompt
+    ctrl_c(1 + n_drafted["n_drafted"] + n_drafted["n_steps"] + 5)  # 1: the prompt
     outcome = generate(*GREEDY, "--json", "--compare")
     assert outcome.status == 130
     report = strict_json(outcome.stdout)

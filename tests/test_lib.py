@@ -109,15 +109,16 @@ def test_import_prints_nothing(run_python: Any) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
-def test_last_error_of_the_log() -> None:
+def test_first_error_of_the_log() -> None:
     for logged, want in (
         ("llama_model_load: error loading model: no such tensor\n", "no such tensor"),
         ("f: g: something broke\n", "something broke"),
     ):
         _lib.clear_log_error()
-        assert "no reason" in _lib.last_log_error()
+        assert "no reason" in _lib.log_error()
         _lib._log(2, b"f: a warning is no error\n", None)
-        assert "no reason" in _lib.last_log_error()
+        assert "no reason" in _lib.log_error()
         _lib._log(4, logged.encode(), None)
-        assert _lib.last_log_error().endswith(want)
+        _lib._log(4, b"f: what follows from it\n", None)
+        assert _lib.log_error().endswith(want)
     _lib.clear_log_error()

@@ -15,6 +15,7 @@ neither with a tolerance:
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -85,7 +86,8 @@ def exact(tiny: Any, new_context: Any) -> Callable[..., Model]:
     def model(arch: str = "llama", seed: int = 0) -> Model:
         model = tiny(arch, qtype="Q8_0", late_scale=0.05, seed=seed)
         if not is_exact(new_context(model)):
-            pytest.skip("Q8_0 logits depend on the batch width on this machine")
+            give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+            give_up("Q8_0 logits depend on the batch width on this machine")
         return model
 
     return model

@@ -560,3 +560,33 @@ def test_recurrent_masks_are_exact_or_refused(
     else:
         with pytest.raises(UnsupportedError, match="mamba, block"):
             context.decode(tokens, mask=mask)
+
+
+# --- the memory plan -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden_at", [None, 1, 3])
+@pytest.mark.parametrize("n_tokens", [1, 4])
+@pytest.mark.parametrize("arch", ["llama", "qwen2moe", "gemma2"])
+def test_a_request_repeated_after_a_shift_of_positions(
+    arch: str, n_tokens: int, hidden_at: int | None, tiny: Any, new_context: Any
+) -> None:
+    """A shift replaces the memory plan of the last graph; the next one needs its own."""
+    mask = LayerMask.skipping(N_LAYER, ffn=[2])
+    results = []
+    for something_between in (False, True):
+        context = new_context(tiny(arch))
+        memory = llama.llama_get_memory(context.handle)
+        context.decode(range(20, 30))
+        context.decode(range(30, 30 + n_tokens), mask=mask, hidden_at=hidden_at)
+        llama.llama_memory_seq_rm(memory, 0, 0, 2)
+        llama.llama_memory_seq_add(memory, 0, 2, -1, -2)
+        if something_between:
+            other = context.sequence(2)
+            context.decode([40], seq=other)
+            other.drop()
+        got = context.decode(range(50, 50 + n_tokens), mask=mask, hidden_at=hidden_at)
+        results.append((got.logits, got.hidden))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    if hidden_at is not None:
+        np.testing.assert_array_equal(results[0][1], results[1][1])

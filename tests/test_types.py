@@ -56,7 +56,6 @@ def test_a_mask_leaves_something_to_run(n_layer):
 )
 def test_constructors_skip_what_they_say(mask, attn, ffn):
     assert (mask.skip_attn, mask.skip_ffn) == (attn, ffn)
-    assert mask.is_full == (not attn and not ffn)
     assert mask.n_active == 2 * mask.n_layer - len(attn) - len(ffn)
 
 

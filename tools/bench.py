@@ -97,22 +97,24 @@ def build_plain_loop(folder: Path) -> Path:
     return program
 
 
-def python_loop(context: Context, n_tokens: int) -> float:
-    """Microseconds per token of plain decoding through the package."""
-    completion = Completion(
-        context, [1], n_predict=N_WARM_UP + n_tokens, draft="off", sampling=GREEDY
-    )
-    pieces = iter(completion)
-    for _ in range(N_WARM_UP):
-        next(pieces)
-    start = time.perf_counter_ns()
-    for _ in range(n_tokens):
-        next(pieces)
-    return (time.perf_counter_ns() - start) / 1000 / n_tokens
+def python_loop(model: Path, n_tokens: int, threads: int) -> float:
+    """Microseconds per token of plain decoding through the package, in this process."""
+    with Model(model) as loaded, loaded.context(n_ctx=1024, n_threads=threads) as context:
+        completion = Completion(
+            context, [1], n_predict=N_WARM_UP + n_tokens, draft="off", sampling=GREEDY
+        )
+        pieces = iter(completion)
+        for _ in range(N_WARM_UP):
+            next(pieces)
+        start = time.perf_counter_ns()
+        for _ in range(n_tokens):
+            next(pieces)
+        return (time.perf_counter_ns() - start) / 1000 / n_tokens
 
 
-def c_loop(program: Path, model: Path, n_tokens: int, threads: int) -> float:
-    command = [str(program), str(model), str(n_tokens), str(threads)]
+def in_own_process(program: list[str], model: Path, n_tokens: int, threads: int) -> float:
+    """What a program prints. Each run loads the model anew, since where its pages land counts."""
+    command = [*program, str(model), str(n_tokens), str(threads)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -139,12 +141,12 @@ def overhead(model: Path, threads: int, out: Path | None, pairs: int, tokens: in
     """Speed of the Python loop relative to the C loop (1 = no overhead)."""
     ours: list[float] = []
     bare: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, Model(model) as loaded:
-        program = build_plain_loop(Path(folder))
-        context = loaded.context(n_ctx=1024, n_threads=threads)
+    with tempfile.TemporaryDirectory() as folder:
+        c_program = [str(build_plain_loop(Path(folder)))]
+        python_program = [sys.executable, __file__, "python-loop"]
         for _ in track(range(pairs), "pairs", disable=not sys.stderr.isatty()):
-            ours.append(python_loop(context, tokens))
-            bare.append(c_loop(program, model, tokens, threads))
+            ours.append(in_own_process(python_program, model, tokens, threads))
+            bare.append(in_own_process(c_program, model, tokens, threads))
     record = {"bench": "overhead", "python_us": ours, "c_us": bare}
     append(record | provenance(model, threads), out)
     ratios = [c / p for p, c in zip(ours, bare, strict=True)]
@@ -153,6 +155,14 @@ def overhead(model: Path, threads: int, out: Path | None, pairs: int, tokens: in
         f"C {statistics.median(bare) / 1000:.2f} ms, median ratio {statistics.median(ratios):.3f} "
         f"of {pairs} pairs ({min(ratios):.3f} to {max(ratios):.3f})"
     )
+
+
+@main.command("python-loop", hidden=True)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("n_tokens", type=int)
+@click.argument("threads", type=int)
+def print_python_loop(model: Path, n_tokens: int, threads: int) -> None:
+    click.echo(python_loop(model, n_tokens, threads))
 
 
 #

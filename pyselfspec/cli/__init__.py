@@ -14,7 +14,7 @@ import click
 from .. import BUILD_ID, __version__
 from ..errors import SelfSpecError
 
-INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+EXIT_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def one_line_errors() -> Iterator[None]:
         where = error.filename or "cannot read or write"
         raise click.ClickException(f"{where}: {error.strerror or error}") from error
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
 
 
 class CommandFolder(click.Group):

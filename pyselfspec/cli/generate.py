@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -29,6 +29,8 @@ from ._options import (
     sampling_from,
     sampling_options,
 )
+
+N_WARM_UP = 16  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,14 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
             sampling=sampling,
             stop=options["stop"],
         )
-        if compare:
-            _warm_up(context)
         completion = request.completion(context, request.draft)
+        if compare:
+            if completion.draft == "off":
+                raise click.UsageError(
+                    "nothing to compare with plain decoding: "
+                    "give --mask, --skip-attn, --skip-ffn or --draft layer-skip"
+                )
+            _warm_up(request, context)
         finished = _run(completion, show=not as_json, as_text=request.is_text)
         plain = None
         if compare and finished:
@@ -181,7 +188,9 @@ def _run(completion: Completion, *, show: bool, as_text: bool) -> bool:
     return completion.finish_reason != INTERRUPTED
 
 
-def _warm_up(context: Context) -> None:
-    """Touch weights and buffers, so that whichever run comes first does not pay for it."""
-    context.decode([0] * 2, outputs="none")
-    context.sequence().drop()
+def _warm_up(request: Request, context: Context) -> None:
+    """A few tokens each way, so that whichever run comes first does not pay for starting up."""
+    short = replace(request, n_predict=min(request.n_predict, N_WARM_UP))
+    for draft in (request.draft, "off"):
+        for _piece in short.completion(context, draft):
+            pass

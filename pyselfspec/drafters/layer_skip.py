@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from ..context import Context
+from ..errors import ArgumentError
 from ..types import Draft, DraftLimit, LayerMask, Verdict
 
 DRAFT_SEQ_ID = 1
@@ -24,6 +25,8 @@ class Drafter:
     """
 
     def __init__(self, context: Context, mask: LayerMask) -> None:
+        if context.n_seq_max <= DRAFT_SEQ_ID:
+            raise ArgumentError("drafting needs a context with n_seq_max of at least 2")
         self._context = context
         self._mask = mask.require(context.model.n_layer)
 

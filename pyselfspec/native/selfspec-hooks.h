@@ -34,6 +34,8 @@ struct selfspec_batch {
     mutable std::vector<uint8_t> seen_end;
     mutable std::string          error;
 
+    bool is_plain() const { return mask.empty() && hidden_at == -1 && !in_place; }
+
     bool skips(int il, int part) const { return il >= 0 && il < (int) mask.size() && (mask[il] & part); }
 };
 

@@ -1,8 +1,9 @@
 // The C interface of pyselfspec, exported from the patched libllama: decode a batch with a layer mask.
 //
 // Flat on purpose: no struct crosses the border, so nothing has to be mirrored in another language.
-// No function throws or aborts on bad arguments; a negative or positive status comes with a sentence in
-// selfspec_error(). A session belongs to one llama_context and, like it, to one thread at a time.
+// With a session from selfspec_init(), no function throws, and none aborts on bad arguments: a status other than
+// SELFSPEC_OK comes with a sentence in selfspec_error(). A session belongs to one llama_context and, like it, to one
+// thread at a time.
 
 #pragma once
 
@@ -88,7 +89,7 @@ SELFSPEC_API int32_t selfspec_decode(
                            bool   in_place);
 
 // The most likely token of logits row i (as llama_get_logits_ith counts) and, when p is not NULL, its probability
-// under softmax. Of equal logits the lowest id wins. Negative: SELFSPEC_BAD_ARGUMENT, there is no such row.
+// under softmax. Of equal logits the lowest id wins. Negative: a selfspec_status, there is no such row or no number in it.
 SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
 
 #ifdef __cplusplus
