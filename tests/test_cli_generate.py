@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import signal
 import subprocess
@@ -89,8 +90,11 @@ def test_json_fields_fit_together(
 
 def test_nothing_to_compare(generate: Generate, tiny_path: TinyPath) -> None:
     """A model without a mask decodes plainly; plain against plain would show noise as a result."""
-    for args in (("--draft", "off"), (tiny_path(),)):
-        outcome = generate("--compare", *args)
+    outcomes = [
+        generate("--compare", "--draft", "off"),
+        run("generate", tiny_path(), "-p", PROMPT, "--compare", *ONE_THREAD),
+    ]
+    for outcome in outcomes:
         assert outcome.status == 2
         assert "nothing to compare" in outcome.stderr
 
