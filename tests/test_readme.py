@@ -53,3 +53,19 @@ def test_options_that_the_readme_names_exist():
     known = {o for command in commands if command for p in command.params for o in p.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert named <= known
+
+
+def test_tables_are_made_from_the_results():
+    program = [sys.executable, str(ROOT / "tools" / "bench.py"), "table"]
+    table = subprocess.run(program, capture_output=True, text=True, check=True).stdout.strip()
+    shown = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert f"<!-- table:begin -->\n\n{table}\n\n<!-- table:end -->" in shown
+
+
+def test_the_first_table_shows_what_was_measured():
+    """Rounded figures of the Q8_0 model."""
+    shown = re.findall(r"^\| [^|]+ \| (0\.\d\d) \| (0\.\d\d) \|$", README, re.MULTILINE)
+    rows = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").splitlines()
+    cells = [row.split("|") for row in rows if row.startswith("| r850q8.gguf | ")]
+    measured = [(f"{float(c[3]):.2f}", f"{float(c[4]):.2f}") for c in cells if len(c) == 6]
+    assert shown == measured[: len(shown)] and len(shown) == 4

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import shutil
 import statistics
 import subprocess
@@ -42,10 +41,11 @@ N_WARM_UP = 8  # tokens, as in plain_loop.c
 Record = dict[str, Any]
 
 
-def provenance(model: Path, threads: int) -> Record:
+def provenance(bench: str, model: Path, threads: int) -> Record:
     with model.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
+        "bench": bench,
         "format": FORMAT,
         "version": __version__,
         "build": BUILD_ID,
@@ -53,7 +53,7 @@ def provenance(model: Path, threads: int) -> Record:
         "model_sha256": digest,
         "machine": machine(),
         "threads": threads,
-        "command": shlex.join(["tools/bench.py", *sys.argv[1:]]),
+        "command": f"python tools/bench.py {bench} {model.name} --threads {threads}",
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -66,6 +66,10 @@ def machine() -> str:
         named = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
         name = named[1] if named else name
     return f"{name}, {usable_cores()} cores"
+
+
+def rounded(us: list[float]) -> list[int]:
+    return [round(value) for value in us]
 
 
 def append(record: Record, out: Path | None) -> None:
@@ -147,8 +151,8 @@ def overhead(model: Path, threads: int, out: Path | None, pairs: int, tokens: in
         for _ in track(range(pairs), "pairs", disable=not sys.stderr.isatty()):
             ours.append(in_own_process(python_program, model, tokens, threads))
             bare.append(in_own_process(c_program, model, tokens, threads))
-    record = {"bench": "overhead", "python_us": ours, "c_us": bare}
-    append(record | provenance(model, threads), out)
+    record = {"python_us": rounded(ours), "c_us": rounded(bare)}
+    append(provenance("overhead", model, threads) | record, out)
     ratios = [c / p for p, c in zip(ours, bare, strict=True)]
     click.echo(
         f"{model.name}: Python {statistics.median(ours) / 1000:.2f} ms per token, "
@@ -215,8 +219,11 @@ def masks(model: Path, threads: int, out: Path | None, rounds: int, tokens: int)
             name: loaded.file.weight_bytes(mask.skip_attn, mask.skip_ffn)
             for name, mask in named.items()
         }
-    record = {"bench": "masks", "mask_us": times, "mask_bytes": bytes_read}
-    append(record | provenance(model, threads), out)
+    record = {
+        "mask_us": {name: rounded(us) for name, us in times.items()},
+        "mask_bytes": bytes_read,
+    }
+    append(provenance("masks", model, threads) | record, out)
     for line in mask_rows(record):
         click.echo(line)
 
