@@ -119,6 +119,8 @@ _error = _bind("selfspec_error", ctypes.c_char_p, _ptr)
 _mask_support = _bind("selfspec_mask_support", _i32, _ptr, _u8_p, _i32)
 # int32_t selfspec_memory(const struct selfspec_session * session);
 session_memory = _bind("selfspec_memory", _i32, _ptr)
+# size_t selfspec_graph_bytes(const struct selfspec_session * session);
+graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
 # int32_t selfspec_decode(session, seq_id, pos, n_tokens, tokens, hidden, mask, n_layer, hidden_at,
 # hidden_out, outputs, in_place);
 _decode = _bind(

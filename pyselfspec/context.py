@@ -211,6 +211,11 @@ class Context:
             frozenset(il for il, b in enumerate(bits) if b & SKIP_FFN),
         )
 
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of the graphs kept prepared for narrow batches, over all devices."""
+        return int(_lib.graph_bytes(self.session))
+
     def sequence(self, seq_id: int = 0) -> KVSequence:
         return KVSequence(self, seq_id)
 

@@ -590,3 +590,62 @@ def test_a_request_repeated_after_a_shift_of_positions(
     np.testing.assert_array_equal(results[0][0], results[1][0])
     if hidden_at is not None:
         np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+# --- prepared graphs -------------------------------------------------------------------------
+
+N_SLOTS = 12  # selfspec-slots.h
+
+
+def many_masks(n: int) -> list[LayerMask]:
+    """Different masks, more than graphs are kept for."""
+    pairs = itertools.product(range(1 << N_LAYER), range(1 << N_LAYER))
+    masks = (
+        LayerMask.skipping(
+            N_LAYER,
+            attn=[il for il in ALL if a >> il & 1],
+            ffn=[il for il in ALL if f >> il & 1],
+        )
+        for a, f in pairs
+        if (a, f) != (15, 15)
+    )
+    return list(itertools.islice(masks, 0, 8 * n, 8))
+
+
+def test_graphs_that_make_room_for_each_other(tiny: Any, new_context: Any) -> None:
+    """More masks and widths than slots, twice around: what comes back is what was asked for."""
+    context, model = new_context(tiny()), tiny()
+    context.decode(range(20, 30))
+    for _ in range(2):
+        for i, mask in enumerate(many_masks(N_SLOTS + 5)):
+            tokens = range(40, 41 + i % 3)
+            got = context.decode(tokens, mask=mask, pos=10).logits
+            context.sequence().rollback(10)
+            fresh = new_context(model)
+            fresh.decode(range(20, 30))
+            np.testing.assert_array_equal(got, fresh.decode(tokens, mask=mask).logits)
+
+
+def test_memory_of_prepared_graphs_is_bounded(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    assert context.graph_bytes == 0
+    sizes = []
+    for mask in many_masks(3 * N_SLOTS):
+        context.decode([5], mask=mask)
+        sizes.append(context.graph_bytes)
+    assert 0 < sizes[0] < sizes[N_SLOTS - 1]
+    assert max(sizes[N_SLOTS:]) <= 1.2 * sizes[N_SLOTS - 1]
+    context.decode(range(20, 40))  # a prompt uses the context's own memory
+    assert context.graph_bytes == sizes[-1]
+
+
+def test_a_context_made_ready_anew_behind_the_slots(tiny: Any, new_context: Any) -> None:
+    """A change of the context replaces its own scheduler; the slots go on with theirs."""
+    context, fresh = new_context(tiny()), new_context(tiny())
+    for each in (context, fresh):
+        each.decode([5, 6])
+        each.decode([7], mask=LayerMask.skipping(N_LAYER, ffn=[1]))
+    llama.llama_set_causal_attn(context.handle, False)
+    llama.llama_set_causal_attn(context.handle, True)
+    for token in (8, 9):
+        np.testing.assert_array_equal(context.decode([token]).logits, fresh.decode([token]).logits)

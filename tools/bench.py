@@ -240,6 +240,56 @@ def mask_rows(record: Record) -> list[str]:
 
 
 #
+# switch
+#
+
+
+def draft_step(context: Context, mask: LayerMask, pos: int) -> float:
+    """Microseconds of one masked pass in sequence 1, with its arg-max."""
+    start = time.perf_counter_ns()
+    context.decode([1], seq=context.sequence(1), pos=pos, mask=mask, outputs="last")
+    context.argmax(0)
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def first_step(context: Context, mask: LayerMask, n_steps: int, check: bool) -> float:
+    """Time of the first step of a draft, the one that pays for a switch; then, if so, a check."""
+    target = context.sequence(0)
+    n_past = target.n_past
+    draft = target.fork(1)
+    times = [draft_step(context, mask, n_past + i) for i in range(n_steps)]
+    draft.drop()
+    if check:
+        context.decode([1] * (n_steps + 1), seq=target, pos=n_past)
+        target.rollback(n_past)
+    return times[0]
+
+
+@main.command()
+@options
+@click.option("--rounds", type=click.IntRange(min=5), default=15, show_default=True)
+@click.option("--draft-max", type=click.IntRange(min=1), default=4, show_default=True)
+def switch(model: Path, threads: int, out: Path | None, rounds: int, draft_max: int) -> None:
+    """A draft step that follows a full pass against one that follows another draft."""
+    in_turn: list[float] = []
+    alone: list[float] = []
+    with Model(model) as loaded, loaded.context(n_ctx=1024, n_threads=threads) as context:
+        context.prefill([1] * 32)
+        mask = LayerMask.early_exit(loaded.n_layer, max(1, loaded.n_layer // 4))
+        for _ in track(range(rounds), "rounds", disable=not sys.stderr.isatty()):
+            for times, check in ((in_turn, True), (alone, False)):
+                first_step(context, mask, draft_max, check)  # after the other kind
+                times += [first_step(context, mask, draft_max, check) for _ in range(3)]
+    record = {"draft_max": draft_max, "in_turn_us": rounded(in_turn), "alone_us": rounded(alone)}
+    append(provenance("switch", model, threads) | record, out)
+    turn_us, alone_us = statistics.median(in_turn), statistics.median(alone)
+    click.echo(
+        f"{model.name}: draft step {turn_us / 1000:.3f} ms in turn with checks, "
+        f"{alone_us / 1000:.3f} ms among drafts, ratio {turn_us / alone_us:.3f}"
+    )
+
+
+#
 # table
 #
 

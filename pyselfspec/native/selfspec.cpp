@@ -1,4 +1,5 @@
 #include "selfspec-hooks.h"
+#include "selfspec-slots.h"
 
 #include "llama-arch.h"
 #include "llama-batch.h"
@@ -67,7 +68,7 @@ private:
 
 struct selfspec_session {
     explicit selfspec_session(llama_context * ctx) :
-        ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), batch(ctx) {}
+        ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), slots(*ctx), batch(ctx) {}
 
     // Runs f and keeps what it has to say, so that no exception leaves the library.
     int32_t guarded(const std::function<int32_t()> & f) {
@@ -92,6 +93,7 @@ struct selfspec_session {
     const llama_model & model;
     const int32_t       n_layer;
     std::string         error;
+    selfspec_slots      slots;
 
 private:
     using plan = std::tuple<std::vector<uint8_t>, int32_t, int32_t, bool>; // mask, enter_at, hidden_at, has_tokens
@@ -293,6 +295,9 @@ int selfspec_session::decode_with(const selfspec_batch_ptr & want) {
     // what asks for nothing takes upstream's way
     batch.selfspec = want->is_plain() ? nullptr : want;
 
+    const auto n_outputs = std::count_if(batch.tokens.begin(), batch.tokens.end(), [](const auto & t) { return t.output; });
+    const auto in_slot   = slots.use(batch.selfspec, (int32_t) batch.tokens.size(), (int32_t) n_outputs);
+
     return ctx->decode(batch);
 }
 
@@ -422,6 +427,10 @@ int32_t selfspec_mask_support(selfspec_session * session, uint8_t * out, int32_t
 
 int32_t selfspec_memory(const selfspec_session * session) {
     return session->memory_bits();
+}
+
+size_t selfspec_graph_bytes(const selfspec_session * session) {
+    return session->slots.n_bytes();
 }
 
 int32_t selfspec_decode(

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(_WIN32)
@@ -65,6 +66,9 @@ SELFSPEC_API int32_t selfspec_mask_support(struct selfspec_session * session, ui
 
 // selfspec_memory_bits of the context's memory.
 SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
+
+// Memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.
+SELFSPEC_API size_t selfspec_graph_bytes(const struct selfspec_session * session);
 
 // Decode n_tokens tokens of one sequence at positions pos, pos + 1, ...
 //   tokens     [n_tokens] ids. May be NULL when hidden is given and the architecture reads ids only at its input.

@@ -1,0 +1,51 @@
+// Prepared graphs, kept alive. llama.cpp keeps one graph per context, so that a draft which alternates with a check
+// builds and allocates both anew each time. A slot is a scheduler of its own with the graphs that are allocated in it;
+// for the time of one decode it takes the place of the context's.
+
+#pragma once
+
+#include "selfspec-hooks.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+
+struct llama_context;
+
+class selfspec_slots {
+public:
+    // Wider batches are prompts: they go through the context's own graph, whose memory is reserved for them.
+    static constexpr int32_t MAX_WIDTH = 16;
+    static constexpr size_t  MAX_SLOTS = 12;
+
+    explicit selfspec_slots(llama_context & ctx);
+    ~selfspec_slots();
+
+    struct slot;
+
+    // While it lives, the context decodes in a slot.
+    class lease {
+    public:
+        lease(llama_context & ctx, slot * in_use);
+        ~lease();
+
+        lease(const lease &) = delete;
+        lease & operator=(const lease &) = delete;
+
+    private:
+        llama_context & ctx;
+        slot          * in_use; // NULL: the context's own graph
+    };
+
+    // The slot for batches that ask for the same and have the same shape. The least recently used one makes room.
+    lease use(const selfspec_batch_ptr & want, int32_t n_tokens, int32_t n_outputs);
+
+    // Memory of the slots' compute buffers on all devices.
+    size_t n_bytes() const;
+
+private:
+    llama_context & ctx;
+
+    std::list<std::unique_ptr<slot>> slots; // most recently used first
+};
