@@ -19,11 +19,14 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always draft the same number of tokens, but stop after one of lower probability than
-    p_min."""
+    """Always draft the same number of tokens, but stop after one of lower probability than p_min.
+
+    The default p_min gives up where a guess is no longer better than even: it hardly shortens good
+    drafts and keeps bad ones from growing.
+    """
 
     n_max: int = 4
-    p_min: float = 0.0
+    p_min: float = 0.5
 
     def __post_init__(self) -> None:
         if self.n_max < 1:

@@ -20,7 +20,7 @@ def test_fixed_does_not_change_its_mind(n_accepted):
         controller.observe(
             Step(Draft((1, 2, 3), (0.1, 0.1, 0.1)), Verdict(n_accepted, 9, False), verify_us=1)
         )
-    assert controller.limit() == DraftLimit(3)
+    assert controller.limit() == DraftLimit(3, controller.p_min)
 
 
 def test_fixed_drafts_by_default():

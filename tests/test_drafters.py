@@ -28,7 +28,7 @@ def generate(drafter, context, n_max, n_predict=20):
             context,
             HISTORY,
             drafter=drafter,
-            controller=Fixed(n_max),
+            controller=Fixed(n_max, p_min=0),
             sampler=FakeSampler(),
             n_predict=n_predict,
             ends=context.model.is_eog,

@@ -94,7 +94,8 @@ def exact(tiny: Any, new_context: Any) -> Callable[..., Model]:
 
 
 def complete(context: Context, prompt: Sequence[int], **options: Any) -> Completion:
-    options = {"n_predict": N_PREDICT, "sampling": GREEDY, "draft": "layer-skip"} | options
+    defaults = {"n_predict": N_PREDICT, "sampling": GREEDY, "draft": "layer-skip"}
+    options = defaults | {"controller": Fixed(p_min=0)} | options
     completion = Completion(context, prompt, **options)
     for _piece in completion:
         pass
@@ -141,7 +142,7 @@ def test_same_tokens_for_every_draft_length(
         token_ids(9),
         sampling=SAMPLINGS[sampling],
         mask=MASKS[mask],
-        controller=Fixed(n_draft),
+        controller=Fixed(n_draft, p_min=0),
     )
     assert got.tokens == want
     assert len(got.stats.n_drafted_at) == n_draft
@@ -184,7 +185,7 @@ def test_drafts_of_known_quality(
             tokens = (*right[:n_right], *wrong[n_right:])
             return Draft(tokens, (1.0,) * len(tokens))
 
-    steps = run_steps(context, prompt, Known([]), Fixed(n_draft), SAMPLINGS["seeded"])
+    steps = run_steps(context, prompt, Known([]), Fixed(n_draft, p_min=0), SAMPLINGS["seeded"])
     assert [token for step in steps for token in step.tokens] == want[:N_PREDICT]
     assert {step.n_accepted for step in steps[:-1]} == {min(n_right, n_draft)}
     assert context.sequence().n_past == len(prompt) + N_PREDICT - 1
@@ -192,7 +193,7 @@ def test_drafts_of_known_quality(
 
 def test_empty_mask_saves_steps(exact: Any, new_context: Any, token_ids: Any) -> None:
     context = new_context(exact())
-    got = complete(context, token_ids(9), mask=EMPTY, controller=Fixed(7), n_predict=32)
+    got = complete(context, token_ids(9), mask=EMPTY, controller=Fixed(7, p_min=0), n_predict=32)
     assert (got.stats.n_steps, got.stats.n_accepted) == (4, 28)
 
 
@@ -268,7 +269,7 @@ def test_drafting_cannot_reach_the_text(
     drafted, replayed = new_context(model), new_context(model)
     drafter = drafters.load("layer-skip")(drafted, GOOD)
     params = SAMPLINGS[sampling]
-    steps = run_steps(drafted, token_ids(9), drafter, Fixed(5), params)
+    steps = run_steps(drafted, token_ids(9), drafter, Fixed(5, p_min=0), params)
     again = run_steps(replayed, token_ids(9), Replay(steps), AsDrafted(), params)
     assert [step.tokens for step in again] == [step.tokens for step in steps]
     if sampling == "greedy":  # some drafts fail, some do not
@@ -291,7 +292,7 @@ def test_fewer_tokens_than_a_draft(
     context = new_context(exact())
     want = plain(context, token_ids(9))[:n_predict]
     got = complete(
-        context, token_ids(9), mask=MASKS[mask], controller=Fixed(8), n_predict=n_predict
+        context, token_ids(9), mask=MASKS[mask], controller=Fixed(8, p_min=0), n_predict=n_predict
     )
     assert got.tokens == want
     assert got.finish_reason == "length"
@@ -307,7 +308,7 @@ def test_full_context(
     prompt = token_ids(n_prompt)
     want = plain(context, prompt, n_predict=1000)
     assert len(want) == context.n_ctx - n_prompt + 1
-    got = complete(context, prompt, mask=MASKS[mask], controller=Fixed(8), n_predict=1000)
+    got = complete(context, prompt, mask=MASKS[mask], controller=Fixed(8, p_min=0), n_predict=1000)
     assert got.tokens == want
     assert got.finish_reason == "length"
 
@@ -324,7 +325,7 @@ def test_prompt_that_does_not_fit(exact: Any, new_context: Any, token_ids: Any) 
 def test_batches_of_one_do_not_draft(exact: Any, new_context: Any, token_ids: Any) -> None:
     model = exact()
     context = new_context(model, n_batch=4)
-    got = complete(context, token_ids(9), mask=GOOD, controller=Fixed(8))
+    got = complete(context, token_ids(9), mask=GOOD, controller=Fixed(8, p_min=0))
     assert got.tokens == plain(new_context(model), token_ids(9))
     assert len(got.stats.n_drafted_at) == 3  # a batch has room for the last token and three
 
@@ -341,7 +342,11 @@ def test_stop_strings(mask: str, exact: Any, new_context: Any) -> None:
         stop = text[start : start + 3]
         want = complete(context, model.tokenize("the"), draft="off", stop=[stop])
         got = complete(
-            context, model.tokenize("the"), mask=MASKS[mask], stop=[stop], controller=Fixed(8)
+            context,
+            model.tokenize("the"),
+            mask=MASKS[mask],
+            stop=[stop],
+            controller=Fixed(8, p_min=0),
         )
         assert got.finish_reason == want.finish_reason == "stop"
         assert (got.text, got.tokens) == (want.text, want.tokens)
@@ -356,7 +361,7 @@ def test_end_of_text_inside_a_draft(exact: Any, new_context: Any) -> None:
     want = complete(context, prompt, draft="off", sampling=sampling)
     assert want.finish_reason == "eog" and want.text.replace(" ", "") == "theend"
     for mask in MASKS.values():
-        got = complete(context, prompt, mask=mask, sampling=sampling, controller=Fixed(8))
+        got = complete(context, prompt, mask=mask, sampling=sampling, controller=Fixed(8, p_min=0))
         assert (got.tokens, got.text, got.finish_reason) == (want.tokens, want.text, "eog")
 
 

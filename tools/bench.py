@@ -314,21 +314,42 @@ def mask_table_rows(record: Record) -> list[str]:
     ]
 
 
+def switch_row(record: Record) -> str:
+    in_turn, alone = (statistics.median(record[key]) for key in ("in_turn_us", "alone_us"))
+    return (
+        f"| {record['model']} | {in_turn / 1000:.3f} | {alone / 1000:.3f} | {in_turn / alone:.3f} |"
+    )
+
+
+TABLES: dict[str, tuple[str, str, Callable[[Record], list[str]]]] = {
+    "overhead": (
+        "| model | machine | threads | ms per token | speed over the C loop | spread |",
+        "|---|---|---:|---:|---:|---|",
+        lambda record: [overhead_row(record)],
+    ),
+    "masks": (
+        "| model | mask | cost over a full pass | share of weight bytes |",
+        "|---|---|---:|---:|",
+        mask_table_rows,
+    ),
+    "switch": (
+        "| model | draft step after a check, ms | after a draft, ms | ratio |",
+        "|---|---:|---:|---:|",
+        lambda record: [switch_row(record)],
+    ),
+}
+
+
 @main.command()
 @click.argument("results", type=click.Path(exists=True, path_type=Path), default=RESULTS)
 def table(results: Path) -> None:
     """The tables of benchmarks/README.md, in Markdown."""
     records = [json.loads(line) for line in results.read_text().splitlines()]
-    click.echo("| model | machine | threads | ms per token | speed over the C loop | spread |")
-    click.echo("|---|---|---:|---:|---:|---|")
-    for record in records:
-        if record["bench"] == "overhead":
-            click.echo(overhead_row(record))
-    click.echo("\n| model | mask | cost over a full pass | share of weight bytes |")
-    click.echo("|---|---|---:|---:|")
-    for record in records:
-        if record["bench"] == "masks":
-            click.echo("\n".join(mask_table_rows(record)))
+    tables = []
+    for bench, (head, rule, rows_of) in TABLES.items():
+        rows = [row for record in records if record["bench"] == bench for row in rows_of(record)]
+        tables.append("\n".join([head, rule, *rows]))
+    click.echo("\n\n".join(tables))
 
 
 if __name__ == "__main__":
