@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _lib
 from ._lib import llama
+from .closing import Closing
 from .errors import ArgumentError, ContextFullError, DecodeError
 from .kv import KVSequence
 from .types import SKIP_ATTN, SKIP_FFN, LayerMask
@@ -97,7 +97,7 @@ class Decoded:
         return np.stack([_lib.logits_row(context.handle, i, context.model.n_vocab) for i in rows])
 
 
-class Context:
+class Context(Closing):
     """Use in a ``with`` block. Closing twice is fine; close it before its model (the model sees to
     it).
 
@@ -167,17 +167,6 @@ class Context:
     def close(self) -> None:
         self.model.contexts.discard(self)
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def handle(self) -> int:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from . import _lib, gguf_file
 from ._lib import llama
+from .closing import Closing
 from .errors import ArgumentError, MaskError, ModelFileError
 from .types import LayerMask
 
@@ -24,7 +24,7 @@ MASK_KEY = (
 )
 
 
-class Model:
+class Model(Closing):
     """A model for use in a ``with`` block; closing it closes its contexts first. Closing twice is
     fine.
 
@@ -73,17 +73,6 @@ class Model:
         for context in tuple(self.contexts):
             context.close()
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def handle(self) -> int:

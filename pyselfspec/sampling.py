@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _lib
 from ._lib import llama
+from .closing import Closing
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SamplingParams:
 GREEDY = SamplingParams(temperature=0.0)
 
 
-class Sampler:
+class Sampler(Closing):
     """A llama.cpp sampler chain with its own random stream. Use in a ``with`` block; closing twice
     is fine.
 
@@ -126,17 +126,6 @@ class Sampler:
         if self._chain is not None:
             llama.llama_sampler_free(self._chain)
         self._chain = self._penalties = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def handle(self) -> int:
