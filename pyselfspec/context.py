@@ -223,18 +223,16 @@ class Context(Closing):
         """One pass over a batch of one sequence (default: sequence 0).
 
         tokens: ids, at most n_batch.
-        pos: position of the first token; default: the next one. With in_place: which cells to
-        rewrite.
+        pos: position of the first token; default: the next one. in_place needs it.
         mask: which parts to skip; None runs everything. K/V of skipped attention is not written.
-        hidden: float32 [n_tokens, n_embd], states entering ``mask.first_active``, instead of or
-        (for
-            architectures that read ids in later blocks) along with tokens.
-        hidden_at: also return the states entering this block, 1..n_layer (n_layer: leaving the
-        last).
+        hidden: float32 [n_tokens, n_embd], states entering ``mask.first_active``, instead of tokens,
+            or along with them for architectures that read ids in later blocks.
+        hidden_at: also return the states entering this block, 1..n_layer (n_layer: those leaving
+            the last).
         outputs: which tokens get logits.
         in_place: rewrite the K/V that the sequence holds at these positions instead of taking fresh
-        cells. Sequences that share these cells see the new K/V too, and if the computation fails
-        the positions from pos on are lost.
+            cells. Sequences that share the cells see the new K/V too. If the computation fails, the
+            positions from pos on are lost.
 
         Raises MaskError, ArgumentError, UnsupportedError, ContextFullError or DecodeError; the
         first three before anything has changed.
