@@ -20,8 +20,7 @@ INTERRUPTED = "interrupted"  # finish reason of a text that the user cut off
 
 
 def default_draft(model: Model, mask: LayerMask | None) -> str:
-    """Draft when it is known with what: a mask that was given, or one that the model file
-    brings."""
+    """Draft where a mask was given or is in the model file, else decode plainly."""
     return "off" if mask is None and model.draft_mask is None else "layer-skip"
 
 
@@ -31,13 +30,11 @@ def default_mask(model: Model) -> LayerMask:
 
 
 class Completion:
-    """A text in the making. Iterate over it for pieces of text; then look at tokens, stats,
-    finish_reason.
+    """A text in the making. Iterate for pieces of it; then look at tokens, stats, finish_reason.
 
-    prompt: text, or token ids; with ids only, models without a tokenizer work too, and pieces are
-    empty for them.
-    draft: name of a drafter, see ``drafters.names()``; mask: what the draft skips; both have
-    defaults, see above.
+    prompt: text, or token ids, which also work for models without a tokenizer (pieces are empty).
+    draft: name of a drafter, see ``drafters.names()``; default: see default_draft.
+    mask: what the draft skips; default: see default_mask.
     controller: how long to draft.
     stop: strings that end the text.
 
