@@ -225,8 +225,8 @@ class Context(Closing):
         tokens: ids, at most n_batch.
         pos: position of the first token; default: the next one. in_place needs it.
         mask: which parts to skip; None runs everything. K/V of skipped attention is not written.
-        hidden: float32 [n_tokens, n_embd], states entering ``mask.first_active``, instead of tokens,
-            or along with them for architectures that read ids in later blocks.
+        hidden: float32 [n_tokens, n_embd], states entering ``mask.first_active``, instead of
+            tokens, or along with them for architectures that read ids in later blocks.
         hidden_at: also return the states entering this block, 1..n_layer (n_layer: those leaving
             the last).
         outputs: which tokens get logits.
