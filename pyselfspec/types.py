@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from .errors import ArgumentError, MaskError
@@ -116,10 +117,7 @@ class LayerMask:
 
     def to_bytes(self) -> bytes:
         """One byte per block: 1 skips attention, 2 skips feed-forward, 3 both."""
-        return bytes(
-            SKIP_ATTN * (il in self.skip_attn) + SKIP_FFN * (il in self.skip_ffn)
-            for il in range(self.n_layer)
-        )
+        return _mask_bytes(self)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -158,6 +156,15 @@ class LayerMask:
                 f"got {type(data).__name__}"
             )
         return cls.from_dict(data)
+
+
+@lru_cache(maxsize=256)
+def _mask_bytes(mask: LayerMask) -> bytes:
+    """Every drafted token asks for these bytes, and drafts use few masks."""
+    return bytes(
+        SKIP_ATTN * (il in mask.skip_attn) + SKIP_FFN * (il in mask.skip_ffn)
+        for il in range(mask.n_layer)
+    )
 
 
 def _is_int(value: object) -> bool:

@@ -3,6 +3,7 @@
     python tools/random_gguf.py model.gguf --params 0.85B --type Q8_0
     python tools/bench.py overhead model.gguf    # our plain decoding against the barest C loop
     python tools/bench.py masks model.gguf       # cost of masked passes against their weight bytes
+    python tools/bench.py switch model.gguf      # a draft step after a check, and after a draft
     python tools/bench.py table                  # what benchmarks/README.md shows
 
 With --out FILE each measurement is appended as one JSON object: counts and times with what is
@@ -22,14 +23,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.progress import track
 
-from pyselfspec import BUILD_ID, GREEDY, Completion, Context, LayerMask, Model, __version__
+from pyselfspec import (
+    BUILD_ID,
+    GREEDY,
+    Completion,
+    Context,
+    KVSequence,
+    LayerMask,
+    Model,
+    __version__,
+)
 from pyselfspec._lib import LIB_DIR
 from pyselfspec.context import usable_cores
 
@@ -153,12 +163,17 @@ def overhead(model: Path, threads: int, out: Path | None, pairs: int, tokens: in
             bare.append(in_own_process(c_program, model, tokens, threads))
     record = {"python_us": rounded(ours), "c_us": rounded(bare)}
     append(provenance("overhead", model, threads) | record, out)
-    ratios = [c / p for p, c in zip(ours, bare, strict=True)]
+    ratios = overhead_ratios(record)
     click.echo(
         f"{model.name}: Python {statistics.median(ours) / 1000:.2f} ms per token, "
         f"C {statistics.median(bare) / 1000:.2f} ms, median ratio {statistics.median(ratios):.3f} "
         f"of {pairs} pairs ({min(ratios):.3f} to {max(ratios):.3f})"
     )
+
+
+def overhead_ratios(record: Record) -> list[float]:
+    """Speed of the Python loop over that of the C loop, pair by pair."""
+    return [c / p for p, c in zip(record["python_us"], record["c_us"], strict=True)]
 
 
 @main.command("python-loop", hidden=True)
@@ -187,16 +202,19 @@ def masks_to_time(n_layer: int) -> dict[str, LayerMask]:
     }
 
 
+def time_pass(context: Context, seq: KVSequence, mask: LayerMask, pos: int) -> float:
+    """Microseconds of a one-token pass with its arg-max."""
+    start = time.perf_counter_ns()
+    context.decode([1], seq=seq, pos=pos, mask=mask, outputs="last")
+    context.argmax(0)
+    return (time.perf_counter_ns() - start) / 1000
+
+
 def time_mask(context: Context, mask: LayerMask, n_tokens: int) -> float:
     """Median microseconds of a one-token pass; the first, which builds the graph, is left out."""
     seq = context.sequence()
     n_past = seq.n_past
-    times = []
-    for i in range(n_tokens + 1):
-        start = time.perf_counter_ns()
-        context.decode([1], pos=n_past + i, mask=mask, outputs="last")
-        context.argmax(0)
-        times.append((time.perf_counter_ns() - start) / 1000)
+    times = [time_pass(context, seq, mask, n_past + i) for i in range(n_tokens + 1)]
     seq.rollback(n_past)
     return statistics.median(times[1:])
 
@@ -228,15 +246,19 @@ def masks(model: Path, threads: int, out: Path | None, rounds: int, tokens: int)
         click.echo(line)
 
 
+def mask_shares(record: Record) -> Iterator[tuple[str, float, float]]:
+    """Each mask with its cost and its weight bytes, both over those of a full pass."""
+    full_us = statistics.median(record["mask_us"]["full"])
+    full_bytes = record["mask_bytes"]["full"]
+    for name, us in record["mask_us"].items():
+        yield name, statistics.median(us) / full_us, record["mask_bytes"][name] / full_bytes
+
+
 def mask_rows(record: Record) -> list[str]:
-    times, bytes_read = record["mask_us"], record["mask_bytes"]
-    full = statistics.median(times["full"])
-    rows = ["mask                      measured  by bytes  ratio"]
-    for name, us in times.items():
-        measured = statistics.median(us) / full
-        predicted = bytes_read[name] / bytes_read["full"]
-        rows.append(f"{name:24}  {measured:8.3f}  {predicted:8.3f}  {measured / predicted:5.2f}")
-    return rows
+    return ["mask                      measured  by bytes  ratio"] + [
+        f"{name:24}  {measured:8.3f}  {predicted:8.3f}  {measured / predicted:5.2f}"
+        for name, measured, predicted in mask_shares(record)
+    ]
 
 
 #
@@ -244,20 +266,12 @@ def mask_rows(record: Record) -> list[str]:
 #
 
 
-def draft_step(context: Context, mask: LayerMask, pos: int) -> float:
-    """Microseconds of one masked pass in sequence 1, with its arg-max."""
-    start = time.perf_counter_ns()
-    context.decode([1], seq=context.sequence(1), pos=pos, mask=mask, outputs="last")
-    context.argmax(0)
-    return (time.perf_counter_ns() - start) / 1000
-
-
 def first_step(context: Context, mask: LayerMask, n_steps: int, check: bool) -> float:
     """Time of the first step of a draft, the one that pays for a switch; then, if so, a check."""
     target = context.sequence(0)
     n_past = target.n_past
     draft = target.fork(1)
-    times = [draft_step(context, mask, n_past + i) for i in range(n_steps)]
+    times = [time_pass(context, draft, mask, n_past + i) for i in range(n_steps)]
     draft.drop()
     if check:
         context.decode([1] * (n_steps + 1), seq=target, pos=n_past)
@@ -295,7 +309,7 @@ def switch(model: Path, threads: int, out: Path | None, rounds: int, draft_max: 
 
 
 def overhead_row(record: Record) -> str:
-    ratios = [c / p for p, c in zip(record["python_us"], record["c_us"], strict=True)]
+    ratios = overhead_ratios(record)
     ms = statistics.median(record["python_us"]) / 1000
     return (
         f"| {record['model']} | {record['machine']} | {record['threads']} | {ms:.2f} "
@@ -304,12 +318,9 @@ def overhead_row(record: Record) -> str:
 
 
 def mask_table_rows(record: Record) -> list[str]:
-    full_us, full_bytes = record["mask_us"]["full"], record["mask_bytes"]["full"]
-    full = statistics.median(full_us)
     return [
-        f"| {record['model']} | {name} | {statistics.median(us) / full:.3f} "
-        f"| {record['mask_bytes'][name] / full_bytes:.3f} |"
-        for name, us in record["mask_us"].items()
+        f"| {record['model']} | {name} | {measured:.3f} | {predicted:.3f} |"
+        for name, measured, predicted in mask_shares(record)
         if name != "full"
     ]
 
