@@ -1,0 +1,67 @@
+"""What the commands that make a model of a model share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+from ..gguf_file import GgufFile, check
+from ..models import DEMO
+from ..surgery.stream import Copy, Source, read_model
+from ._options import DEMO_WORD
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def copy_arguments(command: F) -> F:
+    """IN, OUT and --json."""
+    json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    out = click.argument("out", type=click.Path(path_type=Path))
+    return click.argument("name", metavar="IN")(out(json_flag(command)))
+
+
+def read(name: str) -> Source:
+    """The model at a path, or the bundled one for the word ``demo``."""
+    return read_model(DEMO if name == DEMO_WORD else Path(name))
+
+
+def write(copy: Copy, out: Path, as_json: bool) -> None:
+    """Write with a progress bar, then say what was written."""
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    with (
+        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+        closing(copy.write_steps(out)) as steps,
+    ):
+        task = bar.add_task("writing", total=copy.n_bytes)
+        for n_bytes in steps:
+            bar.advance(task, n_bytes)
+    facts = _facts(check(out))
+    click.echo(json.dumps(facts) if as_json else _text(facts))
+
+
+def _facts(file: GgufFile) -> dict[str, Any]:
+    return {
+        "model": str(file.path),
+        "architecture": file.architecture,
+        "n_layer": file.n_layer,
+        "n_embd": file.n_embd,
+        "n_params": file.n_params,
+        "file_type": file.file_type,
+        "n_bytes": file.n_bytes,
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    return (
+        f"{facts['model']}: {facts['architecture']}, {facts['n_layer']} blocks of width "
+        f"{facts['n_embd']}, {facts['n_params'] / 1e6:.1f} M parameters, {facts['file_type']}, "
+        f"{facts['n_bytes'] / 1e6:.1f} MB"
+    )

@@ -1,0 +1,35 @@
+"""pyselfspec widen: a wider model that computes the same, for benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from gguf import GGMLQuantizationType
+
+from ..surgery.widen import FLOATS, widen
+from ._writing import copy_arguments, read, write
+
+
+@click.command(name="widen")
+@copy_arguments
+@click.option(
+    "--factor", type=int, required=True, help="How often the width: 4 makes 16 times the weights."
+)
+@click.option(
+    "--dequantize",
+    "type_name",
+    type=click.Choice([t.name.lower() for t in FLOATS], case_sensitive=False),
+    help="Write quantized matrices as floats, to quantize them anew.",
+)
+def command(name: str, out: Path, as_json: bool, factor: int, type_name: str | None) -> None:
+    """Write a model of several times the width that writes the same text.
+
+    IN is a GGUF file, or "demo", the bundled model. Its weights come several times, so OUT costs
+    what a model of its size costs and is no better than IN: it is for benchmarks.
+
+    \b
+    pyselfspec widen demo wide.gguf --factor 4
+    """
+    dequantized = None if type_name is None else GGMLQuantizationType[type_name.upper()]
+    write(widen(read(name), factor, dequantized), out, as_json)

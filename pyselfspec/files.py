@@ -1,0 +1,28 @@
+"""Files that appear under their name only when they are complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from .errors import ArgumentError
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path to write to, in a new folder beside `target`; it takes that name on success.
+
+    The folder goes either way, with everything in it. Raises ArgumentError for a target that is no
+    plain file or whose folder does not exist.
+    """
+    if target.exists() and not target.is_file():
+        raise ArgumentError(f"{target} is no plain file: give the name of a file to write")
+    if not target.parent.is_dir():
+        raise ArgumentError(f"{target.parent} is no folder: make it first")
+    with TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as folder:
+        unfinished = Path(folder) / "model.gguf"
+        yield unfinished
+        os.replace(unfinished, target)
