@@ -1,0 +1,1 @@
+"""Training of small Llama models that can draft from their own early blocks (LayerSkip)."""
