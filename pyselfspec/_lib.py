@@ -273,6 +273,14 @@ def model_meta(model: int, key: str) -> str | None:
         size = n + 1
 
 
+def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> int:
+    """``llama_model_quantize`` with its defaults; status 0 is success, the log says why not."""
+    params = llama.llama_model_quantize_default_params()
+    params.ftype = file_type
+    params.nthread = n_threads
+    return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
+
+
 #
 # logging
 #
@@ -295,6 +303,10 @@ def set_verbose(verbose: bool) -> None:
     """Show llama.cpp's log on stderr, or keep it silent (the default)."""
     global _verbose
     _verbose = verbose
+
+
+def is_verbose() -> bool:
+    return _verbose
 
 
 def clear_log_error() -> None:

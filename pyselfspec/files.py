@@ -22,7 +22,7 @@ def replacing(target: Path) -> Iterator[Path]:
         raise ArgumentError(f"{target} is no plain file: give the name of a file to write")
     if not target.parent.is_dir():
         raise ArgumentError(f"{target.parent} is no folder: make it first")
-    with TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as folder:
+    with TemporaryDirectory(prefix=".unfinished-", dir=target.parent.absolute()) as folder:
         unfinished = Path(folder) / "model.gguf"
         yield unfinished
         os.replace(unfinished, target)

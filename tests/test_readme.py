@@ -1,5 +1,6 @@
 """What the README tells people to type works as it stands there."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -33,9 +34,13 @@ def test_continuous_integration_types_what_the_readme_says():
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("pyselfspec ")])
-def test_commands_run(line):
+def test_commands_run(line, tmp_path):
     command = [sys.executable, "-m", *shlex.split(line)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    package = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": package}
+    run = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
 

@@ -108,7 +108,7 @@ MAY_BE_ZERO = {"grow_from", "seed", "weight_decay", "warmup", "decay", "grow_at"
 def _group(kind: Any, name: str, values: object) -> Any:
     if not isinstance(values, Mapping):
         raise ConfigError(f"[{name}] must be a table")
-    known = {f.name: type(f.default) for f in fields(kind)}
+    known: dict[str, Any] = {f.name: type(f.default) for f in fields(kind)}
     made: dict[str, Any] = {}
     for key, value in values.items():
         if key not in known:

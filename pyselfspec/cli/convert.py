@@ -1,0 +1,105 @@
+"""pyselfspec convert: a Hugging Face checkpoint in, a GGUF model out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress as Bars
+
+from .. import _lib, gguf_file
+from ..convert import architectures, convert_steps
+from ..gguf_file import GgufFile
+from ..quantize import TYPES, Progress, quantize_steps
+from ._options import common_options
+
+
+def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo("\n".join(architectures()))
+        ctx.exit()
+
+
+@click.command(name="convert")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--type",
+    "type_name",
+    metavar="TYPE",
+    type=click.Choice(list(TYPES), case_sensitive=False),
+    default="f16",
+    show_default=True,
+    help="Type of the weights: f32, f16, bf16, q8_0, q4_k_m and llama.cpp's others.",
+)
+@click.option(
+    "-t",
+    "--threads",
+    type=click.IntRange(min=1),
+    help="CPU threads for quantizing.  [default: all cores]",
+)
+@click.option(
+    "--architectures",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_architectures,
+    help="List the architectures that can be converted.",
+)
+@common_options
+def command(source: Path, out: Path, type_name: str, threads: int | None, as_json: bool) -> None:
+    """Write a GGUF model with llama.cpp's own converter and quantizer.
+
+    SOURCE is the folder of a Hugging Face checkpoint, or a GGUF file with float weights. Folders
+    need pip install 'pyselfspec[convert]'; for some architectures the converter runs code that is
+    in the folder, so it must be one you trust.
+
+    \b
+    pyselfspec convert layerskip-llama3.2-1B model.gguf --type q8_0
+    """
+    write_steps = quantize_steps if source.is_file() else convert_steps
+    with closing(write_steps(source, out, type_name, n_threads=threads)) as steps:
+        _show(steps)
+    file = gguf_file.check(out)
+    click.echo(json.dumps(_facts(file)) if as_json else _line(file), err=not as_json)
+
+
+def _show(steps: Iterable[Progress]) -> None:
+    """Follow the steps with a bar per stage."""
+    console = Console(stderr=True)
+    with Bars(console=console, disable=not sys.stderr.isatty() or _lib.is_verbose()) as bars:
+        tasks: dict[str, Any] = {}
+        for step in steps:
+            if step.stage not in tasks:
+                tasks[step.stage] = bars.add_task(step.stage)
+            bars.update(tasks[step.stage], completed=step.done, total=step.total)
+
+
+def _facts(file: GgufFile) -> dict[str, Any]:
+    return {
+        "model": str(file.path),
+        "architecture": file.architecture,
+        "n_layer": file.n_layer,
+        "n_params": file.n_params,
+        "file_type": file.file_type,
+        "tensor_types": dict(Counter(tensor.type for tensor in file.tensors).most_common()),
+        "n_bytes": file.n_bytes,
+    }
+
+
+def _line(file: GgufFile) -> str:
+    """What was written. The types of tensors show where llama.cpp took a substitute."""
+    facts = _facts(file)
+    types = ", ".join(f"{n} {name}" for name, n in facts["tensor_types"].items())
+    return (
+        f"{file.path}: {file.architecture}, {file.n_layer} blocks, "
+        f"{file.n_params / 1e6:.1f} M parameters, {file.file_type}, "
+        f"{file.n_bytes / 1e6:.1f} MB; tensors: {types}"
+    )

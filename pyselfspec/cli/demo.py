@@ -1,0 +1,159 @@
+"""pyselfspec demo: plain and speculative decoding of one prompt, side by side."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import DownloadColumn, Progress
+from rich.table import Table
+from rich.text import Text
+
+from ..completion import Completion
+from ..context import Context
+from ..demo import FACTORS, make_wide, race, wide_path
+from ..model import Model
+from ..report import closing_line, report
+from ..sampling import SEED_MAX, SamplingParams
+from ._options import common_options
+
+SIZE = "0.6B"
+N_PREDICT = 160  # tokens
+N_WARM_UP = 16  # tokens
+N_BAR = 40  # characters
+PROMPT = "Once upon a time there was a king who"
+NEXT = "next: pyselfspec generate YOUR_MODEL.gguf -p 'Once upon a time' --compare"
+
+
+@click.command(name="demo")
+@click.option("-p", "--prompt", default=PROMPT, show_default=True, help="The text to continue.")
+@click.option(
+    "-n",
+    "--n-predict",
+    type=click.IntRange(min=1),
+    default=N_PREDICT,
+    show_default=True,
+    help="Tokens to generate at most.",
+)
+@click.option(
+    "--temp",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Temperature, 0 for greedy.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, SEED_MAX),
+    default=1,
+    show_default=True,
+    help="Seed of the sampler.",
+)
+@click.option(
+    "--size",
+    type=click.Choice(list(FACTORS)),
+    default=SIZE,
+    show_default=True,
+    help="Parameters of the model.",
+)
+@click.option(
+    "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
+)
+@common_options
+def command(
+    prompt: str,
+    n_predict: int,
+    temp: float,
+    seed: int,
+    size: str,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Race plain against speculative decoding, with a model made on the spot.
+
+    The model is the bundled one, widened: its weights come many times over, so it costs what a
+    model of its size costs, and writes the same text. It is made once, in the cache directory.
+    """
+    path = wide_path(FACTORS[size])
+    _make(path, size)
+    sampling = SamplingParams(temperature=temp, seed=seed)
+    with (
+        Model(path) as model,
+        model.context(n_threads=threads) as plain_context,
+        model.context(n_threads=threads) as context,
+    ):
+
+        def pair(n_predict: int) -> tuple[Completion, Completion]:
+            return (
+                _completion(plain_context, "off", prompt, n_predict, sampling),
+                _completion(context, None, prompt, n_predict, sampling),
+            )
+
+        for _ in race(pair(N_WARM_UP)):
+            pass
+        plain, speculative = pair(n_predict)
+        _show(plain, speculative, prompt, quiet=as_json)
+    if as_json:
+        click.echo(json.dumps(report(speculative, str(path), plain)))
+    else:
+        click.echo(f"{closing_line(speculative, plain)}\n{NEXT}")
+
+
+def _completion(
+    context: Context, draft: str | None, prompt: str, n_predict: int, sampling: SamplingParams
+) -> Completion:
+    return Completion(context, prompt, n_predict=n_predict, draft=draft, sampling=sampling)
+
+
+def _make(path: Path, size: str) -> None:
+    """The wide model under its path, with a progress bar while it is written."""
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), DownloadColumn())
+    with (
+        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+        closing(make_wide(path, FACTORS[size])) as steps,
+    ):
+        task = None
+        for done, total in steps:
+            task = bar.add_task(f"making a {size} model (once)") if task is None else task
+            bar.update(task, completed=done, total=total)
+
+
+def _show(plain: Completion, speculative: Completion, prompt: str, *, quiet: bool) -> None:
+    """Both texts while they grow; without a terminal, the text when it is done."""
+    console = Console()
+    if quiet or not console.is_terminal:
+        for _ in race((plain, speculative)):
+            pass
+        if not quiet:
+            click.echo(prompt + speculative.text)
+        return
+    console.print(Text(prompt, style="bold"))
+    with Live(console=console, auto_refresh=False) as live:
+        for _ in race((plain, speculative)):
+            live.update(_picture(plain, speculative, console.width), refresh=True)
+
+
+def _picture(plain: Completion, speculative: Completion, width: int) -> Group:
+    table = Table.grid(padding=(0, 2))
+    room = max(10, width - len("speculative  1234.5 tokens/s  "))
+    for label, completion in (("plain", plain), ("speculative", speculative)):
+        speed = completion.stats.tokens_per_second or 0.0
+        tail = " ".join(completion.text.split())[-room:]
+        table.add_row(label, f"{speed:.1f} tokens/s", Text(tail, no_wrap=True))
+    return Group(table, _bar(speculative))
+
+
+def _bar(completion: Completion) -> Text:
+    """The shares of accepted and rejected tokens."""
+    n_drafted, n_accepted = completion.stats.n_drafted, completion.stats.n_accepted
+    n_green = round(N_BAR * n_accepted / max(1, n_drafted))
+    return Text.assemble(
+        ("█" * n_green, "green"),
+        ("█" * (N_BAR - n_green if n_drafted else 0), "red"),
+        f" {n_drafted} drafted, {n_accepted} accepted, {n_drafted - n_accepted} rejected",
+    )

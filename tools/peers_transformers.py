@@ -1,0 +1,165 @@
+"""Early-exit speculation in transformers and here, each against plain decoding in the same program.
+
+    python tools/peers_transformers.py CHECKPOINT --exit 3 --out benchmarks/results.jsonl
+
+CHECKPOINT is the folder of a Hugging Face model whose early layers can draft. Both sides run it in
+float32 on the CPU with equally many threads, greedily, with the same prompt, draft length and
+confidence to go on drafting. All four alternate; a time is that of a whole text, prompt included.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import torch
+import transformers
+from rich.progress import track
+
+from bench import Record, append, provenance, rounded
+from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SelfSpecError
+from pyselfspec.context import usable_cores
+from pyselfspec.convert import convert
+
+N_CTX = 1024  # tokens
+PROMPT = "Once upon a time there was"
+SIDES = ("transformers", "pyselfspec")
+KINDS = ("plain", "exit")
+Run = Callable[[], list[int]]
+
+
+def judge_runs(
+    checkpoint: Path, prompt: list[int], n_predict: int, exit: int, fixed: Fixed
+) -> dict[str, Run]:
+    """Texts from transformers, plain and with drafts of the first `exit` layers."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    config = model.generation_config
+    config.num_assistant_tokens = fixed.n_max
+    config.assistant_confidence_threshold = fixed.p_min
+
+    def run(**options: Any) -> list[int]:
+        ids = torch.tensor([prompt])
+        out = model.generate(ids, max_new_tokens=n_predict, do_sample=False, **options)
+        text: list[int] = out[0, len(prompt) :].tolist()
+        return text
+
+    return {
+        "transformers_plain": run,
+        "transformers_exit": lambda: run(assistant_early_exit=exit),
+    }
+
+
+def our_runs(
+    context: Context, prompt: list[int], n_predict: int, exit: int, fixed: Fixed
+) -> dict[str, Run]:
+    """Texts from here, plain and with drafts of the first `exit` blocks."""
+
+    def run(draft: str, mask: LayerMask | None = None) -> list[int]:
+        completion = Completion(
+            context,
+            prompt,
+            n_predict=n_predict,
+            draft=draft,
+            mask=mask,
+            controller=fixed,
+            sampling=GREEDY,
+        )
+        for _piece in completion:
+            pass
+        return completion.tokens
+
+    mask = LayerMask.early_exit(context.model.n_layer, exit)
+    return {
+        "pyselfspec_plain": lambda: run("off"),
+        "pyselfspec_exit": lambda: run("layer-skip", mask),
+    }
+
+
+def measure(runs: dict[str, Run], rounds: int) -> Record:
+    """Times of every run in turn, after one that is not counted, and whether texts are equal."""
+    texts = {name: run() for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in track(range(rounds), "rounds", disable=not sys.stderr.isatty()):
+        for name, run in runs.items():
+            start = time.perf_counter_ns()
+            run()
+            times[name].append((time.perf_counter_ns() - start) / 1000)
+    n_tokens = {name: len(text) for name, text in texts.items()}
+    same = {f"{side}_same_text": texts[f"{side}_plain"] == texts[f"{side}_exit"] for side in SIDES}
+    return {f"{name}_us": rounded(us) for name, us in times.items()} | same | {"n_tokens": n_tokens}
+
+
+def speed_up(record: Record, side: str) -> float:
+    plain_us, exit_us = (record[f"{side}_{kind}_us"] for kind in KINDS)
+    return float(statistics.median(plain_us) / statistics.median(exit_us))
+
+
+def rows(record: Record) -> list[str]:
+    """One line per side, in Markdown."""
+    lines = ["| side | plain, tokens/s | early exit, tokens/s | ratio | same text |"]
+    lines.append("|---|---:|---:|---:|---|")
+    for side in SIDES:
+        speeds = [
+            record["n_tokens"][f"{side}_{kind}"] / statistics.median(record[f"{side}_{kind}_us"])
+            for kind in KINDS
+        ]
+        plain, drafted = (f"{1e6 * speed:.1f}" for speed in speeds)
+        same = "yes" if record[f"{side}_same_text"] else "no"
+        lines.append(f"| {side} | {plain} | {drafted} | {speed_up(record, side):.2f} | {same} |")
+    return lines
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--exit", type=click.IntRange(min=1), required=True, help="Layers that draft.")
+@click.option("-p", "--prompt", default=PROMPT)
+@click.option("-n", "--n-predict", type=click.IntRange(min=2, max=900), default=128)
+@click.option("--draft-max", type=click.IntRange(min=1), default=Fixed().n_max)
+@click.option("--draft-p-min", type=click.FloatRange(0, 1), default=Fixed().p_min)
+@click.option("--rounds", type=click.IntRange(min=3), default=7)
+@click.option("-t", "--threads", type=click.IntRange(min=1), default=usable_cores())
+@click.option("--out", type=click.Path(path_type=Path), help="Append the result here.")
+def main(
+    checkpoint: Path,
+    exit: int,
+    prompt: str,
+    n_predict: int,
+    draft_max: int,
+    draft_p_min: float,
+    rounds: int,
+    threads: int,
+    out: Path | None,
+) -> None:
+    """Compare what early-exit speculation gains in transformers and here."""
+    torch.set_num_threads(threads)
+    fixed = Fixed(draft_max, draft_p_min)
+    try:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / f"{checkpoint.resolve().name}-f32.gguf"
+            convert(checkpoint, file, "f32")
+            with Model(file) as model, model.context(n_ctx=N_CTX, n_threads=threads) as context:
+                ids = model.tokenize(prompt)
+                runs = judge_runs(checkpoint, ids, n_predict, exit, fixed)
+                runs |= our_runs(context, ids, n_predict, exit, fixed)
+                record = provenance("transformers", file, threads) | measure(runs, rounds)
+    except SelfSpecError as error:
+        raise click.ClickException(str(error)) from error
+    record |= {
+        "command": f"python tools/peers_transformers.py {checkpoint.resolve().name} --exit {exit} "
+        f"-n {n_predict} --draft-max {draft_max} --draft-p-min {draft_p_min} --threads {threads}",
+        "peer": f"transformers {transformers.__version__}, torch {torch.__version__}",
+        "exit": exit,
+    }
+    append(record, out)
+    for line in rows(record):
+        click.echo(line)
+
+
+if __name__ == "__main__":
+    main()
