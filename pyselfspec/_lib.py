@@ -117,6 +117,8 @@ session_free = _bind("selfspec_free", None, _ptr)
 _error = _bind("selfspec_error", ctypes.c_char_p, _ptr)
 # int32_t selfspec_mask_support(struct selfspec_session * session, uint8_t * out, int32_t n_layer);
 _mask_support = _bind("selfspec_mask_support", _i32, _ptr, _u8_p, _i32)
+# int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
+_can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
 # int32_t selfspec_memory(const struct selfspec_session * session);
 session_memory = _bind("selfspec_memory", _i32, _ptr)
 # size_t selfspec_graph_bytes(const struct selfspec_session * session);
@@ -204,6 +206,14 @@ def mask_support(session: int, n_layer: int) -> bytes:
     out = ctypes.create_string_buffer(n_layer)
     _check(session, _mask_support(session, out, n_layer))
     return out.raw
+
+
+def can_enter(session: int, block: int) -> bool:
+    """Whether states entering a block can be copied out and put in again, rewriting K/V."""
+    answer = int(_can_enter(session, block))
+    if answer < 0:
+        _check(session, answer)
+    return bool(answer)
 
 
 def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:

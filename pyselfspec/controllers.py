@@ -19,7 +19,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always draft the same number of tokens, but stop after one of lower probability than p_min.
+    """Always draft the same number of tokens, but stop before one of lower probability than p_min.
 
     The default p_min gives up where a guess is no longer better than even: it hardly shortens good
     drafts and keeps bad ones from growing.
