@@ -116,6 +116,7 @@ def check_fields(report: dict[str, Any], model: Model) -> None:
     assert report["tokens_per_second"] == pytest.approx(speed)
     if report["draft"] == "off":
         assert report["n_drafted"] == report["draft_us"] == 0
+    if report["n_drafted"] == 0:
         assert report["acceptance_rate"] is None
     else:
         rate = report["n_accepted"] / report["n_drafted"]
