@@ -283,6 +283,11 @@ def model_meta(model: int, key: str) -> str | None:
         size = n + 1
 
 
+def system_info() -> str:
+    """What the backends of this library make use of."""
+    return str(llama.llama_print_system_info().decode(errors="replace")).strip()
+
+
 #
 # logging
 #

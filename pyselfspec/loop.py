@@ -74,7 +74,7 @@ def generate_steps(
     # a pass needs cells for the last token and the draft
     while not ended and len(history) < n_end and len(history) <= context.n_ctx:
         room = min(n_end - len(history) - 1, context.n_ctx - len(history))
-        limit = controller.limit().capped(min(room, context.n_batch - 1))
+        limit = controller.limit(len(history) - 1).capped(min(room, context.n_batch - 1))
         draft = drafter.draft(history, limit) if limit.n_max else Draft()
 
         start = time.perf_counter_ns()

@@ -232,12 +232,17 @@ class SharedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens proposed by a cheap pass, oldest first."""
+    """Tokens proposed by a cheap pass, oldest first.
+
+    dropped: a last guess that was not worth a check, and its probability. The target's own draw
+    tells whether it was right.
+    """
 
     tokens: tuple[int, ...] = ()
     probs: tuple[float, ...] = ()  # the drafter's probability of each token
     draft_us: int = 0
     shared: SharedBlocks | None = field(default=None, compare=False)
+    dropped: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.probs):
@@ -277,6 +282,26 @@ class Step:
     @property
     def n_drafted(self) -> int:
         return len(self.draft.tokens)
+
+    @property
+    def n_guesses(self) -> int:
+        """Drafted tokens and the dropped one: masked passes with an output."""
+        return self.n_drafted + (self.draft.dropped is not None)
+
+    @property
+    def outcomes(self) -> list[tuple[float, bool]]:
+        """For every guess that can be judged, oldest first: its probability, and whether the target
+        drew that token."""
+        judged = [(p, True) for p in self.draft.probs[: self.n_accepted]]
+        own = self.verdict.next_token
+        if own is None:
+            return judged
+        if self.n_accepted < self.n_drafted:
+            return [*judged, (self.draft.probs[self.n_accepted], False)]
+        if self.draft.dropped is not None:
+            token, p = self.draft.dropped
+            return [*judged, (p, token == own)]
+        return judged
 
     @property
     def n_accepted(self) -> int:

@@ -312,7 +312,7 @@ class FakeController:
     p_min: float = 0.0
     steps: list[Step] = field(default_factory=list)
 
-    def limit(self) -> DraftLimit:
+    def limit(self, n_past: int) -> DraftLimit:
         return DraftLimit(self.lengths[len(self.steps) % len(self.lengths)], self.p_min)
 
     def observe(self, step: Step) -> None:

@@ -5,7 +5,7 @@ import pytest
 from fakes import EOG, Broken, FakeContext, FakeModel, FakeSampler, plain_tokens, state
 
 from pyselfspec import drafters
-from pyselfspec.controllers import Fixed
+from pyselfspec.controllers.fixed import Fixed
 from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ArgumentError, ContextFullError, MaskError, UnsupportedError
 from pyselfspec.loop import generate_steps
@@ -265,7 +265,10 @@ def test_layer_skip_stops_at_p_min_and_drops_that_token(enters):
     assert 1 <= stop < 7, "pick another seed: this one has its doubts at an end"
     p_min = (min(probs[:stop]) + probs[stop]) / 2
     drafter, _ = make("layer-skip", model, enters)
-    assert drafter.draft(HISTORY, DraftLimit(8, p_min)).probs == probs[:stop]
+    draft = drafter.draft(HISTORY, DraftLimit(8, p_min))
+    assert draft.probs == probs[:stop]
+    law = model.draft([*HISTORY, *draft.tokens])
+    assert draft.dropped == (law.argmax(), law.max())
 
 
 @in_both_ways

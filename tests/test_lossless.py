@@ -264,7 +264,7 @@ class Replay:
 class AsDrafted:
     """Lets Replay decide."""
 
-    def limit(self) -> DraftLimit:
+    def limit(self, n_past: int) -> DraftLimit:
         return DraftLimit(64)
 
     def observe(self, step: Step) -> None:
