@@ -1,11 +1,12 @@
 """Lossless self-speculative generation for quantized GGUF models, with nothing but the model
 itself."""
 
-from . import drafters, errors
+from . import controllers, drafters, errors
 from ._lib import BUILD_ID
 from .completion import Completion, generate
 from .context import Context
-from .controllers import Controller, Fixed
+from .controllers import Controller
+from .controllers.fixed import Fixed
 from .errors import SelfSpecError
 from .kv import KVSequence
 from .loop import generate_steps
@@ -33,6 +34,7 @@ __all__ = [
     "SelfSpecError",
     "Step",
     "Verdict",
+    "controllers",
     "drafters",
     "errors",
     "generate",

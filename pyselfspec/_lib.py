@@ -117,6 +117,8 @@ session_free = _bind("selfspec_free", None, _ptr)
 _error = _bind("selfspec_error", ctypes.c_char_p, _ptr)
 # int32_t selfspec_mask_support(struct selfspec_session * session, uint8_t * out, int32_t n_layer);
 _mask_support = _bind("selfspec_mask_support", _i32, _ptr, _u8_p, _i32)
+# int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
+_can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
 # int32_t selfspec_memory(const struct selfspec_session * session);
 session_memory = _bind("selfspec_memory", _i32, _ptr)
 # size_t selfspec_graph_bytes(const struct selfspec_session * session);
@@ -206,6 +208,14 @@ def mask_support(session: int, n_layer: int) -> bytes:
     return out.raw
 
 
+def can_enter(session: int, block: int) -> bool:
+    """Whether states entering a block can be copied out and put in again, rewriting K/V."""
+    answer = int(_can_enter(session, block))
+    if answer < 0:
+        _check(session, answer)
+    return bool(answer)
+
+
 def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
     """A copy of one row of logits, float32 [n_vocab]."""
     pointer = llama.llama_get_logits_ith(context, row)
@@ -279,6 +289,11 @@ def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> in
     params.ftype = file_type
     params.nthread = n_threads
     return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
+
+
+def system_info() -> str:
+    """What the backends of this library make use of."""
+    return str(llama.llama_print_system_info().decode(errors="replace")).strip()
 
 
 #

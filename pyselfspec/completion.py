@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from . import drafters
+from . import controllers, drafters
+from .calibration import costs_for
 from .context import Context
-from .controllers import Controller, Fixed
+from .controllers import Controller
+from .controllers.fixed import Fixed
 from .errors import ArgumentError
 from .loop import generate_steps
-from .model import Model
 from .sampling import Sampler, SamplingParams
 from .text import TextStream
 from .types import GenerationStats, LayerMask, Step
@@ -19,14 +20,24 @@ N_PREDICT = 128  # tokens
 INTERRUPTED = "interrupted"  # finish reason of a text that the user cut off
 
 
-def default_draft(model: Model, mask: LayerMask | None) -> str:
-    """Draft where a mask was given or is in the model file, else decode plainly."""
-    return "off" if mask is None and model.draft_mask is None else "layer-skip"
+def default_draft(context: Context, mask: LayerMask | None) -> str:
+    """Draft with the mask that was given, and wherever else that is possible: the controller stops
+    where it does not pay."""
+    if mask is not None:
+        return "layer-skip"
+    possible = context.can_rollback and context.n_seq_max > 1 and default_mask(context)
+    return "layer-skip" if possible else "off"
 
 
-def default_mask(model: Model) -> LayerMask:
-    """The mask to draft with when none was given."""
-    return model.draft_mask or LayerMask.alternate(model.n_layer)
+def default_mask(context: Context) -> LayerMask | None:
+    """The mask to draft with when none was given: the model's own, else a guess, as far as the
+    architecture allows. None where that leaves nothing to skip."""
+    model = context.model
+    if model.draft_mask is not None:
+        return model.draft_mask
+    guess, can = LayerMask.alternate(model.n_layer), context.mask_support
+    attn, ffn = guess.skip_attn & can.attn, guess.skip_ffn & can.ffn
+    return LayerMask(model.n_layer, attn, ffn) if attn or ffn else None
 
 
 class Completion:
@@ -35,7 +46,8 @@ class Completion:
     prompt: text, or token ids, which also work for models without a tokenizer (pieces are empty).
     draft: name of a drafter, see ``drafters.names()``; default: see default_draft.
     mask: what the draft skips; default: see default_mask.
-    controller: how long to draft.
+    controller: how long to draft; or the name of a controller, see ``controllers.names()``, which
+        is then made with the costs known for the mask, see ``calibration.costs_for``.
     stop: strings that end the text.
 
     >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
@@ -53,15 +65,16 @@ class Completion:
         n_predict: int = N_PREDICT,
         draft: str | None = None,
         mask: LayerMask | None = None,
-        controller: Controller | None = None,
+        controller: Controller | str = controllers.DEFAULT,
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
     ) -> None:
         model = context.model
         if stop:
             model.require_tokenizer("stop strings need one")
-        self.draft = draft or default_draft(model, mask)
-        self.mask = (mask or default_mask(model)) if self.draft != "off" else None
+        self.draft = draft or default_draft(context, mask)
+        full = LayerMask.full(model.n_layer)
+        self.mask = None if self.draft == "off" else mask or default_mask(context) or full
         self.sampling = (sampling or SamplingParams()).with_seed()
         self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.tokens: list[int] = []
@@ -73,10 +86,14 @@ class Completion:
 
         self._context = context
         self._n_predict = n_predict
-        self._controller = controller or Fixed()
-        self._drafter = drafters.load(self.draft)(
-            context, self.mask or LayerMask.full(model.n_layer)
-        )
+        self._drafter = drafters.load(self.draft)(context, self.mask or full)
+        self.controller: Controller = Fixed()  # "off" does not ask how long
+        if self.mask is not None:
+            self.controller = (
+                controllers.load(controller)(costs_for(context, self.mask))
+                if isinstance(controller, str)
+                else controller
+            )
         piece = model.piece if model.has_vocab else lambda _token: b""
         self._stream = TextStream(piece, model.is_eog, stop)
 
@@ -89,7 +106,7 @@ class Completion:
                 self._context,
                 self.prompt,
                 drafter=self._drafter,
-                controller=self._controller,
+                controller=self.controller,
                 sampler=sampler,
                 n_predict=self._n_predict,
                 ends=self._stream.push,

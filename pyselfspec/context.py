@@ -200,6 +200,11 @@ class Context(Closing):
             frozenset(il for il, b in enumerate(bits) if b & SKIP_FFN),
         )
 
+    def can_enter(self, block: int) -> bool:
+        """Whether hidden states entering a block can be read and given back, K/V rewritten in
+        place: what it takes to check a draft from that block on."""
+        return _lib.can_enter(self.session, block)
+
     @property
     def graph_bytes(self) -> int:
         """Memory of the graphs kept prepared for narrow batches, over all devices."""

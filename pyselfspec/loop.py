@@ -15,9 +15,20 @@ from .context import Context
 from .controllers import Controller
 from .drafters import Drafter
 from .errors import ArgumentError, ContextFullError, UnsupportedError
+from .kv import KVSequence
 from .sampling import Sampler
 from .types import Draft, Step
 from .verify import verify
+
+
+def check(context: Context, seq: KVSequence, history: Sequence[int], draft: Draft) -> None:
+    """The full model's pass over the last token of history and the draft, with logits of each."""
+    tokens, pos = [history[-1], *draft.tokens], len(history) - 1
+    if draft.shared is None:
+        context.decode(tokens, seq=seq, pos=pos)
+    else:
+        mask, hidden = draft.shared.mask, draft.shared.hidden
+        context.decode(tokens, seq=seq, pos=pos, mask=mask, hidden=hidden, in_place=True)
 
 
 def generate_steps(
@@ -63,12 +74,12 @@ def generate_steps(
     # a pass needs cells for the last token and the draft
     while not ended and len(history) < n_end and len(history) <= context.n_ctx:
         room = min(n_end - len(history) - 1, context.n_ctx - len(history))
-        limit = controller.limit().capped(min(room, context.n_batch - 1))
+        limit = controller.limit(len(history) - 1).capped(min(room, context.n_batch - 1))
         draft = drafter.draft(history, limit) if limit.n_max else Draft()
 
         start = time.perf_counter_ns()
         try:
-            context.decode([history[-1], *draft.tokens], seq=seq, pos=len(history) - 1)
+            check(context, seq, history, draft)
             verdict = verify(draft.tokens, sample, ends)
         except BaseException:
             with suppress(UnsupportedError):  # no rollback, no matter: the next text starts anew

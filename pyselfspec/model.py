@@ -47,6 +47,7 @@ class Model(Closing):
                     "has no GPU backend; install with CMAKE_ARGS='-DLLAMA_BUILD=OFF -DGGML_CUDA=ON'"
                 )
             params.n_gpu_layers = n_gpu_layers
+        self.n_gpu_layers: int = params.n_gpu_layers
 
         _lib.clear_log_error()
         handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)

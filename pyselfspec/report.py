@@ -8,6 +8,7 @@ from typing import Any
 
 from ._lib import BUILD_ID
 from .completion import Completion
+from .controllers.auto import Auto, Decision
 
 
 def report(completion: Completion, model: str, plain: Completion | None = None) -> dict[str, Any]:
@@ -37,7 +38,13 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
     stats = completion.stats
     tokens = "1 token" if stats.n_generated == 1 else f"{stats.n_generated} tokens"
     parts = [tokens, _speed(stats.tokens_per_second)]
-    if completion.draft != "off":
+    decision = _decision(completion)
+    if decision is not None and stats.n_drafted == 0 and decision.speedup < 1:
+        parts.append(
+            f"speculation off: the best mask known for this model would be {decision.speedup:.2f}x "
+            "on this machine (see pyselfspec calibrate)"
+        )
+    elif completion.draft != "off":
         rate = stats.acceptance_rate
         share = "" if rate is None else f" ({rate:.0%})"
         parts.append(f"{stats.n_drafted} drafted, {stats.n_accepted} accepted{share}")
@@ -52,6 +59,53 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
     return " · ".join(parts)
 
 
+def _decision(completion: Completion) -> Decision | None:
+    controller = completion.controller
+    return controller.decision if isinstance(controller, Auto) else None
+
+
+class Explainer:
+    """Says when and why the auto controller begins or ends drafting, and what came of it."""
+
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion
+        self._decision = _decision(completion)
+        self._began = (0, 0, 0)  # steps, tokens, microseconds
+
+    def lines(self) -> list[str]:
+        """What has changed since the last call."""
+        before, now = self._decision, _decision(self._completion)
+        if before is None or now is None or before.drafts == now.drafts:
+            return []
+        stats = self._completion.stats
+        began = self._began
+        self._decision = now
+        self._began = (stats.n_steps, stats.n_generated, stats.total_us - stats.prefill_us)
+        lines = [f"step {stats.n_steps}: {_reason(now)}"]
+        n_tokens = stats.n_generated - began[1]
+        if began[0] and n_tokens:
+            actual_us = (self._began[2] - began[2]) / n_tokens
+            lines.insert(
+                0,
+                f"steps {began[0]} to {stats.n_steps}: {_ms(actual_us)} per token, "
+                f"{_ms(before.us_per_token)} predicted",
+            )
+        return lines
+
+
+def _reason(decision: Decision) -> str:
+    costs, rule = decision.costs, decision.best
+    return (
+        f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.guess_us)} + check "
+        f"up to {_ms(costs.check_us[rule.n_max])} for {rule.tokens:.1f} expected tokens → "
+        f"{_ms(1 / rule.speed)} per token, {'drafting' if decision.drafts else 'plain'}"
+    )
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.3g} ms"
+
+
 def _fields(completion: Completion, model: str) -> dict[str, Any]:
     mask = completion.mask
     return {
@@ -60,6 +114,7 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         **completion.stats.to_dict(),
         "finish_reason": completion.finish_reason,
         "draft": completion.draft,
+        "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
         "sampling": asdict(completion.sampling),
         "model": model,

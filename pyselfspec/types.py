@@ -8,10 +8,14 @@ are 0..1.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .errors import ArgumentError, MaskError
 
@@ -99,6 +103,14 @@ class LayerMask:
         skipped = self.skip_attn & self.skip_ffn
         return next(il for il in range(self.n_layer) if il not in skipped)
 
+    @property
+    def first_skipped(self) -> int:
+        """The first block of which anything is skipped, n_layer when nothing is.
+
+        All blocks below it compute the same with the mask and without.
+        """
+        return min(self.skip_attn | self.skip_ffn, default=self.n_layer)
+
     def __or__(self, other: LayerMask) -> LayerMask:
         """Skip what either mask skips."""
         other.require(self.n_layer)
@@ -180,25 +192,57 @@ def _blocks(value: object, name: str) -> frozenset[int]:
     return frozenset(value)
 
 
+class After(Enum):
+    """What to do with the token that was drafted last."""
+
+    DROP = "drop"  # leave it out and stop
+    STOP = "stop"  # check it and stop
+    GO_ON = "go on"  # check it and draft another
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLimit:
     """What a controller allows for the next step."""
 
     n_max: int  # tokens; 0: do not speculate
-    p_min: float = 0.0  # stop drafting after a token of lower probability
+    p_min: float = 0.0  # drop a token of lower probability
 
-    def capped(self, n_max: int) -> DraftLimit:
+    def capped(self, n_max: int) -> Self:
         """This limit, with at most n_max (never negative) tokens."""
-        return DraftLimit(max(0, min(self.n_max, n_max)), self.p_min)
+        return replace(self, n_max=max(0, min(self.n_max, n_max)))
+
+    def after(self, probs: Sequence[float]) -> After:
+        """What to do with a drafted token; probs: of all drafted so far, it being the last."""
+        if probs[-1] < self.p_min:
+            return After.DROP
+        return After.STOP if len(probs) >= self.n_max else After.GO_ON
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBlocks:
+    """What a draft leaves for the check, so that the blocks both run are run once.
+
+    The target's sequence holds the checked tokens already, with the K/V of a full pass in the
+    blocks that ``mask`` skips.
+    """
+
+    mask: LayerMask  # skips the shared blocks, runs all of the others
+    hidden: NDArray[np.float32]  # [n_drafted + 1, n_embd], states entering mask.first_active
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens proposed by a cheap pass, oldest first."""
+    """Tokens proposed by a cheap pass, oldest first.
+
+    dropped: a last guess that was not worth a check, and its probability. The target's own draw
+    tells whether it was right.
+    """
 
     tokens: tuple[int, ...] = ()
     probs: tuple[float, ...] = ()  # the drafter's probability of each token
     draft_us: int = 0
+    shared: SharedBlocks | None = field(default=None, compare=False)
+    dropped: tuple[int, float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.probs):
@@ -238,6 +282,26 @@ class Step:
     @property
     def n_drafted(self) -> int:
         return len(self.draft.tokens)
+
+    @property
+    def n_guesses(self) -> int:
+        """Drafted tokens and the dropped one: masked passes with an output."""
+        return self.n_drafted + (self.draft.dropped is not None)
+
+    @property
+    def outcomes(self) -> list[tuple[float, bool]]:
+        """For every guess that can be judged, oldest first: its probability, and whether the target
+        drew that token."""
+        judged = [(p, True) for p in self.draft.probs[: self.n_accepted]]
+        own = self.verdict.next_token
+        if own is None:
+            return judged
+        if self.n_accepted < self.n_drafted:
+            return [*judged, (self.draft.probs[self.n_accepted], False)]
+        if self.draft.dropped is not None:
+            token, p = self.draft.dropped
+            return [*judged, (p, token == own)]
+        return judged
 
     @property
     def n_accepted(self) -> int:

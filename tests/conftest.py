@@ -22,6 +22,17 @@ from pyselfspec.models import DEMO
 CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}
 
 TinyPath = Callable[..., Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Calibrations of whoever runs the tests stay out of them, also in processes they start."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
 TinyModel = Callable[..., Model]
 NewContext = Callable[..., Context]
 RunPython = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,8 +1,9 @@
 """A scripted language model, and the context, sampler and drafter that go with it. Numpy only.
 
 The script is a pure function of the token prefix, so plain decoding has one right answer. The
-context counts K/V cells and asserts what the native one needs: consecutive positions, no K/V of a
-foreign mask, room for every cell.
+context counts K/V cells, knows for every block which pass wrote its K/V, and asserts what the
+native one needs: consecutive positions, no K/V of a foreign mask, states that belong to their
+tokens, room for every cell.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyselfspec.types import Draft, DraftLimit, LayerMask, Step, Verdict
 
 EOG = 0
 N_LAYER = 6
+N_EMBD = 3
 
 
 class Broken(Exception):
@@ -69,10 +71,25 @@ class FakeModel:
         return token == EOG
 
 
+FULL, NOTHING = "full", "nothing"  # besides masks: what K/V of a block can hold
+
+
 @dataclass(eq=False)
 class Cell:
+    """A token, and for each block what its K/V holds: values of the full model, those of a pass
+    with a mask, or whatever was in the cell before."""
+
     token: int
-    mask: LayerMask | None  # of the pass that wrote it
+    blocks: list[LayerMask | str]
+
+    @property
+    def is_full(self) -> bool:
+        return set(self.blocks) == {FULL}
+
+
+def state(prefix: Sequence[int], block: int) -> list[float]:
+    """Stands for the true state of the last token of prefix as it enters a block."""
+    return [float(block), *np.random.default_rng([block, *prefix]).random(N_EMBD - 1)]
 
 
 class FakeSequence:
@@ -96,6 +113,7 @@ class FakeSequence:
 
     def fork(self, seq_id: int) -> FakeSequence:
         assert seq_id != self.seq_id
+        self._context.require_rollback()
         other = FakeSequence(self._context, seq_id)
         other.cells[:] = self.cells
         return other
@@ -103,8 +121,8 @@ class FakeSequence:
     def rollback(self, n_keep: int) -> None:
         assert n_keep >= 0
         if n_keep == 0 or n_keep < self.n_past:
-            if n_keep and not self._context.can_rollback:
-                raise UnsupportedError("this memory cannot take tokens back")
+            if n_keep:
+                self._context.require_rollback()
             del self.cells[n_keep:]
 
     def drop(self) -> None:
@@ -114,6 +132,7 @@ class FakeSequence:
 class FakeContext:
     """The part of Context that loops and drafters use.
 
+    enters: whether states can be read and given back, see Context.can_enter.
     fail_at_decode: the n-th decode (from 1) raises Broken.
     """
 
@@ -125,6 +144,7 @@ class FakeContext:
         n_batch: int = 64,
         n_seq_max: int = 4,
         can_rollback: bool = True,
+        enters: bool = True,
         fail_at_decode: int | None = None,
     ) -> None:
         self.model = model
@@ -132,6 +152,7 @@ class FakeContext:
         self.n_batch = n_batch
         self.n_seq_max = n_seq_max
         self.can_rollback = can_rollback
+        self.enters = enters
         self.fail_at_decode = fail_at_decode
         self.n_decodes = 0
         self.cells: list[list[Cell]] = [[] for _ in range(n_seq_max)]
@@ -145,6 +166,13 @@ class FakeContext:
     def sequence(self, seq_id: int = 0) -> FakeSequence:
         return FakeSequence(self, seq_id)
 
+    def require_rollback(self) -> None:
+        if not self.can_rollback:
+            raise UnsupportedError("this memory cannot take tokens back")
+
+    def can_enter(self, block: int) -> bool:
+        return self.enters and self.can_rollback and 1 <= block < self.model.n_layer
+
     def decode(
         self,
         tokens: Sequence[int],
@@ -152,26 +180,63 @@ class FakeContext:
         seq: FakeSequence | None = None,
         pos: int | None = None,
         mask: LayerMask | None = None,
+        hidden: NDArray[np.float32] | None = None,
+        hidden_at: int | None = None,
         outputs: str = "all",
+        in_place: bool = False,
     ) -> Any:
         seq = seq or self.sequence()
+        start = seq.n_past if pos is None else pos
+        text = [*seq.tokens[:start], *tokens]
         assert 1 <= len(tokens) <= self.n_batch
         assert all(0 <= token < self.model.n_vocab for token in tokens)
-        assert pos is None or pos == seq.n_past, f"position {pos} after {seq.n_past} tokens"
-        assert all(cell.mask in (None, mask) for cell in seq.cells), "reads K/V of another mask"
+        if in_place:
+            assert seq.tokens == text, f"rewrites {seq.tokens} as {text}"
+        else:
+            assert start == seq.n_past, f"position {pos} after {seq.n_past} tokens"
         self.n_decodes += 1
         if self.n_decodes == self.fail_at_decode:
+            if in_place:
+                seq.rollback(start)  # as the native one does
             raise Broken
-        if self.n_cells + len(tokens) > self.n_ctx:
-            raise ContextFullError("no room")
+        if not in_place:
+            if self.n_cells + len(tokens) > self.n_ctx:
+                raise ContextFullError("no room")
+            nothing = [NOTHING] * self.model.n_layer
+            seq.cells.extend(Cell(token, [*nothing]) for token in tokens)
 
-        n_past = seq.n_past
-        seq.cells.extend(Cell(token, mask) for token in tokens)
-        self.passes.append((seq.seq_id, len(tokens), mask))
-        law = self.model.target if mask is None else self.model.draft
+        ends = range(start + 1, len(text) + 1)
+        mask = mask or LayerMask.full(self.model.n_layer)
+        entry = 0
+        if hidden is not None:
+            entry = mask.first_active
+            want = np.float32([state(text[:end], entry) for end in ends])
+            assert np.array_equal(hidden, want), "states of other tokens, or of another block"
+        true_until = LayerMask(
+            mask.n_layer, mask.skip_attn - set(range(entry)), mask.skip_ffn - set(range(entry))
+        ).first_skipped  # all states up to the one that enters this block are the full model's
+        self._attend(seq.cells, start, mask, true_until)
+        self.passes.append(
+            (seq.seq_id, len(tokens), None if mask.first_skipped == mask.n_layer else mask)
+        )
+
+        law = self.model.target if true_until == mask.n_layer else self.model.draft
         first = {"none": len(tokens), "last": len(tokens) - 1, "all": 0}[outputs]
-        self.rows = {i: law(seq.tokens[: n_past + i + 1]) for i in range(first, len(tokens))}
-        return SimpleNamespace(n_tokens=len(tokens), n_outputs=len(self.rows))
+        self.rows = {i: law(text[: start + i + 1]) for i in range(first, len(tokens))}
+        states = None
+        if hidden_at is not None:
+            assert entry < hidden_at <= true_until, "asks for states that a mask has touched"
+            states = np.float32([state(text[:end], hidden_at) for end in ends])
+        return SimpleNamespace(n_tokens=len(tokens), n_outputs=len(self.rows), hidden=states)
+
+    def _attend(self, cells: Sequence[Cell], start: int, mask: LayerMask, true_until: int) -> None:
+        """Write K/V of the cells from start on, and read that of all, block by block."""
+        for il in set(range(mask.n_layer)) - mask.skip_attn:
+            value = FULL if il <= true_until else mask
+            for cell in cells[start:]:
+                cell.blocks[il] = value
+            allowed = {FULL, value}
+            assert {cell.blocks[il] for cell in cells} <= allowed, "reads K/V of another mask"
 
     def prefill(self, tokens: Sequence[int], seq: FakeSequence | None = None) -> None:
         for i in range(0, len(tokens), self.n_batch):
@@ -247,7 +312,7 @@ class FakeController:
     p_min: float = 0.0
     steps: list[Step] = field(default_factory=list)
 
-    def limit(self) -> DraftLimit:
+    def limit(self, n_past: int) -> DraftLimit:
         return DraftLimit(self.lengths[len(self.steps) % len(self.lengths)], self.p_min)
 
     def observe(self, step: Step) -> None:

@@ -25,7 +25,7 @@ from command_line import (
 from conftest import TinyPath
 from test_report import FIELDS
 
-from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams, drafters
+from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams, controllers, drafters
 from pyselfspec.cli import main
 from pyselfspec.completion import N_PREDICT
 from pyselfspec.context import N_CTX
@@ -34,6 +34,7 @@ PROMPT = "Once upon a time"
 N_LAYER = 4
 CLOSING_LINE = re.compile(r"\d+ tokens? · (\d+\.\d|-) tokens/s( · .+)?\n")
 GREEDY = ("--temp", "0")
+FIXED = ("--draft-p-min", "0")  # always drafts; the default controller may think better of it
 
 Generate = Callable[..., Outcome]
 
@@ -79,7 +80,7 @@ def test_verbose_talks_on_stderr_only(tiny_path: TinyPath) -> None:
 def test_json_fields_fit_together(
     generate: Generate, demo: Model, draft: str, compare: tuple[str, ...]
 ) -> None:
-    report = generate("--seed", "3", "--draft", draft, "--json", *compare).json
+    report = generate("--seed", "3", "--draft", draft, *FIXED, "--json", *compare).json
     assert ("plain" in report) == ("identical" in report) == ("speedup" in report) == bool(compare)
     for run_ in [report, *([report["plain"]] if compare else [])]:
         check_fields(run_, demo)
@@ -89,10 +90,10 @@ def test_json_fields_fit_together(
 
 
 def test_nothing_to_compare(generate: Generate, tiny_path: TinyPath) -> None:
-    """A model without a mask decodes plainly; plain against plain would show noise as a result."""
+    """Without anything to skip, plain against plain would show noise as a result."""
     outcomes = [
         generate("--compare", "--draft", "off"),
-        run("generate", tiny_path(), "-p", PROMPT, "--compare", *ONE_THREAD),
+        run("generate", tiny_path(n_layer=2), "-p", PROMPT, "--compare", *ONE_THREAD),
     ]
     for outcome in outcomes:
         assert outcome.status == 2
@@ -116,6 +117,7 @@ def check_fields(report: dict[str, Any], model: Model) -> None:
     assert report["tokens_per_second"] == pytest.approx(speed)
     if report["draft"] == "off":
         assert report["n_drafted"] == report["draft_us"] == 0
+    if report["n_drafted"] == 0:
         assert report["acceptance_rate"] is None
     else:
         rate = report["n_accepted"] / report["n_drafted"]
@@ -166,8 +168,9 @@ def test_drawn_seed_is_reported_and_works(generate: Generate) -> None:
 )
 @pytest.mark.parametrize(
     "draft",
-    [(), ("--skip-attn", "0-11"), ("--skip-attn", "1", "--skip-ffn", "2,4-6"),
-     ("--draft-max", "1"), ("--draft-max", "9"), ("--draft-p-min", "0.9")],
+    [FIXED, ("--skip-attn", "0-11", *FIXED), ("--skip-attn", "1", "--skip-ffn", "2,4-6", *FIXED),
+     ("--exit-layer", "5", *FIXED), ("--draft-max", "1", *FIXED), ("--draft-max", "9", *FIXED),
+     ("--controller", "adaptive"), ("--controller", "product"), ("--controller", "auto")],
     ids=" ".join,
 )  # fmt: skip
 def test_drafts_never_change_the_text(
@@ -175,16 +178,16 @@ def test_drafts_never_change_the_text(
 ) -> None:
     plain = generate(*sampling, "--draft", "off", "--json").json
     fast = generate(*sampling, *draft, "--json").json
-    assert fast["n_drafted"] > 0
     assert fast["tokens"] == plain["tokens"]
+    if "--controller" not in draft:  # others may see no point in it
+        assert fast["n_drafted"] > 0
 
 
 def test_draft_limits_are_kept(generate: Generate) -> None:
     to_the_end = generate("--draft-max", "2", "--draft-p-min", "0", "--json").json
     assert len(to_the_end["n_drafted_at"]) == 2
-    # no token is certain, so every draft stops after its first
-    sure = generate("--draft-p-min", "1", "--json").json
-    assert sure["n_drafted_at"] == [sure["n_drafted"]]
+    # no token is certain, so every draft is dropped
+    assert generate("--draft-p-min", "1", "--json").json["n_drafted"] == 0
 
 
 def test_repeat_penalty_reaches_the_sampler(generate: Generate) -> None:
@@ -221,10 +224,48 @@ def test_demo_drafts_with_its_own_mask() -> None:
 
 
 def test_model_without_a_mask_drafts_when_told_to(generate: Generate, tiny_path: TinyPath) -> None:
-    path = tiny_path(n_layer=N_LAYER)
-    assert generate("--json", model=path).json["draft"] == "off"
-    told = generate("--json", "--draft", "layer-skip", model=path).json
-    assert told["mask"] == LayerMask.alternate(N_LAYER).to_dict()
+    assert generate("--json", model=tiny_path(n_layer=2)).json["draft"] == "off"
+    told = generate("--json", "--draft", "layer-skip", model=tiny_path(n_layer=2)).json
+    assert told["mask"] == LayerMask.full(2).to_dict()
+
+
+def test_model_without_a_mask_tries_every_other_block(
+    generate: Generate, tiny_path: TinyPath
+) -> None:
+    """The controller stops at once where that does not pay."""
+    report = generate("--json", model=tiny_path(n_layer=N_LAYER)).json
+    assert (report["draft"], report["controller"]) == ("layer-skip", "auto")
+    assert report["mask"] == LayerMask.alternate(N_LAYER).to_dict()
+
+
+def test_a_mask_that_cannot_pay_is_named_in_the_closing_line(
+    generate: Generate, tiny_path: TinyPath
+) -> None:
+    outcome = generate("--skip-attn", "1", model=tiny_path(n_layer=N_LAYER, qtype="F32"))
+    assert CLOSING_LINE.fullmatch(outcome.stderr)
+    assert re.search(r"speculation off: the best mask known .* 0\.\d\dx", outcome.stderr)
+
+
+def test_options_that_choose_a_controller(generate: Generate) -> None:
+    for args, name in (
+        ((), "auto"),
+        (("--draft-max", "3"), "fixed"),
+        (("--draft-p-min", "0.5"), "fixed"),
+        (("--controller", "fixed"), "fixed"),
+        (("--controller", "product"), "product"),
+        (("--controller", "adaptive"), "adaptive"),
+    ):
+        assert generate("-n", "2", "--json", *args).json["controller"] == name
+    outcome = generate("--controller", "auto", "--draft-max", "3")
+    assert outcome.status == 2 and "auto decides by itself" in outcome.stderr
+
+
+def test_explain_is_for_the_controller_that_decides(generate: Generate) -> None:
+    assert generate("--explain", "--draft-max", "3").status == 2
+    outcome = generate("--explain")
+    assert outcome.status == 0
+    assert outcome.stderr.count("\n") >= 1
+    assert CLOSING_LINE.search(outcome.stderr)
 
 
 # --- which prompt ----------------------------------------------------------------------------
@@ -310,11 +351,12 @@ def test_every_way_to_give_a_mask(generate: Generate, tmp_path: Path) -> None:
     mask = LayerMask(12, frozenset({3, 5, 8, 9, 10, 11}), frozenset({0}))
     file = tmp_path / "mask.json"
     file.write_text(mask.to_json())
+    always = (*GREEDY, *FIXED, "--json")
     reports = [
-        generate(*GREEDY, "--json", "--skip-attn", "3,5,8-11", "--skip-ffn", "0").json,
-        generate(*GREEDY, "--json", "--skip-attn", " 8-11 ,5, 3 ", "--skip-ffn", "0-0").json,
-        generate(*GREEDY, "--json", "--mask", file).json,
-        generate(*GREEDY, "--json", "--mask", "-", stdin=mask.to_json().encode()).json,
+        generate(*always, "--skip-attn", "3,5,8-11", "--skip-ffn", "0").json,
+        generate(*always, "--skip-attn", " 8-11 ,5, 3 ", "--skip-ffn", "0-0").json,
+        generate(*always, "--mask", file).json,
+        generate(*always, "--mask", "-", stdin=mask.to_json().encode()).json,
     ]
     for report in reports:
         assert report["mask"] == mask.to_dict()
@@ -330,10 +372,17 @@ def test_one_kind_of_skip_is_enough(generate: Generate) -> None:
         assert (mask[key], mask[other]) == ([2], [])
 
 
+def test_exit_layer(generate: Generate) -> None:
+    mask = generate("-n", "1", "--json", "--exit-layer", "5").json["mask"]
+    assert mask == LayerMask.early_exit(12, 5).to_dict()
+    outcome = generate("--exit-layer", "5", "--skip-ffn", "6")
+    assert outcome.status == 2 and "not both" in outcome.stderr
+
+
 def test_mask_that_skips_nothing_is_always_right(generate: Generate, tmp_path: Path) -> None:
     file = tmp_path / "full.json"
     file.write_text('{"n_layer": 12}')
-    report = generate(*GREEDY, "--mask", file, "--json").json
+    report = generate(*GREEDY, *FIXED, "--mask", file, "--json").json
     assert report["acceptance_rate"] == 1.0
 
 
@@ -395,7 +444,7 @@ def test_ctrl_c_with_json(
 ) -> None:
     whole = generate(*GREEDY, "--json").json["tokens"]
     ctrl_c(n_decodes)
-    outcome = generate(*GREEDY, "--json", "--compare")
+    outcome = generate(*GREEDY, *FIXED, "--json", "--compare")
     assert (outcome.status, outcome.stderr) == (130, "")
     report = strict_json(outcome.stdout)
     assert report["finish_reason"] == "interrupted"
@@ -410,9 +459,18 @@ def test_ctrl_c_in_the_plain_run_compares_nothing(
     generate: Generate, ctrl_c: Callable[[int], None]
 ) -> None:
     """Half a plain text would look like a different one."""
-    n_drafted = generate(*GREEDY, "--json").json
-    ctrl_c(1 + n_drafted["n_drafted"] + n_drafted["n_steps"] + 5)  # 1: the prompt
-    outcome = generate(*GREEDY, "--json", "--compare")
+    decodes = 0
+
+    def counted(*args: Any, decode: Any = Context.decode, **options: Any) -> Any:
+        nonlocal decodes
+        decodes += 1
+        return decode(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "decode", counted)
+        generate(*GREEDY, *FIXED, "--json")
+    ctrl_c(decodes + 5)
+    outcome = generate(*GREEDY, *FIXED, "--json", "--compare")
     assert outcome.status == 130
     report = strict_json(outcome.stdout)
     assert report["n_generated"] == 24
@@ -465,14 +523,12 @@ DEFAULTS = {
     "min_p": SamplingParams().min_p,
     "repeat_penalty": SamplingParams().repeat_penalty,
     "repeat_last_n": SamplingParams().repeat_last_n,
-    "draft_max": Fixed().n_max,
-    "draft_p_min": Fixed().p_min,
     "n_predict": N_PREDICT,
 }
 
 
-def test_both_commands_are_there() -> None:
-    assert {"generate", "info"} <= set(COMMANDS)
+def test_the_commands_are_there() -> None:
+    assert {"calibrate", "generate", "info"} <= set(COMMANDS)
     outcome = run("--help")
     assert outcome.status == 0
     assert all(name in outcome.stdout for name in COMMANDS)
@@ -501,6 +557,16 @@ def test_help_shows_the_true_default(name: str) -> None:
     assert option.default == DEFAULTS[name]
     record = option.get_help_record(click.Context(command))
     assert record is not None and f"[default: {DEFAULTS[name]}" in record[1]
+
+
+def test_help_shows_the_defaults_of_fixed_drafts() -> None:
+    help_ = " ".join(run("generate", "-h").stdout.split())
+    assert f"[default of fixed: {Fixed().n_max}]" in help_
+    assert f"[default of fixed: {Fixed().p_min}]" in help_
+
+
+def test_help_names_every_controller() -> None:
+    assert f"[{'|'.join(controllers.names())}]" in run("generate", "-h").stdout
 
 
 def test_default_context_in_the_help_is_the_true_one() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tiny_gguf
 from pyselfspec import Context, LayerMask
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
 
@@ -195,6 +196,40 @@ def test_strided_and_converted_states(tiny: Any, new_context: Any) -> None:
     np.testing.assert_array_equal(got, want.logits)
 
 
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_what_can_enter_does_enter(arch: str, tiny: Any, new_context: Any, token_ids: Any) -> None:
+    """States copied out at a block and put in again, token by token and as one batch."""
+    context, ordinary, tokens = new_context(tiny(arch)), new_context(tiny(arch)), token_ids(6)
+    want = ordinary.decode(tokens).logits
+    following = ordinary.decode([7]).logits
+    for block in range(1, 4):
+        assert context.can_enter(block)
+        context.sequence().drop()
+        hidden = context.decode(tokens, hidden_at=block, outputs="none").hidden
+        mask = LayerMask.enter_at(4, block)
+        entered = context.decode(tokens, pos=0, mask=mask, hidden=hidden, in_place=True)
+        np.testing.assert_array_equal(entered.logits, want)
+        np.testing.assert_array_equal(context.decode([7]).logits, following)
+
+
+@pytest.mark.parametrize("block", [-1, 0, 4, 5, 2**31 - 1])
+def test_no_state_to_share_enters_at_the_ends(block: int, tiny: Any, new_context: Any) -> None:
+    """Below block 0 nothing is shared, and behind the last one nothing is left to check."""
+    assert not new_context(tiny()).can_enter(block)
+
+
+def test_asking_what_can_enter_disturbs_nothing(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    context, other = new_context(tiny()), new_context(tiny())
+    for each in (context, other):
+        each.decode(token_ids(5))
+    before = context.graph_bytes
+    assert context.can_enter(2)
+    assert (context.graph_bytes, context.sequence().n_past) == (before, 5)
+    np.testing.assert_array_equal(context.decode([6]).logits, other.decode([6]).logits)
+
+
 def test_closed_context(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     decoded = context.decode([5])
@@ -206,6 +241,7 @@ def test_closed_context(tiny: Any, new_context: Any) -> None:
         lambda: context.argmax(0),
         lambda: context.mask_support,
         lambda: context.can_rollback,
+        lambda: context.can_enter(1),
         lambda: context.sequence().n_past,
         lambda: decoded.logits,
     ):

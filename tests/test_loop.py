@@ -14,6 +14,7 @@ from fakes import (
     plain_tokens,
 )
 
+from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.loop import generate_steps
 from pyselfspec.types import LayerMask
@@ -21,15 +22,34 @@ from pyselfspec.types import LayerMask
 PROMPT = [3, 1, 4, 1, 5]
 
 
+# Who drafts: the script without any K/V; a mask, in the text's own sequence; a mask, in a fork.
+every_way = pytest.mark.parametrize("way", ["script", "shared", "forked"])
+
+
 class Run:
     """One generation and everything that took part in it."""
 
-    def __init__(self, model, *, prompt=PROMPT, lengths=(4,), n_predict=20, ends=None, **options):
+    def __init__(
+        self,
+        model,
+        *,
+        prompt=PROMPT,
+        lengths=(4,),
+        n_predict=20,
+        ends=None,
+        sampler=None,
+        drafter=None,
+        way="script",
+        **options,
+    ):
         self.prompt = prompt
-        self.drafter = options.pop("drafter", None) or FakeDrafter(model)
-        self.sampler = options.pop("sampler", None) or FakeSampler()
+        self.sampler = sampler or FakeSampler()
         self.controller = FakeController(lengths)
         self.context = FakeContext(model, **options)
+        self.drafter = drafter or FakeDrafter(model)
+        if way != "script":
+            mask = LayerMask.alternate(model.n_layer)
+            self.drafter = layer_skip.Drafter(self.context, mask, share=way == "shared")
         self.tokens: list[int] = []
         self.told: list[int] = []
         self._ends = ends or model.is_eog
@@ -60,7 +80,7 @@ class Run:
     def assert_cells_are_history(self):
         assert self.context.sequence(0).tokens == [*self.prompt, *self.tokens][:-1]
         assert self.context.n_cells == self.context.sequence(0).n_past
-        assert all(cell.mask is None for cell in self.context.sequence(0).cells)
+        assert all(cell.is_full for cell in self.context.sequence(0).cells)
 
 
 # lossless
@@ -71,10 +91,12 @@ class Run:
 @pytest.mark.parametrize("n_predict", [1, 2, 5, 17])
 @pytest.mark.parametrize("lengths", [(1,), (2,), (4,), (7,), (0,), (5, 0, 1)], ids=str)
 @pytest.mark.parametrize("quality", [0.0, 0.6, 0.9, 1.0])
-def test_drafted_text_is_plain_text(quality, lengths, n_predict, end_after, sampler_seed):
+@every_way
+def test_drafted_text_is_plain_text(way, quality, lengths, n_predict, end_after, sampler_seed):
     end_at = None if end_after is None else len(PROMPT) + end_after
     model = FakeModel(quality, end_at)
-    run = Run(model, lengths=lengths, n_predict=n_predict, sampler=FakeSampler(sampler_seed))
+    sampler = FakeSampler(sampler_seed)
+    run = Run(model, lengths=lengths, n_predict=n_predict, sampler=sampler, way=way)
     for step in run:
         run.assert_cells_are_history()
         assert 1 <= len(step.tokens) <= max(lengths) + 1
@@ -97,8 +119,9 @@ def test_the_combinations_above_reach_every_kind_of_step():
     assert kinds >= {"none, token", "some, token", "all, token", "some, no token"}
 
 
-def test_perfect_drafts_save_passes():
-    run = Run(FakeModel(quality=1.0), lengths=(4,), n_predict=20)
+@every_way
+def test_perfect_drafts_save_passes(way):
+    run = Run(FakeModel(quality=1.0), lengths=(4,), n_predict=20, way=way)
     run.all()
     assert [len(step.tokens) for step in run.controller.steps] == [5, 5, 5, 5]
 
@@ -120,9 +143,10 @@ def test_drafts_never_overshoot_what_is_asked_for(n_predict):
 
 
 @pytest.mark.parametrize("n_batch", [1, 2, 3])
-def test_drafts_fit_the_batch(n_batch):
+@every_way
+def test_drafts_fit_the_batch(way, n_batch):
     model = FakeModel(quality=1.0)
-    run = Run(model, lengths=(8,), n_batch=n_batch)
+    run = Run(model, lengths=(8,), n_batch=n_batch, way=way)
     assert run.all() == plain_tokens(model, PROMPT, 20)
     assert max(step.n_drafted for step in run.controller.steps) == n_batch - 1
 
@@ -142,17 +166,19 @@ def test_p_min_reaches_the_drafter():
 
 @pytest.mark.parametrize("quality", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("n_ctx", range(len(PROMPT), len(PROMPT) + 10))
-def test_a_full_context_ends_the_text_alike_with_and_without_drafts(n_ctx, quality):
+@every_way
+def test_a_full_context_ends_the_text_alike_with_and_without_drafts(way, n_ctx, quality):
     model = FakeModel(quality)
     unbounded = plain_tokens(model, PROMPT, 30)
     without = Run(model, n_ctx=n_ctx, n_predict=30, lengths=(0,)).all()
-    run = Run(model, n_ctx=n_ctx, n_predict=30, lengths=(4,))
+    run = Run(model, n_ctx=n_ctx, n_predict=30, lengths=(4,), way=way)
     assert run.all() == without == unbounded[: n_ctx - len(PROMPT) + 1]
     run.assert_cells_are_history()
 
 
-def test_a_draft_may_fill_the_context_to_the_last_cell():
-    run = Run(FakeModel(quality=1.0), n_ctx=len(PROMPT) + 6, lengths=(9,))
+@every_way
+def test_a_draft_may_fill_the_context_to_the_last_cell(way):
+    run = Run(FakeModel(quality=1.0), n_ctx=len(PROMPT) + 6, lengths=(9,), way=way)
     run.all()
     assert [step.n_drafted for step in run.controller.steps] == [6]
 
@@ -230,10 +256,20 @@ def test_the_sampler_sees_the_prompt():
     assert run.sampler.prompt == PROMPT
 
 
-def test_passes_over_sequence_0_are_never_masked():
-    run = Run(FakeModel())
+def test_forked_drafts_do_not_touch_sequence_0():
+    run = Run(FakeModel(), way="forked")
     run.all()
     assert {mask for seq_id, _, mask in run.context.passes if seq_id == 0} == {None}
+
+
+def test_shared_blocks_run_once_per_token():
+    """In the passes over a step's tokens, each block below the mask sees each token once."""
+    run = Run(FakeModel(quality=1.0), lengths=(4,), n_predict=10, way="shared", n_batch=16)
+    run.all()
+    mask = LayerMask.alternate(6)
+    rest, shared = LayerMask.enter_at(6, 1), LayerMask.early_exit(6, 1)
+    step = [(0, 1, mask)] * 4 + [(0, 1, shared), (0, 5, rest)]
+    assert run.context.passes == [(0, len(PROMPT) - 1, None), *step, *step]
 
 
 def test_one_pass_per_step():
@@ -255,8 +291,9 @@ def test_verification_time_is_measured_in_microseconds():
 
 @pytest.mark.parametrize("n_steps", range(1, 9))
 @pytest.mark.parametrize("quality", [0.0, 0.7, 1.0])
-def test_closing_after_any_step_leaves_the_history(quality, n_steps):
-    run = Run(FakeModel(quality), n_predict=40)
+@every_way
+def test_closing_after_any_step_leaves_the_history(way, quality, n_steps):
+    run = Run(FakeModel(quality), n_predict=40, way=way)
     for _ in itertools.islice(run, n_steps):
         pass
     run.steps.close()
@@ -265,15 +302,17 @@ def test_closing_after_any_step_leaves_the_history(quality, n_steps):
 
 @pytest.mark.parametrize("quality", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("fail_at", range(1, 12))
-def test_a_failing_sampler_leaves_the_history(fail_at, quality):
-    run = Run(FakeModel(quality), sampler=FakeSampler(fail_at=fail_at))
+@every_way
+def test_a_failing_sampler_leaves_the_history(way, fail_at, quality):
+    run = Run(FakeModel(quality), sampler=FakeSampler(fail_at=fail_at), way=way)
     with pytest.raises(Broken):
         run.all()
     run.assert_cells_are_history()
 
 
 @pytest.mark.parametrize("fail_at", range(1, 12))
-def test_a_failing_ends_leaves_the_history(fail_at):
+@every_way
+def test_a_failing_ends_leaves_the_history(way, fail_at):
     count = itertools.count(1)
 
     def ends(token):
@@ -281,15 +320,16 @@ def test_a_failing_ends_leaves_the_history(fail_at):
             raise Broken
         return False
 
-    run = Run(FakeModel(0.8), ends=ends)
+    run = Run(FakeModel(0.8), ends=ends, way=way)
     with pytest.raises(Broken):
         run.all()
     run.assert_cells_are_history()
 
 
-@pytest.mark.parametrize("fail_at", range(2, 8))
-def test_a_failing_pass_leaves_the_history(fail_at):
-    run = Run(FakeModel(0.5), fail_at_decode=fail_at)
+@pytest.mark.parametrize("fail_at", range(2, 16))
+@every_way
+def test_a_failing_pass_leaves_the_history(way, fail_at):
+    run = Run(FakeModel(0.5), n_predict=40, fail_at_decode=fail_at, way=way)
     with pytest.raises(Broken):
         run.all()
     run.assert_cells_are_history()
@@ -354,9 +394,57 @@ def test_an_error_is_not_hidden_by_a_memory_that_cannot_roll_back():
         run.all()
 
 
-def test_masks_are_refused_where_they_would_be_read():
-    """The fake itself: a full pass on top of a masked one would read wrong K/V, and is noticed."""
+# the fake itself notices what the native context would do wrong
+
+TOKENS = [3, 1, 4]
+MASK = LayerMask.alternate(6)
+ENTER = LayerMask.enter_at(6, 1)
+
+
+def drafted_on(mask=MASK):
+    """A context that holds TOKENS from a masked pass, and the states that entered block 1."""
     context = FakeContext(FakeModel())
-    context.decode([1], mask=LayerMask.alternate(6))
+    return context, context.decode(TOKENS, mask=mask, hidden_at=1).hidden
+
+
+def test_a_full_pass_on_top_of_a_masked_one_is_noticed():
+    context, _ = drafted_on()
     with pytest.raises(AssertionError, match="another mask"):
         context.decode([2])
+
+
+def test_a_check_that_leaves_a_masked_token_behind_is_noticed():
+    context, hidden = drafted_on()
+    with pytest.raises(AssertionError, match="another mask"):
+        context.decode(TOKENS[1:], pos=1, mask=ENTER, hidden=hidden[1:], in_place=True)
+
+
+def test_a_check_that_enters_too_late_is_noticed():
+    context, _ = drafted_on()
+    late = FakeContext(FakeModel()).decode(TOKENS, hidden_at=2).hidden
+    with pytest.raises(AssertionError, match="another mask"):
+        context.decode(TOKENS, pos=0, mask=LayerMask.enter_at(6, 2), hidden=late, in_place=True)
+        context.decode([2])
+
+
+@pytest.mark.parametrize("wrong", ["order", "block"])
+def test_a_check_with_foreign_states_is_noticed(wrong):
+    context, hidden = drafted_on()
+    if wrong == "block":
+        hidden[:, 0] += 1
+    with pytest.raises(AssertionError, match="states of other tokens"):
+        states = hidden[::-1] if wrong == "order" else hidden
+        context.decode(TOKENS, pos=0, mask=ENTER, hidden=states, in_place=True)
+
+
+def test_a_check_of_other_tokens_is_noticed():
+    context, hidden = drafted_on()
+    with pytest.raises(AssertionError, match="rewrites"):
+        context.decode([3, 1, 5], pos=0, mask=ENTER, hidden=hidden, in_place=True)
+
+
+def test_a_right_check_leaves_full_cells():
+    context, hidden = drafted_on()
+    context.decode(TOKENS, pos=0, mask=ENTER, hidden=hidden, in_place=True)
+    assert all(cell.is_full for cell in context.sequence().cells)
+    context.decode([2])

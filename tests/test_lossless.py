@@ -8,8 +8,8 @@ neither with a tolerance:
   for Q8_0 models (F32 and F16 logits differ by about 1e-3: matrix products change kernels at width
   2, and the K/V cache rounds to F16). ``exact`` tests this first and skips where a machine differs.
 - Against a replay, for every type: a fresh context decodes the very same batches, but nobody drafts
-  in it. Tokens and all later logits must be equal bit for bit, so nothing that drafting does can
-  reach the text.
+  in it; shared blocks run token by token, the others as one batch, none with a mask. Tokens and all
+  later logits must be equal bit for bit, so nothing that drafting does can reach the text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,11 @@ from pyselfspec import (
     SamplingParams,
     Step,
     Verdict,
-    drafters,
     generate_steps,
 )
+from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ContextFullError
+from pyselfspec.types import SharedBlocks
 
 N_LAYER = 4
 N_PREDICT = 40
@@ -127,6 +129,20 @@ def test_same_tokens_for_every_architecture(
         got = complete(context, token_ids(9), sampling=SAMPLINGS[sampling], mask=mask)
         assert got.tokens == want, name
         assert got.stats.n_drafted > 0
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_same_tokens_with_a_fork(
+    arch: str, sampling: str, exact: Any, new_context: Any, token_ids: Any
+) -> None:
+    """Where states could enter and K/V be shared, the other way gives the same."""
+    context = new_context(exact(arch))
+    want = plain(context, token_ids(9), sampling=SAMPLINGS[sampling])
+    drafter = layer_skip.Drafter(context, GOOD, share=False)
+    params = SAMPLINGS[sampling]
+    steps = run_steps(context, token_ids(9), drafter, Fixed(p_min=0), params)
+    assert [token for step in steps for token in step.tokens] == want
 
 
 @pytest.mark.parametrize("n_draft", [1, 2, 4, 8])
@@ -217,16 +233,29 @@ def test_demo_model(sampling: str, demo: Model, new_context: Any) -> None:
 
 
 class Replay:
-    """Proposes what another run drafted, without running anything."""
+    """Proposes what another run drafted, without running anything; but where that run left shared
+    blocks, it runs those, with the full model, one token at a time."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.drafts = [Draft(step.draft.tokens, step.draft.probs) for step in steps]
+    def __init__(self, steps: Sequence[Step], context: Context | None = None) -> None:
+        self._drafts = [step.draft for step in steps]
+        self._context = context
 
     def begin(self, history: Sequence[int]) -> None:
         pass
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        return self.drafts.pop(0)
+        draft = self._drafts.pop(0)
+        if draft.shared is None:
+            return draft
+        assert self._context
+        first = draft.shared.mask.first_active
+        shared = LayerMask.early_exit(draft.shared.mask.n_layer, first)
+        states = [
+            self._context.decode([token], mask=shared, hidden_at=first, outputs="none").hidden
+            for token in (history[-1], *draft.tokens)
+        ]
+        hidden = np.concatenate([state for state in states if state is not None])
+        return replace(draft, shared=SharedBlocks(draft.shared.mask, hidden))
 
     def accept(self, verdict: Verdict) -> None:
         pass
@@ -235,7 +264,7 @@ class Replay:
 class AsDrafted:
     """Lets Replay decide."""
 
-    def limit(self) -> DraftLimit:
+    def limit(self, n_past: int) -> DraftLimit:
         return DraftLimit(64)
 
     def observe(self, step: Step) -> None:
@@ -259,18 +288,20 @@ def run_steps(
         )
 
 
+@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("sampling", ["greedy", "penalties-grammar"])
 @pytest.mark.parametrize("qtype", ["F32", "F16", "Q4_0"])
 @pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
 def test_drafting_cannot_reach_the_text(
-    arch: str, qtype: str, sampling: str, tiny: Any, new_context: Any, token_ids: Any
+    arch: str, qtype: str, sampling: str, share: bool, tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
     model = tiny(arch, qtype=qtype, late_scale=0.3)
     drafted, replayed = new_context(model), new_context(model)
-    drafter = drafters.load("layer-skip")(drafted, GOOD)
+    drafter = layer_skip.Drafter(drafted, GOOD, share=share)
+    assert drafter.shares == share
     params = SAMPLINGS[sampling]
     steps = run_steps(drafted, token_ids(9), drafter, Fixed(5, p_min=0), params)
-    again = run_steps(replayed, token_ids(9), Replay(steps), AsDrafted(), params)
+    again = run_steps(replayed, token_ids(9), Replay(steps, replayed), AsDrafted(), params)
     assert [step.tokens for step in again] == [step.tokens for step in steps]
     if sampling == "greedy":  # some drafts fail, some do not
         assert 0 < sum(step.n_accepted for step in steps) < sum(step.n_drafted for step in steps)
@@ -279,6 +310,55 @@ def test_drafting_cannot_reach_the_text(
         np.testing.assert_array_equal(
             drafted.decode([token]).logits, replayed.decode([token]).logits
         )
+
+
+# --- K/V -------------------------------------------------------------------------------------
+
+KV_MASKS = {
+    "good": GOOD,
+    "inside": LayerMask.skipping(N_LAYER, attn=[1], ffn=[2]),
+    "attention": LayerMask.skipping(N_LAYER, attn=[1, 3]),
+    "feed-forward": LayerMask.skipping(N_LAYER, ffn=[2]),
+    "from block 0": LayerMask.skipping(N_LAYER, attn=[0], ffn=[2]),
+    "empty": EMPTY,
+}
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("mask", KV_MASKS)
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "gemma3", "qwen3moe"])
+def test_after_every_step_the_cache_holds_the_text(
+    arch: str, mask: str, share: bool, exact: Any, new_context: Any, token_ids: Any
+) -> None:
+    """Read back through the logits of a next token, against a cache filled from scratch.
+
+    gemma2 and gemma3 have layers with a window, shorter than these texts.
+    """
+    model, prompt = exact(arch), token_ids(9)
+    context, fresh = new_context(model), new_context(model)
+    drafter = layer_skip.Drafter(context, KV_MASKS[mask], share=share)
+    text = list(prompt)
+    n_accepted = set()
+    with Sampler(model, SAMPLINGS["seeded"]) as sampler:  # cuts drafts at several places
+        for step in generate_steps(
+            context,
+            prompt,
+            drafter=drafter,
+            controller=Fixed(3, p_min=0),
+            sampler=sampler,
+            n_predict=N_PREDICT,
+        ):
+            text += step.tokens
+            n_accepted.add(step.n_accepted)
+            probe = context.sequence().fork(2)
+            got = context.decode(text[-1:], seq=probe).logits
+            probe.drop()
+            fresh.sequence().drop()
+            fresh.decode(text[:-1], outputs="none")
+            np.testing.assert_array_equal(got, fresh.decode(text[-1:]).logits)
+    assert context.sequence().n_past == len(text) - 1
+    if mask == "good":
+        assert len(n_accepted) > 1
 
 
 # --- ends ------------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from simulation import table
 
-from pyselfspec import BUILD_ID, GenerationStats, LayerMask, SamplingParams
-from pyselfspec.report import closing_line, report, speedup
+from pyselfspec import BUILD_ID, Fixed, GenerationStats, LayerMask, SamplingParams
+from pyselfspec.controllers.auto import Auto, Decision, Rule, plain_rule
+from pyselfspec.report import Explainer, closing_line, report, speedup
 
 MASK = LayerMask(4, frozenset({1, 2}), frozenset({3}))
 SAMPLING = SamplingParams(temperature=0.5, seed=7)
@@ -51,6 +53,7 @@ def drafted(**changes: Any) -> Any:
         "finish_reason": "length",
         "draft": "layer-skip",
         "mask": MASK,
+        "controller": Fixed(),
         "sampling": SAMPLING,
     }
     return SimpleNamespace(**fields | changes)
@@ -152,3 +155,50 @@ def test_closing_line_without_a_single_token() -> None:
 @pytest.mark.parametrize("line", [closing_line(drafted()), closing_line(drafted(), plain())])
 def test_closing_line_is_one_line(line: str) -> None:
     assert len(line.splitlines()) == 1
+
+
+# what the default controller has to say
+
+
+def deciding(speed: float, drafts: bool) -> Auto:
+    """An auto controller that expects this speed of drafting."""
+    controller = Auto(table(plain_us=52_000))
+    costs = controller.decision.costs
+    best = Rule(3, 0, 2.7, 2.7 * costs.plain_us / speed, 0.0, 1.0, (0.8,) * 4)
+    controller.decision = Decision(best if drafts else plain_rule(costs), costs, False, best)
+    return controller
+
+
+def test_closing_line_of_a_mask_that_does_not_pay() -> None:
+    nothing = stats(n_drafted=0, n_accepted=0, n_steps=10)
+    line = closing_line(drafted(stats=nothing, controller=deciding(0.934, False)))
+    assert "speculation off: the best mask known for this model would be 0.93x" in line
+    assert "calibrate" in line and "drafted" not in line
+
+
+def test_closing_line_of_a_mask_that_was_used_says_nothing_of_it() -> None:
+    assert "speculation off" not in closing_line(drafted(controller=deciding(0.9, False)))
+    nothing = stats(n_drafted=0, n_accepted=0, n_steps=10)
+    line = closing_line(drafted(stats=nothing, controller=deciding(1.2, False)))
+    assert "speculation off" not in line
+
+
+def test_explanations_come_with_changes_of_mind() -> None:
+    completion = drafted(controller=deciding(1.3, False))
+    explainer = Explainer(completion)
+    assert explainer.lines() == []
+    completion.controller = deciding(1.3, True)
+    (start,) = explainer.lines()
+    assert start.startswith("step 4: plain 52 ms, draft up to 3 x 14 ms + check up to ")
+    assert start.endswith("for 2.7 expected tokens \u2192 40 ms per token, drafting")
+    assert explainer.lines() == []
+
+    completion.stats = stats(n_steps=14, n_generated=40, total_us=SECOND // 4 + 3 * SECOND)
+    completion.controller = deciding(0.9, False)
+    phase, stop = explainer.lines()
+    assert phase == "steps 4 to 14: 66.7 ms per token, 40 ms predicted"
+    assert stop.startswith("step 14: ") and stop.endswith(", plain")
+
+
+def test_other_controllers_have_nothing_to_explain() -> None:
+    assert Explainer(drafted()).lines() == []

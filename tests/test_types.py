@@ -247,3 +247,32 @@ def test_plain_decoding_has_no_acceptance_rate():
 def test_statistics_do_not_share_their_lists():
     GenerationStats().observe(step((1, 2), 2))
     assert GenerationStats().n_drafted_at == []
+
+
+# outcomes of guesses
+
+
+def judged(n_drafted, n_accepted, next_token=7, dropped=None):
+    probs = (0.9, 0.8, 0.7, 0.6)[:n_drafted]
+    draft = Draft((1, 2, 3, 4)[:n_drafted], probs, dropped=dropped)
+    return Step(draft, Verdict(n_accepted, next_token, False), 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "outcomes"),
+    [
+        (judged(3, 3), [(0.9, True), (0.8, True), (0.7, True)]),
+        (judged(3, 1), [(0.9, True), (0.8, False)]),  # what follows a wrong guess proves nothing
+        (judged(3, 0), [(0.9, False)]),
+        (judged(2, 2, next_token=7, dropped=(7, 0.2)), [(0.9, True), (0.8, True), (0.2, True)]),
+        (judged(2, 2, next_token=6, dropped=(7, 0.2)), [(0.9, True), (0.8, True), (0.2, False)]),
+        (judged(2, 1, next_token=7, dropped=(7, 0.2)), [(0.9, True), (0.8, False)]),
+        (judged(0, 0, next_token=7, dropped=(7, 0.2)), [(0.2, True)]),
+        (judged(2, 1, next_token=None), [(0.9, True)]),  # the text ended with an accepted token
+        (judged(2, 2, next_token=None, dropped=(7, 0.2)), [(0.9, True), (0.8, True)]),
+        (judged(0, 0), []),
+    ],
+)
+def test_outcomes_are_of_guesses_that_the_target_judged(step, outcomes):
+    assert step.outcomes == outcomes
+    assert step.n_guesses == step.n_drafted + (step.draft.dropped is not None)

@@ -153,8 +153,10 @@ def check_mask(
 
 
 def check_entry(result: Result, first: int, context: Context, tokens: list[int]) -> None:
-    """Enter block ``first`` in place with the states of an ordinary pass, then go on."""
+    """Enter block ``first`` in place with the states of an ordinary pass, then go on. Whether that
+    works is what ``can_enter`` must have said."""
     prompt, following = tokens[:N_PROMPT], tokens[N_PROMPT:]
+    can_enter = context.can_enter(first)
     forget(context)
     try:
         ordinary = context.decode(prompt, hidden_at=first)
@@ -164,11 +166,15 @@ def check_entry(result: Result, first: int, context: Context, tokens: list[int])
         after = context.decode(following).logits
     except UnsupportedError as error:
         result.enter_refused[first] = str(error)
+        if can_enter:
+            result.enter_wrong.append(first)
         return
     forget(context)
     context.decode(prompt)
-    same = np.array_equal(entered, logits) and np.array_equal(
-        after, context.decode(following).logits
+    same = (
+        can_enter
+        and np.array_equal(entered, logits)
+        and np.array_equal(after, context.decode(following).logits)
     )
     (result.enter_exact if same else result.enter_wrong).append(first)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,10 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(EXIT_INTERRUPTED)
 
 
+def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {message}", err=True)
+
+
 class CommandFolder(click.Group):
     """Commands are the modules of this folder."""
 
@@ -52,7 +57,8 @@ class CommandFolder(click.Group):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with one_line_errors():
+        with one_line_errors(), warnings.catch_warnings():
+            warnings.showwarning = _one_line_warning
             if sys.stdout is None:
                 raise OSError("stdout is closed")
             if hasattr(sys.stdout, "reconfigure"):

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import click
 
-from .. import _lib, drafters
-from ..controllers import Fixed
+from .. import _lib, controllers, drafters
+from ..context import N_CTX
+from ..controllers.fixed import Fixed
 from ..errors import ArgumentError
 from ..model import Model
 from ..models import DEMO
@@ -85,6 +86,22 @@ common_options = _together(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 )
 
+# What decides the speed of a context.
+context_options = _together(
+    click.option(
+        "-c",
+        "--ctx-size",
+        type=click.IntRange(min=1),
+        help=f"Tokens of context.  [default: the model's, {N_CTX} at most]",
+    ),
+    click.option(
+        "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
+    ),
+    click.option(
+        "-ngl", "--n-gpu-layers", type=click.IntRange(min=0), help="Blocks to keep on the GPU."
+    ),
+)
+
 # How the next token is chosen, see sampling_from.
 sampling_options = _together(
     click.option(
@@ -152,13 +169,8 @@ def sampling_from(options: Mapping[str, Any]) -> SamplingParams:
     )
 
 
-# How drafts are made, see mask_from.
-draft_options = _together(
-    click.option(
-        "--draft",
-        type=click.Choice(drafters.names()),
-        help="How to draft.  [default: layer-skip where a mask is given or in the model, else off]",
-    ),
+# What drafts skip, see mask_from.
+mask_options = _together(
     click.option("--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin."),
     click.option(
         "--skip-attn",
@@ -175,34 +187,71 @@ draft_options = _together(
         help="Blocks whose feed-forward part the draft skips.",
     ),
     click.option(
+        "--exit-layer",
+        type=click.IntRange(min=1),
+        help="Draft with this many first blocks only, as LayerSkip does.",
+    ),
+)
+
+# How drafts are made, see controller_from.
+draft_options = _together(
+    click.option(
+        "--draft",
+        type=click.Choice(drafters.names()),
+        help="How to draft.  [default: layer-skip where the model can, else off]",
+    ),
+    mask_options,
+    click.option(
+        "--controller",
+        type=click.Choice(controllers.names()),
+        help=f"Who decides how long drafts are.  [default: {controllers.DEFAULT}]",
+    ),
+    click.option(
         "--draft-max",
         type=click.IntRange(min=1),
-        default=Fixed().n_max,
-        show_default=True,
-        help="Tokens to draft per step.",
+        help=f"Tokens to draft per step, always.  [default of fixed: {Fixed().n_max}]",
     ),
     click.option(
         "--draft-p-min",
         type=click.FloatRange(0, 1),
-        default=Fixed().p_min,
-        show_default=True,
-        help="Stop a draft after a token of lower probability.",
+        help="End a draft before a token of lower probability.  "
+        f"[default of fixed: {Fixed().p_min}]",
     ),
 )
 
 
 def describes_mask(options: Mapping[str, Any]) -> bool:
-    return bool(options["mask_file"] or options["skip_attn"] or options["skip_ffn"])
+    names = ("mask_file", "skip_attn", "skip_ffn", "exit_layer")
+    return any(options[name] for name in names)
 
 
 def mask_from(n_layer: int, options: Mapping[str, Any]) -> LayerMask | None:
     """The mask that the options describe, None when they describe none."""
     file, attn, ffn = options["mask_file"], options["skip_attn"], options["skip_ffn"]
+    last = options["exit_layer"]
+    if (file is not None) + bool(attn or ffn) + (last is not None) > 1:
+        raise click.UsageError(
+            "give --mask, or --exit-layer, or --skip-attn and --skip-ffn, not both"
+        )
     if file is not None:
-        if attn or ffn:
-            raise click.UsageError("give --mask, or --skip-attn and --skip-ffn, not both")
         return LayerMask.from_json(read_text(file)).require(n_layer)
+    if last is not None:
+        return LayerMask.early_exit(n_layer, last)
     return LayerMask(n_layer, attn, ffn) if attn or ffn else None
+
+
+def controller_from(options: Mapping[str, Any]) -> Fixed | str:
+    """The controller that the options describe, or its name."""
+    given = {"n_max": options["draft_max"], "p_min": options["draft_p_min"]}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return options["controller"] or controllers.DEFAULT
+    if options["controller"] not in (None, "fixed"):
+        raise click.UsageError(
+            "--draft-max and --draft-p-min go with --controller fixed; "
+            f"{options['controller']} decides by itself"
+        )
+    return Fixed(**given)
 
 
 def open_model(name: str, n_gpu_layers: int | None = None) -> Model:

@@ -10,14 +10,16 @@ from typing import Any
 import click
 
 from ..completion import INTERRUPTED, N_PREDICT, Completion
-from ..context import N_CTX, Context
-from ..controllers import Fixed
-from ..report import closing_line, report
+from ..context import Context
+from ..controllers.fixed import Fixed
+from ..report import Explainer, closing_line, report
 from ..sampling import SamplingParams
 from ..types import LayerMask
 from ._options import (
     STDIN,
     common_options,
+    context_options,
+    controller_from,
     describes_mask,
     draft_options,
     mask_from,
@@ -41,7 +43,7 @@ class Request:
     n_predict: int
     draft: str | None
     mask: LayerMask | None
-    controller: Fixed
+    controller: Fixed | str
     sampling: SamplingParams
     stop: tuple[str, ...]
 
@@ -85,26 +87,20 @@ class Request:
 @click.option(
     "--stop", multiple=True, help="End the text before this string; may be given several times."
 )
-@click.option(
-    "-c",
-    "--ctx-size",
-    type=click.IntRange(min=1),
-    help=f"Tokens of context.  [default: the model's, {N_CTX} at most]",
-)
-@click.option(
-    "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
-)
-@click.option(
-    "-ngl", "--n-gpu-layers", type=click.IntRange(min=0), help="Blocks to keep on the GPU."
-)
+@context_options
 @draft_options
 @click.option(
     "--compare",
     is_flag=True,
     help="Also run plain decoding; show both speeds and whether the texts are equal.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Say on stderr when and why drafting starts or stops.",
+)
 @common_options
-def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
+def command(model: str, as_json: bool, compare: bool, explain: bool, **options: Any) -> None:
     """Continue a prompt, drafting with part of the model. The text is the full model's.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
@@ -112,9 +108,13 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
     \b
     pyselfspec generate -p "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
+    pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
     """
     if options["draft"] == "off" and describes_mask(options):
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
+    controller = controller_from(options)
+    if explain and controller != "auto":
+        raise click.UsageError("--explain is for --controller auto; others decide nothing")
     prompt_file = _prompt_file(options)
     require_one_reader_of_stdin(prompt_file, options["mask_file"], options["grammar_file"])
     prompt = read_text(prompt_file) if prompt_file is not None else _given_prompt(options)
@@ -129,7 +129,7 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
             n_predict=options["n_predict"],
             draft=options["draft"],
             mask=mask_from(loaded.n_layer, options),
-            controller=Fixed(options["draft_max"], options["draft_p_min"]),
+            controller=controller,
             sampling=sampling,
             stop=options["stop"],
         )
@@ -138,10 +138,10 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
             if completion.draft == "off":
                 raise click.UsageError(
                     "nothing to compare with plain decoding: "
-                    "give --mask, --skip-attn, --skip-ffn or --draft layer-skip"
+                    "give --mask, --skip-attn, --skip-ffn, --exit-layer or --draft layer-skip"
                 )
             _warm_up(request, context)
-        finished = _run(completion, show=not as_json, as_text=request.is_text)
+        finished = _run(completion, show=not as_json, as_text=request.is_text, explain=explain)
         plain = None
         if compare and finished:
             plain = request.completion(context, "off")
@@ -175,12 +175,16 @@ def _given_prompt(options: dict[str, Any]) -> str | tuple[int, ...]:
     return options["prompt_tokens"] if prompt is None else prompt
 
 
-def _run(completion: Completion, *, show: bool, as_text: bool) -> bool:
+def _run(completion: Completion, *, show: bool, as_text: bool, explain: bool = False) -> bool:
     """Generate, streaming to stdout when asked to; False when Ctrl-C cut the text off."""
+    explainer = Explainer(completion)
     try:
         for piece in completion:
             if show and as_text:
                 click.echo(piece, nl=False)
+            if explain:
+                for line in explainer.lines():
+                    click.echo(line, err=True)
     except KeyboardInterrupt:
         completion.finish_reason = INTERRUPTED
     if show:

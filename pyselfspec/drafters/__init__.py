@@ -23,8 +23,8 @@ class Drafter(Protocol):
     """Life cycle: ``begin`` once per text, then ``draft`` and ``accept`` in turn, one pair per
     step.
 
-    Between calls a drafter leaves the target's sequence 0 as it found it; at the end of ``draft``
-    it holds no K/V cells of its own beyond those it shares with sequence 0.
+    At the end of ``draft`` a drafter holds no K/V cells of its own, and sequence 0 is as it was; or
+    the draft has ``shared``, and sequence 0 holds the tokens to check as well.
     """
 
     def begin(self, history: Sequence[int]) -> None:

@@ -87,6 +87,7 @@ struct selfspec_session {
     int32_t decode(request & req);
 
     uint8_t skippable(int32_t il);
+    bool    can_enter(int32_t il);
     int32_t memory_bits() const;
 
     llama_context     * ctx;
@@ -321,6 +322,22 @@ uint8_t selfspec_session::skippable(int32_t il) {
     return bits;
 }
 
+bool selfspec_session::can_enter(int32_t il) {
+    if (il < 1 || il >= n_layer || !(memory_bits() & SELFSPEC_MEMORY_IN_PLACE) || llama_model_has_encoder(&model)) {
+        return false;
+    }
+    selfspec_batch leave;
+    leave.hidden_at = il;
+
+    selfspec_batch enter;
+    enter.enter_at = il;
+    enter.mask.assign(n_layer, 0);
+    std::fill_n(enter.mask.begin(), il, SKIP_BLOCK);
+
+    return build_dry(std::make_shared<const selfspec_batch>(prepared(std::move(leave)))) &&
+           build_dry(std::make_shared<const selfspec_batch>(prepared(std::move(enter))));
+}
+
 int32_t selfspec_session::memory_bits() const {
     const auto * mem = ctx->get_memory();
 
@@ -423,6 +440,10 @@ int32_t selfspec_mask_support(selfspec_session * session, uint8_t * out, int32_t
         }
         return SELFSPEC_OK;
     });
+}
+
+int32_t selfspec_can_enter(selfspec_session * session, int32_t il) {
+    return session->guarded([&]() -> int32_t { return session->can_enter(il); });
 }
 
 int32_t selfspec_memory(const selfspec_session * session) {

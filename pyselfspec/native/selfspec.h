@@ -64,6 +64,10 @@ SELFSPEC_API const char * selfspec_error(const struct selfspec_session * session
 // out[i]: which parts of block i a mask may skip, as selfspec_part bits. n_layer: length of out and mask.
 SELFSPEC_API int32_t selfspec_mask_support(struct selfspec_session * session, uint8_t * out, int32_t n_layer);
 
+// 1 when the states entering block il can be copied out and put in again later, with K/V of the blocks from il on
+// rewritten in place; 0 when this architecture or memory cannot do that.
+SELFSPEC_API int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
+
 // selfspec_memory_bits of the context's memory.
 SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
 

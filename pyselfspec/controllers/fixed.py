@@ -1,25 +1,17 @@
-"""How long to draft. Pure: a controller sees steps and answers with a limit, nothing else."""
+"""The same length for every draft."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from .errors import ArgumentError
-from .types import DraftLimit, Step
-
-
-class Controller(Protocol):
-    """Asked before every step, told about every step."""
-
-    def limit(self) -> DraftLimit: ...
-
-    def observe(self, step: Step) -> None: ...
+from ..costs import CostTable
+from ..errors import ArgumentError
+from ..types import DraftLimit, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always draft the same number of tokens, but stop after one of lower probability than p_min.
+    """Always draft the same number of tokens, but stop before one of lower probability than p_min.
 
     The default p_min gives up where a guess is no longer better than even: it hardly shortens good
     drafts and keeps bad ones from growing.
@@ -34,8 +26,12 @@ class Fixed:
         if not 0.0 <= self.p_min <= 1.0:
             raise ArgumentError(f"p_min is 0 to 1, got {self.p_min:g}")
 
-    def limit(self) -> DraftLimit:
+    def limit(self, n_past: int) -> DraftLimit:
         return DraftLimit(self.n_max, self.p_min)
 
     def observe(self, step: Step) -> None:
         pass
+
+
+def make(costs: CostTable) -> Fixed:
+    return Fixed()

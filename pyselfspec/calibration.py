@@ -1,0 +1,162 @@
+"""Keeps what passes cost on this machine, in the user's cache folder.
+
+A table belongs to a model, a library build, devices, threads, a size of context and a mask; its
+file is named after the hash of all that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from ._lib import BUILD_ID, system_info
+from .context import Context, usable_cores
+from .costs import N_WIDTH, Costs, CostTable, guessed_costs
+from .drafters.layer_skip import Drafter
+from .types import LayerMask
+
+FORMAT = 1
+N_SAMPLE, SAMPLE_BYTES, HEAD_BYTES = 64, 4096, 1 << 20
+
+
+class CalibrationWarning(UserWarning):
+    """A table in the cache that is no use."""
+
+
+#
+# what a table belongs to
+#
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    model: str  # see digest
+    build: str
+    devices: str
+    n_threads: int
+    n_ctx: int  # rounded up to a power of two
+    mask: dict[str, Any]
+    shares: bool
+
+    @property
+    def path(self) -> Path:
+        name = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+        return user_cache_path("pyselfspec") / "calibration" / f"{name}.json"
+
+
+def key_of(context: Context, mask: LayerMask) -> Key:
+    model = context.model
+    return Key(
+        model=digest(model.path),
+        build=BUILD_ID,
+        devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on the GPU",
+        n_threads=context.n_threads,
+        n_ctx=1 << (context.n_ctx - 1).bit_length(),
+        mask=mask.to_dict(),
+        shares=Drafter(context, mask).shares,
+    )
+
+
+@cache
+def machine() -> str:
+    """The processor's name and how many cores this process may use."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        named = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
+        name = named[1] if named else name
+    return f"{name}, {usable_cores()} cores"
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's size, its first MiB and 64 samples of 4 KiB: enough to tell models apart
+    in milliseconds, where hashing all of a large one takes longer than loading it."""
+    size = path.stat().st_size
+    sha = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        sha.update(file.read(HEAD_BYTES))
+        for i in range(N_SAMPLE):
+            file.seek(max(0, size - SAMPLE_BYTES) * i // (N_SAMPLE - 1))
+            sha.update(file.read(SAMPLE_BYTES))
+    return sha.hexdigest()
+
+
+#
+# the cache
+#
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Measured costs with what they belong to. n_rounds: repetitions that medians are of."""
+
+    key: Key
+    table: CostTable
+    n_rounds: int
+    date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Calibration:
+        """Raises KeyError, TypeError or ValueError for anything but what to_dict makes."""
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']!r}, this version reads {FORMAT}")
+        levels = tuple(_costs_from(level) for level in data["table"]["levels"])
+        if not levels or [c.n_past for c in levels] != sorted({c.n_past for c in levels}):
+            raise ValueError("levels are not in order")
+        return cls(Key(**data["key"]), CostTable(levels), data["n_rounds"], data["date"])
+
+
+def _costs_from(level: dict[str, Any]) -> Costs:
+    lists = {name: tuple(map(float, level[name])) for name in ("full_us", "check_us")}
+    costs = Costs(**(level | lists))
+    numbers = (*costs.full_us, *costs.check_us, costs.guess_us, costs.last_us + 1)
+    if {len(us) for us in lists.values()} != {N_WIDTH} or not all(0 < us < 1e12 for us in numbers):
+        raise ValueError("times are not what times can be")
+    return costs
+
+
+def save(calibration: Calibration) -> Path:
+    path = calibration.key.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
+        json.dump(calibration.to_dict(), file)
+    os.replace(file.name, path)
+    return path
+
+
+def load(key: Key) -> Calibration | None:
+    """The table measured before, if there is one. Warns of a file that does not hold it."""
+    try:
+        found = Calibration.from_dict(json.loads(key.path.read_text(encoding="utf-8")))
+        if found.key != key:
+            raise ValueError("it belongs to something else")
+        return found
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        text = f"{key.path} is no calibration of this model here ({what}); it is ignored"
+        warnings.warn(text, CalibrationWarning, stacklevel=2)
+        return None
+
+
+def costs_for(context: Context, mask: LayerMask) -> CostTable:
+    """Measured costs if there are any, else those that the bytes of the weights suggest."""
+    key = key_of(context, mask)
+    known = load(key)
+    return known.table if known else guessed_costs(context.model.file, mask, key.shares)

@@ -1,0 +1,91 @@
+"""pyselfspec calibrate: what passes cost on this machine, kept for generate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from .. import plots
+from ..calibration import Calibration, save
+from ..completion import default_mask
+from ..context import Context
+from ..costs import CostTable, guessed_costs
+from ..errors import ArgumentError
+from ..timing import measure
+from ..types import LayerMask
+from ._options import (
+    common_options,
+    context_options,
+    mask_from,
+    mask_options,
+    model_argument,
+    open_model,
+)
+
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@click.command(name="calibrate")
+@model_argument
+@mask_options
+@context_options
+@click.option("--plot", "plot_file", help="Also draw the costs into this file (.png, .svg, .pdf).")
+@common_options
+def command(model: str, as_json: bool, plot_file: str | None, **options: Any) -> None:
+    """Measure how long full and masked passes take here, so that generate knows what pays.
+
+    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Without a
+    mask, the one that generate would take. Give --ctx-size, --threads and --n-gpu-layers as you
+    give them to generate: they are part of what is measured.
+    """
+    if plot_file is not None:
+        plots.require(plot_file)
+    with (
+        open_model(model, options["n_gpu_layers"]) as loaded,
+        loaded.context(n_ctx=options["ctx_size"], n_threads=options["threads"]) as context,
+    ):
+        mask = mask_from(loaded.n_layer, options) or default_mask(context)
+        if mask is None:
+            raise ArgumentError(f"{model} has no part that a draft could skip; give a mask")
+        calibration = _measure(context, mask)
+        guessed = guessed_costs(loaded.file, mask, calibration.key.shares)
+    path = save(calibration)
+    if plot_file is not None:
+        plots.costs(calibration.table, guessed, plot_file)
+    if as_json:
+        click.echo(json.dumps(calibration.to_dict() | {"file": str(path)}))
+    else:
+        click.echo("\n".join(_lines(calibration, guessed)))
+
+
+def _measure(context: Context, mask: LayerMask) -> Calibration:
+    console = Console(stderr=True)
+    columns = (TextColumn("calibrating"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=1.0)
+        return measure(context, mask, lambda share: progress.update(task, completed=share))
+
+
+def _lines(calibration: Calibration, guessed: CostTable) -> list[str]:
+    lines = []
+    for costs in calibration.table.levels:
+        plain = costs.plain_us
+        widths = "  ".join(f"{us / plain:.2f}" for us in costs.full_us)
+        lines += [
+            f"{costs.n_past} tokens of context: {plain / 1000:.3g} ms per token",
+            f"  full pass, 1 to {len(costs.full_us)} tokens   {widths}",
+            "  check                       "
+            + "  ".join(f"{us / plain:.2f}" for us in costs.check_us),
+            f"  guess {costs.guess_us / plain:.2f}, last guess {costs.last_us / plain:.2f}",
+        ]
+    first = guessed.levels[0]
+    lines.append(f"  guess by weight bytes {first.guess_us / first.plain_us:.2f}")
+    lines.append("acceptance   " + "  ".join(f"{a:5.2f}" for a in ACCEPTANCES))
+    best = [calibration.table.levels[0].speedup(a) for a in ACCEPTANCES]
+    lines.append("best length  " + "  ".join(f"{n:5}" for _, n in best))
+    lines.append("speed        " + "  ".join(f"{speed:4.2f}x" for speed, _ in best))
+    return lines

@@ -1,0 +1,262 @@
+"""Drafts as long as it pays, and not at all where it does not.
+
+Before a step, the expected tokens per second of drafting, from the costs of passes and the
+acceptance seen so far, are compared with those of plain decoding. Inside a draft, after each guess
+the best of dropping it, checking it, and going on is taken, by the tokens each gains and the tokens
+that its time would yield otherwise. Going on looks ahead to every width, since the next one may
+cost much and the one after it nothing.
+
+Trying costs time, so it needs credit (conservative exploration, Wu et al., "Conservative Bandits",
+https://arxiv.org/abs/1602.04282): some at the start, a hundredth of a token per token, and what
+drafts gain. A draft must be affordable if the guesses turn out as badly as they still may. Cheaper
+than a draft is watching: one guess that is not checked, since the next token judges it anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from ..costs import Costs, CostTable, TimedCosts
+from ..types import After, DraftLimit, Step
+from ._acceptance import N_BIN, Acceptance, Rates, bin_of, place_of
+
+# Credit and losses are in plain tokens, the time that one takes.
+CREDIT_START = 0.9  # with CREDIT_RATE, less than 2 % of a text of 128 tokens
+CREDIT_RATE = 0.01  # per generated token
+CREDIT_RESERVE = CREDIT_START / 4  # not to be spent on watching
+CREDIT_IDLE, CREDIT_MAX = 4.0, 8.0  # what that may add up to, and what gains may
+NEW_US = 1000.0  # to build the graph of a kind of pass that was not made before
+N_PLAIN = 3  # steps at the start that time plain decoding
+N_LEARN = 8  # outcomes to know before drafting, when watching is cheap
+WATCH_CHEAP = 0.2
+WATCH_SHARE = 0.005  # of the time, for watching a text that does not pay
+N_BETWEEN = 64  # steps between two timings of plain decoding while drafting
+GAIN_MIN = 0.02  # expected gain that makes drafting worth the trouble
+N_REPLAN, N_REPLAN_PLAIN = 8, 64  # steps that a plan to draft, or not to, lasts at most
+CREDIT_REPLAN = 0.5  # change of credit that ends it early
+CHANCE_MIN = 0.02  # of a whole draft being right, below which it is not made longer
+SURE = 0.98  # no mask is right more often for long
+
+PLAIN = DraftLimit(0)
+WATCH = DraftLimit(1, p_min=math.inf)  # guess once, check nothing
+
+
+class Rule(NamedTuple):
+    """Draft up to n_max tokens, dropping the first whose probability is in a bin below lowest_bin;
+    and what is expected of a step."""
+
+    n_max: int
+    lowest_bin: int
+    tokens: float
+    us: float
+    risk: float  # plain tokens lost per step if guesses are as bad as they still may be
+    p_keep: float  # chance that a guess is not dropped
+    chances: tuple[float, ...]  # that it is kept and right, by place
+
+    @property
+    def speed(self) -> float:
+        """Tokens per microsecond."""
+        return self.tokens / self.us
+
+
+def plain_rule(costs: Costs) -> Rule:
+    return Rule(0, 0, 1.0, costs.plain_us, 0.0, 0.0, ())
+
+
+def draft_rules(costs: Costs, acceptance: Acceptance) -> Iterator[Rule]:
+    rates, shares, lowest = acceptance.rates(), acceptance.shares(), acceptance.lowest()
+    for b in range(N_BIN):
+        p_keep = float(shares[b:].sum())
+        accepted = shares[b:] @ rates[b:] / p_keep
+        yield from _rules_of_bin(costs, b, p_keep, accepted.tolist(), float(lowest[b]))
+
+
+def _rules_of_bin(
+    costs: Costs, b: int, p_keep: float, accepted: Sequence[float], lowest: float
+) -> Iterator[Rule]:
+    """Rules of one lowest bin: 1, 2, ... tokens, each kept with p_keep and then accepted by place,
+    for the pessimist with ``lowest``. They end where a token more is hardly ever right."""
+    chances = tuple(p_keep * a for a in accepted)
+    p_all_kept = p_all_right = p_all_lowest = tokens = tokens_lowest = 1.0
+    us_dropped = 0.0
+    for n in range(1, len(costs.check_us)):
+        us_dropped += p_all_kept * (1 - p_keep) * costs.step_us(n, n - 1)
+        p_all_kept *= p_keep
+        p_all_right *= chances[place_of(n - 1)]
+        p_all_lowest *= p_keep * lowest
+        tokens += p_all_right
+        tokens_lowest += p_all_lowest
+        us = us_dropped + p_all_kept * costs.step_us(n, n)
+        yield Rule(n, b, tokens, us, us / costs.plain_us - tokens_lowest, p_keep, chances)
+        if p_all_right < CHANCE_MIN:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Worth(DraftLimit):
+    """Decides after each guess by the chance that all guesses so far are right.
+
+    keep, go_on: the least chance at which n tokens, n = 1, 2, ..., are worth checking, and at which
+    another guess is.
+    """
+
+    rates: tuple[tuple[float, ...], ...] = ()  # acceptance by bin and place
+    keep: tuple[float, ...] = ()
+    go_on: tuple[float, ...] = ()
+
+    def after(self, probs: Sequence[float]) -> After:
+        n = len(probs)
+        chance = math.prod(self.rates[bin_of(p)][place_of(i)] for i, p in enumerate(probs))
+        if chance < self.keep[n - 1]:
+            return After.DROP
+        return After.STOP if n >= self.n_max or chance < self.go_on[n - 1] else After.GO_ON
+
+
+def worth(costs: Costs, rule: Rule, rates: Rates) -> Worth:
+    """Thresholds at which options break even, when time is worth ``rule.speed`` tokens.
+
+    With chance S that n guesses are right, up to m more by the rule add S * (A_1 + ... + A_m)
+    tokens, where A_l is the chance that l further guesses are kept and right.
+    """
+    keep, go_on = [], []
+    for n in range(1, rule.n_max + 1):
+        drop_us = costs.check_us[n - 1]
+        stop_us = costs.last_us + costs.check_us[n]
+        least_keep, least_go_on = rule.speed * (stop_us - drop_us), math.inf
+        for us, further in _further(costs, rule, n):
+            least_keep = min(least_keep, rule.speed * (us - drop_us) / (1 + further))
+            least_go_on = min(least_go_on, rule.speed * (us - stop_us) / further)
+        keep.append(least_keep)
+        go_on.append(least_go_on)
+    by_bin = tuple(tuple(map(float, row)) for row in rates)
+    return Worth(rule.n_max, rates=by_bin, keep=tuple(keep), go_on=tuple(go_on))
+
+
+def _further(costs: Costs, rule: Rule, n: int) -> Iterator[tuple[float, float]]:
+    """Expected time, and accepted tokens, of 1, 2, ... more guesses after n that are right."""
+    p_kept = p_right = 1.0
+    us = tokens = 0.0
+    for n_drafted in range(n + 1, rule.n_max + 1):
+        us += p_kept * (costs.guess_us + (1 - rule.p_keep) * costs.check_us[n_drafted - 1])
+        p_kept *= rule.p_keep
+        p_right *= rule.chances[place_of(n_drafted - 1)]
+        tokens += p_right
+        yield us + p_kept * (costs.last_us + costs.check_us[n_drafted]), tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether drafting is expected to pay, and why. Times in microseconds."""
+
+    rule: Rule  # n_max 0: plain decoding
+    costs: Costs
+    hopeless: bool  # not even drafts that are always right would pay
+    best: Rule  # the fastest that drafts, whether it pays or not
+
+    @property
+    def drafts(self) -> bool:
+        return self.rule.n_max > 0
+
+    @property
+    def us_per_token(self) -> float:
+        return 1 / self.rule.speed
+
+    @property
+    def speedup(self) -> float:
+        """Expected of the best rule, over plain decoding; below 1 when drafting would lose."""
+        return self.best.speed * self.costs.plain_us
+
+
+_speed = attrgetter("speed")
+
+
+class Auto:
+    """The default controller. Times that steps report correct the table of costs."""
+
+    def __init__(self, costs: CostTable) -> None:
+        self._costs = TimedCosts(costs)
+        self._acceptance = Acceptance()
+        self._credit = CREDIT_START
+        self._n_past = 0
+        self._n_steps = 0
+        self._n_tokens = 0
+        self._next_watch = 0  # in generated tokens
+        self._next_plain = N_BETWEEN  # in steps
+        self._plan()
+
+    def limit(self, n_past: int) -> DraftLimit:
+        self._n_past = n_past
+        if self._n_steps < N_PLAIN:
+            return PLAIN
+        if (
+            self._n_steps >= self._replan_at
+            or abs(self._credit - self._planned_credit) > CREDIT_REPLAN
+        ):
+            self._plan()
+        if self._should_watch():
+            return WATCH
+        if self.decision.drafts and self._n_steps < self._next_plain:
+            return self._limit
+        return PLAIN
+
+    def observe(self, step: Step) -> None:
+        n_new = self._costs.n_new(step.n_guesses, step.n_drafted)
+        self._costs.observe(step, self._n_past)
+        if step.n_guesses > 0:
+            self._settle(step, n_new)
+        self._acceptance.observe(step)
+        self._n_steps += 1
+        self._n_tokens += len(step.tokens)
+        if step.n_guesses == 0:
+            self._next_plain = self._n_steps + N_BETWEEN
+        elif not self.decision.drafts:
+            self._replan_at = self._n_steps  # watching may have changed the case
+        if self._credit < CREDIT_IDLE:
+            self._credit = min(CREDIT_IDLE, self._credit + CREDIT_RATE * len(step.tokens))
+        if step.n_guesses == 1 and step.n_drafted == 0:
+            self._next_watch = self._n_tokens + math.ceil(self._watch_cost / WATCH_SHARE)
+
+    def _settle(self, step: Step, n_new: int) -> None:
+        """Pay for a step with guesses, or be paid. What it took counts, since the table may be
+        wrong, but a hiccup is no loss."""
+        costs = self._costs.at(self._n_past)
+        most_us = 2 * costs.step_us(step.n_guesses, step.n_drafted) + NEW_US * n_new
+        us = min(step.draft.draft_us + step.verify_us, most_us)
+        self._credit = min(CREDIT_MAX, self._credit + len(step.tokens) - us / costs.plain_us)
+
+    def _plan(self) -> None:
+        costs = self._costs.at(self._n_past)
+        rules = list(draft_rules(costs, self._acceptance))
+        best = max(rules, key=_speed)
+        affordable = (r for r in rules if r.risk + self._new(costs, r.n_max) <= self._credit)
+        rule = max(affordable, key=_speed, default=plain_rule(costs))
+        if rule.speed * costs.plain_us < 1 + GAIN_MIN:
+            rule = plain_rule(costs)
+        hopeless = costs.speedup(SURE)[0] < 1 + GAIN_MIN
+        self.decision = Decision(rule, costs, hopeless, best)
+        self._limit = worth(costs, rule, self._acceptance.rates())
+        self._watch_cost = max(0.0, costs.step_us(1, 0) / costs.plain_us - 1)
+        self._watch_cost += self._new(costs, 0)
+        self._planned_credit = self._credit
+        lasts = N_REPLAN if self.decision.drafts else N_REPLAN_PLAIN
+        self._replan_at = self._n_steps + max(1, min(lasts, self._n_steps // 2))
+
+    def _new(self, costs: Costs, n_drafted: int) -> float:
+        """What new graphs cost in a step that checks so many tokens."""
+        return NEW_US * self._costs.n_new(max(1, n_drafted), n_drafted) / costs.plain_us
+
+    def _should_watch(self) -> bool:
+        if self.decision.hopeless:
+            return False
+        if self._acceptance.n_outcomes < N_LEARN:
+            affordable = self._credit - self._watch_cost >= CREDIT_RESERVE
+            return affordable and (self._watch_cost <= WATCH_CHEAP or not self.decision.drafts)
+        return not self.decision.drafts and self._n_tokens >= self._next_watch
+
+
+def make(costs: CostTable) -> Auto:
+    return Auto(costs)

@@ -1,0 +1,59 @@
+"""Pictures. The only module that needs matplotlib."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from .costs import N_WIDTH, CostTable
+from .errors import ArgumentError
+
+ENDINGS = (".png", ".svg", ".pdf")
+
+
+def require(file: str) -> None:
+    """Raise ArgumentError when a picture cannot be drawn into this file, before any work."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ArgumentError("pictures need matplotlib; pip install 'pyselfspec[plot]'")
+    if not file.lower().endswith(ENDINGS):
+        raise ArgumentError(f"the picture's name ends in {', '.join(ENDINGS)}, got {file!r}")
+    folder = Path(file).parent
+    if not folder.is_dir():
+        raise ArgumentError(f"the folder of the picture, {folder}, does not exist")
+
+
+def costs(table: CostTable, guessed: CostTable, file: str) -> None:
+    """Costs of passes over their width beside what weight bytes suggest, and the best draft length
+    with its speed over the acceptance."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    widths = range(1, N_WIDTH + 1)
+    for costs in table.levels:
+        plain = costs.plain_us
+        name = f"{costs.n_past} tokens of context"
+        left.plot(widths, [us / plain for us in costs.full_us], "o-", label=f"full, {name}")
+        left.plot(widths, [us / plain for us in costs.check_us], "s--", label=f"check, {name}")
+    first, byte_model = table.levels[0], guessed.levels[0]
+    left.axhline(first.guess_us / first.plain_us, color="grey", label="guess")
+    left.axhline(
+        byte_model.guess_us / byte_model.plain_us,
+        color="grey",
+        linestyle=":",
+        label="guess by weight bytes",
+    )
+    left.set(xlabel="tokens in the pass", ylabel="time over a plain token", ylim=(0, None))
+    left.legend(fontsize="small")
+
+    rates = np.linspace(0, 0.99, 100)
+    best = [first.speedup(float(rate)) for rate in rates]
+    right.plot(rates, [speed for speed, _ in best], label="best speed over plain")
+    right.set(xlabel="acceptance", ylabel="speed over plain decoding")
+    lengths = right.twinx()
+    lengths.step(rates, [n for _, n in best], color="tab:orange", label="best draft length")
+    lengths.set(ylabel="best draft length, tokens", ylim=(0, N_WIDTH))
+    right.legend(loc="upper left")
+    figure.savefig(file)

@@ -1,0 +1,197 @@
+"""Measured costs: what is measured, what a table belongs to, and a cache that may hold anything."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulation import table
+
+from pyselfspec import LayerMask, calibration, timing
+from pyselfspec.calibration import Calibration, CalibrationWarning, Key, digest, key_of, load, save
+from pyselfspec.costs import N_WIDTH, CostTable, guessed_costs
+from pyselfspec.errors import ArgumentError
+
+MASK = LayerMask.early_exit(4, 2)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "N_ROUND", 2)
+
+
+def key(**changes: Any) -> Key:
+    return replace(Key("00", "b", "d", 1, 512, MASK.to_dict(), True), **changes)
+
+
+def two_levels() -> CostTable:
+    low = table().levels[0]
+    return CostTable((low, replace(low, n_past=128)))
+
+
+# measuring
+
+
+@pytest.mark.parametrize("mask", [MASK, LayerMask.skipping(4, ffn=[0])], ids=["shared", "forked"])
+@pytest.mark.usefixtures("quick")
+def test_every_kind_of_pass_is_timed(mask: LayerMask, tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    context.decode([5, 6, 7])
+    shares: list[float] = []
+    made = timing.measure(context, mask, shares.append)
+    assert [costs.n_past for costs in made.table.levels] == [timing.N_EMPTY, context.n_ctx // 2]
+    for costs in made.table.levels:
+        assert len(costs.full_us) == len(costs.check_us) == N_WIDTH
+        assert all(us > 0 for us in (*costs.full_us, *costs.check_us, costs.guess_us))
+        assert (costs.last_us > 0) == made.key.shares == (mask == MASK)
+        assert (costs.check_us == costs.full_us) == (mask != MASK)
+    assert shares == sorted(shares) and shares[-1] == 1.0
+    assert made.n_rounds == 2
+    assert [context.sequence(i).n_past for i in range(4)] == [0, 0, 0, 0]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_slow_model_gets_one_round(
+    tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "BUDGET_S", 0.0)
+    monkeypatch.setattr(timing, "PREFILL_S", 0.0)
+    made = timing.measure(new_context(tiny()), MASK, lambda _: None)
+    assert made.n_rounds == 1
+    # there was no time to fill the context
+    want = [timing.N_EMPTY, timing.N_EMPTY + timing.N_PREFILL]
+    assert [costs.n_past for costs in made.table.levels] == want
+
+
+def test_a_model_that_cannot_draft_is_refused(
+    tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = new_context(tiny())
+    monkeypatch.setattr(context, "can_rollback", False, raising=False)
+    with pytest.raises(ArgumentError, match="cannot take tokens back"):
+        timing.measure(context, MASK, lambda _: None)
+
+
+# what a table belongs to
+
+
+def test_a_key_tells_apart_what_changes_speed(tiny: Any, tiny_path: Any, new_context: Any) -> None:
+    plain = key_of(new_context(tiny()), MASK)
+    others = [
+        key_of(new_context(tiny(seed=1)), MASK),
+        key_of(new_context(tiny(), n_threads=2), MASK),
+        key_of(new_context(tiny(), n_ctx=1024), MASK),
+        key_of(new_context(tiny()), LayerMask.early_exit(4, 3)),
+    ]
+    assert key_of(new_context(tiny()), MASK) == plain
+    assert len({k.path for k in [plain, *others]}) == 5
+
+
+def test_contexts_of_one_class_share_a_table(tiny: Any, new_context: Any) -> None:
+    assert key_of(new_context(tiny(), n_ctx=768), MASK) == key_of(
+        new_context(tiny(), n_ctx=1024), MASK
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 3 << 20])
+def test_a_digest_is_of_the_content(size: int, tmp_path: Path) -> None:
+    one, two, longer = (tmp_path / name for name in ("one", "two", "longer"))
+    data = bytes(i * 7 % 251 for i in range(4096)) * (size // 4096 + 1)
+    one.write_bytes(data[:size])
+    two.write_bytes(data[:size])
+    longer.write_bytes(data[: size + 1])
+    assert digest(one) == digest(two) != digest(longer)
+    if size:
+        two.write_bytes(data[: size - 1] + b"\xff")
+        assert digest(two) != digest(one)
+
+
+# the cache
+
+
+def test_what_was_saved_is_loaded() -> None:
+    made = Calibration(key(), two_levels(), n_rounds=3)
+    path = save(made)
+    assert load(key()) == made
+    assert list(path.parent.iterdir()) == [path]  # nothing half-written beside it
+    assert json.loads(path.read_text())["format"] == calibration.FORMAT
+
+
+def test_nothing_is_loaded_without_a_word_when_there_is_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(key()) is None
+
+
+def good() -> dict[str, Any]:
+    return json.loads(json.dumps(Calibration(key(), two_levels(), 3).to_dict()))
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return good() | changes
+
+
+def with_level(**changes: Any) -> dict[str, Any]:
+    data = good()
+    data["table"]["levels"][0] |= changes
+    return data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"[" * 100_000,
+        {},
+        changed(format=99),
+        changed(key={}),
+        changed(key=good()["key"] | {"n_threads": 64}),  # renamed by hand
+        changed(table={"levels": []}),
+        changed(table={"levels": good()["table"]["levels"][::-1]}),
+        changed(table={"levels": 5}),
+        with_level(full_us=[1.0]),
+        with_level(full_us=["x"] * N_WIDTH),
+        with_level(check_us=[-1.0] * N_WIDTH),
+        with_level(guess_us=float("nan")),
+        with_level(guess_us=None),
+        with_level(surprise=1),
+    ],
+    ids=lambda c: repr(c)[:24],
+)
+def test_corrupt_and_foreign_files_are_ignored_with_one_warning(content: Any) -> None:
+    path = key().path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    with pytest.warns(CalibrationWarning, match="is ignored") as caught:
+        assert load(key()) is None
+    assert len(caught) == 1
+
+
+def test_a_folder_in_the_way_is_ignored() -> None:
+    key().path.mkdir(parents=True)
+    with pytest.warns(CalibrationWarning):
+        assert load(key()) is None
+
+
+def test_costs_are_measured_ones_or_guesses(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    guessed = guessed_costs(tiny().file, MASK, True)
+    assert calibration.costs_for(context, MASK) == guessed
+    save(Calibration(key_of(context, MASK), two_levels(), 3))
+    assert calibration.costs_for(context, MASK) == two_levels()
+    other = LayerMask.early_exit(4, 1)
+    assert calibration.costs_for(context, other) == guessed_costs(tiny().file, other, True)

@@ -1,0 +1,101 @@
+"""pyselfspec calibrate: what it measures and keeps, and what generate makes of it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import ONE_THREAD, run, run_alone
+from conftest import TinyPath
+
+from pyselfspec import LayerMask, timing
+from pyselfspec.costs import N_WIDTH
+
+EXIT = ("--exit-layer", "2")
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(timing, "N_ROUND", 1)
+
+
+def calibrate(path: Path, *args: str | Path) -> Any:
+    outcome = run("calibrate", path, *ONE_THREAD, "-c", "256", *args)
+    assert outcome.traceback is None, repr(outcome.traceback)
+    return outcome
+
+
+def test_json_is_what_is_kept(tiny_path: TinyPath) -> None:
+    report = calibrate(tiny_path(), *EXIT, "--json").json
+    kept = Path(report.pop("file"))
+    assert kept.is_file()
+    assert report["key"]["mask"] == LayerMask.early_exit(4, 2).to_dict()
+    assert report["key"]["n_threads"] == 1
+    for level in report["table"]["levels"]:
+        assert len(level["full_us"]) == N_WIDTH
+    import json
+
+    assert json.loads(kept.read_text()) == report
+
+
+def test_text_for_people(tiny_path: TinyPath) -> None:
+    outcome = calibrate(tiny_path(), *EXIT)
+    assert outcome.status == 0 and outcome.stderr == ""
+    assert "ms per token" in outcome.stdout and "best length" in outcome.stdout
+    assert outcome.stdout.count("full pass") == 2
+
+
+def test_without_a_mask_it_is_the_one_generate_takes(tiny_path: TinyPath) -> None:
+    path = tiny_path()
+    mask = calibrate(path, "--json").json["key"]["mask"]
+    report = run("generate", path, "-p", "the", "-n", "1", "--json", *ONE_THREAD).json
+    assert report["mask"] == mask == LayerMask.alternate(4).to_dict()
+
+
+@pytest.mark.parametrize("args", [("--mask", "-", "--skip-ffn", "1"), ("--exit-layer", "9")])
+def test_bad_masks(args: tuple[str, ...], tiny_path: TinyPath) -> None:
+    outcome = calibrate(tiny_path(), *args)
+    assert outcome.status in (1, 2) and "Traceback" not in outcome.stderr
+
+
+def test_a_model_with_nothing_to_skip(tiny_path: TinyPath) -> None:
+    outcome = calibrate(tiny_path(n_layer=2))
+    assert outcome.status == 1
+    assert "give a mask" in outcome.stderr
+
+
+@pytest.mark.skipif(HAS_MATPLOTLIB, reason="matplotlib is installed")
+def test_plot_without_matplotlib_says_what_to_install(tiny_path: TinyPath, tmp_path: Path) -> None:
+    outcome = calibrate(tiny_path(), "--plot", tmp_path / "c.png")
+    assert outcome.status == 1
+    assert "pyselfspec[plot]" in outcome.stderr
+    assert list(tmp_path.iterdir()) == []  # said before anything was measured
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
+@pytest.mark.parametrize("name", ["c.png", "c.svg"])
+def test_plot(name: str, tiny_path: TinyPath, tmp_path: Path) -> None:
+    file = tmp_path / name
+    assert calibrate(tiny_path(), *EXIT, "--plot", file).status == 0
+    assert file.stat().st_size > 5000
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
+@pytest.mark.parametrize("name", ["c.txt", "nowhere/c.png"])
+def test_plot_into_what_is_no_picture(name: str, tiny_path: TinyPath, tmp_path: Path) -> None:
+    outcome = calibrate(tiny_path(), "--plot", tmp_path / name)
+    assert outcome.status == 1 and "picture" in outcome.stderr
+
+
+def test_generate_warns_once_of_a_broken_table(tiny_path: TinyPath, tmp_path: Path) -> None:
+    report = calibrate(tiny_path(), *EXIT, "--json").json
+    Path(report["file"]).write_text("{")
+    args = ("-p", "the", "-n", "4", "-c", "256", *ONE_THREAD, *EXIT)
+    outcome = run_alone("generate", tiny_path(), *args, env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert outcome.status == 0
+    assert outcome.stderr.count("Warning: ") == 1
+    assert "is ignored" in outcome.stderr
