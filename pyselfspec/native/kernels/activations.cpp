@@ -8,7 +8,7 @@ namespace selfspec {
 static int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1)/multiple*multiple; }
 static size_t  aligned(size_t n)               { return (size_t) up((int64_t) n, 64); }
 
-static bool is_quantised(Form form) { return form >= Form::q8_lane_scale; }
+static bool is_quantised(Form form) { return form >= Form::q8; }
 
 // Float kernels stop at the end of a vector, the others work in steps.
 static int64_t padded(Form form, int64_t k) { return up(k, is_quantised(form) ? K_STEP : 64); }
@@ -26,13 +26,14 @@ static size_t value_size(Form form) {
     }
 }
 
+static bool is_columns(Form form) { return form == Form::q8_less8 || form == Form::q8_less_table; }
+
 static int64_t n_scales(Form form, int64_t k) {
     switch (form) {
-        case Form::q8_lane_scale: return padded(form, k)/4;
-        case Form::q8_scale:      return padded(form, k)/32;
+        case Form::q8:       return padded(form, k)/32;
         case Form::q8k:
-        case Form::q8k_sums:      return padded(form, k)/256;
-        default:                  return 0;
+        case Form::q8k_sums: return padded(form, k)/256;
+        default:             return 0;
     }
 }
 
@@ -40,6 +41,9 @@ static size_t values_end(Form form, int64_t k) { return aligned(padded(form, k)*
 static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
 
 size_t activation_size(Form form, int64_t k) {
+    if (is_columns(form)) {
+        return aligned(padded(form, k)/32*sizeof(ColumnBlock));
+    }
     return scales_end(form, k) + (form == Form::q8k_sums ? aligned(padded(form, k)/32*sizeof(int16_t)) : 0);
 }
 
@@ -95,7 +99,7 @@ static __m256 to_f16(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_F
 static void prepare_step(Form form, const Activations & in, int64_t k0, int64_t n, const float * x) {
     float *  floats = (float *) in.values + k0;
     float *  scales = const_cast<float *>(in.scales);
-    int8_t * q      = (int8_t *) in.values + k0;
+    int8_t * q      = (int8_t *) in.values + k0;  // a byte per value
     switch (form) {
         case Form::f32:
             std::copy(x, x + n, floats);
@@ -117,15 +121,18 @@ static void prepare_step(Form form, const Activations & in, int64_t k0, int64_t 
             }
 #endif
             break;
-        case Form::q8_lane_scale:
-            for (int64_t i = 0; i < n; i += 32) {
-                const float scale = quantise(x + i, 32, Signed::OFFSET, q + i);
-                std::fill_n(scales + (k0 + i)/4, 8, scale);
-            }
-            break;
-        case Form::q8_scale:
+        case Form::q8:
             for (int64_t i = 0; i < n; i += 32) {
                 scales[(k0 + i)/32] = quantise(x + i, 32, Signed::OFFSET, q + i);
+            }
+            break;
+        case Form::q8_less8:
+        case Form::q8_less_table:
+            for (int64_t i = 0; i < n; i += 32) {
+                ColumnBlock & block = ((ColumnBlock *) in.values)[(k0 + i)/32];
+                block.scale    = quantise(x + i, 32, 0, block.values);
+                block.start[0] = -(form == Form::q8_less8 ? 8 : TABLE_OFFSET)*sum32(block.values);
+                block.start[1] = 0;
             }
             break;
         case Form::q8k:

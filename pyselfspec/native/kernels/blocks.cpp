@@ -1,7 +1,7 @@
 // Products with quantised weights as they are in the file, one row after another.
 //
 // 256 weights of a row are unpacked to bytes, with their scales, into a `Panel` and multiplied by the same 256 values
-// of every token. Four rows share a pass over the tokens, so that activations come from the first-level cache.
+// of every token. One row at a time: memory is read in one stream, which is what it does best.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -36,7 +36,16 @@ template <typename B> __m256 block_scales(const B * b) {
     return _mm256_cvtph_ps(_mm_setr_epi16(d(0), d(1), d(2), d(3), d(4), d(5), d(6), d(7)));
 }
 
-void put(vi * to, const __m256i (&from)[8]) { memcpy(to, from, sizeof(from)); }
+// Joined in registers: a vector loaded from two stores would wait for both.
+void put(vi * to, const __m256i (&from)[8]) {
+    for (int i = 0; i < N; i++) {
+#if defined(SELFSPEC_AVX512)
+        to[i] = _mm512_inserti64x4(_mm512_castsi256_si512(from[2*i]), from[2*i + 1], 1);
+#else
+        to[i] = from[i];
+#endif
+    }
+}
 
 // scale[i] of eight, for every lane of a product with weights 32*i to 32*i + 31.
 void spread8(vf * to, __m256 scale) {
@@ -73,7 +82,6 @@ void spread16(vf * to, __m256 lo, __m256 hi) {
 
 struct SignedPanel {
     vi w[N], aside[N];
-    vf scale[N];
 
     void set(const __m256i (&bytes)[8]) {
         put(w, bytes);
@@ -89,12 +97,14 @@ struct SignedPanel {
 
 // Blocks of 32 with one scale, activations with one scale per 32.
 struct Panel32 : SignedPanel {
-    static constexpr Form FORM = Form::q8_lane_scale;
+    static constexpr Form FORM = Form::q8;
+    __m256 scale;
 
     vf mac(const Activations & in, int64_t k, vf acc) const {
+        vf scales[N];
+        spread8(scales, _mm256_mul_ps(scale, _mm256_loadu_ps(in.scales + k/32)));
         for (int i = 0; i < N; i++) {
-            const vf scales = mul(scale[i], load_f(in.scales + k/4 + i*VL));
-            acc = fma(dot(i, in.values + k), scales, acc);
+            acc = fma(dot(i, in.values + k), scales[i], acc);
         }
         return acc;
     }
@@ -108,7 +118,7 @@ struct Q8_0 : Panel32 {
             bytes[i] = load32(b[i].qs);
         }
         set(bytes);
-        spread8(scale, block_scales(b));
+        scale = block_scales(b);
     }
 };
 
@@ -120,7 +130,7 @@ struct Q4_0 : Panel32 {
             bytes[i] = _mm256_sub_epi8(nibbles16(b[i].qs), _mm256_set1_epi8(8));
         }
         set(bytes);
-        spread8(scale, block_scales(b));
+        scale = block_scales(b);
     }
 };
 
@@ -133,13 +143,14 @@ struct IQ4_NL : Panel32 {
             bytes[i] = _mm256_shuffle_epi8(table, nibbles16(b[i].qs));
         }
         set(bytes);
-        spread8(scale, block_scales(b));
+        scale = block_scales(b);
     }
 };
 
 struct Q6_K : SignedPanel {
     using block = block_q6_K;
     static constexpr Form FORM = Form::q8k;
+    vf scale[N];
 
     void unpack(const block * b) {
         __m256i bytes[8];
@@ -245,49 +256,42 @@ struct Q5_K : MinPanel {
 
 // --- the product ---
 
-template <typename P, int R, int T>
-void tile(const Weights & weights, int64_t row, const Token * tokens) {
+template <typename P, int T>
+void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens) {
     using block = typename P::block;
-    constexpr int64_t SIZE  = P::FORM == Form::q8_lane_scale ? 32 : 256;  // values of a block
-    constexpr int64_t COUNT = K_STEP/SIZE;                                // blocks of a panel
+    constexpr int64_t SIZE  = P::FORM == Form::q8 ? 32 : 256;  // values of a block
+    constexpr int64_t COUNT = K_STEP/SIZE;                     // blocks of a panel
     const int64_t n_blocks = weights.k/SIZE;
+    const auto    blocks   = (const block *) (weights.data + row*weights.row_size);
 
-    vf sums[R][T];
-    for (auto & of_row : sums) {
-        std::fill_n(of_row, T, zero());
-    }
-    for (int64_t b = 0; b < n_blocks; b += COUNT) {
-        for (int r = 0; r < R; r++) {
-            const block * from = (const block *) (weights.data + (row + r)*weights.row_size) + b;
-            P panel;
-            if (b + COUNT <= n_blocks) {
-                panel.unpack(from);
-            } else {  // scales of zero up to the end of the panel
-                block rest[COUNT] = {};
-                std::copy(from, from + (n_blocks - b), rest);
-                panel.unpack(rest);
-            }
-            for (int t = 0; t < T; t++) {
-                sums[r][t] = panel.mac(tokens[t].in, b*SIZE, sums[r][t]);
-            }
+    vf sums[T];
+    std::fill_n(sums, T, zero());
+    const auto step = [&](const block * b, int64_t k) {
+        P panel;
+        panel.unpack(b);
+        for (int t = 0; t < T; t++) {
+            sums[t] = panel.mac(tokens[t].in, k, sums[t]);
         }
+    };
+    const int64_t whole = n_blocks/COUNT*COUNT;
+    for (int64_t b = 0; b < whole; b += COUNT) {
+        prefetch<COUNT*sizeof(block)>(blocks + b);
+        step(blocks + b, b*SIZE);
+    }
+    if (whole < n_blocks) {  // scales of zero up to the end of the panel
+        block rest[COUNT] = {};
+        std::copy(blocks + whole, blocks + n_blocks, rest);
+        step(rest, whole*SIZE);
     }
     for (int t = 0; t < T; t++) {
-        for (int r = 0; r < R; r++) {
-            tokens[t].out[row + r] = sum(sums[r][t]);
-        }
+        tokens[t].out[row] = sum(sums[t]);
     }
 }
 
 template <typename P>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    constexpr int ROWS = 4;
-    int64_t row = row0;
-    for (; row + ROWS <= row1; row += ROWS) {
-        in_tiles<TILE>(n_tokens, [&](auto n, int first) { tile<P, ROWS, n>(weights, row, tokens + first); });
-    }
-    for (; row < row1; row++) {
-        in_tiles<TILE>(n_tokens, [&](auto n, int first) { tile<P, 1, n>(weights, row, tokens + first); });
+    for (int64_t row = row0; row < row1; row++) {
+        in_tiles<TILE>(n_tokens, [&](auto n, int first) { row_times_tokens<P, n>(weights, row, tokens + first); });
     }
 }
 

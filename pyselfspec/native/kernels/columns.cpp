@@ -56,42 +56,45 @@ inline int32_t load_i32(const void * p)      { int32_t x; memcpy(&x, p, 4); retu
 // --- blocks of 32, nibbles that stand for signed values ---
 
 struct Q4_0 {
-    using block = block_q4_0x8;  // repacking has flipped the top bit of every nibble: two's complement
-    static __m128i table() { return _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1); }
+    using block = block_q4_0x8;  // repacking has flipped the top bit of every nibble; flipped back it is the value + 8
+    static constexpr Form FORM = Form::q8_less8;
+    static vi weights(vi raw)          { return and_(xor_(raw, repeat(8)), repeat(15)); }
+    static vi dot(vi acc, vi w, vi a)  { return dot4(acc, w, a); }
 };
 
 struct IQ4_NL {
     using block = block_iq4_nlx8;
-    static __m128i table() { return _mm_loadu_si128((const __m128i *) kvalues_iq4nl); }
+    static constexpr Form FORM = Form::q8_less_table;
+    static vi weights(vi raw) {
+        const __m128i table = _mm_loadu_si128((const __m128i *) kvalues_iq4nl);
+        return lookup(_mm_add_epi8(table, _mm_set1_epi8((char) TABLE_OFFSET)), and_(raw, repeat(15)));
+    }
+    static vi dot(vi acc, vi w, vi a)  { return HAS_VNNI ? dot4(acc, w, a) : dot4(acc, abs8(w), sign8(a, w)); }
 };
 
 // ROWS rows from `first` of a group of eight, all their blocks.
 template <typename W, int T>
 void nibble_tile(const typename W::block * b, int first, int64_t n_blocks, const Token * tokens, int64_t row) {
-    const __m128i table = W::table();
-    const vi      mask  = repeat(15);
+    const ColumnBlock * in[T];
     vf sums[T];
-    std::fill_n(sums, T, zero());
+    for (int t = 0; t < T; t++) {
+        in[t]   = (const ColumnBlock *) tokens[t].in.values;
+        sums[t] = zero();
+    }
     for (int64_t i = 0; i < n_blocks; i++) {
+        prefetch<sizeof(b[i])>(b + i);
         const vi raw0 = load(b[i].qs + 8*first);       // values 0-7 and 16-23
         const vi raw1 = load(b[i].qs + 8*first + 64);  // values 8-15 and 24-31
         const vi w[4] = {
-            lookup(table, and_(raw0, mask)), lookup(table, and_(raw1, mask)),
-            lookup(table, and_(right<4>(raw0), mask)), lookup(table, and_(right<4>(raw1), mask)),
+            W::weights(raw0), W::weights(raw1), W::weights(right<4>(raw0)), W::weights(right<4>(raw1)),
         };
-        vi aside[4];
-        for (int j = 0; j < 4; j++) {
-            aside[j] = Signed::aside(w[j]);
-        }
-        const vi start = Signed::start(add32(add32(aside[0], aside[1]), add32(aside[2], aside[3])));
         const vf scale = pair_scales(b[i].d + first);
         for (int t = 0; t < T; t++) {
-            const char * a = tokens[t].in.values + 32*i;
-            vi products = start;
+            vi products = repeat8(in[t][i].start);
             for (int j = 0; j < 4; j++) {
-                products = Signed::dot(products, w[j], aside[j], repeat8(a + 8*j));
+                products = W::dot(products, w[j], repeat8(in[t][i].values + 8*j));
             }
-            sums[t] = fma(to_float(products), mul(scale, repeat_f(tokens[t].in.scales[i])), sums[t]);
+            sums[t] = fma(to_float(products), mul(scale, repeat_f(in[t][i].scale)), sums[t]);
         }
     }
     for (int t = 0; t < T; t++) {
@@ -134,6 +137,7 @@ void q4_K_tile(const block_q4_Kx8 * b, int first, int64_t n_blocks, const Token 
     vf sums[T];
     std::fill_n(sums, T, zero());
     for (int64_t i = 0; i < n_blocks; i++) {
+        prefetch<sizeof(b[i])>(b + i);
         vf totals[T];
         vh mins[4];  // of two sub-blocks each
         std::fill_n(totals, T, zero());
@@ -192,8 +196,8 @@ void q4_K_product(const Weights & weights, int64_t row0, int64_t row1, const Tok
 
 Scheme column_scheme(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_Q4_0:   return {Form::q8_scale, nibble_product<Q4_0>};
-        case GGML_TYPE_IQ4_NL: return {Form::q8_scale, nibble_product<IQ4_NL>};
+        case GGML_TYPE_Q4_0:   return {Q4_0::FORM, nibble_product<Q4_0>};
+        case GGML_TYPE_IQ4_NL: return {IQ4_NL::FORM, nibble_product<IQ4_NL>};
         case GGML_TYPE_Q4_K:   return {Form::q8k_sums, q4_K_product};
         default:               return {};
     }

@@ -1,7 +1,8 @@
 // Products with F32, F16 and BF16 weights.
 //
 // A tile of R weight rows by T tokens keeps its R*T sums in registers; a vector of weights is converted once and
-// multiplied by T tokens, a vector of activations by R rows.
+// multiplied by T tokens, a vector of activations by R rows. Memory is still read in one stream: while a tile is
+// computed, the next one is fetched from its first byte to its last. A single token reads row after row.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -71,7 +72,11 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
     };
 
     const int64_t whole = weights.k/W::LANES*W::LANES;
+    const char *  next  = weights.data + (row + R)*weights.row_size;
     for (int64_t k = 0; k < whole; k += W::LANES) {
+        if constexpr (R > 1) {
+            fetch<R*W::LANES*sizeof(weight)>(next + k*R*sizeof(weight));
+        }
         step(w, k, k);
     }
     if (whole < weights.k) {  // zeros up to the end of the vector, as the activations have them
@@ -94,6 +99,11 @@ template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     constexpr int ROWS = VB == 64 ? 4 : 2;
     int64_t row = row0;
+    if (n_tokens == 1) {
+        for (; row < row1; row++) {
+            tile<W, 1, 1>(weights, row, tokens);
+        }
+    }
     for (; row + ROWS <= row1; row += ROWS) {
         in_tiles<4>(n_tokens, [&](auto n, int first) { tile<W, ROWS, n>(weights, row, tokens + first); });
     }

@@ -16,16 +16,29 @@ namespace selfspec {
 constexpr int MAX_WIDTH = 16;
 
 // How a kernel wants a token's activations, in this order in memory: values, scales, sums. All 64-byte aligned; the
-// values go on with zeros up to `padded(form, k)`.
+// values go on with zeros up to the end of a step.
 enum class Form {
-    f32,            // as they are
-    f16,            // rounded to half precision as upstream does, kept as float
-    bf16,           // rounded to bfloat16; kept so where the processor multiplies it, else as float
-    q8_lane_scale,  // signed bytes, a scale per 32, repeated for every four values: per lane of a dot product
-    q8_scale,       // signed bytes, a scale per 32
-    q8k,            // signed bytes, a scale per 256
-    q8k_sums,       // the same for unsigned weights: no offset, and the sum of every 32 values as 16 bits
+    f32,       // as they are
+    f16,       // rounded to half precision as upstream does, kept as float
+    bf16,      // rounded to bfloat16; kept so where the processor multiplies it, else as float
+    q8,        // bytes for signed weights, a scale per 32
+    q8k,       // bytes for signed weights, a scale per 256
+    q8k_sums,  // bytes for unsigned weights, a scale per 256, and the sum of every 32 values as 16 bits
+    q8_less8,      // ColumnBlocks for weights stored with 8 added (Q4_0)
+    q8_less_table, // ColumnBlocks for weights stored with TABLE_OFFSET added (IQ4_NL)
 };
+
+// 32 activations for eight interleaved rows. `start` makes up for the offset of the weights: a product of eight rows
+// begins with -offset*sum(values) in the first of each row's two lanes.
+struct ColumnBlock {
+    int8_t  values[32];
+    int32_t start[2];
+    float   scale;
+    float   unused;
+};
+
+// VNNI multiplies unsigned weights; without it the offset would overflow the 16-bit sums of two products.
+constexpr int TABLE_OFFSET = HAS_VNNI ? 128 : 0;
 
 constexpr int64_t K_STEP = 256;
 

@@ -29,7 +29,7 @@ inline vi repeat(int8_t x)               { return _mm512_set1_epi8(x); }
 inline vi zero_i()                       { return _mm512_setzero_si512(); }
 inline vi and_(vi a, vi b)               { return _mm512_and_si512(a, b); }
 inline vi or_(vi a, vi b)                { return _mm512_or_si512(a, b); }
-inline vi sub8(vi a, vi b)               { return _mm512_sub_epi8(a, b); }
+inline vi xor_(vi a, vi b)               { return _mm512_xor_si512(a, b); }
 inline vi add32(vi a, vi b)              { return _mm512_add_epi32(a, b); }
 inline vi negate32(vi a)                 { return _mm512_sub_epi32(_mm512_setzero_si512(), a); }
 template <int N> vi right(vi a)          { return _mm512_srli_epi16(a, N); }  // caller masks what crosses bytes
@@ -82,7 +82,7 @@ inline vi repeat(int8_t x)               { return _mm256_set1_epi8(x); }
 inline vi zero_i()                       { return _mm256_setzero_si256(); }
 inline vi and_(vi a, vi b)               { return _mm256_and_si256(a, b); }
 inline vi or_(vi a, vi b)                { return _mm256_or_si256(a, b); }
-inline vi sub8(vi a, vi b)               { return _mm256_sub_epi8(a, b); }
+inline vi xor_(vi a, vi b)               { return _mm256_xor_si256(a, b); }
 inline vi add32(vi a, vi b)              { return _mm256_add_epi32(a, b); }
 inline vi negate32(vi a)                 { return _mm256_sub_epi32(_mm256_setzero_si256(), a); }
 template <int N> vi right(vi a)          { return _mm256_srli_epi16(a, N); }
@@ -123,6 +123,17 @@ inline vi sign8(vi a, vi s)              { return _mm256_sign_epi8(a, s); }
 #endif
 
 constexpr int VL = VB/4;  // 32-bit lanes of a vector
+
+// Fetches into the second-level cache. The processor's own prefetching ends with the page, and a kernel that multiplies
+// for several tokens is too far from the next one to hide the wait.
+template <size_t SIZE> inline void fetch(const char * p) {
+    for (size_t i = 0; i < SIZE; i += 64) {
+        _mm_prefetch(p + i, _MM_HINT_T1);
+    }
+}
+
+constexpr int AHEAD = 4096;
+template <size_t SIZE> inline void prefetch(const void * p) { fetch<SIZE>((const char *) p + AHEAD); }
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr bool HAS_VNNI = true;
