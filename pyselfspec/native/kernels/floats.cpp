@@ -76,6 +76,8 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
     for (int64_t k = 0; k < whole; k += W::LANES) {
         if constexpr (R > 1) {
             fetch<R*W::LANES*sizeof(weight)>(next + k*R*sizeof(weight));
+        } else {
+            prefetch<W::LANES*sizeof(weight)>(w[0] + k);
         }
         step(w, k, k);
     }

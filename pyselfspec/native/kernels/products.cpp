@@ -1,8 +1,9 @@
 // Which matrix products are computed here, and how threads share them.
-#include "selfspec-kernels.h"
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
+
+#include "products.h"
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
@@ -29,7 +30,9 @@ Scheme scheme_of(const ggml_tensor * weights) {
     return scheme.kernel ? scheme : block_scheme(weights->type);
 }
 
-bool takes(const ggml_tensor * op) {
+}  // namespace
+
+bool takes_product(const ggml_tensor * op) {
     const ggml_tensor * x = op->src[1];
     switch (op->op) {
         case GGML_OP_MUL_MAT:
@@ -42,6 +45,8 @@ bool takes(const ggml_tensor * op) {
             return false;
     }
 }
+
+namespace {
 
 // Activations are prepared in the order of src1's rows: row index i1 + ne1*(i2 + ne2*i3).
 struct Prepared {
@@ -157,34 +162,15 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
 }
 
 }  // namespace
-}  // namespace selfspec
 
-size_t selfspec_work_size(const ggml_tensor * op) {
-    using namespace selfspec;
-    if (!takes(op)) {
-        return 0;
-    }
+size_t product_work_size(const ggml_tensor * op) {
     const ggml_tensor * x = op->src[1];
     return 64 + ggml_nrows(x)*activation_size(scheme_of(op->src[0]).form, x->ne[0]);
 }
 
-bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * op) {
-    using namespace selfspec;
-    if (params->use_ref || !takes(op)) {
-        return false;
-    }
-    GGML_ASSERT(params->wsize >= selfspec_work_size(op));
-    if (op->op == GGML_OP_MUL_MAT) {
-        mul_mat(params, op);
-    } else {
-        mul_mat_id(params, op);
-    }
-    return true;
+void product(const ggml_compute_params * params, ggml_tensor * op) {
+    op->op == GGML_OP_MUL_MAT ? mul_mat(params, op) : mul_mat_id(params, op);
 }
 
-#else
-
-size_t selfspec_work_size(const ggml_tensor *) { return 0; }
-bool   selfspec_compute_forward(const ggml_compute_params *, ggml_tensor *) { return false; }
-
+}  // namespace selfspec
 #endif

@@ -1,4 +1,4 @@
-// What patch 0006 calls: matrix products of one to MAX_WIDTH tokens, computed here instead of upstream.
+// What patch 0006 calls: matrix products and attention of a few tokens, computed here instead of upstream.
 #pragma once
 
 #include <stdbool.h>
@@ -11,8 +11,8 @@ struct ggml_tensor;
 extern "C" {
 #endif
 
-// Bytes of work space that `op` needs here; 0 if it is not computed here.
-size_t selfspec_work_size(const struct ggml_tensor * op);
+// Bytes of work space that `op` needs here with so many threads; 0 if it is not computed here.
+size_t selfspec_work_size(const struct ggml_tensor * op, int n_threads);
 
 // Computes `op`, called by all threads together; false if upstream has to.
 bool selfspec_compute_forward(const struct ggml_compute_params * params, struct ggml_tensor * op);

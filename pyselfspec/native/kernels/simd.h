@@ -43,8 +43,11 @@ inline vf load_bf16(const void * p) {
     const vi x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
 }
+inline void store_f(float * p, vf a)     { _mm512_storeu_ps(p, a); }
 inline vf repeat_f(float x)              { return _mm512_set1_ps(x); }
 inline vf to_float(vi a)                 { return _mm512_cvtepi32_ps(a); }
+inline vf add(vf a, vf b)                { return _mm512_add_ps(a, b); }
+inline vf sub(vf a, vf b)                { return _mm512_sub_ps(a, b); }
 inline vf mul(vf a, vf b)                { return _mm512_mul_ps(a, b); }
 inline vf fma(vf a, vf b, vf c)          { return _mm512_fmadd_ps(a, b, c); }
 inline vf fnma(vf a, vf b, vf c)         { return _mm512_fnmadd_ps(a, b, c); }
@@ -96,8 +99,11 @@ inline vf load_bf16(const void * p) {
     const vi x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
+inline void store_f(float * p, vf a)     { _mm256_storeu_ps(p, a); }
 inline vf repeat_f(float x)              { return _mm256_set1_ps(x); }
 inline vf to_float(vi a)                 { return _mm256_cvtepi32_ps(a); }
+inline vf add(vf a, vf b)                { return _mm256_add_ps(a, b); }
+inline vf sub(vf a, vf b)                { return _mm256_sub_ps(a, b); }
 inline vf mul(vf a, vf b)                { return _mm256_mul_ps(a, b); }
 inline vf fma(vf a, vf b, vf c)          { return _mm256_fmadd_ps(a, b, c); }
 inline vf fnma(vf a, vf b, vf c)         { return _mm256_fnmadd_ps(a, b, c); }
