@@ -4,6 +4,7 @@
     python tools/bench.py overhead model.gguf    # our plain decoding against the barest C loop
     python tools/bench.py masks model.gguf       # cost of masked passes against their weight bytes
     python tools/bench.py switch model.gguf      # a draft step after a check, and after a draft
+    python tools/bench.py widths model.gguf      # passes over a few tokens against a stock build
     python tools/bench.py table                  # what benchmarks/README.md shows
 
 With --out FILE each measurement is appended as one JSON object: counts and times with what is
@@ -30,6 +31,7 @@ from typing import Any
 import click
 from rich.progress import track
 
+import widths as width_times
 from pyselfspec import (
     BUILD_ID,
     GREEDY,
@@ -304,6 +306,31 @@ def switch(model: Path, threads: int, out: Path | None, rounds: int, draft_max: 
 
 
 #
+# widths
+#
+
+
+@main.command()
+@options
+@click.option("--rounds", type=click.IntRange(min=2), default=3, show_default=True)
+@click.option(
+    "--stock",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar="PYSELFSPEC_STOCK_LIB",
+    required=True,
+    help="Library folder of an unpatched build.  [env: PYSELFSPEC_STOCK_LIB]",
+)
+def widths(model: Path, threads: int, out: Path | None, rounds: int, stock: Path) -> None:
+    """Passes over 1 to 16 tokens, relative to a stock build's pass over one."""
+    builds = {"stock": stock, "pyselfspec": LIB_DIR}
+    record: Record = {"us": width_times.alternate(model, builds, threads, rounds)}
+    record = provenance("widths", model, threads) | record
+    append(record, out)
+    for line in (*width_times.TABLE_HEAD, *width_times.table_rows(record)):
+        click.echo(line)
+
+
+#
 # table
 #
 
@@ -348,6 +375,7 @@ TABLES: dict[str, tuple[str, str, Callable[[Record], list[str]]]] = {
         "|---|---:|---:|---:|",
         lambda record: [switch_row(record)],
     ),
+    "widths": (*width_times.TABLE_HEAD, lambda record: list(width_times.table_rows(record))),
 }
 
 

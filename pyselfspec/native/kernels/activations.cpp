@@ -1,0 +1,165 @@
+// Activations in the form a kernel multiplies: done once per token and product, shared by all weight rows.
+#include "product.h"
+
+#if defined(SELFSPEC_KERNELS)
+
+namespace selfspec {
+
+static int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1)/multiple*multiple; }
+static size_t  aligned(size_t n)               { return (size_t) up((int64_t) n, 64); }
+
+static bool is_quantised(Form form) { return form >= Form::q8; }
+
+// Float kernels stop at the end of a vector, the others work in steps.
+static int64_t padded(Form form, int64_t k) { return up(k, is_quantised(form) ? K_STEP : 64); }
+
+static size_t value_size(Form form) {
+    switch (form) {
+        case Form::f32:
+        case Form::f16:  return 4;
+#if defined(__AVX512BF16__)
+        case Form::bf16: return 2;
+#else
+        case Form::bf16: return 4;
+#endif
+        default:         return 1;
+    }
+}
+
+static bool is_columns(Form form) { return form == Form::q8_less8 || form == Form::q8_less_table; }
+
+static int64_t n_scales(Form form, int64_t k) {
+    switch (form) {
+        case Form::q8:       return padded(form, k)/32;
+        case Form::q8k:
+        case Form::q8k_sums: return padded(form, k)/256;
+        default:             return 0;
+    }
+}
+
+static size_t values_end(Form form, int64_t k) { return aligned(padded(form, k)*value_size(form)); }
+static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
+
+size_t activation_size(Form form, int64_t k) {
+    if (is_columns(form)) {
+        return aligned(padded(form, k)/32*sizeof(ColumnBlock));
+    }
+    return scales_end(form, k) + (form == Form::q8k_sums ? aligned(padded(form, k)/32*sizeof(int16_t)) : 0);
+}
+
+Activations activation_view(Form form, int64_t k, const char * base) {
+    return {base, (const float *) (base + values_end(form, k)), (const int16_t *) (base + scales_end(form, k))};
+}
+
+// Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale.
+static float quantise(const float * x, int n, int8_t offset, int8_t * q) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256 top = _mm256_setzero_ps();
+    for (int i = 0; i < n; i += 8) {
+        top = _mm256_max_ps(top, _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)));
+    }
+    __m128 top4 = _mm_max_ps(_mm256_castps256_ps128(top), _mm256_extractf128_ps(top, 1));
+    top4 = _mm_max_ps(top4, _mm_movehl_ps(top4, top4));
+    const float largest = _mm_cvtss_f32(_mm_max_ss(top4, _mm_movehdup_ps(top4)));
+
+    const __m256  inverse = _mm256_set1_ps(largest != 0 ? 127/largest : 0);
+    const __m256i order   = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const auto rounded = [&](int i) { return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), inverse)); };
+    for (int i = 0; i < n; i += 32) {
+        const __m256i lo = _mm256_packs_epi32(rounded(i), rounded(i + 8));
+        const __m256i hi = _mm256_packs_epi32(rounded(i + 16), rounded(i + 24));
+        const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order);
+        _mm256_storeu_si256((__m256i *) (q + i), _mm256_add_epi8(bytes, _mm256_set1_epi8(offset)));
+    }
+    return largest/127;
+}
+
+static int16_t sum32(const int8_t * q) {
+    int sum = 0;
+    for (int i = 0; i < 32; i++) {
+        sum += q[i];
+    }
+    return (int16_t) sum;
+}
+
+#if !defined(__AVX512BF16__)
+// Rounded to the nearest even, kept as float. NaN stays NaN.
+static __m256 to_bf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i up   = _mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)));
+    const __m256i high = _mm256_and_si256(up, _mm256_set1_epi32((int) 0xffff0000));
+    return _mm256_blendv_ps(_mm256_castsi256_ps(high), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+#endif
+
+static __m256 to_f16(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+
+// n values at x, which begin at value k0 of the token: K_STEP of them, or a multiple of 64 if they stay floats.
+static void prepare_step(Form form, const Activations & in, int64_t k0, int64_t n, const float * x) {
+    float *  floats = (float *) in.values + k0;
+    float *  scales = const_cast<float *>(in.scales);
+    int8_t * q      = (int8_t *) in.values + k0;  // a byte per value
+    switch (form) {
+        case Form::f32:
+            std::copy(x, x + n, floats);
+            break;
+        case Form::f16:
+            for (int64_t i = 0; i < n; i += 8) {
+                _mm256_storeu_ps(floats + i, to_f16(_mm256_loadu_ps(x + i)));
+            }
+            break;
+        case Form::bf16:
+#if defined(__AVX512BF16__)
+            for (int64_t i = 0; i < n; i += 16) {
+                const __m256bh b = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
+                memcpy((ggml_bf16_t *) in.values + k0 + i, &b, sizeof(b));
+            }
+#else
+            for (int64_t i = 0; i < n; i += 8) {
+                _mm256_storeu_ps(floats + i, to_bf16(_mm256_loadu_ps(x + i)));
+            }
+#endif
+            break;
+        case Form::q8:
+            for (int64_t i = 0; i < n; i += 32) {
+                scales[(k0 + i)/32] = quantise(x + i, 32, Signed::OFFSET, q + i);
+            }
+            break;
+        case Form::q8_less8:
+        case Form::q8_less_table:
+            for (int64_t i = 0; i < n; i += 32) {
+                ColumnBlock & block = ((ColumnBlock *) in.values)[(k0 + i)/32];
+                block.scale    = quantise(x + i, 32, 0, block.values);
+                block.start[0] = -(form == Form::q8_less8 ? 8 : TABLE_OFFSET)*sum32(block.values);
+                block.start[1] = 0;
+            }
+            break;
+        case Form::q8k:
+            scales[k0/K_STEP] = quantise(x, (int) n, Signed::OFFSET, q);
+            break;
+        case Form::q8k_sums:
+            scales[k0/K_STEP] = quantise(x, (int) n, 0, q);
+            for (int64_t i = 0; i < n; i += 32) {
+                const_cast<int16_t *>(in.sums)[(k0 + i)/32] = sum32(q + i);
+            }
+            break;
+    }
+}
+
+void prepare(Form form, int64_t k, int64_t k0, int64_t k1, const float * x, char * base) {
+    const Activations in = activation_view(form, k, base);
+    for (; k0 < k1; k0 += K_STEP) {
+        const int64_t n = std::min(K_STEP, padded(form, k) - k0);
+        if (k0 + n <= k) {
+            prepare_step(form, in, k0, n, x + k0);
+        } else {
+            float tail[K_STEP] = {};
+            std::copy(x + k0, x + k, tail);
+            prepare_step(form, in, k0, n, tail);
+        }
+    }
+}
+
+}  // namespace selfspec
+#endif

@@ -1,0 +1,273 @@
+// Flash attention for few tokens.
+//
+// Upstream splits the cells among the threads when there is one token, and goes through them in a row otherwise; the
+// sums then differ with the width and with the number of threads. Here a query always takes the cells in steps of
+// CELLS, counted from the first cell, whoever computes it. Masked cells change nothing, so it does not matter either
+// how far the view of the cache reaches beyond them. Queries that read the same K and V (the heads of a group, and
+// the tokens) share the conversion of a row.
+#include "product.h"
+
+#if defined(SELFSPEC_KERNELS)
+
+#include "attention.h"
+#include "vec.h"
+
+#include <cmath>
+
+namespace selfspec {
+
+namespace {
+
+constexpr int CELLS   = 64;
+constexpr int QUERIES = 4;
+
+int64_t up(int64_t n) { return (n + VL - 1)/VL*VL; }
+
+struct F16 { using type = ggml_fp16_t; static vf load(const type * p) { return load_f16(p); } };
+struct F32 { using type = float;       static vf load(const type * p) { return load_f(p); } };
+
+// Vector i of a row of n values, with zeros after the last.
+template <typename KV> vf vector_of(const typename KV::type * row, int64_t i, int64_t n) {
+    if (i + VL <= n) {
+        return KV::load(row + i);
+    }
+    typename KV::type rest[VL] = {};
+    std::copy(row + i, row + n, rest);
+    return KV::load(rest);
+}
+
+// A query and where it is in the softmax: the largest score so far, the sum of exp(score - largest).
+struct Query {
+    const ggml_fp16_t * mask;
+    float               slope;
+    const float *       sink;  // a score without a value, or none
+    float *             out;
+    float *             q;
+    float *             total;
+    float               weight[CELLS];
+    float               largest = -INFINITY;
+    float               sum     = 0;
+};
+
+struct Heads {
+    const char * k;
+    const char * v;
+    size_t       k_row, v_row;
+    int64_t      n_cells, dk, dv;
+    float        scale, softcap;
+};
+
+// Scores of cells [first, first + n) in `weight`; false if all of them are masked.
+template <typename KV, int T>
+bool score(const Heads & heads, Query * queries, int64_t first, int n) {
+    bool any = false;
+    for (int c = 0; c < n; c++) {
+        float mask[T];
+        bool  visible = false;
+        for (int t = 0; t < T; t++) {
+            mask[t] = queries[t].mask ? queries[t].slope*_cvtsh_ss(queries[t].mask[first + c]) : 0;
+            visible |= mask[t] != -INFINITY;
+        }
+        vf dots[T];
+        std::fill_n(dots, T, zero());
+        if (visible) {
+            const auto k = (const typename KV::type *) (heads.k + (first + c)*heads.k_row);
+            for (int64_t i = 0; i < heads.dk; i += VL) {
+                const vf x = vector_of<KV>(k, i, heads.dk);
+                for (int t = 0; t < T; t++) {
+                    dots[t] = fma(x, load_f(queries[t].q + i), dots[t]);
+                }
+            }
+        }
+        for (int t = 0; t < T; t++) {
+            const float dot = sum(dots[t]);
+            const float s   = heads.softcap == 0 ? std::fma(dot, heads.scale, mask[t])
+                                                 : std::fma(heads.softcap, tanhf(dot*heads.scale), mask[t]);
+            queries[t].weight[c] = mask[t] == -INFINITY ? -INFINITY : s;
+        }
+        any |= visible;
+    }
+    for (int t = 0; t < T; t++) {
+        std::fill_n(queries[t].weight + n, CELLS - n, -INFINITY);
+    }
+    return any;
+}
+
+// Scores to weights: exp(score - largest). What was summed so far is scaled to a new largest score.
+void to_weights(Query & query, int64_t dv) {
+    const float largest = std::max(query.largest, *std::max_element(query.weight, query.weight + CELLS));
+    if (largest == -INFINITY) {
+        std::fill_n(query.weight, CELLS, 0.0f);
+        return;
+    }
+    float shrink = 1;
+    if (largest > query.largest) {
+        shrink = expf(query.largest - largest);
+        for (int64_t i = 0; i < up(dv); i += VL) {
+            store_f(query.total + i, mul(load_f(query.total + i), repeat_f(shrink)));
+        }
+        query.largest = largest;
+    }
+    vf all = zero();
+    for (int c = 0; c < CELLS; c += VL) {
+        const vf w = ggml_v_expf(sub(load_f(query.weight + c), repeat_f(largest)));
+        store_f(query.weight + c, w);
+        all = add(all, w);
+    }
+    query.sum = std::fma(query.sum, shrink, sum(all));
+}
+
+// total += weight*V, N vectors of the row from value i on.
+template <typename KV, int T, int N>
+void add_values(const Heads & heads, Query * queries, int64_t first, int n, int64_t i) {
+    vf totals[T][N];
+    for (int t = 0; t < T; t++) {
+        for (int j = 0; j < N; j++) {
+            totals[t][j] = load_f(queries[t].total + i + j*VL);
+        }
+    }
+    for (int c = 0; c < n; c++) {
+        bool used = false;
+        for (int t = 0; t < T; t++) {
+            used |= queries[t].weight[c] != 0;
+        }
+        if (!used) {
+            continue;
+        }
+        const auto v = (const typename KV::type *) (heads.v + (first + c)*heads.v_row);
+        for (int j = 0; j < N; j++) {
+            const vf x = vector_of<KV>(v, i + j*VL, heads.dv);
+            for (int t = 0; t < T; t++) {
+                totals[t][j] = fma(x, repeat_f(queries[t].weight[c]), totals[t][j]);
+            }
+        }
+    }
+    for (int t = 0; t < T; t++) {
+        for (int j = 0; j < N; j++) {
+            store_f(queries[t].total + i + j*VL, totals[t][j]);
+        }
+    }
+}
+
+template <typename KV, int T>
+void attend(const Heads & heads, Query * queries) {
+    for (int64_t first = 0; first < heads.n_cells; first += CELLS) {
+        const int n = (int) std::min<int64_t>(CELLS, heads.n_cells - first);
+        if (!score<KV, T>(heads, queries, first, n)) {
+            continue;
+        }
+        for (int t = 0; t < T; t++) {
+            to_weights(queries[t], heads.dv);
+        }
+        int64_t i = 0;
+        for (; i + 4*VL <= up(heads.dv); i += 4*VL) {
+            add_values<KV, T, 4>(heads, queries, first, n, i);
+        }
+        for (; i < heads.dv; i += VL) {
+            add_values<KV, T, 1>(heads, queries, first, n, i);
+        }
+    }
+    for (int t = 0; t < T; t++) {
+        Query & query = queries[t];
+        float shrink = 1;
+        if (query.sink) {
+            const float largest = std::max(query.largest, *query.sink);
+            shrink    = expf(query.largest - largest);
+            query.sum = std::fma(query.sum, shrink, expf(*query.sink - largest));
+        }
+        const float factor = query.sum == 0 ? 0 : shrink/query.sum;
+        for (int64_t i = 0; i < heads.dv; i++) {
+            query.out[i] = query.total[i]*factor;
+        }
+    }
+}
+
+template <typename KV>
+void attend_all(const Heads & heads, Query * queries, int n_queries) {
+    in_tiles<QUERIES>(n_queries, [&](auto n, int first) { attend<KV, n>(heads, queries + first); });
+}
+
+struct Parameters {
+    float scale, max_bias, softcap;
+    explicit Parameters(const ggml_tensor * op) {
+        memcpy(this, op->op_params, sizeof(*this));
+        if (softcap != 0) {
+            scale /= softcap;
+        }
+    }
+    float slope(int64_t head, int64_t n_heads) const {  // ALiBi
+        if (max_bias <= 0) {
+            return 1;
+        }
+        const int64_t n = int64_t(1) << (int) floor(log2((double) n_heads));
+        return head < n ? powf(powf(2, -max_bias/n), head + 1) : powf(powf(2, -max_bias/2/n), 2*(head - n) + 1);
+    }
+};
+
+int64_t scratch_floats(const ggml_tensor * op) {
+    return QUERIES*(up(op->src[1]->ne[0]) + up(op->src[2]->ne[0]));
+}
+
+}  // namespace
+
+bool takes_attention(const ggml_tensor * op) {
+    const ggml_tensor * q = op->src[0];
+    const ggml_tensor * k = op->src[1];
+    const ggml_tensor * v = op->src[2];
+    return q->ne[1] <= MAX_WIDTH && q->type == GGML_TYPE_F32 && k->type == v->type &&
+           (k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_F32) && q->nb[0] == sizeof(float) &&
+           k->nb[0] == ggml_type_size(k->type) && v->nb[0] == ggml_type_size(v->type) &&
+           k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
+}
+
+size_t attention_work_size(const ggml_tensor * op, int n_threads) {
+    return 64 + n_threads*GGML_PAD(scratch_floats(op)*sizeof(float), 64);
+}
+
+void attention(const ggml_compute_params * params, ggml_tensor * op) {
+    const ggml_tensor * q     = op->src[0];
+    const ggml_tensor * k     = op->src[1];
+    const ggml_tensor * v     = op->src[2];
+    const ggml_tensor * mask  = op->src[3];
+    const ggml_tensor * sinks = op->src[4];
+    const Parameters    parameters(op);
+    const int64_t dk = k->ne[0], dv = v->ne[0], n_heads = q->ne[2];
+    float * const scratch = (float *) GGML_PAD((uintptr_t) params->wdata, 64) +
+                            params->ith*GGML_PAD(scratch_floats(op), 16);
+
+    // The queries that share a head of K and V: tokens x heads of the group. In tiles, or one by one where there would
+    // not be a tile for every thread; the result is the same.
+    const int64_t group = n_heads/k->ne[2], n_shared = group*q->ne[1];
+    const int64_t r3 = q->ne[3]/k->ne[3];
+    const bool    one_by_one = (n_shared + QUERIES - 1)/QUERIES*k->ne[2]*q->ne[3] < params->nth;
+    const int64_t tile    = one_by_one ? 1 : QUERIES;
+    const int64_t n_tiles = (n_shared + tile - 1)/tile;
+
+    for (int64_t i = params->ith; i < n_tiles*k->ne[2]*q->ne[3]; i += params->nth) {
+        const int64_t begin = i%n_tiles*tile, kv_head = i/n_tiles%k->ne[2], i3 = i/(n_tiles*k->ne[2]);
+        const Heads heads = {
+            (const char *) k->data + kv_head*k->nb[2] + i3/r3*k->nb[3],
+            (const char *) v->data + kv_head*v->nb[2] + i3/r3*v->nb[3],
+            k->nb[1], v->nb[1], k->ne[1], dk, dv, parameters.scale, parameters.softcap,
+        };
+        Query queries[QUERIES];
+        const int n = (int) std::min(tile, n_shared - begin);
+        for (int j = 0; j < n; j++) {
+            const int64_t head = kv_head*group + (begin + j)/q->ne[1], token = (begin + j)%q->ne[1];
+            Query & query = queries[j];
+            query.mask  = mask ? (const ggml_fp16_t *) ((const char *) mask->data + token*mask->nb[1] +
+                                      head%mask->ne[2]*mask->nb[2] + i3%mask->ne[3]*mask->nb[3]) : nullptr;
+            query.slope = parameters.slope(head, n_heads);
+            query.sink  = sinks ? (const float *) sinks->data + head : nullptr;
+            query.out   = (float *) ((char *) op->data + (head + op->ne[1]*(token + op->ne[2]*i3))*op->nb[1]);
+            query.q     = scratch + j*(up(dk) + up(dv));
+            query.total = query.q + up(dk);
+            std::fill_n(query.q, up(dk) + up(dv), 0.0f);
+            memcpy(query.q, (const char *) q->data + token*q->nb[1] + head*q->nb[2] + i3*q->nb[3], dk*sizeof(float));
+        }
+        (k->type == GGML_TYPE_F16 ? attend_all<F16> : attend_all<F32>)(heads, queries, n);
+    }
+}
+
+}  // namespace selfspec
+#endif

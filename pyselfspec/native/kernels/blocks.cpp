@@ -1,0 +1,313 @@
+// Products with quantised weights as they are in the file, one row after another.
+//
+// 256 weights of a row are unpacked to bytes, with their scales, into a `Panel` and multiplied by the same 256 values
+// of every token. One row at a time: memory is read in one stream, which is what it does best.
+#include "product.h"
+
+#if defined(SELFSPEC_KERNELS)
+
+#define GGML_COMMON_DECL_CPP
+#define GGML_COMMON_IMPL_CPP
+#include "ggml-common.h"
+
+namespace selfspec {
+
+namespace {
+
+constexpr int N = K_STEP/VB;  // vectors of a panel
+
+// --- unpacking: 32 weights at a time, the same instructions with AVX2 and AVX-512 ---
+
+__m256i load32(const void * p)           { return _mm256_loadu_si256((const __m256i *) p); }
+__m256i low4(__m256i x)                  { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+__m256i bits(__m256i x, int8_t mask)     { return _mm256_and_si256(x, _mm256_set1_epi8(mask)); }
+
+// 16 bytes to 32 nibbles: low ones first.
+__m256i nibbles16(const uint8_t * p) {
+    const __m128i x = _mm_loadu_si128((const __m128i *) p);
+    return low4(_mm256_inserti128_si256(_mm256_castsi128_si256(x), _mm_srli_epi16(x, 4), 1));
+}
+
+__m128 half_to_float(ggml_half x)        { return _mm_cvtph_ps(_mm_cvtsi32_si128(x)); }
+
+// The scales of eight blocks; a block begins with its scale.
+template <typename B> __m256 block_scales(const B * b) {
+    const auto d = [&](int i) { return (short) b[i].d; };
+    return _mm256_cvtph_ps(_mm_setr_epi16(d(0), d(1), d(2), d(3), d(4), d(5), d(6), d(7)));
+}
+
+// Joined in registers: a vector loaded from two stores would wait for both.
+void put(vi * to, const __m256i (&from)[8]) {
+    for (int i = 0; i < N; i++) {
+#if defined(SELFSPEC_AVX512)
+        to[i] = _mm512_inserti64x4(_mm512_castsi256_si512(from[2*i]), from[2*i + 1], 1);
+#else
+        to[i] = from[i];
+#endif
+    }
+}
+
+// scale[i] of eight, for every lane of a product with weights 32*i to 32*i + 31.
+void spread8(vf * to, __m256 scale) {
+#if defined(SELFSPEC_AVX512)
+    const __m512 s = _mm512_castps256_ps512(scale);
+    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    for (int i = 0; i < N; i++) {
+        to[i] = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(2*i)), s);
+    }
+#else
+    for (int i = 0; i < N; i++) {
+        to[i] = _mm256_permutevar8x32_ps(scale, _mm256_set1_epi32(i));
+    }
+#endif
+}
+
+// The same for sixteen scales and 16 weights each.
+void spread16(vf * to, __m256 lo, __m256 hi) {
+#if defined(SELFSPEC_AVX512)
+    const __m512 s = _mm512_insertf32x8(_mm512_castps256_ps512(lo), hi, 1);
+    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    for (int i = 0; i < N; i++) {
+        to[i] = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4*i)), s);
+    }
+#else
+    const __m256i first = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    for (int i = 0; i < N; i++) {
+        to[i] = _mm256_permutevar8x32_ps(i < 4 ? lo : hi, _mm256_add_epi32(first, _mm256_set1_epi32(2*(i % 4))));
+    }
+#endif
+}
+
+// --- panels ---
+
+struct SignedPanel {
+    vi w[N], aside[N];
+
+    void set(const __m256i (&bytes)[8]) {
+        put(w, bytes);
+        for (int i = 0; i < N; i++) {
+            aside[i] = Signed::aside(w[i]);
+        }
+    }
+
+    vf dot(int i, const char * a) const {
+        return to_float(Signed::dot(Signed::start(aside[i]), w[i], aside[i], load(a + i*VB)));
+    }
+};
+
+// Blocks of 32 with one scale, activations with one scale per 32.
+struct Panel32 : SignedPanel {
+    static constexpr Form FORM = Form::q8;
+    __m256 scale;
+
+    vf mac(const Activations & in, int64_t k, vf acc) const {
+        vf scales[N];
+        spread8(scales, _mm256_mul_ps(scale, _mm256_loadu_ps(in.scales + k/32)));
+        for (int i = 0; i < N; i++) {
+            acc = fma(dot(i, in.values + k), scales[i], acc);
+        }
+        return acc;
+    }
+};
+
+struct Q8_0 : Panel32 {
+    using block = block_q8_0;
+    void unpack(const block * b) {
+        __m256i bytes[8];
+        for (int i = 0; i < 8; i++) {
+            bytes[i] = load32(b[i].qs);
+        }
+        set(bytes);
+        scale = block_scales(b);
+    }
+};
+
+struct Q4_0 : Panel32 {
+    using block = block_q4_0;
+    void unpack(const block * b) {
+        __m256i bytes[8];
+        for (int i = 0; i < 8; i++) {
+            bytes[i] = _mm256_sub_epi8(nibbles16(b[i].qs), _mm256_set1_epi8(8));
+        }
+        set(bytes);
+        scale = block_scales(b);
+    }
+};
+
+struct IQ4_NL : Panel32 {
+    using block = block_iq4_nl;
+    void unpack(const block * b) {
+        const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) kvalues_iq4nl));
+        __m256i bytes[8];
+        for (int i = 0; i < 8; i++) {
+            bytes[i] = _mm256_shuffle_epi8(table, nibbles16(b[i].qs));
+        }
+        set(bytes);
+        scale = block_scales(b);
+    }
+};
+
+struct Q6_K : SignedPanel {
+    using block = block_q6_K;
+    static constexpr Form FORM = Form::q8k;
+    vf scale[N];
+
+    void unpack(const block * b) {
+        __m256i bytes[8];
+        for (int half = 0; half < 2; half++) {
+            const __m256i ql0 = load32(b->ql + 64*half);
+            const __m256i ql1 = load32(b->ql + 64*half + 32);
+            const __m256i qh  = load32(b->qh + 32*half);
+            __m256i * to = bytes + 4*half;
+            to[0] = _mm256_or_si256(low4(ql0), bits(_mm256_slli_epi16(qh, 4), 0x30));
+            to[1] = _mm256_or_si256(low4(ql1), bits(_mm256_slli_epi16(qh, 2), 0x30));
+            to[2] = _mm256_or_si256(low4(_mm256_srli_epi16(ql0, 4)), bits(qh, 0x30));
+            to[3] = _mm256_or_si256(low4(_mm256_srli_epi16(ql1, 4)), bits(_mm256_srli_epi16(qh, 2), 0x30));
+        }
+        for (auto & x : bytes) {
+            x = _mm256_sub_epi8(x, _mm256_set1_epi8(32));
+        }
+        set(bytes);
+        const __m128i s = _mm_loadu_si128((const __m128i *) b->scales);
+        const __m256  d = _mm256_broadcastss_ps(half_to_float(b->d));
+        spread16(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(s))),
+                        _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(s, 8)))));
+    }
+
+    vf mac(const Activations & in, int64_t k, vf acc) const {
+        vf total = mul(dot(0, in.values + k), scale[0]);
+        for (int i = 1; i < N; i++) {
+            total = fma(dot(i, in.values + k), scale[i], total);
+        }
+        return fma(total, repeat_f(in.scales[k/K_STEP]), acc);
+    }
+};
+
+// Unsigned weights times a scale per 32, less a minimum per 32: the minimum meets the sum of 32 activations.
+struct MinPanel {
+    static constexpr Form FORM = Form::q8k_sums;
+    vi      w[N];
+    vf      scale[N];
+    __m128i mins;
+    __m128  dmin;
+
+    template <typename B> void set_scales(const B * b) {
+        uint32_t u[4];
+        memcpy(u, b->scales, 12);
+        u[3] = ((u[2] >> 4) & 0x0f0f0f0f) | (((u[1] >> 6) & 0x03030303) << 4);
+        const uint32_t low = u[1] & 0x3f3f3f3f;
+        u[1] = (u[2] & 0x0f0f0f0f) | (((u[0] >> 6) & 0x03030303) << 4);
+        u[2] = low;
+        u[0] &= 0x3f3f3f3f;
+        const __m128i both = _mm_loadu_si128((const __m128i *) u);
+        const __m256  d    = _mm256_broadcastss_ps(half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d));
+        spread8(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both))));
+        mins = _mm_cvtepu8_epi16(_mm_srli_si128(both, 8));
+        dmin = half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin);
+    }
+
+    vf dot(int i, const char * a) const { return to_float(dot4(zero_i(), w[i], load(a + i*VB))); }
+
+    vf mac(const Activations & in, int64_t k, vf acc) const {
+        const vf scale_in = repeat_f(in.scales[k/K_STEP]);
+        vf total = mul(dot(0, in.values + k), scale[0]);
+        for (int i = 1; i < N; i++) {
+            total = fma(dot(i, in.values + k), scale[i], total);
+        }
+        acc = fma(total, scale_in, acc);
+        const __m128i below = _mm_madd_epi16(mins, _mm_load_si128((const __m128i *) (in.sums + k/32)));
+        return fnma(to_float(widen(below)), mul(repeat_f(_mm_cvtss_f32(dmin)), scale_in), acc);
+    }
+};
+
+struct Q4_K : MinPanel {
+    using block = block_q4_K;
+    void unpack(const block * b) {
+        __m256i bytes[8];
+        for (int i = 0; i < 8; i += 2) {
+            const __m256i q = load32(b->qs + 16*i);
+            bytes[i]     = low4(q);
+            bytes[i + 1] = low4(_mm256_srli_epi16(q, 4));
+        }
+        put(w, bytes);
+        set_scales(b);
+    }
+};
+
+struct Q5_K : MinPanel {
+    using block = block_q5_K;
+    void unpack(const block * b) {
+        const __m256i qh = load32(b->qh);
+        __m256i bytes[8];
+        for (int i = 0; i < 8; i += 2) {
+            const __m256i q = load32(b->qs + 16*i);
+            // bit i of every byte, moved to bit 4
+            bytes[i]     = _mm256_or_si256(low4(q), fifth(qh, i));
+            bytes[i + 1] = _mm256_or_si256(low4(_mm256_srli_epi16(q, 4)), fifth(qh, i + 1));
+        }
+        put(w, bytes);
+        set_scales(b);
+    }
+    static __m256i fifth(__m256i qh, int i) {
+        const __m256i moved = i < 4 ? _mm256_slli_epi16(qh, 4 - i) : _mm256_srli_epi16(qh, i - 4);
+        return bits(moved, 16);
+    }
+};
+
+// --- the product ---
+
+template <typename P, int T>
+void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens) {
+    using block = typename P::block;
+    constexpr int64_t SIZE  = P::FORM == Form::q8 ? 32 : 256;  // values of a block
+    constexpr int64_t COUNT = K_STEP/SIZE;                     // blocks of a panel
+    const int64_t n_blocks = weights.k/SIZE;
+    const auto    blocks   = (const block *) (weights.data + row*weights.row_size);
+
+    vf sums[T];
+    std::fill_n(sums, T, zero());
+    const auto step = [&](const block * b, int64_t k) {
+        P panel;
+        panel.unpack(b);
+        for (int t = 0; t < T; t++) {
+            sums[t] = panel.mac(tokens[t].in, k, sums[t]);
+        }
+    };
+    const int64_t whole = n_blocks/COUNT*COUNT;
+    for (int64_t b = 0; b < whole; b += COUNT) {
+        prefetch<COUNT*sizeof(block)>(blocks + b);
+        step(blocks + b, b*SIZE);
+    }
+    if (whole < n_blocks) {  // scales of zero up to the end of the panel
+        block rest[COUNT] = {};
+        std::copy(blocks + whole, blocks + n_blocks, rest);
+        step(rest, whole*SIZE);
+    }
+    for (int t = 0; t < T; t++) {
+        tokens[t].out[row] = sum(sums[t]);
+    }
+}
+
+template <typename P>
+void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
+    for (int64_t row = row0; row < row1; row++) {
+        in_tiles<TILE>(n_tokens, [&](auto n, int first) { row_times_tokens<P, n>(weights, row, tokens + first); });
+    }
+}
+
+}  // namespace
+
+Scheme block_scheme(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q8_0:   return {Q8_0::FORM,   product<Q8_0>};
+        case GGML_TYPE_Q4_0:   return {Q4_0::FORM,   product<Q4_0>};
+        case GGML_TYPE_IQ4_NL: return {IQ4_NL::FORM, product<IQ4_NL>};
+        case GGML_TYPE_Q4_K:   return {Q4_K::FORM,   product<Q4_K>};
+        case GGML_TYPE_Q5_K:   return {Q5_K::FORM,   product<Q5_K>};
+        case GGML_TYPE_Q6_K:   return {Q6_K::FORM,   product<Q6_K>};
+        default:               return {};
+    }
+}
+
+}  // namespace selfspec
+#endif

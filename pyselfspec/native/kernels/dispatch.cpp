@@ -1,0 +1,40 @@
+// The door: which nodes of a graph are computed here.
+#include "selfspec-kernels.h"
+#include "product.h"
+
+#if defined(SELFSPEC_KERNELS)
+
+#include "attention.h"
+#include "products.h"
+
+size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
+    using namespace selfspec;
+    switch (op->op) {
+        case GGML_OP_MUL_MAT:
+        case GGML_OP_MUL_MAT_ID:     return takes_product(op) ? product_work_size(op) : 0;
+        case GGML_OP_FLASH_ATTN_EXT: return takes_attention(op) ? attention_work_size(op, n_threads) : 0;
+        default:                     return 0;
+    }
+}
+
+bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * op) {
+    using namespace selfspec;
+    const size_t work_size = params->use_ref ? 0 : selfspec_work_size(op, params->nth);
+    if (work_size == 0) {
+        return false;
+    }
+    GGML_ASSERT(params->wsize >= work_size);
+    if (op->op == GGML_OP_FLASH_ATTN_EXT) {
+        attention(params, op);
+    } else {
+        product(params, op);
+    }
+    return true;
+}
+
+#else
+
+size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
+bool   selfspec_compute_forward(const ggml_compute_params *, ggml_tensor *) { return false; }
+
+#endif

@@ -1,0 +1,112 @@
+// What a multi-row product is made of: weights, tokens, and a kernel for the type and layout of the weights.
+#pragma once
+
+#include "simd.h"
+
+#if defined(SELFSPEC_KERNELS)
+
+#include "ggml.h"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace selfspec {
+
+// Up to this width a token's result is the same bits as at width 1. Wider batches are prompts, and upstream's.
+constexpr int MAX_WIDTH = 16;
+
+// How a kernel wants a token's activations, in this order in memory: values, scales, sums. All 64-byte aligned; the
+// values go on with zeros up to the end of a step.
+enum class Form {
+    f32,       // as they are
+    f16,       // rounded to half precision as upstream does, kept as float
+    bf16,      // rounded to bfloat16; kept so where the processor multiplies it, else as float
+    q8,        // bytes for signed weights, a scale per 32
+    q8k,       // bytes for signed weights, a scale per 256
+    q8k_sums,  // bytes for unsigned weights, a scale per 256, and the sum of every 32 values as 16 bits
+    q8_less8,      // ColumnBlocks for weights stored with 8 added (Q4_0)
+    q8_less_table, // ColumnBlocks for weights stored with TABLE_OFFSET added (IQ4_NL)
+};
+
+// 32 activations for eight interleaved rows. `start` makes up for the offset of the weights: a product of eight rows
+// begins with -offset*sum(values) in the first of each row's two lanes.
+struct ColumnBlock {
+    int8_t  values[32];
+    int32_t start[2];
+    float   scale;
+    float   unused;
+};
+
+// VNNI multiplies unsigned weights; without it the offset would overflow the 16-bit sums of two products.
+constexpr int TABLE_OFFSET = HAS_VNNI ? 128 : 0;
+
+constexpr int64_t K_STEP = 256;
+
+struct Activations {
+    const char *    values;
+    const float *   scales;
+    const int16_t * sums;
+};
+
+size_t      activation_size(Form form, int64_t k);                 // bytes per token, a multiple of 64
+Activations activation_view(Form form, int64_t k, const char * base);
+// Values [k0, k1) of a token; k0 is a multiple of K_STEP, and so is k1 unless it is k.
+void        prepare(Form form, int64_t k, int64_t k0, int64_t k1, const float * x, char * base);
+
+struct Token {
+    Activations in;
+    float *     out;  // result of weight row 0
+};
+
+struct Weights {
+    const char * data;
+    size_t       row_size;  // bytes from one row to the next
+    int64_t      k;         // values in a row
+};
+
+// Weight rows [row0, row1) times all tokens.
+using Kernel = void (*)(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens);
+
+struct Scheme {
+    Form   form;
+    Kernel kernel;
+};
+
+// No kernel where there is none for the type.
+Scheme float_scheme(ggml_type type);    // floats.cpp
+Scheme block_scheme(ggml_type type);    // blocks.cpp: quantised rows as they are in the file
+Scheme column_scheme(ggml_type type);   // columns.cpp: eight rows interleaved by upstream's repacking
+
+// Calls f(n, first) for tiles of n <= MAX tokens, n as a constant of the compiler.
+template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
+    for (int first = 0; first < n_tokens; first += MAX) {
+        switch (std::min(MAX, n_tokens - first)) {
+            case 1: f(std::integral_constant<int, 1>(), first); break;
+            case 2: f(std::integral_constant<int, 2>(), first); break;
+            case 3: f(std::integral_constant<int, 3>(), first); break;
+            case 4: f(std::integral_constant<int, 4>(), first); break;
+            case 5: if constexpr (MAX >= 5) { f(std::integral_constant<int, 5>(), first); } break;
+            case 6: if constexpr (MAX >= 6) { f(std::integral_constant<int, 6>(), first); } break;
+            case 7: if constexpr (MAX >= 7) { f(std::integral_constant<int, 7>(), first); } break;
+            case 8: if constexpr (MAX >= 8) { f(std::integral_constant<int, 8>(), first); } break;
+        }
+    }
+}
+
+// Tokens that a quantised kernel takes at once: as many accumulators as the registers hold.
+constexpr int TILE = VB == 64 ? 8 : 4;
+
+// Signed weights. VNNI multiplies unsigned bytes by signed ones, so the activations are stored with 128 added, and the
+// product starts at -128 times the sum of the weights, which is the same for every token. Without VNNI the sign moves
+// to the activation: pairs of products then fit 16 bits (2*127*128 < 2^15).
+struct Signed {
+    static constexpr int8_t OFFSET = HAS_VNNI ? -128 : 0;  // 128 as a byte
+
+    // What a product with these weights needs beside them.
+    static vi aside(vi w)                       { return HAS_VNNI ? dot4(zero_i(), repeat(OFFSET), w) : abs8(w); }
+    static vi start(vi aside_sum)               { return HAS_VNNI ? negate32(aside_sum) : zero_i(); }
+    static vi dot(vi acc, vi w, vi aside, vi a) { return HAS_VNNI ? dot4(acc, a, w) : dot4(acc, aside, sign8(a, w)); }
+};
+
+}  // namespace selfspec
+#endif

@@ -1,0 +1,176 @@
+// Which matrix products are computed here, and how threads share them.
+#include "product.h"
+
+#if defined(SELFSPEC_KERNELS)
+
+#include "products.h"
+
+#include "ggml-backend-impl.h"
+#include "ggml-cpu-impl.h"
+#include "repack.h"
+
+namespace selfspec {
+
+namespace {
+
+bool in_repacked_buffer(const ggml_tensor * t) {
+    return t->buffer && t->buffer->buft == ggml_backend_cpu_repack_buffer_type();
+}
+
+// The kernel for the weights of a product; none if upstream has to compute it.
+Scheme scheme_of(const ggml_tensor * weights) {
+    if (in_repacked_buffer(weights)) {
+        return weights->extra ? column_scheme(weights->type) : Scheme{};
+    }
+    if ((weights->buffer && !ggml_backend_buffer_is_host(weights->buffer)) ||
+        weights->nb[0] != ggml_type_size(weights->type)) {
+        return {};
+    }
+    const Scheme scheme = float_scheme(weights->type);
+    return scheme.kernel ? scheme : block_scheme(weights->type);
+}
+
+}  // namespace
+
+bool takes_product(const ggml_tensor * op) {
+    const ggml_tensor * x = op->src[1];
+    switch (op->op) {
+        case GGML_OP_MUL_MAT:
+            return x->ne[1] <= MAX_WIDTH && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
+                   ggml_get_op_params_i32(op, 1) != GGML_HINT_SRC0_IS_HADAMARD && scheme_of(op->src[0]).kernel;
+        case GGML_OP_MUL_MAT_ID:
+            return x->ne[2] <= MAX_WIDTH && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
+                   scheme_of(op->src[0]).kernel;
+        default:
+            return false;
+    }
+}
+
+namespace {
+
+// Activations are prepared in the order of src1's rows: row index i1 + ne1*(i2 + ne2*i3).
+struct Prepared {
+    Form         form;
+    int64_t      k;
+    const char * base;
+
+    Activations row(int64_t i) const { return activation_view(form, k, base + i*activation_size(form, k)); }
+};
+
+// All threads: each prepares its share of the steps of all rows.
+Prepared prepare_all(const ggml_compute_params * params, const ggml_tensor * x, Form form) {
+    const int64_t k       = x->ne[0];
+    const int64_t n_steps = (k + K_STEP - 1)/K_STEP;
+    const int64_t n_all   = n_steps*ggml_nrows(x);
+    char * const  base    = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
+    for (int64_t i = n_all*params->ith/params->nth; i < n_all*(params->ith + 1)/params->nth; i++) {
+        const int64_t row = i/n_steps;
+        const int64_t k0  = i%n_steps*K_STEP;
+        const int64_t i1 = row%x->ne[1], i2 = row/x->ne[1]%x->ne[2], i3 = row/(x->ne[1]*x->ne[2]);
+        const char * data = (const char *) x->data + i1*x->nb[1] + i2*x->nb[2] + i3*x->nb[3];
+        prepare(form, k, k0, std::min(k0 + K_STEP, k), (const float *) data, base + row*activation_size(form, k));
+    }
+    return {form, k, base};
+}
+
+// Row ranges of several matrices, handed out to threads as they come for more.
+struct Chunks {
+    int64_t n_rows, size, per_matrix, n;
+
+    Chunks(int64_t n_matrices, int64_t n_rows, int nth) : n_rows(n_rows) {
+        // Eight for each thread, in whole groups of eight rows.
+        const int64_t wanted = (n_matrices*n_rows + 8*nth - 1)/(8*nth);
+        size       = std::min((wanted + 7)/8*8, (n_rows + 7)/8*8);
+        per_matrix = (n_rows + size - 1)/size;
+        n          = per_matrix*n_matrices;
+    }
+
+    template <typename F> void share(const ggml_compute_params * params, F f) const {
+        for (int64_t i = params->ith; i < n; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            const int64_t row0 = i%per_matrix*size;
+            f(i/per_matrix, row0, std::min(row0 + size, n_rows));
+        }
+    }
+};
+
+// Between preparing and multiplying.
+void meet(const ggml_compute_params * params) {
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+}
+
+void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
+    const ggml_tensor * w = op->src[0];
+    const ggml_tensor * x = op->src[1];
+    const Scheme   scheme = scheme_of(w);
+    const Prepared in     = prepare_all(params, x, scheme.form);
+    meet(params);
+
+    // Several matrices of src1 may share one of src0: grouped heads that read the same K or V.
+    const int64_t r2 = x->ne[2]/w->ne[2], r3 = x->ne[3]/w->ne[3];
+    const Chunks chunks(w->ne[2]*w->ne[3], w->ne[1], params->nth);
+    chunks.share(params, [&](int64_t matrix, int64_t row0, int64_t row1) {
+        const int64_t i02 = matrix%w->ne[2], i03 = matrix/w->ne[2];
+        const Weights weights = {(const char *) w->data + i02*w->nb[2] + i03*w->nb[3], w->nb[1], w->ne[0]};
+        Token tokens[MAX_WIDTH];
+        int   n = 0;
+        const int64_t n_all = r3*r2*x->ne[1];
+        for (int64_t i = 0; i < n_all; i++) {
+            const int64_t i1 = i%x->ne[1], i2 = i02*r2 + i/x->ne[1]%r2, i3 = i03*r3 + i/(x->ne[1]*r2);
+            char * out = (char *) op->data + i1*op->nb[1] + i2*op->nb[2] + i3*op->nb[3];
+            tokens[n++] = {in.row(i1 + x->ne[1]*(i2 + x->ne[2]*i3)), (float *) out};
+            if (n == MAX_WIDTH || i + 1 == n_all) {
+                scheme.kernel(weights, row0, row1, tokens, n);
+                n = 0;
+            }
+        }
+    });
+}
+
+// Experts: row `id` of token `t` goes through matrix ids[id, t].
+void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
+    const ggml_tensor * w   = op->src[0];
+    const ggml_tensor * x   = op->src[1];
+    const ggml_tensor * ids = op->src[2];
+    const Scheme   scheme = scheme_of(w);
+    const Prepared in     = prepare_all(params, x, scheme.form);
+    meet(params);
+
+    const Chunks chunks(w->ne[2], w->ne[1], params->nth);
+    chunks.share(params, [&](int64_t expert, int64_t row0, int64_t row1) {
+        const Weights weights = {(const char *) w->data + expert*w->nb[2], w->nb[1], w->ne[0]};
+        Token tokens[MAX_WIDTH];
+        int   n = 0;
+        for (int64_t i = 0; i < ids->ne[0]*ids->ne[1]; i++) {
+            const int64_t id = i%ids->ne[0], t = i/ids->ne[0];
+            if (*(const int32_t *) ((const char *) ids->data + id*ids->nb[0] + t*ids->nb[1]) != expert) {
+                continue;
+            }
+            char * out = (char *) op->data + id*op->nb[1] + t*op->nb[2];
+            tokens[n++] = {in.row(id%x->ne[1] + x->ne[1]*t), (float *) out};
+            if (n == MAX_WIDTH) {
+                scheme.kernel(weights, row0, row1, tokens, n);
+                n = 0;
+            }
+        }
+        if (n > 0) {
+            scheme.kernel(weights, row0, row1, tokens, n);
+        }
+    });
+}
+
+}  // namespace
+
+size_t product_work_size(const ggml_tensor * op) {
+    const ggml_tensor * x = op->src[1];
+    return 64 + ggml_nrows(x)*activation_size(scheme_of(op->src[0]).form, x->ne[0]);
+}
+
+void product(const ggml_compute_params * params, ggml_tensor * op) {
+    op->op == GGML_OP_MUL_MAT ? mul_mat(params, op) : mul_mat_id(params, op);
+}
+
+}  // namespace selfspec
+#endif

@@ -1,0 +1,12 @@
+// Matrix products of up to MAX_WIDTH tokens.
+#pragma once
+
+#include "ggml-cpu-impl.h"
+
+namespace selfspec {
+
+bool   takes_product(const ggml_tensor * op);
+size_t product_work_size(const ggml_tensor * op);
+void   product(const ggml_compute_params * params, ggml_tensor * op);
+
+}  // namespace selfspec

@@ -1,0 +1,151 @@
+// The vector operations that the kernels are written in: 64 bytes with AVX-512, 32 with AVX2.
+//
+// A kernel must give a token the same bits at every width, so the order of its floating-point operations has to be the
+// one that is written. Multiplications that end in a sum are therefore always an explicit `fma`: a compiler may join a
+// product and a sum or leave them apart, and may do so differently in two instances of one template.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define SELFSPEC_KERNELS 1
+
+#include <immintrin.h>
+
+namespace selfspec {
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define SELFSPEC_AVX512 1
+
+constexpr int VB = 64;  // bytes of a vector
+using vi = __m512i;
+using vf = __m512;
+
+inline vi load(const void * p)           { return _mm512_loadu_si512(p); }
+inline vi repeat8(const void * p)        { int64_t x; memcpy(&x, p, 8); return _mm512_set1_epi64(x); }
+inline vi repeat(int8_t x)               { return _mm512_set1_epi8(x); }
+inline vi zero_i()                       { return _mm512_setzero_si512(); }
+inline vi and_(vi a, vi b)               { return _mm512_and_si512(a, b); }
+inline vi or_(vi a, vi b)                { return _mm512_or_si512(a, b); }
+inline vi xor_(vi a, vi b)               { return _mm512_xor_si512(a, b); }
+inline vi add32(vi a, vi b)              { return _mm512_add_epi32(a, b); }
+inline vi negate32(vi a)                 { return _mm512_sub_epi32(_mm512_setzero_si512(), a); }
+template <int N> vi right(vi a)          { return _mm512_srli_epi16(a, N); }  // caller masks what crosses bytes
+template <int N> vi left(vi a)           { return _mm512_slli_epi16(a, N); }
+inline vi lookup(__m128i table, vi i)    { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i); }
+
+inline vf zero()                         { return _mm512_setzero_ps(); }
+inline vf load_f(const float * p)        { return _mm512_loadu_ps(p); }
+inline vf load_f16(const void * p)       { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
+inline vf load_bf16(const void * p) {
+    const vi x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+inline void store_f(float * p, vf a)     { _mm512_storeu_ps(p, a); }
+inline vf repeat_f(float x)              { return _mm512_set1_ps(x); }
+inline vf to_float(vi a)                 { return _mm512_cvtepi32_ps(a); }
+inline vf add(vf a, vf b)                { return _mm512_add_ps(a, b); }
+inline vf sub(vf a, vf b)                { return _mm512_sub_ps(a, b); }
+inline vf mul(vf a, vf b)                { return _mm512_mul_ps(a, b); }
+inline vf fma(vf a, vf b, vf c)          { return _mm512_fmadd_ps(a, b, c); }
+inline vf fnma(vf a, vf b, vf c)         { return _mm512_fnmadd_ps(a, b, c); }
+
+inline float sum(vf a) {
+    const __m256 x = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+// Sums of four products of bytes, unsigned by signed, added to the 32-bit lanes of `acc`.
+inline vi dot4(vi acc, vi u, vi s) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(acc, u, s);
+#else
+    return add32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
+#endif
+}
+
+// Four 32-bit integers in the first lanes, zeros in the others.
+inline vi widen(__m128i a)               { return _mm512_zextsi128_si512(a); }
+inline vi abs8(vi a)                     { return _mm512_abs_epi8(a); }
+inline vi sign8(vi a, vi s)              { return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(s), zero_i(), a); }
+
+#else
+
+constexpr int VB = 32;
+using vi = __m256i;
+using vf = __m256;
+
+inline vi load(const void * p)           { return _mm256_loadu_si256((const __m256i *) p); }
+inline vi repeat8(const void * p)        { int64_t x; memcpy(&x, p, 8); return _mm256_set1_epi64x(x); }
+inline vi repeat(int8_t x)               { return _mm256_set1_epi8(x); }
+inline vi zero_i()                       { return _mm256_setzero_si256(); }
+inline vi and_(vi a, vi b)               { return _mm256_and_si256(a, b); }
+inline vi or_(vi a, vi b)                { return _mm256_or_si256(a, b); }
+inline vi xor_(vi a, vi b)               { return _mm256_xor_si256(a, b); }
+inline vi add32(vi a, vi b)              { return _mm256_add_epi32(a, b); }
+inline vi negate32(vi a)                 { return _mm256_sub_epi32(_mm256_setzero_si256(), a); }
+template <int N> vi right(vi a)          { return _mm256_srli_epi16(a, N); }
+template <int N> vi left(vi a)           { return _mm256_slli_epi16(a, N); }
+inline vi lookup(__m128i table, vi i)    { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), i); }
+
+inline vf zero()                         { return _mm256_setzero_ps(); }
+inline vf load_f(const float * p)        { return _mm256_loadu_ps(p); }
+inline vf load_f16(const void * p)       { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+inline vf load_bf16(const void * p) {
+    const vi x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+inline void store_f(float * p, vf a)     { _mm256_storeu_ps(p, a); }
+inline vf repeat_f(float x)              { return _mm256_set1_ps(x); }
+inline vf to_float(vi a)                 { return _mm256_cvtepi32_ps(a); }
+inline vf add(vf a, vf b)                { return _mm256_add_ps(a, b); }
+inline vf sub(vf a, vf b)                { return _mm256_sub_ps(a, b); }
+inline vf mul(vf a, vf b)                { return _mm256_mul_ps(a, b); }
+inline vf fma(vf a, vf b, vf c)          { return _mm256_fmadd_ps(a, b, c); }
+inline vf fnma(vf a, vf b, vf c)         { return _mm256_fnmadd_ps(a, b, c); }
+
+inline float sum(vf a) {
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+inline vi dot4(vi acc, vi u, vi s) {
+#if defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(acc, u, s);
+#else
+    return add32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+#endif
+}
+
+inline vi widen(__m128i a)               { return _mm256_zextsi128_si256(a); }
+inline vi abs8(vi a)                     { return _mm256_abs_epi8(a); }
+inline vi sign8(vi a, vi s)              { return _mm256_sign_epi8(a, s); }
+
+#endif
+
+constexpr int VL = VB/4;  // 32-bit lanes of a vector
+
+// Fetches into the second-level cache. The processor's own prefetching ends with the page, and a kernel that multiplies
+// for several tokens is too far from the next one to hide the wait.
+template <size_t SIZE> inline void fetch(const char * p) {
+    for (size_t i = 0; i < SIZE; i += 64) {
+        _mm_prefetch(p + i, _MM_HINT_T1);
+    }
+}
+
+constexpr int AHEAD = 4096;
+template <size_t SIZE> inline void prefetch(const void * p) { fetch<SIZE>((const char *) p + AHEAD); }
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr bool HAS_VNNI = true;
+#else
+constexpr bool HAS_VNNI = false;
+#endif
+
+}  // namespace selfspec
+#endif

@@ -1,0 +1,118 @@
+"""A token's logits are the same bits at every width, context length and number of threads.
+
+The oracle is the same model fed one token at a time. What is compared runs through the kernels in
+pyselfspec/native/kernels, for every type they know, with and without flash attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import NewContext, TinyModel
+from numpy.typing import NDArray
+
+import random_gguf
+import tiny_gguf
+from pyselfspec import Context, Model
+
+WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
+N_TOKENS = 16
+TYPES = ("Q4_0", "Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16", "F32")
+# The vocabulary is no multiple of eight, so the head is not repacked; rows are 3 or 5 K-blocks.
+SHAPE = random_gguf.Shape(n_layer=2, n_embd=768, n_ff=1280, n_vocab=519)
+
+Logits = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+    folder = tmp_path_factory.mktemp("widths")
+    loaded: dict[str, Model] = {}
+
+    def model(type_name: str) -> Model:
+        if type_name not in loaded:
+            path: Path = folder / f"{type_name}.gguf"
+            recipe = random_gguf.Recipe(SHAPE, type_name, seed=0, late_scale=1.0, late_from=1)
+            random_gguf.write(path, recipe, 4096, lambda _: None)
+            loaded[type_name] = Model(path)
+        return loaded[type_name]
+
+    return model
+
+
+def ids(n: int, seed: int) -> list[int]:
+    low, high = tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN
+    return [int(t) for t in np.random.default_rng(seed).integers(low, high, n)]
+
+
+def decoded(context: Context, tokens: list[int], width: int) -> Logits:
+    """Logits of the tokens, fed `width` at a time; the context is as before afterwards."""
+    seq = context.sequence()
+    n_past = seq.n_past
+    parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
+    logits = np.concatenate([context.decode(part).logits for part in parts])
+    seq.rollback(n_past)
+    return logits
+
+
+def assert_same_at_all_widths(context: Context, tokens: list[int]) -> Logits:
+    want = decoded(context, tokens, 1)
+    for width in WIDTHS:
+        np.testing.assert_array_equal(decoded(context, tokens, width), want, f"width {width}")
+    return want
+
+
+@pytest.mark.parametrize("flash_attn", [False, True])
+@pytest.mark.parametrize("type_name", TYPES)
+def test_logits_do_not_depend_on_the_width(
+    type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
+) -> None:
+    """At the start, across a boundary of the cache's view (256 cells), and beyond the 512 cells
+    from which upstream splits attention among threads; with one thread and two."""
+    options = {"n_ctx": 1024, "n_batch": 512, "flash_attn": flash_attn}
+    rows = []
+    for n_threads in (1, 2):
+        context = new_context(models(type_name), n_threads=n_threads, **options)
+        for n_past in (0, 250, 700):
+            context.sequence().drop()
+            if n_past:
+                context.prefill(ids(n_past, seed=n_past))
+            rows.append(assert_same_at_all_widths(context, ids(N_TOKENS, seed=1)))
+    for one, two in zip(rows[:3], rows[3:], strict=True):
+        np.testing.assert_array_equal(one, two, "number of threads")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flash_attn", [False, True])
+@pytest.mark.parametrize("type_name", TYPES)
+def test_logits_do_not_depend_on_the_width_in_a_long_context(
+    type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
+) -> None:
+    context = new_context(
+        models(type_name), n_ctx=2304, n_batch=512, n_threads=2, flash_attn=flash_attn
+    )
+    for n_past in (1, 17, 500, 1023, 1530, 2000):
+        context.sequence().drop()
+        context.prefill(ids(n_past, seed=n_past))
+        assert_same_at_all_widths(context, ids(N_TOKENS, seed=2))
+
+
+@pytest.mark.parametrize("flash_attn", [False, True])
+@pytest.mark.parametrize("qtype", ["F32", "F16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_every_architecture(
+    arch: str, qtype: str, flash_attn: bool, tiny: TinyModel, new_context: NewContext
+) -> None:
+    """Small rows, experts, biases, shared and single K/V heads, windows."""
+    context = new_context(tiny(arch, qtype=qtype), flash_attn=flash_attn)
+    context.prefill(ids(40, seed=3))
+    assert_same_at_all_widths(context, ids(N_TOKENS, seed=4))
+
+
+def test_more_threads_than_rows(tiny: TinyModel, new_context: NewContext) -> None:
+    want = decoded(new_context(tiny(), n_threads=1), ids(5, seed=5), 3)
+    got = decoded(new_context(tiny(), n_threads=64), ids(5, seed=5), 3)
+    np.testing.assert_array_equal(got, want)
