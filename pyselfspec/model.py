@@ -107,6 +107,12 @@ class Model(Closing):
             raise ArgumentError(f"{self.path.name} has no tokenizer; {advice}")
         return vocab
 
+    @property
+    def start_token(self) -> int | None:
+        """The token that the model puts before every text (BOS), None when it has no such habit."""
+        vocab = self.vocab
+        return int(llama.llama_vocab_bos(vocab)) if llama.llama_vocab_get_add_bos(vocab) else None
+
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
