@@ -62,7 +62,9 @@ class Match:
         self._cache_bytes = cache_bytes
         self._kept: dict[int, int] = {}  # chunk of each sequence
         self._n_kept = n_kept
-        self._wanted: dict[int, NDArray[np.int32]] = {}  # the full model's tokens, by chunk
+        self._wanted: dict[
+            int, NDArray[np.int32]
+        ] = {}  # the full model's tokens, [n_windows, window], by chunk
         self.n_parts = 0  # attention and feed-forward parts run so far, per token
 
     @property
@@ -74,7 +76,7 @@ class Match:
         on their best order."""
         target = self._load(chunk)
         windows = self._windows(chunk)
-        wanted = self._wanted[chunk].reshape(len(windows), self._window)
+        wanted = self._wanted[chunk]
 
         def place(pos: int) -> KVSequence:
             draft = target.fork(self._n_kept)
@@ -84,7 +86,7 @@ class Match:
         passes = MaskedPasses(self._context, windows, base, place, self._cache_bytes)
         for mask in masks:
             before = passes.n_parts
-            got = [self._best(decoded.n_tokens) for decoded in passes.run(mask)]
+            got = [self._best(self._window) for decoded in passes.run(mask)]
             self._context.sequence(self._n_kept).drop()
             self.n_parts += passes.n_parts - before
             yield Score.of_drafts(np.array(got, np.int32) == wanted)
@@ -107,17 +109,15 @@ class Match:
         if self._kept.get(seq_id) != chunk:
             seq.drop()
             windows = self._windows(chunk)
-            end = windows[-1].pos + self._window
-            tokens, first, n_batch = self._chunks[chunk], windows[0].pos, self._context.n_batch
             self._kept.pop(seq_id, None)
-            self._context.prefill(tokens[:first], seq)
-            wanted: list[int] = []
-            for pos in range(first, end, n_batch):
-                self._context.decode(tokens[pos : min(pos + n_batch, end)], seq=seq)
-                wanted += self._best(min(n_batch, end - pos))
+            self._context.prefill(self._chunks[chunk][: windows[0].pos], seq)
+            wanted = []
+            for window in windows:  # as wide as the masked passes: kernels round by width
+                self._context.decode(window.tokens, seq=seq)
+                wanted.append(self._best(self._window))
             self._wanted[chunk] = np.array(wanted, np.int32)
             self._kept[seq_id] = chunk
-            self.n_parts += 2 * self._context.model.n_layer * end
+            self.n_parts += 2 * self._context.model.n_layer * seq.n_past
         return seq
 
     def _best(self, n_rows: int) -> list[int]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _lib, gguf_file
+from . import _lib, fingerprint, gguf_file
 from ._lib import llama
 from .closing import Closing
 from .errors import ArgumentError, MaskError, ModelFileError
@@ -151,6 +151,11 @@ class Model(Closing):
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     # what it is
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the model in files of results, 64 hexadecimal digits."""
+        return fingerprint.of_model(self.file)
 
     @cached_property
     def draft_mask(self) -> LayerMask | None:

@@ -157,7 +157,15 @@ draft_options = _together(
     click.option(
         "--draft",
         type=click.Choice(drafters.names()),
-        help="How to draft.  [default: layer-skip where a mask is given or in the model, else off]",
+        help="How to draft.  [default: layer-skip where a mask is given, in the model's profile or "
+        "in the model, else off]",
+    ),
+    click.option(
+        "--profile",
+        type=click.Choice(["auto", "none"]),
+        default="auto",
+        show_default=True,
+        help="Use the mask that scan-layers or search has found for this model.",
     ),
     click.option("--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin."),
     click.option(

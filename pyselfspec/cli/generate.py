@@ -41,6 +41,7 @@ class Request:
     n_predict: int
     draft: str | None
     mask: LayerMask | None
+    profile: bool
     controller: Fixed
     sampling: SamplingParams
     stop: tuple[str, ...]
@@ -57,6 +58,7 @@ class Request:
             n_predict=self.n_predict,
             draft=draft,
             mask=None if draft == "off" else self.mask,
+            profile=self.profile,
             controller=self.controller,
             sampling=self.sampling,
             stop=self.stop,
@@ -129,6 +131,7 @@ def command(model: str, as_json: bool, compare: bool, **options: Any) -> None:
             n_predict=options["n_predict"],
             draft=options["draft"],
             mask=mask_from(loaded.n_layer, options),
+            profile=options["profile"] == "auto",
             controller=Fixed(options["draft_max"], options["draft_p_min"]),
             sampling=sampling,
             stop=options["stop"],
