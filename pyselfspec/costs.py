@@ -50,9 +50,11 @@ def gain(score: Score, mask: LayerMask, costs: Costs) -> Gain:
     https://arxiv.org/abs/2211.17192, section 3.1), with runs that were counted instead of a rate
     that is assumed to be constant.
     """
+    return max(gains(score, mask, costs), key=lambda gain: gain.speed)
+
+
+def gains(score: Score, mask: LayerMask, costs: Costs) -> list[Gain]:
+    """The same for every draft length that the score tells about, from 1 on."""
     c = costs.draft(mask)
     lengths = range(1, min(DEPTH, len(score.n_runs)) + 1)
-    return max(
-        (Gain(score.tokens_per_check(n) / (n * c + costs.check(n + 1)), n) for n in lengths),
-        key=lambda gain: gain.speed,
-    )
+    return [Gain(score.tokens_per_check(n) / (n * c + costs.check(n + 1)), n) for n in lengths]

@@ -122,11 +122,16 @@ def _part(unit: LayerMask) -> str:
 
 
 def _point(measure: Measure, scored: Scored, costs: Costs) -> Point:
-    expected = gain(scored.score, scored.mask, costs) if measure.falls else None
+    return point(scored.mask, scored.score, costs, expects=measure.falls)
+
+
+def point(mask: LayerMask, score: Score, costs: Costs, *, expects: bool) -> Point:
+    """expects: whether the score is of match, from which a speed can be expected."""
+    expected = gain(score, mask, costs) if expects else None
     return Point(
-        scored.mask,
-        scored.score,
-        costs.draft(scored.mask),
+        mask,
+        score,
+        costs.draft(mask),
         expected.speed if expected else None,
         expected.n_draft if expected else None,
     )

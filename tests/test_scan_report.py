@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from pyselfspec import LayerMask
+from pyselfspec import LayerMask, plots
 from pyselfspec.costs import ByteCosts, Gain, gain
 from pyselfspec.measuring import Scored
 from pyselfspec.scan_report import best_line, report, to_dict, to_lines
@@ -119,7 +119,7 @@ def test_pictures_show_the_numbers(found, tmp_path, suffix):
         [p.score.mean_excess for p in found.parts if p.part == "attention"]
     )
     assert list(curve.lines[0].get_xdata()) == [100 * p.share for p in found.curve]
-    picture.save(figure, tmp_path / f"scan{suffix}")
+    plots.save(figure, tmp_path / f"scan{suffix}")
     data = (tmp_path / f"scan{suffix}").read_bytes()
     assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
     assert len(data) > 5000

@@ -35,6 +35,7 @@ from ._options import _together, open_model, read_text
 T = TypeVar("T")
 
 N_CHUNKS = {"match": 4, "ppl": 15}  # default; match tells as much with fewer
+N_KEPT = 16  # chunks whose K/V a search keeps
 
 measuring_options = _together(
     click.option(
@@ -99,11 +100,17 @@ class Bench:
     n_chunks: int
     results: ResultFile
     costs: ByteCosts
+    texts: Sequence[tuple[int, ...]]
 
 
 @contextmanager
-def opened(model: str, objective: str, options: Mapping[str, Any]) -> Iterator[Bench]:
-    """Open the model, cut the text, open or take up the file of results."""
+def opened(
+    model: str, objective: str, options: Mapping[str, Any], *, keep: bool = False
+) -> Iterator[Bench]:
+    """Open the model, cut the text, open or take up the file of results.
+
+    keep: keep the K/V of all chunks, for masks that come one by one.
+    """
     n_chunks = options["n_chunks"] or N_CHUNKS[objective]
     text = _text(options["text_file"])
     with open_model(model, options["n_gpu_layers"]) as loaded:
@@ -116,9 +123,10 @@ def opened(model: str, objective: str, options: Mapping[str, Any]) -> Iterator[B
                 f"the text has {len(cut)} chunks of {n_ctx} tokens, {n_chunks} are asked for; "
                 "give a longer text, fewer --chunks or a smaller -c"
             )
+        n_kept = min(n_chunks, N_KEPT) if keep else 1
         header = _header(loaded, model, objective, n_ctx, text, options)
         with (
-            _context(loaded, objective, n_ctx, options) as context,
+            _context(loaded, objective, n_ctx, n_kept, options) as context,
             ResultFile(options["out"] or _default_path(header), header) as results,
         ):
             cut = cut[:n_chunks]
@@ -126,11 +134,13 @@ def opened(model: str, objective: str, options: Mapping[str, Any]) -> Iterator[B
                 cut = list(_own(context, cut, header["seed"], results))
             cache_bytes = options["cache_mib"] * 2**20
             scorer: Objective = (
-                Match(context, cut, window=options["window"], cache_bytes=cache_bytes)
+                Match(
+                    context, cut, window=options["window"], n_kept=n_kept, cache_bytes=cache_bytes
+                )
                 if objective == "match"
                 else Perplexity(context, cut, cache_bytes=cache_bytes)
             )
-            yield Bench(loaded, context, scorer, n_chunks, results, ByteCosts(loaded.file))
+            yield Bench(loaded, context, scorer, n_chunks, results, ByteCosts(loaded.file), cut)
 
 
 def _text(path: str | None) -> str:
@@ -140,12 +150,17 @@ def _text(path: str | None) -> str:
     return text
 
 
-def _context(model: Model, objective: str, n_ctx: int, options: Mapping[str, Any]) -> Context:
-    room = options["window"] if objective == "match" else 0
+def _context(
+    model: Model, objective: str, n_ctx: int, n_kept: int, options: Mapping[str, Any]
+) -> Context:
+    n_windows = options["window"] if objective == "match" else 0
+    n_free = n_ctx if n_kept > 1 else 0  # for searches that look at the text themselves
     return model.context(
-        n_ctx=n_ctx + room, n_batch=min(n_ctx, chunks.N_CHUNK), n_threads=options["threads"],
-        n_seq_max=2,
-    )  # fmt: skip
+        n_ctx=n_kept * n_ctx + n_windows + n_free,
+        n_batch=max(min(n_ctx, chunks.N_CHUNK), n_kept + 1),
+        n_threads=options["threads"],
+        n_seq_max=n_kept + 1,
+    )
 
 
 def _header(
@@ -181,7 +196,7 @@ def _own(
     context: Context, cut: Sequence[tuple[int, ...]], seed: int, results: ResultFile
 ) -> Iterator[tuple[int, ...]]:
     """Chunks with a second half of the model's own, written once per file."""
-    with _bar() as bar:
+    with progress_bar() as bar:
         for i, chunk in enumerate(bar.track(cut, description="writing text")):
             own = results.text(i)
             if own is None:
@@ -190,7 +205,7 @@ def _own(
             yield own
 
 
-def _bar() -> Progress:
+def progress_bar() -> Progress:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(
@@ -201,7 +216,7 @@ def _bar() -> Progress:
 def followed(steps: Generator[Done, None, T], results: ResultFile) -> T:
     """Run a measurement to its end with a progress bar; says how to go on when it is cut off."""
     try:
-        with _bar() as bar:
+        with progress_bar() as bar:
             task = bar.add_task("scoring masks")
             while True:
                 try:
@@ -211,7 +226,7 @@ def followed(steps: Generator[Done, None, T], results: ResultFile) -> T:
                     return value
                 bar.update(task, completed=done.n_done, total=done.n_total)
     except KeyboardInterrupt:
-        click.echo(f"stopped; {results.path} has the results, the same command goes on", err=True)
+        interrupted(results)
         raise
 
 
@@ -235,6 +250,10 @@ def profile_of(bench: Bench, point: Point, source: str) -> Profile:
         speed=point.speed,
         draft_max=point.n_draft,
     )
+
+
+def interrupted(results: ResultFile) -> None:
+    click.echo(f"stopped; {results.path} has the results, the same command goes on", err=True)
 
 
 def picture_callback(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .. import profiles, scans
+from .. import plots, profiles, scans
 from ..measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass
 from ..scan_report import MEASURES, ScanReport, best_line, report, to_dict, to_lines
 from ..scans import Plan, Prune, Space, Unit
@@ -90,7 +90,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     if options["plot"] is not None:
         from ..plots import scan as picture
 
-        picture.save(picture.draw(found, f"{model}, {options['mode']}"), options["plot"])
+        plots.save(picture.draw(found, f"{model}, {options['mode']}"), options["plot"])
     if as_json:
         where = {"results": str(path), "profile": None if saved is None else str(saved)}
         click.echo(json.dumps({"model": model, "mode": options["mode"]} | where | to_dict(found)))

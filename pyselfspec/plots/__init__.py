@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
+from ..files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
 
@@ -20,3 +25,8 @@ def require(path: Path) -> Path:
     if find_spec("matplotlib") is None:
         raise ArgumentError("pictures need matplotlib: pip install 'pyselfspec[plot]'")
     return path
+
+
+def save(figure: Figure, path: Path) -> None:
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format=path.suffix.lower().removeprefix("."), dpi=150)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..files import replacing
 from ..scan_report import ScanReport
 
 COLOURS = {"attention": "#3b6fb6", "feed-forward": "#e08a2e", "block": "#6a8f5a"}
@@ -23,11 +20,6 @@ def draw(found: ScanReport, title: str) -> Figure:
     if has_curve:
         _curve(axes[1], found)
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, format=path.suffix.lower().removeprefix("."), dpi=150)
 
 
 def _bars(axes: Axes, found: ScanReport) -> None:

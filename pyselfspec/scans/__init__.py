@@ -59,6 +59,14 @@ class Space:
         """The mask that skips these units."""
         return reduce(LayerMask.__or__, (self.units[i] for i in chosen), self.full)
 
+    def inside(self, mask: LayerMask) -> frozenset[int]:
+        """The units that a mask skips whole."""
+        return frozenset(
+            i
+            for i, unit in enumerate(self.units)
+            if unit.skip_attn <= mask.skip_attn and unit.skip_ffn <= mask.skip_ffn
+        )
+
     @property
     def full(self) -> LayerMask:
         return LayerMask.full(self.n_layer)
