@@ -28,7 +28,6 @@ from .drafters.layer_skip import Drafter
 from .types import LayerMask
 
 FORMAT = 1
-N_SAMPLE, SAMPLE_BYTES, HEAD_BYTES = 64, 4096, 1 << 20
 
 
 class CalibrationWarning(UserWarning):
@@ -42,7 +41,7 @@ class CalibrationWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    model: str  # see digest
+    model: str  # its fingerprint
     build: str
     devices: str
     n_threads: int
@@ -59,7 +58,7 @@ class Key:
 def key_of(context: Context, mask: LayerMask) -> Key:
     model = context.model
     return Key(
-        model=digest(model.path),
+        model=model.fingerprint,
         build=BUILD_ID,
         devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on the GPU",
         n_threads=context.n_threads,
@@ -78,19 +77,6 @@ def machine() -> str:
         named = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
         name = named[1] if named else name
     return f"{name}, {usable_cores()} cores"
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file's size, its first MiB and 64 samples of 4 KiB: enough to tell models apart
-    in milliseconds, where hashing all of a large one takes longer than loading it."""
-    size = path.stat().st_size
-    sha = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        sha.update(file.read(HEAD_BYTES))
-        for i in range(N_SAMPLE):
-            file.seek(max(0, size - SAMPLE_BYTES) * i // (N_SAMPLE - 1))
-            sha.update(file.read(SAMPLE_BYTES))
-    return sha.hexdigest()
 
 
 #

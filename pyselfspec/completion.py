@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from . import controllers, drafters
+from . import controllers, drafters, profiles
 from .calibration import costs_for
 from .context import Context
 from .controllers import Controller
@@ -45,7 +45,8 @@ class Completion:
 
     prompt: text, or token ids, which also work for models without a tokenizer (pieces are empty).
     draft: name of a drafter, see ``drafters.names()``; default: see default_draft.
-    mask: what the draft skips; default: see default_mask.
+    mask: what the draft skips; default: that of the model's profile, else see default_mask.
+    profile: False leaves the profile aside.
     controller: how long to draft; or the name of a controller, see ``controllers.names()``, which
         is then made with the costs known for the mask, see ``calibration.costs_for``.
     stop: strings that end the text.
@@ -65,11 +66,14 @@ class Completion:
         n_predict: int = N_PREDICT,
         draft: str | None = None,
         mask: LayerMask | None = None,
+        profile: bool = True,
         controller: Controller | str = controllers.DEFAULT,
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
     ) -> None:
         model = context.model
+        if mask is None and profile and draft != "off":
+            mask = profiles.mask_for(model)
         if stop:
             model.require_tokenizer("stop strings need one")
         self.draft = draft or default_draft(context, mask)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,13 +88,18 @@ class Decoded:
     def logits(self) -> NDArray[np.float32]:
         """A copy, float32 [n_outputs, n_vocab]. Raises ArgumentError after the context decoded
         again."""
+        rows = list(self.rows())
+        return np.stack(rows) if rows else np.empty((0, self._context.model.n_vocab), np.float32)
+
+    def rows(self) -> Iterator[NDArray[np.float32]]:
+        """The same row by row, each float32 [n_vocab], for batches whose logits fill memory."""
         context = self._context
-        if self._serial != context.n_decodes:
-            raise ArgumentError("the context has decoded again; read logits before the next decode")
-        rows = range(self.n_tokens - self.n_outputs, self.n_tokens)
-        if not rows:
-            return np.empty((0, context.model.n_vocab), np.float32)
-        return np.stack([_lib.logits_row(context.handle, i, context.model.n_vocab) for i in rows])
+        for i in range(self.n_tokens - self.n_outputs, self.n_tokens):
+            if self._serial != context.n_decodes:
+                raise ArgumentError(
+                    "the context has decoded again; read logits before the next decode"
+                )
+            yield _lib.logits_row(context.handle, i, context.model.n_vocab)
 
 
 class Context(Closing):

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _lib, gguf_file
+from . import _lib, fingerprint, gguf_file
 from ._lib import llama
 from .closing import Closing
 from .errors import ArgumentError, MaskError, ModelFileError
@@ -108,6 +108,12 @@ class Model(Closing):
             raise ArgumentError(f"{self.path.name} has no tokenizer; {advice}")
         return vocab
 
+    @property
+    def start_token(self) -> int | None:
+        """The token that the model puts before every text (BOS), None when it has no such habit."""
+        vocab = self.vocab
+        return int(llama.llama_vocab_bos(vocab)) if llama.llama_vocab_get_add_bos(vocab) else None
+
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
@@ -146,6 +152,11 @@ class Model(Closing):
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     # what it is
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the model in files of results, 64 hexadecimal digits."""
+        return fingerprint.of_model(self.file)
 
     @cached_property
     def draft_mask(self) -> LayerMask | None:

@@ -111,6 +111,18 @@ class LayerMask:
         """
         return min(self.skip_attn | self.skip_ffn, default=self.n_layer)
 
+    @property
+    def last_active(self) -> int:
+        """The last block that is not skipped whole."""
+        skipped = self.skip_attn & self.skip_ffn
+        return next(il for il in reversed(range(self.n_layer)) if il not in skipped)
+
+    def first_difference(self, other: LayerMask) -> int:
+        """The first block that the masks treat differently, n_layer for equal masks."""
+        other.require(self.n_layer)
+        differing = (self.skip_attn ^ other.skip_attn) | (self.skip_ffn ^ other.skip_ffn)
+        return min(differing, default=self.n_layer)
+
     def __or__(self, other: LayerMask) -> LayerMask:
         """Skip what either mask skips."""
         other.require(self.n_layer)

@@ -38,6 +38,13 @@ NewContext = Callable[..., Context]
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(autouse=True)
+def user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Profiles and scans of the tests, not the user's."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user-data"))
+    return tmp_path / "user-data"
+
+
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> TinyPath:
     """Paths of tiny models, by the arguments of tiny_gguf.write; equal arguments share a file."""

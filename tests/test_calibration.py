@@ -12,7 +12,7 @@ import pytest
 from simulation import table
 
 from pyselfspec import LayerMask, calibration, timing
-from pyselfspec.calibration import Calibration, CalibrationWarning, Key, digest, key_of, load, save
+from pyselfspec.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
 from pyselfspec.costs import N_WIDTH, CostTable, guessed_costs
 from pyselfspec.errors import ArgumentError
 
@@ -101,19 +101,6 @@ def test_contexts_of_one_class_share_a_table(tiny: Any, new_context: Any) -> Non
     assert key_of(new_context(tiny(), n_ctx=768), MASK) == key_of(
         new_context(tiny(), n_ctx=1024), MASK
     )
-
-
-@pytest.mark.parametrize("size", [0, 1, 4096, 3 << 20])
-def test_a_digest_is_of_the_content(size: int, tmp_path: Path) -> None:
-    one, two, longer = (tmp_path / name for name in ("one", "two", "longer"))
-    data = bytes(i * 7 % 251 for i in range(4096)) * (size // 4096 + 1)
-    one.write_bytes(data[:size])
-    two.write_bytes(data[:size])
-    longer.write_bytes(data[: size + 1])
-    assert digest(one) == digest(two) != digest(longer)
-    if size:
-        two.write_bytes(data[: size - 1] + b"\xff")
-        assert digest(two) != digest(one)
 
 
 # the cache

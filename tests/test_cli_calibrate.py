@@ -85,10 +85,14 @@ def test_plot(name: str, tiny_path: TinyPath, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
-@pytest.mark.parametrize("name", ["c.txt", "nowhere/c.png"])
-def test_plot_into_what_is_no_picture(name: str, tiny_path: TinyPath, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"), [("c.txt", "a picture is a"), ("nowhere/c.png", "is no folder")]
+)
+def test_plot_into_what_is_no_picture(
+    name: str, reason: str, tiny_path: TinyPath, tmp_path: Path
+) -> None:
     outcome = calibrate(tiny_path(), "--plot", tmp_path / name)
-    assert outcome.status == 1 and "picture" in outcome.stderr
+    assert outcome.status == 1 and reason in outcome.stderr
 
 
 def test_generate_warns_once_of_a_broken_table(tiny_path: TinyPath, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
     python tools/bench.py masks model.gguf       # cost of masked passes against their weight bytes
     python tools/bench.py switch model.gguf      # a draft step after a check, and after a draft
     python tools/bench.py widths model.gguf      # passes over a few tokens against a stock build
+    python tools/bench.py scan model.gguf        # what prefix reuse and giving up save in scans
     python tools/bench.py table                  # what benchmarks/README.md shows
 
 With --out FILE each measurement is appended as one JSON object: counts and times with what is
@@ -31,6 +32,7 @@ from typing import Any
 import click
 from rich.progress import track
 
+import bench_scan
 import widths as width_times
 from pyselfspec import (
     BUILD_ID,
@@ -331,6 +333,60 @@ def widths(model: Path, threads: int, out: Path | None, rounds: int, stock: Path
 
 
 #
+# scan
+#
+
+
+@main.command()
+@options
+@click.option("-c", "--ctx-size", "n_ctx", default=512, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--chunks", "n_chunks", type=click.IntRange(min=1), default=15, show_default=True)
+@click.option("--only", type=click.Choice(["reuse", "greedy"]), help="[default: both]")
+def scan(
+    model: Path,
+    threads: int,
+    out: Path | None,
+    n_ctx: int,
+    rounds: int,
+    n_chunks: int,
+    only: str | None,
+) -> None:
+    """Scans with and without prefix reuse in time; greedy searches in blocks evaluated."""
+    if only != "greedy":
+        record = bench_scan.reuse(model, threads, n_ctx, rounds)
+        append(provenance("scan reuse", model, threads) | record, out)
+        click.echo("\n".join(reuse_rows({"model": model.name} | record)))
+    if only != "reuse":
+        record = bench_scan.greedy(model, threads, n_ctx, n_chunks)
+        append(provenance("scan greedy", model, threads) | record, out)
+        click.echo("\n".join(greedy_rows({"model": model.name} | record)))
+
+
+def reuse_rows(record: Record) -> list[str]:
+    reused, anew = (statistics.median(record[key]) for key in ("reused_us", "anew_us"))
+    return [
+        f"| {record['model']} | {record['n_layer']} | {record['n_masks']} | {reused / 1e6:.1f} "
+        f"| {anew / 1e6:.1f} | {anew / reused:.2f} |"
+    ]
+
+
+def greedy_rows(record: Record) -> list[str]:
+    arms = record["arms"]
+    most = next(iter(arms.values()))["n_block_tokens"]
+    rows = []
+    for name, arm in arms.items():
+        mask = arm["mask"]
+        skipped = (len(mask["skip_attn"]) + len(mask["skip_ffn"])) / (2 * mask["n_layer"])
+        ratio = most / arm["n_block_tokens"]
+        rows.append(
+            f"| {record['model']} | {name} | {arm['n_block_tokens'] / 1e6:.1f} | {ratio:.1f} "
+            f"| {skipped:.0%} | {arm['full_perplexity']:.1f} | {arm['perplexity']:.1f} |"
+        )
+    return rows
+
+
+#
 # table
 #
 
@@ -376,6 +432,17 @@ TABLES: dict[str, tuple[str, str, Callable[[Record], list[str]]]] = {
         lambda record: [switch_row(record)],
     ),
     "widths": (*width_times.TABLE_HEAD, lambda record: list(width_times.table_rows(record))),
+    "scan reuse": (
+        "| model | blocks | masks | seconds with reuse | without | ratio |",
+        "|---|---:|---:|---:|---:|---:|",
+        reuse_rows,
+    ),
+    "scan greedy": (
+        "| model | search | block tokens, millions | times fewer | skipped | perplexity, full "
+        "| masked |",
+        "|---|---|---:|---:|---:|---:|---:|",
+        greedy_rows,
+    ),
 }
 
 

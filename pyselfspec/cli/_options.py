@@ -202,6 +202,13 @@ draft_options = _together(
     ),
     mask_options,
     click.option(
+        "--profile",
+        type=click.Choice(["auto", "none"]),
+        default="auto",
+        show_default=True,
+        help="Use the mask that scan-layers or search has found for this model.",
+    ),
+    click.option(
         "--controller",
         type=click.Choice(controllers.names()),
         help=f"Who decides how long drafts are.  [default: {controllers.DEFAULT}]",

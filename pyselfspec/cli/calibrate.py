@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -33,9 +34,14 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 @model_argument
 @mask_options
 @context_options
-@click.option("--plot", "plot_file", help="Also draw the costs into this file (.png, .svg, .pdf).")
+@click.option(
+    "--plot",
+    "plot_file",
+    type=click.Path(path_type=Path),
+    help="Also draw the costs into this file (.png, .svg).",
+)
 @common_options
-def command(model: str, as_json: bool, plot_file: str | None, **options: Any) -> None:
+def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -> None:
     """Measure how long full and masked passes take here, so that generate knows what pays.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Without a
@@ -55,7 +61,9 @@ def command(model: str, as_json: bool, plot_file: str | None, **options: Any) ->
         guessed = guessed_costs(loaded.file, mask, calibration.key.shares)
     path = save(calibration)
     if plot_file is not None:
-        plots.costs(calibration.table, guessed, plot_file)
+        from ..plots import costs as picture
+
+        plots.save(picture.draw(calibration.table, guessed), plot_file)
     if as_json:
         click.echo(json.dumps(calibration.to_dict() | {"file": str(path)}))
     else:

@@ -43,6 +43,7 @@ class Request:
     n_predict: int
     draft: str | None
     mask: LayerMask | None
+    profile: bool
     controller: Fixed | str
     sampling: SamplingParams
     stop: tuple[str, ...]
@@ -59,6 +60,7 @@ class Request:
             n_predict=self.n_predict,
             draft=draft,
             mask=None if draft == "off" else self.mask,
+            profile=self.profile,
             controller=self.controller,
             sampling=self.sampling,
             stop=self.stop,
@@ -129,6 +131,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             n_predict=options["n_predict"],
             draft=options["draft"],
             mask=mask_from(loaded.n_layer, options),
+            profile=options["profile"] == "auto",
             controller=controller,
             sampling=sampling,
             stop=options["stop"],

@@ -1,34 +1,16 @@
-"""Pictures. The only module that needs matplotlib."""
+"""What passes cost, and what drafting gains with them."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
+from matplotlib.figure import Figure
 
-from .costs import N_WIDTH, CostTable
-from .errors import ArgumentError
-
-ENDINGS = (".png", ".svg", ".pdf")
+from ..costs import N_WIDTH, CostTable
 
 
-def require(file: str) -> None:
-    """Raise ArgumentError when a picture cannot be drawn into this file, before any work."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ArgumentError("pictures need matplotlib; pip install 'pyselfspec[plot]'")
-    if not file.lower().endswith(ENDINGS):
-        raise ArgumentError(f"the picture's name ends in {', '.join(ENDINGS)}, got {file!r}")
-    folder = Path(file).parent
-    if not folder.is_dir():
-        raise ArgumentError(f"the folder of the picture, {folder}, does not exist")
-
-
-def costs(table: CostTable, guessed: CostTable, file: str) -> None:
+def draw(table: CostTable, guessed: CostTable) -> Figure:
     """Costs of passes over their width beside what weight bytes suggest, and the best draft length
     with its speed over the acceptance."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     widths = range(1, N_WIDTH + 1)
@@ -56,4 +38,4 @@ def costs(table: CostTable, guessed: CostTable, file: str) -> None:
     lengths.step(rates, [n for _, n in best], color="tab:orange", label="best draft length")
     lengths.set(ylabel="best draft length, tokens", ylim=(0, N_WIDTH))
     right.legend(loc="upper left")
-    figure.savefig(file)
+    return figure

@@ -1,0 +1,131 @@
+"""pyselfspec profile: the masks kept for models, and those that others published."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from .. import BUILD_ID, __version__, mask_formats, profiles
+from ..errors import ArgumentError
+from ..files import replacing
+from ..model import Model
+from ..profiles import Profile
+from ._measuring import command_line
+from ._options import model_argument, open_model, read_text
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group(name="profile")
+def command() -> None:
+    """The mask that generate uses for a model by itself."""
+
+
+@command.command(name="list")
+@json_option
+def list_all(as_json: bool) -> None:
+    """All profiles."""
+    found = profiles.every()
+    if as_json:
+        click.echo(json.dumps({"profiles": [profile.to_dict() for profile in found]}))
+    elif not found:
+        click.echo("no profiles yet; make one with pyselfspec scan-layers MODEL", err=True)
+    else:
+        click.echo("\n".join(_line(profile) for profile in found))
+
+
+@command.command()
+@model_argument
+@json_option
+def show(model: str, as_json: bool) -> None:
+    """The profile of MODEL."""
+    with open_model(model) as loaded:
+        profile = _existing(loaded)
+    click.echo(json.dumps(profile.to_dict()) if as_json else _text(profile))
+
+
+@command.command()
+@model_argument
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(mask_formats.FORMATS),
+    default="mask",
+    show_default=True,
+    help="skip-layers: Draft & Verify and SWIFT. attn-mlp: ccs96307. numbers: llama.cpp PR 3565.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: stdout]")
+def export(model: str, form: str, out: Path | None) -> None:
+    """Print the mask of MODEL's profile, or write it to a file."""
+    with open_model(model) as loaded:
+        profile = _existing(loaded)
+    text = mask_formats.write(profile.mask, form, Path(profile.model).stem)
+    if out is None:
+        click.echo(text)
+        return
+    with replacing(out) as unfinished:
+        unfinished.write_text(text + "\n", encoding="utf-8")
+
+
+@command.command(name="import")
+@click.argument("model")
+@click.argument("file")
+@click.option("--entry", help="Which set of a file that has several.")
+@json_option
+def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None:
+    """Make a mask in FILE (- for stdin) the profile of MODEL, in any format that export knows."""
+    with open_model(model) as loaded:
+        mask = mask_formats.read(read_text(file), loaded.n_layer, entry)
+        profile = Profile(
+            model=loaded.path.name,
+            model_sha256=loaded.fingerprint,
+            mask=mask,
+            source=f"import, {file}" + (f", {entry}" if entry else ""),
+            version=__version__,
+            build=BUILD_ID,
+            date=time.strftime("%Y-%m-%d"),
+            command=command_line(),
+        )
+    profiles.save(profile)
+    click.echo(json.dumps(profile.to_dict()) if as_json else _line(profile))
+
+
+@command.command()
+@model_argument
+def remove(model: str) -> None:
+    """Forget the profile of MODEL."""
+    with open_model(model) as loaded:
+        if not profiles.remove(loaded):
+            raise _missing(loaded)
+
+
+def _existing(model: Model) -> Profile:
+    profile = profiles.find(model)
+    if profile is None:
+        raise _missing(model)
+    return profile
+
+
+def _missing(model: Model) -> ArgumentError:
+    return ArgumentError(
+        f"{model.path.name} has no profile; make one with pyselfspec scan-layers or profile import"
+    )
+
+
+def _line(profile: Profile) -> str:
+    mask = profile.mask
+    expected = "" if profile.speed is None else f" · expected {profile.speed:.2f}x"
+    return (
+        f"{profile.model} · skips {len(mask.skip_attn)} attention, {len(mask.skip_ffn)} "
+        f"feed-forward parts of {mask.n_layer} blocks{expected} · {profile.source}, {profile.date}"
+    )
+
+
+def _text(profile: Profile) -> str:
+    facts = {key: value for key, value in profile.to_dict().items() if value is not None}
+    facts |= {"mask": profile.mask.to_json()}
+    width = max(map(len, facts))
+    return "\n".join(f"{key:{width}}  {value}" for key, value in facts.items())

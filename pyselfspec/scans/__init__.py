@@ -1,0 +1,160 @@
+"""Scans: which parts of a model can be skipped. One file each, named as users call it.
+
+A scan is a module here with a function ``scan(space, plan)``: a generator that yields the passes it
+wants measured and is sent their scores. It knows no model, so it can be tested without one. The
+command line and the conformance tests find it by listing this folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from typing import Protocol, TypeVar
+
+from ..context import MaskSupport
+from ..errors import ArgumentError
+from ..measuring import Measuring, Pass, Progress, Scored
+from ..types import LayerMask
+
+T = TypeVar("T")
+
+
+class Unit(StrEnum):
+    """What is skipped at a time."""
+
+    ATTN = "attn"
+    FFN = "ffn"
+    BOTH = "both"  # attention and feed-forward parts, each alone
+    BLOCK = "block"
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a model allows to be skipped: one mask per unit, in the order of blocks."""
+
+    n_layer: int
+    units: tuple[LayerMask, ...]
+
+    @classmethod
+    def of(cls, support: MaskSupport, unit: Unit) -> Space:
+        """Raises ArgumentError when there is nothing of the kind to skip."""
+        n, units = support.n_layer, []
+        for il in range(n):
+            attn, ffn = il in support.attn, il in support.ffn
+            if unit in (Unit.ATTN, Unit.BOTH) and attn:
+                units.append(LayerMask.skipping(n, attn=[il]))
+            if unit in (Unit.FFN, Unit.BOTH) and ffn:
+                units.append(LayerMask.skipping(n, ffn=[il]))
+            if unit == Unit.BLOCK and attn and ffn and n > 1:
+                units.append(LayerMask.skipping(n, attn=[il], ffn=[il]))
+        if not units:
+            raise ArgumentError(f"no {unit} unit of this model can be skipped, see pyselfspec info")
+        return cls(n, tuple(units))
+
+    def mask(self, chosen: Iterable[int]) -> LayerMask:
+        """The mask that skips these units."""
+        return reduce(LayerMask.__or__, (self.units[i] for i in chosen), self.full)
+
+    def inside(self, mask: LayerMask) -> frozenset[int]:
+        """The units that a mask skips whole."""
+        return frozenset(
+            i
+            for i, unit in enumerate(self.units)
+            if unit.skip_attn <= mask.skip_attn and unit.skip_ffn <= mask.skip_ffn
+        )
+
+    @property
+    def full(self) -> LayerMask:
+        return LayerMask.full(self.n_layer)
+
+    def count(self, share: float) -> int:
+        """How many units are this share of all, at least one and never a whole model."""
+        whole = all(
+            len(set().union(*(getattr(unit, part) for unit in self.units))) == self.n_layer
+            for part in ("skip_attn", "skip_ffn")
+        )
+        return max(1, min(round(share * len(self.units)), len(self.units) - whole))
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Which candidates of a pass the next one leaves out.
+
+    share: of the candidates that are more than needed, so that the end is always reached.
+    count: instead, this many, as llama.cpp's pull request 3565 does with 2: then about a third of
+    all parts is the most that can be skipped.
+    """
+
+    share: float = 0.1
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise ArgumentError(f"the share to prune is at least 0 and below 1, got {self.share:g}")
+        if self.count is not None and self.count < 0:
+            raise ArgumentError(f"0 or more candidates are pruned, got {self.count}")
+
+    def keep(self, ranked: Sequence[T], n_needed: int) -> list[T]:
+        """Candidates that stay, of those left after the best was taken, best first."""
+        if self.count is not None:
+            n_out = self.count if len(ranked) + 1 >= 2 * self.count else 0
+        else:
+            n_out = int(self.share * max(0, len(ranked) - n_needed))
+        return list(ranked[: len(ranked) - n_out])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """share: of the units that the last mask skips."""
+
+    share: float = 0.5
+    prune: Prune = Prune()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ArgumentError(f"the share to skip is above 0 and at most 1, got {self.share:g}")
+
+
+Passes = Generator[Pass, list[Scored], None]
+
+
+class Scan(Protocol):
+    def __call__(self, space: Space, plan: Plan) -> Passes: ...
+
+
+def names() -> tuple[str, ...]:
+    """Names of all scans, as the command line spells them."""
+    modules = (m.name for m in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+
+
+def load(name: str) -> Scan:
+    """The ``scan`` function of a file. Raises ArgumentError for a name that is no file here."""
+    if name not in names():
+        raise ArgumentError(f"there is no scan {name!r}; there are: {', '.join(names())}")
+    found: Scan = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").scan
+    return found
+
+
+def run(passes: Passes, measuring: Measuring) -> Generator[Progress, None, list[Scored]]:
+    """Measure what a scan asks for; returns the best mask of each pass, or all masks of passes in
+    which every one counts."""
+    found: list[Scored] = []
+    try:
+        request = next(passes)
+        while True:
+            scored = yield from measuring.scores(request)
+            found += [min(scored, key=lambda s: s.rank)] if request.best_only else scored
+            request = passes.send(scored)
+    except StopIteration:
+        return found
+
+
+def in_order(candidates: Sequence[int], scored: Sequence[Scored]) -> list[int]:
+    """Candidates with the best first; of equal ones the lower block."""
+    ranks = {c: s.rank for c, s in zip(candidates, scored, strict=True)}
+    return sorted(candidates, key=lambda c: (ranks[c], c))

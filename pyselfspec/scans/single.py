@@ -1,0 +1,10 @@
+"""Every unit once, alone."""
+
+from __future__ import annotations
+
+from ..measuring import Pass
+from . import Passes, Plan, Space
+
+
+def scan(space: Space, plan: Plan) -> Passes:
+    yield Pass(space.full, space.units, best_only=False)

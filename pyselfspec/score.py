@@ -1,0 +1,132 @@
+"""What a masked pass is worth on some text: sums over tokens, from which everything is derived.
+
+Pure. Scores of disjoint pieces of text add up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+DEPTH = 16  # longest draft that match scores tell about
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Losses of a masked pass, token by token, and how far they exceed those of the full model.
+
+    Loss: nats (perplexity), or 1 for a token that is not the full model's and 0 for one that is
+    (match). The excess is taken per token, so its spread is much smaller than that of the losses.
+    """
+
+    n: int = 0  # tokens
+    loss: float = 0.0
+    loss_sq: float = 0.0
+    excess: float = 0.0
+    excess_sq: float = 0.0
+    # match only: of so many runs of 1, 2, ... tokens, so many were right throughout
+    n_runs: tuple[int, ...] = ()
+    n_right_runs: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, losses: NDArray[np.float64], full: NDArray[np.float64]) -> Self:
+        """From the losses of a masked and of the full pass, float64 [n_tokens] each."""
+        excess = losses - full
+        return cls(
+            len(losses),
+            float(losses.sum()),
+            float((losses**2).sum()),
+            float(excess.sum()),
+            float((excess**2).sum()),
+        )
+
+    @classmethod
+    def of_drafts(cls, right: NDArray[np.bool_]) -> Self:
+        """From what a masked pass got right, bool [n_windows, n_tokens]."""
+        misses = float((~right).sum())
+        n_runs, n_right = [], []
+        whole = np.ones_like(right)
+        for length in range(1, min(DEPTH, right.shape[1]) + 1):
+            # from every token on: the run so far, and one more
+            whole = whole[:, : right.shape[1] - length + 1] & right[:, length - 1 :]
+            n_runs.append(whole.size)
+            n_right.append(int(whole.sum()))
+        return cls(right.size, misses, misses, misses, misses, tuple(n_runs), tuple(n_right))
+
+    def __add__(self, other: Score) -> Score:
+        return Score(
+            self.n + other.n,
+            self.loss + other.loss,
+            self.loss_sq + other.loss_sq,
+            self.excess + other.excess,
+            self.excess_sq + other.excess_sq,
+            _added(self.n_runs, other.n_runs),
+            _added(self.n_right_runs, other.n_right_runs),
+        )
+
+    @property
+    def mean(self) -> float:
+        """Loss per token."""
+        return self.loss / self.n
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of the mean, as llama.cpp's perplexity program computes it."""
+        return _stderr(self.n, self.loss, self.loss_sq)
+
+    @property
+    def mean_excess(self) -> float:
+        return self.excess / self.n
+
+    @property
+    def stderr_excess(self) -> float:
+        return _stderr(self.n, self.excess, self.excess_sq)
+
+    @property
+    def perplexity(self) -> float:
+        """Of a score in nats; infinite where it is beyond what a float can hold."""
+        return math.exp(self.mean) if self.mean < 700 else math.inf
+
+    @property
+    def agreement(self) -> float:
+        """Share of tokens that are the full model's, of a match score."""
+        return 1 - self.mean
+
+    def tokens_per_check(self, n_draft: int) -> float:
+        """Tokens that a draft of this length (DEPTH at most) and its check yield on average, of a
+        match score."""
+        pairs = zip(self.n_right_runs, self.n_runs, strict=True)
+        return 1 + sum(right / n for right, n in list(pairs)[:n_draft])
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Raises KeyError or TypeError for an object that is no score."""
+        values = {field.name: data[field.name] for field in fields(cls)}
+        tuples = {name: tuple(values[name]) for name in ("n_runs", "n_right_runs")}
+        return cls(**values | tuples)
+
+
+def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(x + y for x, y in itertools.zip_longest(a, b, fillvalue=0))
+
+
+def _stderr(n: int, total: float, total_sq: float) -> float:
+    if n < 2:
+        return math.inf
+    variance = total_sq / n - (total / n) ** 2
+    return math.sqrt(max(variance, 0.0) / (n - 1))
+
+
+def token_loss(logits: NDArray[np.float32], token: int) -> float:
+    """Nats that the token costs under softmax; logits float32 [n_vocab]. As llama.cpp rounds it."""
+    top = logits.max()
+    return float(np.log(np.exp(logits - top).sum(dtype=np.float64)) - (logits[token] - top))

@@ -1,0 +1,260 @@
+"""pyselfspec scan-layers and profile, end to end on tiny models."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from command_line import PROGRAM, environment, run, run_alone
+
+from pyselfspec import LayerMask, Model, profiles
+from pyselfspec.results import ResultFile
+
+SMALL = ("-t", "1", "-c", "64", "--window", "8", "--chunks", "2")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the king and the hen had one red tin and ten eggs on a tree. " * 40)
+    return path
+
+
+@pytest.fixture
+def path(tiny_path):
+    return tiny_path(zero_attn=(1,), late_scale=0.3)
+
+
+def scan(path, *options):
+    return run("scan-layers", path, *SMALL, *options)
+
+
+def test_a_scan_leaves_a_table_results_and_a_profile_that_generate_uses(path, text, tmp_path):
+    out = tmp_path / "scan.jsonl"
+    outcome = scan(path, "--text", text, "--out", out)
+    assert outcome.status == 0 and outcome.stderr.strip() == f"results: {out}"
+    assert "feed-forward  rank" in outcome.stdout
+    assert "saved as profile" in outcome.stdout.splitlines()[-1]
+    header, *lines = map(json.loads, out.read_text().splitlines())
+    assert header["objective"] == "match" and header["text"] == str(text)
+    assert len(lines) == 2 * (8 + 3 + 1)  # alone, two to four together, the full model
+    with Model(path) as model:
+        mask = profiles.mask_for(model)
+    assert mask is not None and 1 in mask.skip_attn
+    generated = run("generate", path, "-p", "the", "-n", "4", "-t", "1", "--json").json
+    assert generated["draft"] == "layer-skip" and generated["mask"] == mask.to_dict()
+    plain = run("generate", path, "-p", "the", "-n", "4", "-t", "1", "--json", "--profile", "none")
+    assert plain.json["draft"] == "off" and plain.json["mask"] is None
+
+
+@pytest.mark.parametrize("mode", ["single", "rank", "greedy", "anti"])
+@pytest.mark.parametrize("objective", ["match", "ppl"])
+def test_modes_and_objectives_print_json(path, text, mode, objective):
+    got = scan(path, "--text", text, "--mode", mode, "--objective", objective, "--json").json
+    assert got["mode"] == mode and got["objective"] == objective
+    assert len(got["parts"]) == (0 if mode == "anti" else 8)
+    assert {p["rank"] for p in got["parts"]} == set(range(1, len(got["parts"]) + 1))
+    value = "agreement" if objective == "match" else "perplexity"
+    for part in got["parts"]:
+        if part["block"] == 1 and part["part"] == "attention":  # planted
+            assert part[value] == got["full"][value]
+    assert (got["profile"] is not None) == (objective == "match" and mode != "single")
+
+
+def test_no_profile_leaves_profiles_alone(path, text):
+    assert scan(path, "--text", text, "--no-profile", "--json").json["profile"] is None
+    assert run("profile", "list", "--json").json == {"profiles": []}
+
+
+def test_without_text_the_model_writes_its_own_once(path, tmp_path):
+    """The sample is prose; one chunk of it is enough here."""
+    out = tmp_path / "scan.jsonl"
+    first = scan(path, "--out", out, "--mode", "single", "--json").json
+    texts = [line for line in out.read_text().splitlines() if '"tokens"' in line]
+    assert len(texts) == 2
+    again = scan(path, "--out", out, "--mode", "single", "--json").json
+    assert again == first
+    assert [line for line in out.read_text().splitlines() if '"tokens"' in line] == texts
+    other = run("scan-layers", path, *SMALL, "--out", out, "--seed", "1")
+    assert other.status == 1 and "another seed (0, not 1)" in other.stderr
+
+
+def test_the_same_command_measures_nothing_twice(path, text, tmp_path):
+    out = tmp_path / "scan.jsonl"
+    first = scan(path, "--text", text, "--out", out, "--mode", "greedy", "--json").json
+    size = out.stat().st_size
+    assert scan(path, "--text", text, "--out", out, "--mode", "greedy", "--json").json == first
+    assert out.stat().st_size == size
+
+
+def test_the_default_file_is_found_again(path, text, user_data):
+    first = scan(path, "--text", text, "--json").json
+    assert first["results"].startswith(str(user_data))
+    assert scan(path, "--text", text, "--json").json == first
+    assert (
+        scan(path, "--text", text, "--objective", "ppl", "--json").json["results"]
+        != (first["results"])
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [("--prune", "2", "--abort-ratio", "30", "--objective", "ppl"), ("--exhaustive",)]
+)
+def test_constants_of_the_pull_request_and_none(path, text, options):
+    got = scan(path, "--text", text, "--mode", "greedy", "--share", "1", *options, "--json").json
+    n_skipped = round(8 * got["curve"][-1]["skipped"])
+    assert n_skipped == (4 if "--prune" in options else 7)
+
+
+def test_pictures(path, text, tmp_path):
+    pytest.importorskip("matplotlib")
+    for name in ("scan.png", "scan.svg"):
+        assert scan(path, "--text", text, "--plot", tmp_path / name).status == 0
+        assert (tmp_path / name).stat().st_size > 5000
+
+
+def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, tmp_path):
+    out = tmp_path / "scan.jsonl"
+    path = tiny_path(n_layer=24)
+    arguments = ["scan-layers", str(path), *SMALL, "--text", str(text), "--out", str(out)]
+    arguments += ["--mode", "greedy", "--json"]
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    deadline = time.monotonic() + 60
+    while not out.exists() or out.read_bytes().count(b"\n") < 10:
+        assert process.poll() is None and time.monotonic() < deadline
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"the same command goes on" in stderr and b"Traceback" not in stderr
+    before = out.read_bytes()
+    assert before.endswith(b"\n")
+    again = run(*arguments)
+    assert out.read_bytes().startswith(before)
+    fresh = run(*arguments, "--out", tmp_path / "fresh.jsonl")
+    without = [{k: v for k, v in o.json.items() if k != "results"} for o in (again, fresh)]
+    assert without[0] == without[1]
+
+
+# --- bad input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"too short", "one chunk takes 64"),
+        (b"the hen " * 30, "1 chunks of 64 tokens, 2 are asked for"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(200), "not UTF-8 text"),
+        (b"the hen\0" * 900, "NUL characters"),
+        (b"", "one chunk takes 64"),
+    ],
+)
+def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
+    (tmp_path / "bad").write_bytes(content)
+    outcome = scan(path, "--text", tmp_path / "bad", "--out", tmp_path / "o.jsonl")
+    assert outcome.status == 1 and message in outcome.stderr
+    assert outcome.stderr.count("\n") == 1 and outcome.traceback is None
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--chunks", "0"), "x>=1"),
+        (("--share", "0"), "0<x<=1"),
+        (("--mode", "nonesuch"), "is not one of"),
+        (("--plot", "scan.txt"), ".png or .svg"),
+        (("--plot", "nowhere/scan.png"), "no folder"),
+        (("--out", "nowhere/scan.jsonl"), "nowhere"),
+        (("--abort-ratio", "30"), "--objective ppl"),
+        (("--exhaustive", "--prune", "2"), "prunes nothing"),
+        (("--text", "nowhere.txt"), "nowhere.txt"),
+        (("--window", "33"), "no room for a window of 33"),
+    ],
+)
+def test_options_that_cannot_be(path, options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = run("scan-layers", path, "-t", "1", "-c", "64", "--chunks", "1", *options)
+    assert outcome.status in (1, 2) and message in outcome.stderr, outcome
+    assert outcome.traceback is None
+    assert list(tmp_path.glob("*.lock")) == []
+
+
+def test_a_model_without_a_tokenizer(tiny_path):
+    outcome = scan(tiny_path(vocab="none"))
+    assert outcome.status == 1 and "has no tokenizer; scans need one" in outcome.stderr
+
+
+def test_a_file_of_another_model(path, tiny_path, text, tmp_path):
+    out = tmp_path / "scan.jsonl"
+    assert scan(path, "--text", text, "--out", out).status == 0
+    before = out.read_bytes()
+    outcome = scan(tiny_path(seed=3), "--text", text, "--out", out)
+    assert outcome.status == 1 and "results of another model" in outcome.stderr
+    assert out.read_bytes() == before
+
+
+def test_a_file_in_use(path, text, tmp_path):
+    out = tmp_path / "scan.jsonl"
+    assert scan(path, "--text", text, "--out", out).status == 0
+    header = json.loads(out.read_text().splitlines()[0])
+    with ResultFile(out, header):
+        second = run_alone("scan-layers", str(path), *SMALL, "--text", str(text), "--out", str(out))
+    assert second.status == 1 and "in use by another process" in second.stderr
+
+
+# --- profiles --------------------------------------------------------------------------------
+
+
+def test_profiles_come_and_go(path, tmp_path):
+    mask = LayerMask.skipping(4, attn=[1, 2], ffn=[2])
+    (tmp_path / "set.json").write_text('{"a": {"attention": [1, 2], "mlp": [2]}}')
+    assert run("profile", "import", path, tmp_path / "set.json").status == 0
+    assert run("profile", "show", path, "--json").json["mask"] == mask.to_dict()
+    assert path.name in run("profile", "list").stdout
+    assert run("profile", "export", path, "--format", "numbers").stdout == "0 1 3 0 -1\n"
+    out = tmp_path / "mask.json"
+    assert run("profile", "export", path, "--out", out).status == 0
+    assert LayerMask.from_json(out.read_text()) == mask
+    assert run("profile", "remove", path).status == 0
+    for command in ("show", "export", "remove"):
+        outcome = run("profile", command, path)
+        assert outcome.status == 1 and "has no profile" in outcome.stderr
+    assert "no profiles yet" in run("profile", "list").stderr
+
+
+def test_a_profile_belongs_to_one_model(path, tiny_path, tmp_path):
+    (tmp_path / "mask").write_text("0 1 3 0 -1")
+    assert run("profile", "import", path, tmp_path / "mask").status == 0
+    assert "has no profile" in run("profile", "show", tiny_path(seed=4)).stderr
+
+
+def test_a_set_for_another_block_count_is_refused(path, tmp_path):
+    (tmp_path / "mask").write_text("0 1 3 -1")
+    outcome = run("profile", "import", path, tmp_path / "mask")
+    assert outcome.status == 1 and "3 blocks, not for 4" in outcome.stderr
+    assert run("profile", "list", "--json").json == {"profiles": []}
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": 2}', '{"format": 1}', "\0"])
+def test_a_broken_profile_is_named(path, tmp_path, content):
+    (tmp_path / "mask").write_text("0 1 3 0 -1")
+    assert run("profile", "import", path, tmp_path / "mask").status == 0
+    with Model(path) as model:
+        kept = profiles.path_of(model.fingerprint)
+    kept.write_text(content)
+    outcome = run("generate", path, "-p", "the", "-n", "2", "-t", "1")
+    assert outcome.status == 1 and str(kept) in outcome.stderr and "remove it" in outcome.stderr
+    assert run("generate", path, "-p", "the", "-n", "2", "-t", "1", "--profile", "none").status == 0
+    assert run("profile", "remove", path).status == 0
+
+
+def test_an_explicit_mask_goes_before_the_profile(path, tmp_path):
+    (tmp_path / "mask").write_text("0 1 3 0 -1")
+    assert run("profile", "import", path, tmp_path / "mask").status == 0
+    options = ("-p", "the", "-n", "2", "-t", "1", "--json")
+    assert run("generate", path, *options, "--skip-ffn", "3").json["mask"]["skip_ffn"] == [3]
+    assert run("generate", path, *options, "--draft", "off").json["mask"] is None
+    assert run("generate", path, *options).json["mask"]["skip_ffn"] == [2]

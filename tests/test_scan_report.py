@@ -1,0 +1,126 @@
+"""Numbers of a scan: ranks, the curve, expected speeds; and that pictures show them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pyselfspec import LayerMask, plots
+from pyselfspec.gains import ByteCosts, Gain, gain
+from pyselfspec.measuring import Scored
+from pyselfspec.scan_report import best_line, report, to_dict, to_lines
+from pyselfspec.score import Score
+
+N = 4
+FULL = LayerMask.full(N)
+UNITS = [
+    mask
+    for il in range(N)
+    for mask in (LayerMask.skipping(N, attn=[il]), LayerMask.skipping(N, ffn=[il]))
+]
+
+
+class Tenths:
+    """Every part costs a tenth of a full pass; a check of width w costs 1 + (w - 1) / 4."""
+
+    def draft(self, mask):
+        return 0.2 + mask.n_active / 10
+
+    def check(self, width):
+        return 1 + (width - 1) / 4
+
+
+def right(share, n=200):
+    """A match score with this share of right tokens, evenly spread."""
+    hits = np.floor(np.arange(1, n + 1) * share) > np.floor(np.arange(n) * share)
+    return Score.of_drafts(hits.reshape(10, n // 10))
+
+
+@pytest.fixture
+def found():
+    totals = {unit: (2, right(0.99 - 0.1 * i)) for i, unit in enumerate(UNITS)}
+    both = LayerMask.skipping(N, attn=[1, 2], ffn=[1])
+    chosen = [
+        Scored(FULL, right(1.0), True),
+        *(Scored(unit, totals[unit][1], True) for unit in UNITS),
+        Scored(both, right(0.9), True),
+        Scored(LayerMask.skipping(N, attn=[3, 2], ffn=[1]), right(0.95), False),
+    ]
+    return report("match", right(1.0), totals, chosen, UNITS, Tenths())
+
+
+def test_parts_are_ranked_by_harm(found):
+    assert [p.rank for p in found.parts] == list(range(1, 9))
+    assert [(p.block, p.part) for p in found.parts[:3]] == [
+        (0, "attention"), (0, "feed-forward"), (1, "attention")
+    ]  # fmt: skip
+    assert all(p.cost == pytest.approx(0.1) for p in found.parts)
+
+
+def test_the_curve_has_the_best_complete_mask_of_each_size(found):
+    assert [p.share for p in found.curve] == [0, 1 / 8, 3 / 8]
+    assert [p.mask for p in found.curve[:2]] == [FULL, UNITS[0]]
+    assert found.curve[2].score == right(0.9)
+
+
+def test_the_best_mask_is_the_one_with_the_best_expected_speed(found):
+    best = found.best
+    assert best is not None and best.speed == max(p.speed for p in found.curve)
+    assert f"expected {best.speed:.2f}x" in best_line(best)
+
+
+def test_expected_speed_by_hand():
+    score = Score.of_drafts(np.array([[True, True, False, True]]))  # runs: 3 of 4, 1 of 3, 0 of 2
+    mask = LayerMask.skipping(N, attn=[0, 1], ffn=[0, 1])  # 0.6
+    assert gain(score, mask, Tenths()) == Gain(1.75 / (0.6 + 1.25), 1)
+    cheap = LayerMask.skipping(N, attn=[0, 1, 2, 3], ffn=[1, 2, 3])  # 0.3
+    two = (1 + 3 / 4 + 1 / 3) / (0.6 + 1.5)
+    assert gain(score, cheap, Tenths()) == Gain(max(1.75 / (0.3 + 1.25), two), 1)
+
+
+def test_cost_by_bytes_is_their_share(demo):
+    costs = ByteCosts(demo.file)
+    assert costs.draft(LayerMask.full(demo.n_layer)) == 1.0
+    half = LayerMask.early_exit(demo.n_layer, 6)
+    assert costs.draft(half) == demo.file.weight_bytes(half.skip_attn, half.skip_ffn) / (
+        demo.file.weight_bytes()
+    )
+
+
+def test_perplexities_have_no_expected_speed():
+    full = Score.of(np.array([1.0, 2.0]), np.array([1.0, 2.0]))
+    worse = Score.of(np.array([3.0, 4.0]), np.array([1.0, 2.0]))
+    found = report(
+        "ppl", full, {UNITS[0]: (1, worse)}, [Scored(UNITS[0], worse, True)], UNITS, Tenths()
+    )
+    assert found.best is None and found.curve[0].speed is None
+    assert found.measure.value(found.parts[0].score) == pytest.approx(np.exp(3.5))
+
+
+def test_the_table_has_a_line_per_block_and_json_the_same_numbers(found):
+    lines = to_lines(found)[3:]
+    blocks = [line.split() for line in lines[: lines.index("")]]
+    assert [line[0] for line in blocks] == ["0", "1", "2", "3"]
+    data = json.loads(json.dumps(to_dict(found)))
+    for part in data["parts"]:
+        assert f"{part['agreement']:.3f}" in blocks[part["block"]]
+    assert [p["skipped"] for p in data["curve"]] == [0, 0.125, 0.375]
+    assert LayerMask.from_dict(data["curve"][2]["mask"]) == found.curve[2].mask
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_pictures_show_the_numbers(found, tmp_path, suffix):
+    pytest.importorskip("matplotlib")
+    from pyselfspec.plots import scan as picture
+
+    figure = picture.draw(found, "a title")
+    bars, curve = figure.axes
+    assert [bar.get_height() for bar in bars.patches[:4]] == pytest.approx(
+        [p.score.mean_excess for p in found.parts if p.part == "attention"]
+    )
+    assert list(curve.lines[0].get_xdata()) == [100 * p.share for p in found.curve]
+    plots.save(figure, tmp_path / f"scan{suffix}")
+    data = (tmp_path / f"scan{suffix}").read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    assert len(data) > 5000
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == [f"scan{suffix}"]

@@ -1,0 +1,339 @@
+"""Searches: one conformance suite for all, and each one's own promise."""
+
+import itertools
+import json
+import sys
+
+import numpy as np
+import pytest
+from command_line import run as run_command
+
+from pyselfspec import LayerMask, search
+from pyselfspec.chunks import cut
+from pyselfspec.context import MaskSupport
+from pyselfspec.errors import ArgumentError
+from pyselfspec.gains import ByteCosts
+from pyselfspec.judges import Agreement, Expected
+from pyselfspec.match import Match
+from pyselfspec.measuring import Measuring, Never
+from pyselfspec.results import Results
+from pyselfspec.scans import Space, Unit
+from pyselfspec.search import Budget, Setting, Trial, best_of
+from pyselfspec.search.clasp import Blocks
+from pyselfspec.search.swift import regress
+
+N_LAYER = 8
+EVERY = frozenset(range(N_LAYER))
+SPACE = Space.of(MaskSupport(N_LAYER, EVERY, EVERY), Unit.BOTH)
+EACH = pytest.mark.parametrize("name", search.names())
+
+
+def load(name):
+    if name == "optuna":
+        pytest.importorskip("optuna")
+    return search.load(name)
+
+
+@pytest.fixture
+def setting(tiny, new_context, token_ids):
+    """With a context for those that look at hidden states."""
+
+    def make(**options):
+        context = new_context(tiny(n_layer=N_LAYER))
+        chunk = cut(token_ids(64), 64, 1)[0]
+        return Setting(**{"space": SPACE, "context": context, "chunk": chunk} | options)
+
+    return make
+
+
+class Planted:
+    """Skipping a planted unit gains 1, any other costs 2. The best set is the planted one."""
+
+    planted = frozenset({3, 4, 7, 8, 10, 13})
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, mask):
+        self.n += 1
+        inside = SPACE.inside(mask)
+        hit = len(inside & self.planted)
+        return Trial(mask, float(hit - 2 * (len(inside) - hit)))
+
+
+# --- conformance -----------------------------------------------------------------------------
+
+
+@EACH
+def test_searches_suggest_units_within_the_share(name, setting):
+    made = setting(share=0.6)
+    trials = list(search.run(load(name)(made), Planted(), Budget(40)))
+    assert trials
+    for trial in trials:
+        inside = SPACE.inside(trial.mask)
+        assert trial.mask == SPACE.mask(inside) and inside
+        if name != "exit":  # all exits are of interest, the cheapest above all
+            assert len(inside) <= made.n_max
+
+
+@EACH
+def test_searches_repeat_with_their_seed(name, setting):
+    def masks(seed):
+        made = setting(seed=seed)
+        return [t.mask for t in search.run(load(name)(made), Planted(), Budget(30))]
+
+    assert masks(1) == masks(1)
+    if name in ("random", "optuna", "swift"):
+        assert masks(1) != masks(2)
+
+
+@EACH
+def test_searches_respect_their_budget(name, setting):
+    assert len(list(search.run(load(name)(setting()), Planted(), Budget(3)))) == 3
+    assert len(list(search.run(load(name)(setting()), Planted(), Budget(minutes=1e-9)))) <= 1
+
+
+@EACH
+def test_a_mask_asked_for_again_is_not_judged_again(name, setting):
+    judge = Planted()
+    trials = list(search.run(load(name)(setting()), judge, Budget(60)))
+    assert judge.n == len({t.mask for t in trials})
+
+
+@EACH
+def test_known_masks_come_early(name, setting):
+    start = SPACE.mask([2, 5, 9])
+    trials = list(search.run(load(name)(setting(start=(start,))), Planted(), Budget(5)))
+    if name in ("exit", "clasp"):
+        pytest.skip("has a fixed list")
+    assert start in [t.mask for t in trials[:2]]
+
+
+def test_the_searches_are_the_files():
+    assert {"clasp", "exit", "greedy", "optuna", "random", "swift"} <= set(search.names())
+    with pytest.raises(ArgumentError, match="no search 'nonesuch'; there are: clasp"):
+        search.load("nonesuch")
+
+
+@pytest.mark.parametrize("options", [{}, {"trials": 0}, {"minutes": 0}, {"minutes": float("nan")}])
+def test_budgets_of_nothing(options):
+    with pytest.raises(ArgumentError):
+        Budget(**options)
+
+
+# --- each one's own --------------------------------------------------------------------------
+
+
+def best(name, seed, budget, setting):
+    trials = search.run(load(name)(setting(seed=seed)), Planted(), Budget(budget))
+    return best_of(list(trials))
+
+
+def test_optuna_finds_planted_units_and_beats_random(setting):
+    """At equal budget, for every seed."""
+    for seed in range(3):
+        print("seed", seed)
+        found, drawn = (best(name, seed, 150, setting) for name in ("optuna", "random"))
+        assert found.value > drawn.value
+        assert len(SPACE.inside(found.mask) & Planted.planted) >= 5
+
+
+def test_greedy_climbs_to_the_planted_units(setting):
+    found = best("greedy", 0, 60, setting)
+    assert SPACE.inside(found.mask) == Planted.planted
+
+
+def test_greedy_ends_on_a_summit(setting):
+    trials = list(search.run(load("greedy")(setting()), Planted(), Budget(10**6)))
+    assert len(trials) < 500 and best_of(trials).value == len(Planted.planted)
+
+
+def test_exits_are_all_there(setting):
+    masks = [t.mask for t in search.run(load("exit")(setting()), Planted(), Budget(99))]
+    assert masks == [LayerMask.early_exit(N_LAYER, keep) for keep in range(1, N_LAYER)]
+
+
+def test_swift_keeps_its_size_and_its_ends(setting):
+    trials = list(search.run(load("swift")(setting()), Planted(), Budget(60)))
+    sets = [SPACE.inside(t.mask) for t in trials]
+    assert {len(s) for s in sets} == {int(0.45 * 2 * (N_LAYER - 2))}
+    assert not set.union(*map(set, sets)) & {0, 1, 14, 15}
+    assert sets[0] <= SPACE.inside(LayerMask.alternate(N_LAYER))
+
+
+def test_swift_stops_when_nothing_gets_better(setting):
+    trials = list(search.run(load("swift")(setting()), lambda m: Trial(m, 0.5), Budget(999)))
+    assert len(trials) == 301
+
+
+def test_the_process_interpolates_and_is_unsure_far_away():
+    seed = 5
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    x = (rng.random((30, 12)) < 0.5).astype(float)
+    y = x @ rng.random(12)
+    mean, deviation = regress(x, y, np.vstack([x, 1 - x[:1] * 0, np.zeros((1, 12))]))
+    assert np.abs(mean[:30] - y).max() < 0.15 * y.std()
+    assert deviation[:30].max() < deviation[30:].min()
+
+
+def test_clasp_against_whole_masked_passes(setting):
+    """With one block to skip it is a tournament: at each depth the best so far against the block
+    just passed, by what a pass that skips it has computed up to there."""
+    made = setting(share=1 / N_LAYER)
+    context, tokens = made.context, made.chunk[:33]
+    masks = [t.mask for t in search.run(load("clasp")(made), Planted(), Budget(1))]
+    seq = context.sequence(context.n_seq_max - 1)
+    seq.drop()
+    context.prefill(tokens[:-1], seq)
+
+    def skipping(il):
+        return LayerMask.skipping(N_LAYER, attn=[il], ffn=[il])
+
+    def at(depth, mask):
+        cut_off = mask | LayerMask.early_exit(N_LAYER, depth)
+        state = context.decode([tokens[-1]], seq=seq, mask=cut_off, hidden_at=depth).hidden[0]
+        seq.rollback(32)
+        return state / np.linalg.norm(state)
+
+    best = 1
+    for il in range(2, N_LAYER):
+        full = at(il + 1, SPACE.full)
+        best = max((best, il), key=lambda one: at(il + 1, skipping(one)) @ full)
+    assert masks == [skipping(best)]
+
+
+def test_one_block_at_a_time_equals_the_whole_pass(setting):
+    made = setting()
+    context, tokens = made.context, made.chunk[:20]
+    seq = context.sequence(context.n_seq_max - 1)
+    context.prefill(tokens[:-1], seq)
+    blocks = Blocks(context, seq, tokens[-1])
+    state = blocks.entering_second()
+    for il in range(1, N_LAYER):
+        state = blocks.through(il, state)
+    np.testing.assert_array_equal(
+        state, context.decode(tokens[-1:], seq=seq, hidden_at=N_LAYER).hidden
+    )
+
+
+# --- judges ----------------------------------------------------------------------------------
+
+
+def test_judges_rank_planted_blocks_of_a_model(tiny, new_context, token_ids):
+    model = tiny(n_layer=5, zero_attn=(1, 3), zero_ffn=(3,), late_scale=0.4)
+    texts = cut(token_ids(2 * 64), 64, 1)
+    objective = Match(new_context(model), texts, window=8, n_kept=2)
+    costs = ByteCosts(model.file)
+    measuring = Measuring(objective, Results(), 2, Never())
+    planted = LayerMask.skipping(5, attn=[1, 3], ffn=[3])
+    other = LayerMask.skipping(5, attn=[0, 2], ffn=[0])
+    expected = Expected(measuring, costs)
+    assert expected(planted).score.agreement == 1.0
+    assert expected(planted).value > 1.0 > expected(other).value
+    bounded = Agreement(measuring, costs, max_cost=0.9)
+    assert bounded(planted).value == 1.0
+    assert bounded(LayerMask.full(5)).value < bounded(other).value  # too dear, whatever it agrees
+
+
+def test_every_search_runs_on_a_model(tiny, new_context, token_ids):
+    model = tiny(n_layer=5, zero_attn=(1, 3), zero_ffn=(3,), late_scale=0.4)
+    texts = cut(token_ids(64), 64, 1)
+    context = new_context(model)
+    space = Space.of(context.mask_support, Unit.BOTH)
+    values = {}
+    for name in search.names():
+        if name == "optuna" and "optuna" not in sys.modules:
+            continue
+        judge = Expected(
+            Measuring(Match(context, texts, window=8), Results(), 1, Never()),
+            ByteCosts(model.file),
+        )
+        made = Setting(space, context=context, chunk=texts[0])
+        values[name] = best_of(list(search.run(search.load(name)(made), judge, Budget(30)))).value
+    assert min(values.values()) > 1.0  # every one finds something that pays
+
+
+# --- the command -----------------------------------------------------------------------------
+
+SMALL = ("-t", "1", "-c", "64", "--window", "8", "--chunks", "2", "--trials", "12")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the king and the hen had one red tin and ten eggs on a tree. " * 40)
+    return path
+
+
+@pytest.mark.parametrize("objective", ["tokens-per-second", "acceptance", "measured"])
+def test_the_command_finds_and_keeps_a_mask(objective, tiny_path, text):
+    path = tiny_path(zero_attn=(1,), zero_ffn=(2,), late_scale=0.3)
+    options = ("--text", text, "--objective", objective, "--json")
+    got = run_command("search", path, *SMALL, *options).json
+    assert got["best"]["value"] == max(t["value"] for t in got["trials"])
+    assert (got["profile"] is None) == (objective == "measured")
+    if objective != "measured":
+        shown = run_command("profile", "show", path, "--json").json
+        assert shown["mask"] == got["best"]["mask"]
+
+
+def test_a_search_starts_from_a_scan(tiny_path, text, tmp_path):
+    path, out = tiny_path(zero_attn=(1,), zero_ffn=(2,), late_scale=0.3), tmp_path / "r.jsonl"
+    scan = ("scan-layers", path, *SMALL[:-2], "--text", text, "--out", out, "--json")
+    curve = run_command(*scan).json["curve"]
+    best_point = max(curve, key=lambda p: p["expected_speed"])
+    options = ("--text", text, "--out", out, "--strategy", "random", "--json")
+    trials = run_command("search", path, *SMALL, *options).json["trials"]
+    assert best_point["mask"] in [t["mask"] for t in trials[:4]]
+
+
+def test_a_sweep_over_exits(tiny_path, text, tmp_path):
+    path, table = tiny_path(late_scale=0.3), tmp_path / "exits.csv"
+    options = ["--text", text, "--strategy", "exit", "--csv", table]
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        options += ["--plot", tmp_path / "exits.png"]
+    assert run_command("search", path, *SMALL, *options).status == 0
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    assert rows[0] == ["exit", "draft_max", "expected_speed"]
+    assert [(r[0], r[1]) for r in rows[1:]] == [
+        (str(e), str(n)) for e, n in itertools.product((1, 2, 3), range(1, 9))
+    ]
+    if len(options) > 6:
+        assert (tmp_path / "exits.png").stat().st_size > 5000
+
+
+def test_optuna_keeps_its_study_and_takes_it_up(tiny_path, text, tmp_path):
+    optuna = pytest.importorskip("optuna")
+    storage = f"sqlite:///{tmp_path}/study.db"
+    options = ("--text", text, "--strategy", "optuna", "--storage", storage, "--json")
+    for n in (12, 24):
+        assert len(run_command("search", tiny_path(), *SMALL, *options).json["trials"]) == 12
+        study = optuna.load_study(study_name="pyselfspec", storage=storage)
+        assert len(study.trials) == n
+        assert json.dumps(study.best_trial.user_attrs["mask"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--trials", "0"), "x>=1"),
+        (("--minutes", "0"), "x>0"),
+        (("--strategy", "nonesuch"), "is not one of"),
+        (("--csv", "exits.csv"), "--strategy exit"),
+        (("--max-cost", "2"), "0<x<=1"),
+    ],
+)
+def test_options_that_cannot_be(options, message, tiny_path):
+    outcome = run_command("search", tiny_path(), *options)
+    assert outcome.status == 2 and message in outcome.stderr
+
+
+def test_without_optuna_the_error_says_which_extra(tiny_path, text, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    outcome = run_command("search", tiny_path(), *SMALL, "--text", text, "--strategy", "optuna")
+    assert outcome.status == 1 and "pip install 'pyselfspec[search]'" in outcome.stderr

@@ -1,0 +1,89 @@
+"""What scans save: prefix reuse in time, giving up in blocks evaluated. For bench.py scan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from pyselfspec import Context, Model, chunks, scans
+from pyselfspec.masked_passes import CACHE_BYTES
+from pyselfspec.measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass, Scored
+from pyselfspec.perplexity import Perplexity
+from pyselfspec.results import Results
+from pyselfspec.scans import Plan, Prune, Space, Unit
+
+Record = dict[str, Any]
+
+SHARE = 0.45  # of the parts, skipped at the end of the greedy search
+
+# name: prune, give up, bytes for reuse
+SEARCHES: dict[str, tuple[Prune, GiveUp, int]] = {
+    "as the pull request, unpruned": (Prune(share=0), Never(), 0),
+    "as the pull request, prune 2, abort ratio 30": (Prune(count=2), AbortRatio(), 0),
+    "ours": (Prune(), Confident(), CACHE_BYTES),
+}
+
+
+def texts_of(model: Model, n_ctx: int, n_chunks: int) -> list[tuple[int, ...]]:
+    tokens = model.tokenize(chunks.sample_text(), parse_special=False)
+    return chunks.cut(tokens, n_ctx, model.start_token)[:n_chunks]
+
+
+def finish(steps: Generator[Any, None, list[Scored]]) -> list[Scored]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[Scored] = end.value
+            return found
+
+
+def context_of(model: Model, n_ctx: int, threads: int) -> Context:
+    return model.context(n_ctx=n_ctx, n_batch=n_ctx, n_threads=threads)
+
+
+def reuse(path: Path, threads: int, n_ctx: int, rounds: int) -> Record:
+    """The same single scan of one chunk with and without prefix reuse, in turn."""
+    times: dict[str, list[int]] = {"reused_us": [], "anew_us": []}
+    with Model(path) as model, context_of(model, n_ctx, threads) as context:
+        texts = texts_of(model, n_ctx, 1)
+        space = Space.of(context.mask_support, Unit.BOTH)
+        request = Pass(space.full, space.units, best_only=False)
+        for _ in range(rounds):
+            found = {}
+            for name, cache_bytes in (("reused_us", CACHE_BYTES), ("anew_us", 0)):
+                objective = Perplexity(context, texts, cache_bytes=cache_bytes)
+                next(objective.scores(0, space.full, [space.full]))  # both need the full model
+                start = time.perf_counter_ns()
+                found[name] = finish(Measuring(objective, Results(), 1, Never()).scores(request))
+                times[name].append((time.perf_counter_ns() - start) // 1000)
+            if found["reused_us"] != found["anew_us"]:
+                raise AssertionError("reuse changed the scores")
+    return {"n_ctx": n_ctx, "n_masks": len(space.units), "n_layer": space.n_layer, **times}
+
+
+def greedy(path: Path, threads: int, n_ctx: int, n_chunks: int) -> Record:
+    """Blocks evaluated by greedy searches at equal settings, and the perplexity they end with."""
+    arms: dict[str, Record] = {}
+    with Model(path) as model, context_of(model, n_ctx, threads) as context:
+        texts = texts_of(model, n_ctx, n_chunks)
+        space = Space.of(context.mask_support, Unit.BOTH)
+        for name, (prune, give_up, cache_bytes) in SEARCHES.items():
+            objective = Perplexity(context, texts, cache_bytes=cache_bytes)
+            measuring = Measuring(objective, Results(), n_chunks, give_up)
+            found = finish(scans.run(scans.load("greedy")(space, Plan(SHARE, prune)), measuring))
+            arms[name] = {
+                "n_block_tokens": objective.n_parts // 2,
+                "mask": found[-1].mask.to_dict(),
+                "perplexity": found[-1].score.perplexity,
+                "full_perplexity": _full(objective, space, n_chunks),
+            }
+    return {"n_ctx": n_ctx, "n_chunks": n_chunks, "share": SHARE, "arms": arms}
+
+
+def _full(objective: Perplexity, space: Space, n_chunks: int) -> float:
+    request = Pass(space.full, (space.full,), best_only=False)
+    found = finish(Measuring(objective, Results(), n_chunks, Never()).scores(request))
+    return found[0].score.perplexity
