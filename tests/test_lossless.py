@@ -460,7 +460,9 @@ def test_leaving_early(n_pieces: int, exact: Any, new_context: Any, token_ids: A
     assert completion.tokens == want[: len(completion.tokens)]
 
     fresh = new_context(model)
-    fresh.decode([*token_ids(9), *completion.tokens[:-1]])
+    text = [*token_ids(9), *completion.tokens[:-1]]
+    for first in range(0, len(text), 16):  # wider batches are prompts, which round otherwise
+        fresh.decode(text[first : first + 16])
     last = completion.tokens[-1:]
     np.testing.assert_array_equal(context.decode(last).logits, fresh.decode(last).logits)
 

@@ -20,7 +20,7 @@ N_PAST = 32  # tokens before those that are timed
 N_PROMPT = 512
 N_REPEAT = 4  # the first of each width builds the graph
 
-Times = dict[str, list[float]]  # microseconds by width, and under "prompt"
+Times = dict[str, list[int]]  # microseconds by width, and under "prompt"
 
 
 def alternate(
@@ -31,7 +31,7 @@ def alternate(
     for _ in range(n_rounds):
         for name, libraries in builds.items():
             for width, us in _in_own_process(model, libraries, threads).items():
-                times[name].setdefault(width, []).append(us)
+                times[name].setdefault(width, []).append(round(us))
     return times
 
 

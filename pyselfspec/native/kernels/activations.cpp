@@ -96,10 +96,11 @@ static __m256 to_bf16(__m256 x) {
 static __m256 to_f16(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
 
 // n values at x, which begin at value k0 of the token: K_STEP of them, or a multiple of 64 if they stay floats.
-static void prepare_step(Form form, const Activations & in, int64_t k0, int64_t n, const float * x) {
-    float *  floats = (float *) in.values + k0;
-    float *  scales = const_cast<float *>(in.scales);
-    int8_t * q      = (int8_t *) in.values + k0;  // a byte per value
+static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t n, const float * x) {
+    float *   floats = (float *) base + k0;
+    int8_t *  q      = (int8_t *) base + k0;
+    float *   scales = (float *) (base + values_end(form, k));
+    int16_t * sums   = (int16_t *) (base + scales_end(form, k));
     switch (form) {
         case Form::f32:
             std::copy(x, x + n, floats);
@@ -113,7 +114,7 @@ static void prepare_step(Form form, const Activations & in, int64_t k0, int64_t 
 #if defined(__AVX512BF16__)
             for (int64_t i = 0; i < n; i += 16) {
                 const __m256bh b = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
-                memcpy((ggml_bf16_t *) in.values + k0 + i, &b, sizeof(b));
+                memcpy((ggml_bf16_t *) base + k0 + i, &b, sizeof(b));
             }
 #else
             for (int64_t i = 0; i < n; i += 8) {
@@ -129,7 +130,7 @@ static void prepare_step(Form form, const Activations & in, int64_t k0, int64_t 
         case Form::q8_less8:
         case Form::q8_less_table:
             for (int64_t i = 0; i < n; i += 32) {
-                ColumnBlock & block = ((ColumnBlock *) in.values)[(k0 + i)/32];
+                ColumnBlock & block = ((ColumnBlock *) base)[(k0 + i)/32];
                 block.scale    = quantise(x + i, 32, 0, block.values);
                 block.start[0] = -(form == Form::q8_less8 ? 8 : TABLE_OFFSET)*sum32(block.values);
                 block.start[1] = 0;
@@ -141,22 +142,21 @@ static void prepare_step(Form form, const Activations & in, int64_t k0, int64_t 
         case Form::q8k_sums:
             scales[k0/K_STEP] = quantise(x, (int) n, 0, q);
             for (int64_t i = 0; i < n; i += 32) {
-                const_cast<int16_t *>(in.sums)[(k0 + i)/32] = sum32(q + i);
+                sums[(k0 + i)/32] = sum32(q + i);
             }
             break;
     }
 }
 
 void prepare(Form form, int64_t k, int64_t k0, int64_t k1, const float * x, char * base) {
-    const Activations in = activation_view(form, k, base);
     for (; k0 < k1; k0 += K_STEP) {
         const int64_t n = std::min(K_STEP, padded(form, k) - k0);
         if (k0 + n <= k) {
-            prepare_step(form, in, k0, n, x + k0);
+            prepare_step(form, k, base, k0, n, x + k0);
         } else {
             float tail[K_STEP] = {};
             std::copy(x + k0, x + k, tail);
-            prepare_step(form, in, k0, n, tail);
+            prepare_step(form, k, base, k0, n, tail);
         }
     }
 }
