@@ -141,6 +141,22 @@ def load(key: Key) -> Calibration | None:
         return None
 
 
+def width_costs(context: Context) -> tuple[float, ...] | None:
+    """Times of full passes over 1 to N_WIDTH tokens over that of one, from any table of this model
+    with these threads on this machine, whatever mask it was measured for."""
+    like = key_of(context, LayerMask.full(context.model.n_layer))
+    for path in sorted(like.path.parent.glob("*.json")):
+        try:
+            found = Calibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            continue  # load() warns of it where it matters
+        same = ("model", "build", "devices", "n_threads")
+        if all(getattr(found.key, name) == getattr(like, name) for name in same):
+            costs = found.table.levels[0]
+            return tuple(us / costs.plain_us for us in costs.full_us)
+    return None
+
+
 def costs_for(context: Context, mask: LayerMask) -> CostTable:
     """Measured costs if there are any, else those that the bytes of the weights suggest."""
     key = key_of(context, mask)

@@ -1,60 +1,74 @@
-"""What passes cost, relative to a plain one-token pass, and what drafting with a mask can gain."""
+"""What drafting with a mask can be expected to gain, from a match score and what passes cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+from .costs import Costs, guessed_costs
 from .gguf_file import GgufFile
 from .score import DEPTH, Score
 from .types import LayerMask
 
 
-class Costs(Protocol):
+class PassCosts(Protocol):
+    """Times over that of a plain one-token pass."""
+
     def draft(self, mask: LayerMask) -> float:
         """One token through a masked pass."""
 
-    def check(self, width: int) -> float:
-        """A full pass over so many tokens; 1 for one."""
+    def step(self, mask: LayerMask, n_draft: int) -> float:
+        """So many drafted tokens and their check."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteCosts:
-    """Costs where reading the weights is all that takes time: fast processors, or big models.
+    """Masked passes by the bytes of the weights they read; wide ones as measured, where they were.
 
-    Nothing is measured. With few cores a wide check costs more, and a draft pays less than this
-    says.
+    A table measured for each mask would be better, but takes longer than most masks are worth.
+
+    shares: whether draft and check run the blocks below the first skip only once.
+    widths: times of full passes over 1, 2, ... tokens over that of one, see
+        calibration.width_costs.
     """
 
     file: GgufFile
+    shares: bool = False
+    widths: tuple[float, ...] | None = None
 
     def draft(self, mask: LayerMask) -> float:
-        return self.file.weight_bytes(mask.skip_attn, mask.skip_ffn) / self.file.weight_bytes()
+        costs = self._costs(mask)
+        return costs.guess_us / costs.plain_us
 
-    def check(self, width: int) -> float:
-        return 1.0
+    def step(self, mask: LayerMask, n_draft: int) -> float:
+        costs = self._costs(mask)
+        check_us = costs.verify_us(n_draft, n_draft)
+        if self.widths is not None:
+            check_us *= self.widths[n_draft] * costs.plain_us / costs.full_us[n_draft]
+        return (costs.draft_us(n_draft, n_draft) + check_us) / costs.plain_us
+
+    def _costs(self, mask: LayerMask) -> Costs:
+        return guessed_costs(self.file, mask, self.shares).levels[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Expected speed over plain decoding, with the draft length that is best."""
+    """Expected speed over plain decoding with drafts of this length."""
 
     speed: float
     n_draft: int
 
 
-def gain(score: Score, mask: LayerMask, costs: Costs) -> Gain:
-    """The best that drafting with a mask can do, by its match score.
+def gains(score: Score, mask: LayerMask, costs: PassCosts) -> list[Gain]:
+    """For every draft length that the score tells about, from 1 on.
 
-    Tokens per check over the time of draft and check (Leviathan et al.,
-    https://arxiv.org/abs/2211.17192, section 3.1), with runs that were counted instead of a rate
-    that is assumed to be constant.
+    Tokens per step over the time of a step (Leviathan et al., https://arxiv.org/abs/2211.17192,
+    theorem 3.8), with runs that were counted instead of a rate that is assumed to be constant.
     """
-    return max(gains(score, mask, costs), key=lambda gain: gain.speed)
-
-
-def gains(score: Score, mask: LayerMask, costs: Costs) -> list[Gain]:
-    """The same for every draft length that the score tells about, from 1 on."""
-    c = costs.draft(mask)
     lengths = range(1, min(DEPTH, len(score.n_runs)) + 1)
-    return [Gain(score.tokens_per_check(n) / (n * c + costs.check(n + 1)), n) for n in lengths]
+    return [Gain(score.tokens_per_check(n) / costs.step(mask, n), n) for n in lengths]
+
+
+def gain(score: Score, mask: LayerMask, costs: PassCosts) -> Gain:
+    """At the best draft length."""
+    return max(gains(score, mask, costs), key=lambda gain: gain.speed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .completion import Completion
 from .context import Context
 from .controllers.fixed import Fixed
-from .gains import Costs, gain
+from .gains import PassCosts, gain
 from .measuring import Measuring, Pass
 from .sampling import SamplingParams
 from .score import Score
@@ -22,7 +22,7 @@ class Expected:
     """Speed over plain decoding, expected from a match score and costs."""
 
     measuring: Measuring
-    costs: Costs
+    costs: PassCosts
 
     def __call__(self, mask: LayerMask) -> Trial:
         score = _score(self.measuring, mask)
@@ -38,7 +38,7 @@ class Agreement:
     """
 
     measuring: Measuring
-    costs: Costs
+    costs: PassCosts
     max_cost: float
 
     def __call__(self, mask: LayerMask) -> Trial:

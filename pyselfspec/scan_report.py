@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .gains import Costs, gain
+from .gains import PassCosts, gain
 from .measuring import Scored
 from .score import Score
 from .types import LayerMask
@@ -80,12 +80,9 @@ class ScanReport:
 
     @property
     def best(self) -> Point | None:
-        """The point with the best expected speed."""
-        return max(
-            (p for p in self.curve if p.speed is not None),
-            key=lambda p: p.speed or 0.0,
-            default=None,
-        )
+        """The point with the best expected speed, None where nothing is expected to pay."""
+        paying = [p for p in self.curve if p.speed is not None and p.speed > 1]
+        return max(paying, key=lambda p: p.speed or 0.0, default=None)
 
 
 def report(
@@ -94,7 +91,7 @@ def report(
     totals: Mapping[LayerMask, tuple[int, Score]],
     found: Sequence[Scored],
     units: Sequence[LayerMask],
-    costs: Costs,
+    costs: PassCosts,
 ) -> ScanReport:
     """totals: chunks and score of every mask measured. found: what the scan chose. units: what was
     skipped at a time."""
@@ -121,11 +118,11 @@ def _part(unit: LayerMask) -> str:
     return "attention" if unit.skip_attn else "feed-forward"
 
 
-def _point(measure: Measure, scored: Scored, costs: Costs) -> Point:
+def _point(measure: Measure, scored: Scored, costs: PassCosts) -> Point:
     return point(scored.mask, scored.score, costs, expects=measure.falls)
 
 
-def point(mask: LayerMask, score: Score, costs: Costs, *, expects: bool) -> Point:
+def point(mask: LayerMask, score: Score, costs: PassCosts, *, expects: bool) -> Point:
     """expects: whether the score is of match, from which a speed can be expected."""
     expected = gain(score, mask, costs) if expects else None
     return Point(
@@ -191,6 +188,9 @@ def _cell(measure: Measure, part: Part) -> str:
     error = measure.error(part.score)
     value = f"{measure.text(part.score)} ± " + (f"{error:.3f}" if error < 100 else f"{error:.2g}")
     return f"  {value:>16}  {part.rank:4}  {part.cost:4.0%}"
+
+
+NOTHING_PAYS = "no mask is expected to make generation faster; the profile stays as it is"
 
 
 def best_line(point: Point) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-DEPTH = 16  # longest draft that match scores tell about
+DEPTH = 15  # longest draft that match scores tell about; its check is 16 tokens wide
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,3 +182,18 @@ def test_costs_are_measured_ones_or_guesses(tiny: Any, new_context: Any) -> None
     assert calibration.costs_for(context, MASK) == two_levels()
     other = LayerMask.early_exit(4, 1)
     assert calibration.costs_for(context, other) == guessed_costs(tiny().file, other, True)
+
+
+def test_width_costs_come_from_any_table_of_this_model_here(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    assert calibration.width_costs(context) is None
+    here = key_of(context, MASK)
+    for i, other in enumerate(
+        ({"model": "00"}, {"build": "b"}, {"devices": "d"}, {"n_threads": 9})
+    ):
+        path = save(Calibration(replace(here, **other), two_levels(), i))
+        assert calibration.width_costs(context) is None
+    path.write_text("{")  # no table at all
+    save(Calibration(replace(here, n_ctx=4096), two_levels(), 1))
+    costs = two_levels().levels[0]
+    assert calibration.width_costs(context) == tuple(us / costs.plain_us for us in costs.full_us)

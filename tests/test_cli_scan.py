@@ -23,7 +23,8 @@ def text(tmp_path):
 
 @pytest.fixture
 def path(tiny_path):
-    return tiny_path(zero_attn=(1,), late_scale=0.3)
+    """Blocks 1 and 2 do nothing."""
+    return tiny_path(zero_attn=(1, 2), zero_ffn=(1, 2), late_scale=0.3)
 
 
 def scan(path, *options):
@@ -45,7 +46,13 @@ def test_a_scan_leaves_a_table_results_and_a_profile_that_generate_uses(path, te
     generated = run("generate", path, "-p", "the", "-n", "4", "-t", "1", "--json").json
     assert generated["draft"] == "layer-skip" and generated["mask"] == mask.to_dict()
     plain = run("generate", path, "-p", "the", "-n", "4", "-t", "1", "--json", "--profile", "none")
-    assert plain.json["draft"] == "off" and plain.json["mask"] is None
+    assert plain.json["mask"] == LayerMask.alternate(4).to_dict() != mask.to_dict()
+
+
+def test_where_nothing_pays_there_is_no_profile(tiny_path, text):
+    outcome = scan(tiny_path(), "--text", text)
+    assert outcome.status == 0 and "no mask is expected to make" in outcome.stdout
+    assert run("profile", "list", "--json").json == {"profiles": []}
 
 
 @pytest.mark.parametrize("mode", ["single", "rank", "greedy", "anti"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pyselfspec import LayerMask, plots
+from pyselfspec.costs import N_WIDTH, WIDTH_COST
 from pyselfspec.gains import ByteCosts, Gain, gain
 from pyselfspec.measuring import Scored
 from pyselfspec.scan_report import best_line, report, to_dict, to_lines
@@ -21,13 +22,13 @@ UNITS = [
 
 
 class Tenths:
-    """Every part costs a tenth of a full pass; a check of width w costs 1 + (w - 1) / 4."""
+    """Every part costs a tenth of a full pass; a check of n drafted tokens costs 1 + n / 4."""
 
     def draft(self, mask):
         return 0.2 + mask.n_active / 10
 
-    def check(self, width):
-        return 1 + (width - 1) / 4
+    def step(self, mask, n_draft):
+        return n_draft * self.draft(mask) + 1 + n_draft / 4
 
 
 def right(share, n=200):
@@ -39,12 +40,12 @@ def right(share, n=200):
 @pytest.fixture
 def found():
     totals = {unit: (2, right(0.99 - 0.1 * i)) for i, unit in enumerate(UNITS)}
-    both = LayerMask.skipping(N, attn=[1, 2], ffn=[1])
+    most = LayerMask.skipping(N, attn=[0, 1, 2, 3], ffn=[1, 2, 3])
     chosen = [
         Scored(FULL, right(1.0), True),
         *(Scored(unit, totals[unit][1], True) for unit in UNITS),
-        Scored(both, right(0.9), True),
-        Scored(LayerMask.skipping(N, attn=[3, 2], ffn=[1]), right(0.95), False),
+        Scored(most, right(0.9), True),
+        Scored(LayerMask.skipping(N, attn=[1, 2, 3], ffn=[0, 1, 2, 3]), right(0.95), False),
     ]
     return report("match", right(1.0), totals, chosen, UNITS, Tenths())
 
@@ -58,14 +59,14 @@ def test_parts_are_ranked_by_harm(found):
 
 
 def test_the_curve_has_the_best_complete_mask_of_each_size(found):
-    assert [p.share for p in found.curve] == [0, 1 / 8, 3 / 8]
+    assert [p.share for p in found.curve] == [0, 1 / 8, 7 / 8]
     assert [p.mask for p in found.curve[:2]] == [FULL, UNITS[0]]
     assert found.curve[2].score == right(0.9)
 
 
 def test_the_best_mask_is_the_one_with_the_best_expected_speed(found):
     best = found.best
-    assert best is not None and best.speed == max(p.speed for p in found.curve)
+    assert best is not None and best.speed > 1 and best.speed == max(p.speed for p in found.curve)
     assert f"expected {best.speed:.2f}x" in best_line(best)
 
 
@@ -78,13 +79,28 @@ def test_expected_speed_by_hand():
     assert gain(score, cheap, Tenths()) == Gain(max(1.75 / (0.3 + 1.25), two), 1)
 
 
-def test_cost_by_bytes_is_their_share(demo):
-    costs = ByteCosts(demo.file)
-    assert costs.draft(LayerMask.full(demo.n_layer)) == 1.0
+def test_costs_by_bytes(demo):
+    file, half = demo.file, LayerMask.early_exit(demo.n_layer, 6)
+    apart = ByteCosts(file)
+    assert apart.draft(LayerMask.full(demo.n_layer)) == 1.0
+    share = file.weight_bytes(half.skip_attn, half.skip_ffn) / file.weight_bytes()
+    assert apart.draft(half) == pytest.approx(share)
+    assert apart.step(half, 2) == pytest.approx(2 * share + 1 + 2 * WIDTH_COST)
+    assert ByteCosts(file, shares=True).step(half, 2) < apart.step(half, 2)
+
+
+def test_measured_widths_take_the_place_of_guessed_ones(demo):
     half = LayerMask.early_exit(demo.n_layer, 6)
-    assert costs.draft(half) == demo.file.weight_bytes(half.skip_attn, half.skip_ffn) / (
-        demo.file.weight_bytes()
-    )
+    guessed = tuple(1 + WIDTH_COST * i for i in range(N_WIDTH))
+    for shares in (False, True):
+        plain = ByteCosts(demo.file, shares)
+        assert ByteCosts(demo.file, shares, guessed).step(half, 3) == pytest.approx(
+            plain.step(half, 3)
+        )
+        dear = ByteCosts(demo.file, shares, tuple(2 * w for w in guessed))
+        check = plain.step(half, 3) - (dear.step(half, 3) - plain.step(half, 3))
+        assert check == pytest.approx(3 * plain.draft(half), abs=0.6)  # the draft stays as it was
+        assert dear.step(half, 3) > plain.step(half, 3)
 
 
 def test_perplexities_have_no_expected_speed():
@@ -104,7 +120,7 @@ def test_the_table_has_a_line_per_block_and_json_the_same_numbers(found):
     data = json.loads(json.dumps(to_dict(found)))
     for part in data["parts"]:
         assert f"{part['agreement']:.3f}" in blocks[part["block"]]
-    assert [p["skipped"] for p in data["curve"]] == [0, 0.125, 0.375]
+    assert [p["skipped"] for p in data["curve"]] == [0, 0.125, 0.875]
     assert LayerMask.from_dict(data["curve"][2]["mask"]) == found.curve[2].mask
 
 

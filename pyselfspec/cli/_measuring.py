@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, plots
+from ..calibration import width_costs
 from ..context import Context
 from ..errors import ArgumentError
 from ..gains import ByteCosts
@@ -140,7 +141,7 @@ def opened(
                 if objective == "match"
                 else Perplexity(context, cut, cache_bytes=cache_bytes)
             )
-            yield Bench(loaded, context, scorer, n_chunks, results, ByteCosts(loaded.file), cut)
+            yield Bench(loaded, context, scorer, n_chunks, results, _costs(context), cut)
 
 
 def _text(path: str | None) -> str:
@@ -161,6 +162,12 @@ def _context(
         n_threads=options["threads"],
         n_seq_max=n_kept + 1,
     )
+
+
+def _costs(context: Context) -> ByteCosts:
+    model = context.model
+    shares = model.n_layer > 1 and context.can_enter(1)
+    return ByteCosts(model.file, shares, width_costs(context))
 
 
 def _header(

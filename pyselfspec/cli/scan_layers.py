@@ -10,7 +10,7 @@ import click
 
 from .. import plots, profiles, scans
 from ..measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass
-from ..scan_report import MEASURES, ScanReport, best_line, report, to_dict, to_lines
+from ..scan_report import MEASURES, NOTHING_PAYS, ScanReport, best_line, report, to_dict, to_lines
 from ..scans import Plan, Prune, Space, Unit
 from ._measuring import Bench, followed, measuring_options, opened, picture_callback, profile_of
 from ._options import common_options, model_argument
@@ -96,8 +96,10 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps({"model": model, "mode": options["mode"]} | where | to_dict(found)))
         return
     click.echo("\n".join(to_lines(found)))
-    if saved is not None and found.best is not None:
-        click.echo(f"\n{best_line(found.best)} · saved as profile")
+    if found.best is not None:
+        click.echo(f"\n{best_line(found.best)}" + (" · saved as profile" if saved else ""))
+    elif options["objective"] == "match":
+        click.echo(f"\n{NOTHING_PAYS}")
     click.echo(f"results: {path}", err=True)
 
 

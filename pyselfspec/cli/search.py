@@ -120,9 +120,10 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         found = _search(search.load(options["strategy"])(setting), bench, options, budget)
         best = best_of(found)
         saved = None
-        if best.score is not None and not options["no_profile"]:
+        if best.score is not None:
             shown = point(best.mask, best.score, bench.costs, expects=True)
-            saved = profiles.save(profile_of(bench, shown, f"search {options['strategy']}"))
+            if (shown.speed or 0.0) > 1 and not options["no_profile"]:
+                saved = profiles.save(profile_of(bench, shown, f"search {options['strategy']}"))
         _write_sweep(found, bench, options)
         if as_json:
             rows = [_row(trial, bench) for trial in found]
