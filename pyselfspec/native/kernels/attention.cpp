@@ -1,10 +1,10 @@
 // Flash attention for few tokens.
 //
 // Upstream splits the cells among the threads when there is one token, and goes through them in a row otherwise; the
-// sums then differ with the width and with the number of threads. Here a query always takes the cells in steps of
-// CELLS, counted from the first cell, whoever computes it. Masked cells change nothing, so it does not matter either
-// how far the view of the cache reaches beyond them. Queries that read the same K and V (the heads of a group, and
-// the tokens) share the conversion of a row.
+// sums then differ with the width and with the number of threads. Here a query takes the cells one after another,
+// whoever computes it, and masked cells change nothing. So its result depends on what it sees and in which order, not
+// on where in the cache that lies. Queries that read the same K and V (the heads of a group, and the tokens) share the
+// conversion of a row.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -18,8 +18,7 @@ namespace selfspec {
 
 namespace {
 
-constexpr int CELLS   = 64;
-constexpr int QUERIES = 4;
+constexpr int QUERIES = 4;  // that share a pass over K and V
 
 int64_t up(int64_t n) { return (n + VL - 1)/VL*VL; }
 
@@ -36,17 +35,15 @@ template <typename KV> vf vector_of(const typename KV::type * row, int64_t i, in
     return KV::load(rest);
 }
 
-// A query and where it is in the softmax: the largest score so far, the sum of exp(score - largest).
 struct Query {
     const ggml_fp16_t * mask;
     float               slope;
     const float *       sink;  // a score without a value, or none
     float *             out;
-    float *             q;
-    float *             total;
-    float               weight[CELLS];
+    float *             q;        // with zeros up to the end of a vector
+    float *             weights;  // of the cells: their scores at first, then exp(score - largest)
     float               largest = -INFINITY;
-    float               sum     = 0;
+    float               factor  = 0;  // what makes the weights sum to one
 };
 
 struct Heads {
@@ -57,128 +54,99 @@ struct Heads {
     float        scale, softcap;
 };
 
-// Scores of cells [first, first + n) in `weight`; false if all of them are masked.
+// The score of one cell for every query.
 template <typename KV, int T>
-bool score(const Heads & heads, Query * queries, int64_t first, int n) {
-    bool any = false;
-    for (int c = 0; c < n; c++) {
-        float mask[T];
-        bool  visible = false;
-        for (int t = 0; t < T; t++) {
-            mask[t] = queries[t].mask ? queries[t].slope*_cvtsh_ss(queries[t].mask[first + c]) : 0;
-            visible |= mask[t] != -INFINITY;
-        }
-        vf dots[T];
-        std::fill_n(dots, T, zero());
-        if (visible) {
-            const auto k = (const typename KV::type *) (heads.k + (first + c)*heads.k_row);
-            for (int64_t i = 0; i < heads.dk; i += VL) {
-                const vf x = vector_of<KV>(k, i, heads.dk);
-                for (int t = 0; t < T; t++) {
-                    dots[t] = fma(x, load_f(queries[t].q + i), dots[t]);
-                }
+void score(const Heads & heads, Query * queries, int64_t cell) {
+    float mask[T];
+    bool  visible = false;
+    for (int t = 0; t < T; t++) {
+        mask[t] = queries[t].mask ? queries[t].slope*_cvtsh_ss(queries[t].mask[cell]) : 0;
+        visible |= mask[t] != -INFINITY;
+    }
+    vf dots[T];
+    std::fill_n(dots, T, zero());
+    if (visible) {
+        const auto k = (const typename KV::type *) (heads.k + cell*heads.k_row);
+        for (int64_t i = 0; i < heads.dk; i += VL) {
+            const vf x = vector_of<KV>(k, i, heads.dk);
+            for (int t = 0; t < T; t++) {
+                dots[t] = fma(x, load_f(queries[t].q + i), dots[t]);
             }
         }
-        for (int t = 0; t < T; t++) {
-            const float dot = sum(dots[t]);
-            const float s   = heads.softcap == 0 ? std::fma(dot, heads.scale, mask[t])
-                                                 : std::fma(heads.softcap, tanhf(dot*heads.scale), mask[t]);
-            queries[t].weight[c] = mask[t] == -INFINITY ? -INFINITY : s;
-        }
-        any |= visible;
     }
     for (int t = 0; t < T; t++) {
-        std::fill_n(queries[t].weight + n, CELLS - n, -INFINITY);
+        const float dot = sum(dots[t]);
+        const float s   = heads.softcap == 0 ? std::fma(dot, heads.scale, mask[t])
+                                             : std::fma(heads.softcap, tanhf(dot*heads.scale), mask[t]);
+        queries[t].weights[cell] = mask[t] == -INFINITY ? -INFINITY : s;
+        queries[t].largest       = std::max(queries[t].largest, queries[t].weights[cell]);
     }
-    return any;
 }
 
-// Scores to weights: exp(score - largest). What was summed so far is scaled to a new largest score.
-void to_weights(Query & query, int64_t dv) {
-    const float largest = std::max(query.largest, *std::max_element(query.weight, query.weight + CELLS));
-    if (largest == -INFINITY) {
-        std::fill_n(query.weight, CELLS, 0.0f);
+void to_weights(Query & query, int64_t n_cells) {
+    if (query.sink) {
+        query.largest = std::max(query.largest, *query.sink);
+    }
+    if (query.largest == -INFINITY) {  // it sees nothing
+        std::fill_n(query.weights, n_cells, 0.0f);
         return;
     }
-    float shrink = 1;
-    if (largest > query.largest) {
-        shrink = expf(query.largest - largest);
-        for (int64_t i = 0; i < up(dv); i += VL) {
-            store_f(query.total + i, mul(load_f(query.total + i), repeat_f(shrink)));
-        }
-        query.largest = largest;
+    for (int64_t c = 0; c < n_cells; c += VL) {
+        store_f(query.weights + c, ggml_v_expf(sub(load_f(query.weights + c), repeat_f(query.largest))));
     }
-    vf all = zero();
-    for (int c = 0; c < CELLS; c += VL) {
-        const vf w = ggml_v_expf(sub(load_f(query.weight + c), repeat_f(largest)));
-        store_f(query.weight + c, w);
-        all = add(all, w);
+    float sum = 0;
+    for (int64_t c = 0; c < n_cells; c++) {
+        sum += query.weights[c];
     }
-    query.sum = std::fma(query.sum, shrink, sum(all));
+    query.factor = 1/(query.sink ? sum + expf(*query.sink - query.largest) : sum);
 }
 
-// total += weight*V, N vectors of the row from value i on.
+// Values i to i + N*VL of the results: weights times V.
 template <typename KV, int T, int N>
-void add_values(const Heads & heads, Query * queries, int64_t first, int n, int64_t i) {
+void mix(const Heads & heads, const Query * queries, int64_t i) {
     vf totals[T][N];
-    for (int t = 0; t < T; t++) {
-        for (int j = 0; j < N; j++) {
-            totals[t][j] = load_f(queries[t].total + i + j*VL);
-        }
+    for (auto & of_query : totals) {
+        std::fill_n(of_query, N, zero());
     }
-    for (int c = 0; c < n; c++) {
+    for (int64_t c = 0; c < heads.n_cells; c++) {
         bool used = false;
         for (int t = 0; t < T; t++) {
-            used |= queries[t].weight[c] != 0;
+            used |= queries[t].weights[c] != 0;
         }
         if (!used) {
             continue;
         }
-        const auto v = (const typename KV::type *) (heads.v + (first + c)*heads.v_row);
+        const auto v = (const typename KV::type *) (heads.v + c*heads.v_row);
         for (int j = 0; j < N; j++) {
             const vf x = vector_of<KV>(v, i + j*VL, heads.dv);
             for (int t = 0; t < T; t++) {
-                totals[t][j] = fma(x, repeat_f(queries[t].weight[c]), totals[t][j]);
+                totals[t][j] = fma(x, repeat_f(queries[t].weights[c]), totals[t][j]);
             }
         }
     }
     for (int t = 0; t < T; t++) {
+        float results[N*VL];
         for (int j = 0; j < N; j++) {
-            store_f(queries[t].total + i + j*VL, totals[t][j]);
+            store_f(results + j*VL, mul(totals[t][j], repeat_f(queries[t].factor)));
         }
+        std::copy_n(results, std::min<int64_t>(N*VL, heads.dv - i), queries[t].out + i);
     }
 }
 
 template <typename KV, int T>
 void attend(const Heads & heads, Query * queries) {
-    for (int64_t first = 0; first < heads.n_cells; first += CELLS) {
-        const int n = (int) std::min<int64_t>(CELLS, heads.n_cells - first);
-        if (!score<KV, T>(heads, queries, first, n)) {
-            continue;
-        }
-        for (int t = 0; t < T; t++) {
-            to_weights(queries[t], heads.dv);
-        }
-        int64_t i = 0;
-        for (; i + 4*VL <= up(heads.dv); i += 4*VL) {
-            add_values<KV, T, 4>(heads, queries, first, n, i);
-        }
-        for (; i < heads.dv; i += VL) {
-            add_values<KV, T, 1>(heads, queries, first, n, i);
-        }
+    for (int64_t cell = 0; cell < heads.n_cells; cell++) {
+        score<KV, T>(heads, queries, cell);
     }
     for (int t = 0; t < T; t++) {
-        Query & query = queries[t];
-        float shrink = 1;
-        if (query.sink) {
-            const float largest = std::max(query.largest, *query.sink);
-            shrink    = expf(query.largest - largest);
-            query.sum = std::fma(query.sum, shrink, expf(*query.sink - largest));
-        }
-        const float factor = query.sum == 0 ? 0 : shrink/query.sum;
-        for (int64_t i = 0; i < heads.dv; i++) {
-            query.out[i] = query.total[i]*factor;
-        }
+        to_weights(queries[t], heads.n_cells);
+    }
+    int64_t i = 0;
+    for (; i + 4*VL <= heads.dv; i += 4*VL) {
+        mix<KV, T, 4>(heads, queries, i);
+    }
+    for (; i < heads.dv; i += VL) {
+        mix<KV, T, 1>(heads, queries, i);
     }
 }
 
@@ -205,7 +173,7 @@ struct Parameters {
 };
 
 int64_t scratch_floats(const ggml_tensor * op) {
-    return QUERIES*(up(op->src[1]->ne[0]) + up(op->src[2]->ne[0]));
+    return QUERIES*(up(op->src[1]->ne[0]) + up(op->src[1]->ne[1]));
 }
 
 }  // namespace
@@ -255,14 +223,15 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
         for (int j = 0; j < n; j++) {
             const int64_t head = kv_head*group + (begin + j)/q->ne[1], token = (begin + j)%q->ne[1];
             Query & query = queries[j];
-            query.mask  = mask ? (const ggml_fp16_t *) ((const char *) mask->data + token*mask->nb[1] +
-                                      head%mask->ne[2]*mask->nb[2] + i3%mask->ne[3]*mask->nb[3]) : nullptr;
-            query.slope = parameters.slope(head, n_heads);
-            query.sink  = sinks ? (const float *) sinks->data + head : nullptr;
-            query.out   = (float *) ((char *) op->data + (head + op->ne[1]*(token + op->ne[2]*i3))*op->nb[1]);
-            query.q     = scratch + j*(up(dk) + up(dv));
-            query.total = query.q + up(dk);
-            std::fill_n(query.q, up(dk) + up(dv), 0.0f);
+            query.mask    = mask ? (const ggml_fp16_t *) ((const char *) mask->data + token*mask->nb[1] +
+                                        head%mask->ne[2]*mask->nb[2] + i3%mask->ne[3]*mask->nb[3]) : nullptr;
+            query.slope   = parameters.slope(head, n_heads);
+            query.sink    = sinks ? (const float *) sinks->data + head : nullptr;
+            query.out     = (float *) ((char *) op->data + (head + op->ne[1]*(token + op->ne[2]*i3))*op->nb[1]);
+            query.q       = scratch + j*(up(dk) + up(heads.n_cells));
+            query.weights = query.q + up(dk);
+            std::fill_n(query.q + dk, up(dk) - dk, 0.0f);
+            std::fill_n(query.weights + heads.n_cells, up(heads.n_cells) - heads.n_cells, -INFINITY);
             memcpy(query.q, (const char *) q->data + token*q->nb[1] + head*q->nb[2] + i3*q->nb[3], dk*sizeof(float));
         }
         (k->type == GGML_TYPE_F16 ? attend_all<F16> : attend_all<F32>)(heads, queries, n);
