@@ -28,20 +28,15 @@ import numpy as np
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "vendor"))
-
-import source  # noqa: E402  (vendor/source.py)
-from pyselfspec import Context, LayerMask, Model  # noqa: E402
-from pyselfspec.errors import UnsupportedError  # noqa: E402
+import upstream
+from pyselfspec import Context, LayerMask, Model
+from pyselfspec.errors import UnsupportedError
 
 SEED = 1234  # of the weights; 0 to 99 are ids that every toy vocabulary has
 N_PROMPT, N_TOKENS = 12, 15
 PROGRAM = "test-llama-archs"
 STOCK = "stock"  # where the unpatched build is kept beside the models
-SOURCES = "CMakeLists.txt LICENSE cmake common ggml include licenses src tests vendor".split()
 
-OFF = ("TOOLS", "EXAMPLES", "SERVER", "APP")
 PARTS = {"attn": ("attn_output", "ssm_out"), "ffn": ("ffn_down",)}
 KINDS = {"attn": ("attn",), "ffn": ("ffn",), "both": ("attn", "ffn")}
 
@@ -82,17 +77,7 @@ def build_models(folder: Path) -> None:
 
     The program and the unpatched library it was linked with stay in the folder ``stock``.
     """
-    project = source.Project(ROOT)
-    with tempfile.TemporaryDirectory() as temporary:
-        tree, build = Path(temporary, "source"), Path(temporary, "build")
-        source.unpack(source.fetch_sdist(project), project.pin.folder, SOURCES, tree)
-        options = [f"-DLLAMA_BUILD_{name}=OFF" for name in OFF]
-        options += ["-DLLAMA_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release"]
-        options += ["-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"]  # the libraries move, see below
-        subprocess.run(["cmake", "-S", tree, "-B", build, *options], check=True)
-        jobs = str(os.cpu_count() or 1)
-        subprocess.run(["cmake", "--build", build, "--target", PROGRAM, "-j", jobs], check=True)
-        shutil.copytree(build / "bin", folder / STOCK, symlinks=True, dirs_exist_ok=True)
+    upstream.build(folder / STOCK, [PROGRAM], ["TESTS"])
     subprocess.run([folder / STOCK / PROGRAM, "-s", str(SEED), "-o", folder], check=True)
 
 

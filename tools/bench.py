@@ -3,7 +3,8 @@
     python tools/random_gguf.py model.gguf --params 0.85B --type Q8_0
     python tools/bench.py overhead model.gguf    # our plain decoding against the barest C loop
     python tools/bench.py masks model.gguf       # cost of masked passes against their weight bytes
-    python tools/bench.py switch model.gguf      # a draft step after a check, and after a draft
+    python tools/bench.py switch model.gguf      # draft steps in turn with checks, and alone
+    python tools/bench.py speed model.gguf       # drafting against plain decoding, see speed.py
     python tools/bench.py widths model.gguf      # passes over a few tokens against a stock build
     python tools/bench.py scan model.gguf        # what prefix reuse and giving up save in scans
     python tools/bench.py table                  # what benchmarks/README.md shows
@@ -14,11 +15,8 @@ needed to repeat them. Ratios are derived when they are shown.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
-import re
 import shutil
 import statistics
 import subprocess
@@ -27,71 +25,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
+import numpy as np
 from rich.progress import track
 
 import bench_scan
+import peers
+import speed
 import widths as width_times
-from pyselfspec import (
-    BUILD_ID,
-    GREEDY,
-    Completion,
-    Context,
-    KVSequence,
-    LayerMask,
-    Model,
-    __version__,
-)
+from pyselfspec import GREEDY, Completion, Context, KVSequence, LayerMask, Model
 from pyselfspec._lib import LIB_DIR
 from pyselfspec.context import usable_cores
+from records import Record, append, provenance, rounded
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results.jsonl"
-FORMAT = 1
 N_WARM_UP = 8  # tokens, as in plain_loop.c
-
-Record = dict[str, Any]
-
-
-def provenance(bench: str, model: Path, threads: int) -> Record:
-    with model.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {
-        "bench": bench,
-        "format": FORMAT,
-        "version": __version__,
-        "build": BUILD_ID,
-        "model": model.name,
-        "model_sha256": digest,
-        "machine": machine(),
-        "threads": threads,
-        "command": f"python tools/bench.py {bench} {model.name} --threads {threads}",
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
-def machine() -> str:
-    """The processor's name and how many cores this process may use."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        named = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
-        name = named[1] if named else name
-    return f"{name}, {usable_cores()} cores"
-
-
-def rounded(us: list[float]) -> list[int]:
-    return [round(value) for value in us]
-
-
-def append(record: Record, out: Path | None) -> None:
-    if out is not None:
-        with out.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
 
 
 #
@@ -270,17 +220,25 @@ def mask_rows(record: Record) -> list[str]:
 #
 
 
-def first_step(context: Context, mask: LayerMask, n_steps: int, check: bool) -> float:
-    """Time of the first step of a draft, the one that pays for a switch; then, if so, a check."""
-    target = context.sequence(0)
-    n_past = target.n_past
-    draft = target.fork(1)
-    times = [time_pass(context, draft, mask, n_past + i) for i in range(n_steps)]
-    draft.drop()
+def draft_steps(context: Context, mask: LayerMask, n_steps: int, check: bool) -> list[float]:
+    """Times of the steps of a draft in the text's own sequence; then, if so, its check."""
+    seq, first = context.sequence(), mask.first_skipped
+    n_past = seq.n_past
+    times, states = [], []
+    for i in range(n_steps):
+        start = time.perf_counter_ns()
+        done = context.decode(
+            [1], seq=seq, pos=n_past + i, mask=mask, hidden_at=first, outputs="last"
+        )
+        context.argmax(0)
+        times.append((time.perf_counter_ns() - start) / 1000)
+        states.append(done.hidden)
     if check:
-        context.decode([1] * (n_steps + 1), seq=target, pos=n_past)
-        target.rollback(n_past)
-    return times[0]
+        rest = LayerMask.enter_at(mask.n_layer, first)
+        hidden = np.concatenate([state for state in states if state is not None])
+        context.decode([1] * n_steps, seq=seq, pos=n_past, mask=rest, hidden=hidden, in_place=True)
+    seq.rollback(n_past)
+    return times
 
 
 @main.command()
@@ -288,22 +246,38 @@ def first_step(context: Context, mask: LayerMask, n_steps: int, check: bool) -> 
 @click.option("--rounds", type=click.IntRange(min=5), default=15, show_default=True)
 @click.option("--draft-max", type=click.IntRange(min=1), default=4, show_default=True)
 def switch(model: Path, threads: int, out: Path | None, rounds: int, draft_max: int) -> None:
-    """A draft step that follows a full pass against one that follows another draft."""
-    in_turn: list[float] = []
-    alone: list[float] = []
+    """Draft steps in turn with checks against the same steps repeated alone."""
+    in_turn: list[list[float]] = []
+    alone: list[list[float]] = []
     with Model(model) as loaded, loaded.context(n_ctx=1024, n_threads=threads) as context:
         context.prefill([1] * 32)
         mask = LayerMask.early_exit(loaded.n_layer, max(1, loaded.n_layer // 4))
         for _ in track(range(rounds), "rounds", disable=not sys.stderr.isatty()):
             for times, check in ((in_turn, True), (alone, False)):
-                first_step(context, mask, draft_max, check)  # after the other kind
-                times += [first_step(context, mask, draft_max, check) for _ in range(3)]
-    record = {"draft_max": draft_max, "in_turn_us": rounded(in_turn), "alone_us": rounded(alone)}
+                draft_steps(context, mask, draft_max, check)  # after the other kind
+                times += [draft_steps(context, mask, draft_max, check) for _ in range(3)]
+    record = {
+        "draft_max": draft_max,
+        "in_turn_us": [rounded(times) for times in in_turn],
+        "alone_us": [rounded(times) for times in alone],
+    }
     append(provenance("switch", model, threads) | record, out)
-    turn_us, alone_us = statistics.median(in_turn), statistics.median(alone)
+    turn_us, alone_us, first_us = switch_medians(record)
     click.echo(
         f"{model.name}: draft step {turn_us / 1000:.3f} ms in turn with checks, "
-        f"{alone_us / 1000:.3f} ms among drafts, ratio {turn_us / alone_us:.3f}"
+        f"{alone_us / 1000:.3f} ms alone, ratio {turn_us / alone_us:.3f}; "
+        f"the first after a check {first_us / alone_us:.3f}"
+    )
+
+
+def switch_medians(record: Record) -> tuple[float, float, float]:
+    """Microseconds of a draft step in turn with checks, of one alone, and of the first after a
+    check. The medians are of means over a draft."""
+    in_turn, alone = record["in_turn_us"], record["alone_us"]
+    return (
+        statistics.median(map(statistics.mean, in_turn)),
+        statistics.median(map(statistics.mean, alone)),
+        statistics.median(times[0] for times in in_turn),
     )
 
 
@@ -409,9 +383,10 @@ def mask_table_rows(record: Record) -> list[str]:
 
 
 def switch_row(record: Record) -> str:
-    in_turn, alone = (statistics.median(record[key]) for key in ("in_turn_us", "alone_us"))
+    in_turn, alone, first = switch_medians(record)
     return (
-        f"| {record['model']} | {in_turn / 1000:.3f} | {alone / 1000:.3f} | {in_turn / alone:.3f} |"
+        f"| {record['model']} | {in_turn / 1000:.3f} | {alone / 1000:.3f} | {in_turn / alone:.3f} "
+        f"| {first / alone:.3f} |"
     )
 
 
@@ -427,8 +402,8 @@ TABLES: dict[str, tuple[str, str, Callable[[Record], list[str]]]] = {
         mask_table_rows,
     ),
     "switch": (
-        "| model | draft step after a check, ms | after a draft, ms | ratio |",
-        "|---|---:|---:|---:|",
+        "| model | draft step in turn with checks, ms | alone, ms | ratio | first after a check |",
+        "|---|---:|---:|---:|---:|",
         lambda record: [switch_row(record)],
     ),
     "widths": (*width_times.TABLE_HEAD, lambda record: list(width_times.table_rows(record))),
@@ -443,6 +418,8 @@ TABLES: dict[str, tuple[str, str, Callable[[Record], list[str]]]] = {
         "|---|---|---:|---:|---:|---:|---:|",
         greedy_rows,
     ),
+    "speed": (speed.HEAD, speed.RULE, speed.rows),
+    "peers": (peers.HEAD, peers.RULE, peers.rows),
 }
 
 
@@ -454,9 +431,14 @@ def table(results: Path) -> None:
     tables = []
     for bench, (head, rule, rows_of) in TABLES.items():
         rows = [row for record in records if record["bench"] == bench for row in rows_of(record)]
-        tables.append("\n".join([head, rule, *rows]))
+        if rows:
+            tables.append("\n".join([head, rule, *rows]))
     click.echo("\n\n".join(tables))
 
+
+main.add_command(speed.speed)
+main.add_command(speed.peak)
+speed.peak.hidden = True
 
 if __name__ == "__main__":
     main()

@@ -22,10 +22,10 @@ import torch
 import transformers
 from rich.progress import track
 
-from bench import Record, append, provenance, rounded
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SelfSpecError
 from pyselfspec.context import usable_cores
 from pyselfspec.convert import convert
+from records import Record, append, provenance, rounded
 
 N_CTX = 1024  # tokens
 PROMPT = "Once upon a time there was"

@@ -1,0 +1,66 @@
+"""tools/peers.py: the model cut off after some blocks, and what is read out of other programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+import peers
+import tiny_gguf
+from pyselfspec import LayerMask, Model
+
+
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_first_blocks_are_an_early_exit(
+    arch: str, tiny: Any, tiny_path: Any, new_context: Any, token_ids: Any, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.gguf"
+    peers.write_first_blocks(tiny_path(arch), cut, 2)
+    mask = LayerMask.early_exit(4, 2)
+    want = new_context(tiny(arch)).decode(token_ids(6), mask=mask).logits
+    with Model(cut) as model:
+        assert model.n_layer == 2
+        np.testing.assert_array_equal(new_context(model).decode(token_ids(6)).logits, want)
+
+
+REPORT = """
+decoded   96 tokens in    2.000 seconds, speed:   48.000 t/s
+
+n_draft   = 4
+n_predict = 96
+n_drafted = 80
+n_accept  = 60
+accept    = 75.000%
+"""
+
+
+def test_what_programs_report() -> None:
+    program = [sys.executable, "-c", f"import sys; print({REPORT!r}, file=sys.stderr)"]
+    outcome = peers.speculative(program, repeats=2)
+    assert outcome.tokens_per_second == [48.0, 48.0]
+    assert (outcome.n_drafted, outcome.n_accepted) == (160, 120)
+    assert outcome.peak_kb > 0
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit('no model')", "print('hello')"])
+def test_a_program_that_fails(code: str) -> None:
+    with pytest.raises(click.ClickException, match=r"no model|hello"):
+        peers.speculative([sys.executable, "-c", code], repeats=1)
+
+
+def test_rows_are_over_plain_decoding() -> None:
+    plain = {"tokens_per_second": [38.0, 40.0, 42.0], "n_drafted": 0, "n_accepted": 0}
+    fast = {"tokens_per_second": [48.0], "n_drafted": 80, "n_accepted": 60}
+    record = {
+        "model": "m",
+        "peers": {"llama-bench": plain | {"peak_kb": 1000}, "other": fast | {"peak_kb": 1250}},
+    }
+    assert peers.rows(record) == [
+        "| m | llama-bench | 40.0 | 1.00 | 0.95 to 1.05 | - | +0.0% |",
+        "| m | other | 48.0 | 1.20 | 1.20 to 1.20 | 0.75 | +25.0% |",
+    ]

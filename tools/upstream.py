@@ -1,0 +1,37 @@
+"""Builds programs of llama.cpp itself, unpatched, from the pinned source."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "vendor"))
+
+import source  # noqa: E402  (vendor/source.py)
+
+NEEDED = "CMakeLists.txt LICENSE cmake common ggml include licenses src vendor".split()
+# what can be built, and the folders it takes
+KINDS = {"TESTS": ["tests"], "TOOLS": ["tools"], "EXAMPLES": ["examples", "pocs"]}
+NEVER = ("SERVER", "APP")
+
+
+def build(folder: Path, programs: Sequence[str], kinds: Sequence[str]) -> None:
+    """Put programs and the libraries they need into a folder. kinds: of KINDS, where they are."""
+    project = source.Project(ROOT)
+    keep = [*NEEDED, *(folder for kind in kinds for folder in KINDS[kind])]
+    with tempfile.TemporaryDirectory() as temporary:
+        tree, made = Path(temporary, "source"), Path(temporary, "build")
+        source.unpack(source.fetch_sdist(project), project.pin.folder, keep, tree)
+        options = [f"-DLLAMA_BUILD_{k}={'ON' if k in kinds else 'OFF'}" for k in (*KINDS, *NEVER)]
+        options += ["-DCMAKE_BUILD_TYPE=Release"]
+        options += ["-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"]  # the libraries move, see below
+        subprocess.run(["cmake", "-S", tree, "-B", made, *options], check=True)
+        jobs = str(os.cpu_count() or 1)
+        subprocess.run(["cmake", "--build", made, "-j", jobs, "--target", *programs], check=True)
+        shutil.copytree(made / "bin", folder, symlinks=True, dirs_exist_ok=True)
