@@ -105,6 +105,12 @@ def complete(context: Context, prompt: Sequence[int], **options: Any) -> Complet
     return completion
 
 
+def feed(context: Context, text: Sequence[int]) -> None:
+    """Decode a text in passes of at most 16 tokens; wider ones, for prompts, round otherwise."""
+    for first in range(0, len(text), 16):
+        context.decode(text[first : first + 16], outputs="none")
+
+
 def assert_state(context: Context, completion: Completion) -> None:
     """Sequence 0 holds the text but its last token; nothing else is in the cache."""
     n_text = len(completion.prompt) + len(completion.tokens)
@@ -354,7 +360,7 @@ def test_after_every_step_the_cache_holds_the_text(
             got = context.decode(text[-1:], seq=probe).logits
             probe.drop()
             fresh.sequence().drop()
-            fresh.decode(text[:-1], outputs="none")
+            feed(fresh, text[:-1])
             np.testing.assert_array_equal(got, fresh.decode(text[-1:]).logits)
     assert context.sequence().n_past == len(text) - 1
     if mask == "good":
@@ -460,9 +466,7 @@ def test_leaving_early(n_pieces: int, exact: Any, new_context: Any, token_ids: A
     assert completion.tokens == want[: len(completion.tokens)]
 
     fresh = new_context(model)
-    text = [*token_ids(9), *completion.tokens[:-1]]
-    for first in range(0, len(text), 16):  # wider batches are prompts, which round otherwise
-        fresh.decode(text[first : first + 16])
+    feed(fresh, [*token_ids(9), *completion.tokens[:-1]])
     last = completion.tokens[-1:]
     np.testing.assert_array_equal(context.decode(last).logits, fresh.decode(last).logits)
 

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, quants
 from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 
-from pyselfspec import Completion, LayerMask, Model, SamplingParams
+from pyselfspec import Completion, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.model import MASK_KEY
 from pyselfspec.surgery.stream import read_model
@@ -117,8 +117,13 @@ def test_the_demo_writes_the_same_with_the_same_acceptance(demo_path: Path, tmp_
     results = []
     for path in (demo_path, wide):
         with Model(path) as model, model.context(**CONTEXT) as context:
-            greedy = SamplingParams(temperature=0)
-            completion = Completion(context, "Once upon a time", n_predict=60, sampling=greedy)
+            completion = Completion(
+                context,
+                "Once upon a time",
+                n_predict=60,
+                controller=Fixed(p_min=0.0),  # the default one decides by the clock
+                sampling=SamplingParams(temperature=0),
+            )
             written = "".join(completion)
             results.append((written, completion.stats.n_drafted, completion.stats.n_accepted))
     assert results[0] == results[1]
