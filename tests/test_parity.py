@@ -166,11 +166,11 @@ def test_early_exit_speculation(
     mask = LayerMask.early_exit(N_LAYER, exit)
     ours = complete(context, draft="layer-skip", mask=mask, controller=Fixed(n_draft, p_min))
     assert ours.tokens == pair.text
-    if (
-        pair.tolerance == TOLERANCE and p_min == 0
-    ):  # transformers checks the token below p_min, we drop it
+    if p_min > 0:
+        return  # transformers checks the first token below p_min, drafts here end before it
+    if pair.tolerance == TOLERANCE:
         assert (ours.stats.n_accepted, ours.stats.n_steps) == (sum(accepted), len(accepted))
-    assert 0 < ours.stats.n_accepted <= ours.stats.n_drafted
+    assert 0 < ours.stats.n_accepted < ours.stats.n_drafted
 
 
 def recorded_matches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
