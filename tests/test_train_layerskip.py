@@ -259,7 +259,7 @@ def test_training_learns_what_repeats():
         ("[shape]\nn_head = 3", "multiple"),
         ("[plan]\nsequence = 1000", "must divide batch"),
         ("[plan]\ngrow_from = 99", "the model has 12 blocks"),
-        ("[layerskip]\nexits = [12]", "allowed are 1 to 11"),
+        ("[layerskip]\nexits = [12]", "give numbers from 1 to 11"),
         ("[layerskip]\np_max = 1.0", "below 1"),
         ("[layerskip]\ncurriculum = 'x'", "allowed are rotational, gradual"),
     ],
