@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from statistics import median
 
@@ -70,7 +71,7 @@ class CostTable:
     def at(self, n_past: int) -> Costs:
         """Costs at any length: linear between levels and beyond them, as attention is."""
         if len(self.levels) == 1:
-            return self.levels[0]
+            return replace(self.levels[0], n_past=n_past)
         pairs = list(pairwise(self.levels))
         low, high = next((p for p in pairs if n_past < p[1].n_past), pairs[-1])
         share = (n_past - low.n_past) / (high.n_past - low.n_past)
@@ -111,6 +112,7 @@ def guessed_costs(file: GgufFile, mask: LayerMask, shares: bool) -> CostTable:
 
 
 N_RECENT = 9  # timings of one kind that count
+N_NEAR = 32  # tokens over which costs are taken as equal
 
 
 def _recent() -> deque[float]:
@@ -133,9 +135,13 @@ class TimedCosts:
     _checks: deque[float] = field(default_factory=_recent)
     _check: defaultdict[int, deque[float]] = field(default_factory=lambda: defaultdict(_recent))
     _made: set[str] = field(default_factory=set)  # kinds of passes
+    _expected: Costs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._expected = self.table.at(0)
 
     def at(self, n_past: int) -> Costs:
-        costs = self.table.at(n_past)
+        costs = self._table_at(n_past)
         plain = median(self._plain) if self._plain else 1.0
         draft = median([plain, *self._draft])
         checks = median([plain, *self._checks])
@@ -150,6 +156,12 @@ class TimedCosts:
             draft * costs.last_us,
         )
 
+    def _table_at(self, n_past: int) -> Costs:
+        """The table's costs, not looked up anew for every token: they hardly change."""
+        if not 0 <= n_past - self._expected.n_past < N_NEAR:
+            self._expected = self.table.at(n_past)
+        return self._expected
+
     def n_new(self, n_guesses: int, n_drafted: int) -> int:
         """Kinds of passes in such a step that were not made before."""
         return len(_kinds(n_guesses, n_drafted) - self._made)
@@ -159,7 +171,7 @@ class TimedCosts:
         if self.n_new(n_guesses, n_drafted):
             self._made |= _kinds(n_guesses, n_drafted)
             return
-        costs = self.table.at(n_past)
+        costs = self._table_at(n_past)
         ratio = step.verify_us / costs.verify_us(n_guesses, n_drafted)
         if n_guesses == 0:
             self._plain.append(ratio)
@@ -169,8 +181,9 @@ class TimedCosts:
         self._check[n_drafted].append(ratio)
 
 
-def _kinds(n_guesses: int, n_drafted: int) -> set[str]:
+@cache
+def _kinds(n_guesses: int, n_drafted: int) -> frozenset[str]:
     if n_guesses == 0:
-        return {"plain"}
+        return frozenset({"plain"})
     last = {"last"} if n_guesses == n_drafted else set()
-    return {"guess", f"check {n_drafted}"} | last
+    return frozenset({"guess", f"check {n_drafted}"} | last)

@@ -37,13 +37,16 @@ class Acceptance:
         self.n_outcomes = 0
 
     def observe(self, step: Step) -> None:
-        for place, (p, right) in enumerate(step.outcomes):
-            self._right *= FORGET
-            self._all *= FORGET
+        outcomes = step.outcomes
+        if not outcomes:
+            return
+        self.n_outcomes += len(outcomes)
+        self._right *= FORGET ** len(outcomes)
+        self._all *= FORGET ** len(outcomes)
+        for place, (p, right) in enumerate(outcomes):
             at = bin_of(p), place_of(place)
             self._right[at] += right
             self._all[at] += 1
-            self.n_outcomes += 1
 
     def rates(self) -> Rates:
         """Acceptance, [N_BIN, N_PLACE]. Few outcomes of a place lean on those of the bin, and few
@@ -61,11 +64,11 @@ class Acceptance:
     def lowest(self) -> Rates:
         """A pessimist's acceptance of guesses in each bin and above, [N_BIN]; 0 without any."""
         n_right, n_all = self._right.sum(1), self._all.sum(1)
-        lowest: Rates = _upwards(n_right) / (_upwards(n_all) + N_DOUBT)
+        lowest: Rates = upwards(n_right) / (upwards(n_all) + N_DOUBT)
         return lowest
 
 
-def _upwards(counts: Rates) -> Rates:
-    """Sums of each bin and those above."""
-    sums: Rates = counts[::-1].cumsum()[::-1]
+def upwards(values: Rates) -> Rates:
+    """Sums of each bin and those above, [N_BIN, ...]."""
+    sums: Rates = values[::-1].cumsum(axis=0)[::-1]
     return sums

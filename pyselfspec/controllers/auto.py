@@ -3,8 +3,8 @@
 Before a step, the expected tokens per second of drafting, from the costs of passes and the
 acceptance seen so far, are compared with those of plain decoding. Inside a draft, after each guess
 the best of dropping it, checking it, and going on is taken, by the tokens each gains and the tokens
-that its time would yield otherwise. Going on looks ahead to every width, since the next one may
-cost much and the one after it nothing.
+that its time would yield otherwise. Going on looks some widths ahead, since the next one may cost
+much and those after it nothing.
 
 Trying costs time, so it needs credit (conservative exploration, Wu et al., "Conservative Bandits",
 https://arxiv.org/abs/1602.04282): some at the start, a hundredth of a token per token, and what
@@ -17,12 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..costs import Costs, CostTable, TimedCosts
 from ..types import After, DraftLimit, Step
-from ._acceptance import N_BIN, Acceptance, Rates, bin_of, place_of
+from ._acceptance import Acceptance, Rates, bin_of, place_of, upwards
 
 # Credit and losses are in plain tokens, the time that one takes.
 CREDIT_START = 0.9  # with CREDIT_RATE, less than 2 % of a text of 128 tokens
@@ -36,9 +38,9 @@ WATCH_CHEAP = 0.2
 WATCH_SHARE = 0.005  # of the time, for watching a text that does not pay
 N_BETWEEN = 64  # steps between two timings of plain decoding while drafting
 GAIN_MIN = 0.02  # expected gain that makes drafting worth the trouble
-N_REPLAN, N_REPLAN_PLAIN = 8, 64  # steps that a plan to draft, or not to, lasts at most
+N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a plan to draft, or not to, lasts at most
 CREDIT_REPLAN = 0.5  # change of credit that ends it early
-CHANCE_MIN = 0.02  # of a whole draft being right, below which it is not made longer
+LOOK_AHEAD = 5  # guesses; kernels work on blocks of four rows
 SURE = 0.98  # no mask is right more often for long
 
 PLAIN = DraftLimit(0)
@@ -67,33 +69,48 @@ def plain_rule(costs: Costs) -> Rule:
     return Rule(0, 0, 1.0, costs.plain_us, 0.0, 0.0, ())
 
 
-def draft_rules(costs: Costs, acceptance: Acceptance) -> Iterator[Rule]:
-    rates, shares, lowest = acceptance.rates(), acceptance.shares(), acceptance.lowest()
-    for b in range(N_BIN):
-        p_keep = float(shares[b:].sum())
-        accepted = shares[b:] @ rates[b:] / p_keep
-        yield from _rules_of_bin(costs, b, p_keep, accepted.tolist(), float(lowest[b]))
+class Rules(NamedTuple):
+    """All rules that draft; arrays [N_BIN, longest draft], or [N_BIN, 1] for p_keep."""
 
+    tokens: Rates
+    us: Rates
+    risk: Rates
+    p_keep: Rates
+    accepted: Rates  # [N_BIN, N_PLACE]
 
-def _rules_of_bin(
-    costs: Costs, b: int, p_keep: float, accepted: Sequence[float], lowest: float
-) -> Iterator[Rule]:
-    """Rules of one lowest bin: 1, 2, ... tokens, each kept with p_keep and then accepted by place,
-    for the pessimist with ``lowest``. They end where a token more is hardly ever right."""
-    chances = tuple(p_keep * a for a in accepted)
-    p_all_kept = p_all_right = p_all_lowest = tokens = tokens_lowest = 1.0
-    us_dropped = 0.0
-    for n in range(1, len(costs.check_us)):
-        us_dropped += p_all_kept * (1 - p_keep) * costs.step_us(n, n - 1)
-        p_all_kept *= p_keep
-        p_all_right *= chances[place_of(n - 1)]
-        p_all_lowest *= p_keep * lowest
-        tokens += p_all_right
-        tokens_lowest += p_all_lowest
-        us = us_dropped + p_all_kept * costs.step_us(n, n)
-        yield Rule(n, b, tokens, us, us / costs.plain_us - tokens_lowest, p_keep, chances)
-        if p_all_right < CHANCE_MIN:
-            return
+    @classmethod
+    def of(cls, costs: Costs, acceptance: Acceptance) -> Rules:
+        """Guesses are kept with p_keep, independently, and then accepted by their place."""
+        shares = acceptance.shares()[:, None]
+        p_keep = upwards(shares)
+        accepted = upwards(shares * acceptance.rates()) / p_keep
+        n = np.arange(1, len(costs.check_us))
+        check_us = np.array(costs.check_us)
+        right = np.cumprod(p_keep * accepted[:, [place_of(i) for i in range(len(n))]], axis=1)
+        kept = p_keep**n
+        dropped = p_keep ** (n - 1) * (1 - p_keep)  # all kept but the last
+        us = np.cumsum(dropped * (n * costs.guess_us + check_us[:-1]), axis=1)
+        us += kept * (n * costs.guess_us + costs.last_us + check_us[1:])
+        least = 1 + np.cumsum((p_keep * acceptance.lowest()[:, None]) ** n, axis=1)
+        risk = us / costs.plain_us - least
+        return cls(1 + np.cumsum(right, axis=1), us, risk, p_keep, accepted)
+
+    def fastest(self, allowed: NDArray[np.bool_] | bool = True) -> Rule | None:
+        """The fastest rule of those allowed, [N_BIN, longest draft]."""
+        speed = np.where(allowed, self.tokens / self.us, 0.0)
+        b, i = np.unravel_index(speed.argmax(), speed.shape)
+        if speed[b, i] == 0.0:
+            return None
+        p_keep = float(self.p_keep[b, 0])
+        return Rule(
+            int(i) + 1,
+            int(b),
+            float(self.tokens[b, i]),
+            float(self.us[b, i]),
+            float(self.risk[b, i]),
+            p_keep,
+            tuple((p_keep * self.accepted[b]).tolist()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +149,7 @@ def worth(costs: Costs, rule: Rule, rates: Rates) -> Worth:
             least_go_on = min(least_go_on, rule.speed * (us - stop_us) / further)
         keep.append(least_keep)
         go_on.append(least_go_on)
-    by_bin = tuple(tuple(map(float, row)) for row in rates)
+    by_bin = tuple(map(tuple, rates.tolist()))
     return Worth(rule.n_max, rates=by_bin, keep=tuple(keep), go_on=tuple(go_on))
 
 
@@ -140,7 +157,7 @@ def _further(costs: Costs, rule: Rule, n: int) -> Iterator[tuple[float, float]]:
     """Expected time, and accepted tokens, of 1, 2, ... more guesses after n that are right."""
     p_kept = p_right = 1.0
     us = tokens = 0.0
-    for n_drafted in range(n + 1, rule.n_max + 1):
+    for n_drafted in range(n + 1, min(n + LOOK_AHEAD, rule.n_max) + 1):
         us += p_kept * (costs.guess_us + (1 - rule.p_keep) * costs.check_us[n_drafted - 1])
         p_kept *= rule.p_keep
         p_right *= rule.chances[place_of(n_drafted - 1)]
@@ -169,9 +186,6 @@ class Decision:
     def speedup(self) -> float:
         """Expected of the best rule, over plain decoding; below 1 when drafting would lose."""
         return self.best.speed * self.costs.plain_us
-
-
-_speed = attrgetter("speed")
 
 
 class Auto:
@@ -204,37 +218,43 @@ class Auto:
         return PLAIN
 
     def observe(self, step: Step) -> None:
-        n_new = self._costs.n_new(step.n_guesses, step.n_drafted)
-        self._costs.observe(step, self._n_past)
-        if step.n_guesses > 0:
-            self._settle(step, n_new)
-        self._acceptance.observe(step)
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
         if step.n_guesses == 0:
+            self._costs.observe(step, self._n_past)
             self._next_plain = self._n_steps + N_BETWEEN
-        elif not self.decision.drafts:
-            self._replan_at = self._n_steps  # watching may have changed the case
+        else:
+            self._learn(step)
         if self._credit < CREDIT_IDLE:
             self._credit = min(CREDIT_IDLE, self._credit + CREDIT_RATE * len(step.tokens))
+
+    def _learn(self, step: Step) -> None:
+        """From a step with guesses."""
+        n_new = self._costs.n_new(step.n_guesses, step.n_drafted)
+        self._costs.observe(step, self._n_past)
+        self._settle(step, n_new)
+        self._acceptance.observe(step)
+        if not self.decision.drafts:
+            self._replan_at = self._n_steps  # watching may have changed the case
         if step.n_guesses == 1 and step.n_drafted == 0:
             self._next_watch = self._n_tokens + math.ceil(self._watch_cost / WATCH_SHARE)
 
     def _settle(self, step: Step, n_new: int) -> None:
         """Pay for a step with guesses, or be paid. What it took counts, since the table may be
         wrong, but a hiccup is no loss."""
-        costs = self._costs.at(self._n_past)
+        costs = self.decision.costs
         most_us = 2 * costs.step_us(step.n_guesses, step.n_drafted) + NEW_US * n_new
         us = min(step.draft.draft_us + step.verify_us, most_us)
         self._credit = min(CREDIT_MAX, self._credit + len(step.tokens) - us / costs.plain_us)
 
     def _plan(self) -> None:
         costs = self._costs.at(self._n_past)
-        rules = list(draft_rules(costs, self._acceptance))
-        best = max(rules, key=_speed)
-        affordable = (r for r in rules if r.risk + self._new(costs, r.n_max) <= self._credit)
-        rule = max(affordable, key=_speed, default=plain_rule(costs))
-        if rule.speed * costs.plain_us < 1 + GAIN_MIN:
+        rules = Rules.of(costs, self._acceptance)
+        best = rules.fastest()
+        assert best is not None
+        new = [self._new(costs, n) for n in range(1, len(costs.check_us))]
+        rule = rules.fastest(rules.risk + np.array(new) <= self._credit)
+        if rule is None or rule.speed * costs.plain_us < 1 + GAIN_MIN:
             rule = plain_rule(costs)
         hopeless = costs.speedup(SURE)[0] < 1 + GAIN_MIN
         self.decision = Decision(rule, costs, hopeless, best)

@@ -15,8 +15,8 @@ static int64_t padded(Form form, int64_t k) { return up(k, is_quantised(form) ? 
 
 static size_t value_size(Form form) {
     switch (form) {
-        case Form::f32:
-        case Form::f16:  return 4;
+        case Form::f32:  return 4;
+        case Form::f16:  return 2;
 #if defined(__AVX512BF16__)
         case Form::bf16: return 2;
 #else
@@ -93,8 +93,6 @@ static __m256 to_bf16(__m256 x) {
 }
 #endif
 
-static __m256 to_f16(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
-
 // n values at x, which begin at value k0 of the token: K_STEP of them, or a multiple of 64 if they stay floats.
 static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t n, const float * x) {
     float *   floats = (float *) base + k0;
@@ -107,7 +105,8 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             break;
         case Form::f16:
             for (int64_t i = 0; i < n; i += 8) {
-                _mm256_storeu_ps(floats + i, to_f16(_mm256_loadu_ps(x + i)));
+                const __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+                _mm_storeu_si128((__m128i *) ((ggml_fp16_t *) base + k0 + i), h);
             }
             break;
         case Form::bf16:

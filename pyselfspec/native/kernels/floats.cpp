@@ -2,7 +2,8 @@
 //
 // A tile of R weight rows by T tokens keeps its R*T sums in registers; a vector of weights is converted once and
 // multiplied by T tokens, a vector of activations by R rows. Memory is still read in one stream: while a tile is
-// computed, the next one is fetched from its first byte to its last. A single token reads row after row.
+// computed, the next one is fetched from its first byte to its last. A single token reads row after row, which the
+// processor fetches best by itself.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -22,7 +23,9 @@ struct F32 {
 
 struct F16 : F32 {
     using weight = ggml_fp16_t;
+    using value  = ggml_fp16_t;
     static vf  load_w(const weight * p) { return load_f16(p); }
+    static vf  load_a(const value * p)  { return load_f16(p); }
 };
 
 #if defined(__AVX512BF16__)
@@ -76,8 +79,6 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
     for (int64_t k = 0; k < whole; k += W::LANES) {
         if constexpr (R > 1) {
             fetch<R*W::LANES*sizeof(weight)>(next + k*R*sizeof(weight));
-        } else {
-            prefetch<W::LANES*sizeof(weight)>(w[0] + k);
         }
         step(w, k, k);
     }
@@ -99,7 +100,7 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
 
 template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    constexpr int ROWS = VB == 64 ? 4 : 2;
+    constexpr int ROWS = VB == 64 ? 6 : 2;
     int64_t row = row0;
     if (n_tokens == 1) {
         for (; row < row1; row++) {

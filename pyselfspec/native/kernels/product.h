@@ -19,7 +19,7 @@ constexpr int MAX_WIDTH = 16;
 // values go on with zeros up to the end of a step.
 enum class Form {
     f32,       // as they are
-    f16,       // rounded to half precision as upstream does, kept as float
+    f16,       // rounded to half precision, as upstream does
     bf16,      // rounded to bfloat16; kept so where the processor multiplies it, else as float
     q8,        // bytes for signed weights, a scale per 32
     q8k,       // bytes for signed weights, a scale per 256
