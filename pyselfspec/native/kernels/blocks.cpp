@@ -91,7 +91,7 @@ struct SignedPanel {
     }
 
     vf dot(int i, const char * a) const {
-        return to_float(Signed::dot(Signed::start(aside[i]), w[i], aside[i], load(a + i*VB)));
+        return to_float(Signed::dot(w[i], aside[i], load(a + i*VB)));
     }
 };
 
@@ -153,25 +153,42 @@ struct Q6_K : SignedPanel {
     vf scale[N];
 
     void unpack(const block * b) {
-        __m256i bytes[8];
-        for (int half = 0; half < 2; half++) {
-            const __m256i ql0 = load32(b->ql + 64*half);
-            const __m256i ql1 = load32(b->ql + 64*half + 32);
-            const __m256i qh  = load32(b->qh + 32*half);
-            __m256i * to = bytes + 4*half;
-            to[0] = _mm256_or_si256(low4(ql0), bits(_mm256_slli_epi16(qh, 4), 0x30));
-            to[1] = _mm256_or_si256(low4(ql1), bits(_mm256_slli_epi16(qh, 2), 0x30));
-            to[2] = _mm256_or_si256(low4(_mm256_srli_epi16(ql0, 4)), bits(qh, 0x30));
-            to[3] = _mm256_or_si256(low4(_mm256_srli_epi16(ql1, 4)), bits(_mm256_srli_epi16(qh, 2), 0x30));
+        unpack_bits(b);
+        for (int i = 0; i < N; i++) {
+            aside[i] = Signed::aside_with_32(w[i]);
+            w[i]     = sub8(w[i], repeat(32));
         }
-        for (auto & x : bytes) {
-            x = _mm256_sub_epi8(x, _mm256_set1_epi8(32));
-        }
-        set(bytes);
         const __m128i s = _mm_loadu_si128((const __m128i *) b->scales);
         const __m256  d = _mm256_broadcastss_ps(half_to_float(b->d));
         spread16(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(s))),
                         _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(s, 8)))));
+    }
+
+    // The weights with 32 added: four low bits, and two more. Runs of 32 in turn take the lower and the upper nibbles of
+    // 64 bytes, and the next two bits of 32 bytes.
+    void unpack_bits(const block * b) {
+#if defined(SELFSPEC_AVX512)
+        const vi up   = _mm512_inserti64x4(_mm512_set1_epi16(4), _mm256_set1_epi16(2), 1);
+        const vi down = _mm512_inserti64x4(zero_i(), _mm256_set1_epi16(2), 1);
+        const auto joined = [](vi low, vi high) { return or_(and_(low, repeat(15)), and_(high, repeat(0x30))); };
+        for (int half = 0; half < 2; half++) {
+            const vi ql = load(b->ql + 64*half);
+            const vi qh = _mm512_broadcast_i64x4(load32(b->qh + 32*half));
+            w[2*half]     = joined(ql, _mm512_sllv_epi16(qh, up));
+            w[2*half + 1] = joined(right<4>(ql), _mm512_srlv_epi16(qh, down));
+        }
+#else
+        const auto joined = [](__m256i low, __m256i high) { return _mm256_or_si256(low4(low), bits(high, 0x30)); };
+        for (int half = 0; half < 2; half++) {
+            const vi ql0 = load(b->ql + 64*half);
+            const vi ql1 = load(b->ql + 64*half + 32);
+            const vi qh  = load(b->qh + 32*half);
+            w[4*half]     = joined(ql0, left<4>(qh));
+            w[4*half + 1] = joined(ql1, left<2>(qh));
+            w[4*half + 2] = joined(right<4>(ql0), qh);
+            w[4*half + 3] = joined(right<4>(ql1), right<2>(qh));
+        }
+#endif
     }
 
     vf mac(const Activations & in, int64_t k, vf acc) const {
@@ -275,7 +292,9 @@ void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens
     };
     const int64_t whole = n_blocks/COUNT*COUNT;
     for (int64_t b = 0; b < whole; b += COUNT) {
-        prefetch<COUNT*sizeof(block)>(blocks + b);
+        if constexpr (T > 1) {  // one token is fast enough for the processor's own fetching
+            prefetch<COUNT*sizeof(block)>(blocks + b);
+        }
         step(blocks + b, b*SIZE);
     }
     if (whole < n_blocks) {  // scales of zero up to the end of the panel

@@ -102,10 +102,13 @@ constexpr int TILE = VB == 64 ? 8 : 4;
 struct Signed {
     static constexpr int8_t OFFSET = HAS_VNNI ? -128 : 0;  // 128 as a byte
 
-    // What a product with these weights needs beside them.
-    static vi aside(vi w)                       { return HAS_VNNI ? dot4(zero_i(), repeat(OFFSET), w) : abs8(w); }
-    static vi start(vi aside_sum)               { return HAS_VNNI ? negate32(aside_sum) : zero_i(); }
-    static vi dot(vi acc, vi w, vi aside, vi a) { return HAS_VNNI ? dot4(acc, a, w) : dot4(acc, aside, sign8(a, w)); }
+    // What a product with these weights needs beside them: its start, or the weights without their signs.
+    static vi aside(vi w)                       { return HAS_VNNI ? negate32(dot4(zero_i(), repeat(OFFSET), w)) : abs8(w); }
+    // The same for weights that have 32 added still.
+    static vi aside_with_32(vi w) {
+        return HAS_VNNI ? dot4(repeat32(128*4*32), w, repeat(OFFSET)) : abs8(sub8(w, repeat(32)));
+    }
+    static vi dot(vi w, vi aside, vi a)         { return HAS_VNNI ? dot4(aside, a, w) : dot4(zero_i(), aside, sign8(a, w)); }
 };
 
 }  // namespace selfspec

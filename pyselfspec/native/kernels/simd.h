@@ -26,11 +26,13 @@ using vf = __m512;
 inline vi load(const void * p)           { return _mm512_loadu_si512(p); }
 inline vi repeat8(const void * p)        { int64_t x; memcpy(&x, p, 8); return _mm512_set1_epi64(x); }
 inline vi repeat(int8_t x)               { return _mm512_set1_epi8(x); }
+inline vi repeat32(int32_t x)            { return _mm512_set1_epi32(x); }
 inline vi zero_i()                       { return _mm512_setzero_si512(); }
 inline vi and_(vi a, vi b)               { return _mm512_and_si512(a, b); }
 inline vi or_(vi a, vi b)                { return _mm512_or_si512(a, b); }
 inline vi xor_(vi a, vi b)               { return _mm512_xor_si512(a, b); }
 inline vi add32(vi a, vi b)              { return _mm512_add_epi32(a, b); }
+inline vi sub8(vi a, vi b)               { return _mm512_sub_epi8(a, b); }
 inline vi negate32(vi a)                 { return _mm512_sub_epi32(_mm512_setzero_si512(), a); }
 template <int N> vi right(vi a)          { return _mm512_srli_epi16(a, N); }  // caller masks what crosses bytes
 template <int N> vi left(vi a)           { return _mm512_slli_epi16(a, N); }
@@ -82,11 +84,13 @@ using vf = __m256;
 inline vi load(const void * p)           { return _mm256_loadu_si256((const __m256i *) p); }
 inline vi repeat8(const void * p)        { int64_t x; memcpy(&x, p, 8); return _mm256_set1_epi64x(x); }
 inline vi repeat(int8_t x)               { return _mm256_set1_epi8(x); }
+inline vi repeat32(int32_t x)            { return _mm256_set1_epi32(x); }
 inline vi zero_i()                       { return _mm256_setzero_si256(); }
 inline vi and_(vi a, vi b)               { return _mm256_and_si256(a, b); }
 inline vi or_(vi a, vi b)                { return _mm256_or_si256(a, b); }
 inline vi xor_(vi a, vi b)               { return _mm256_xor_si256(a, b); }
 inline vi add32(vi a, vi b)              { return _mm256_add_epi32(a, b); }
+inline vi sub8(vi a, vi b)               { return _mm256_sub_epi8(a, b); }
 inline vi negate32(vi a)                 { return _mm256_sub_epi32(_mm256_setzero_si256(), a); }
 template <int N> vi right(vi a)          { return _mm256_srli_epi16(a, N); }
 template <int N> vi left(vi a)           { return _mm256_slli_epi16(a, N); }
