@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 import tiny_gguf
-from pyselfspec import Context, LayerMask
+from pyselfspec import Context, LayerMask, Model
+from pyselfspec.context import CACHE_TYPES, FLOAT_CACHE_TYPES
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
 
 
@@ -49,6 +52,37 @@ def test_sizes_that_llama_cpp_aborts_on_or_wraps(sizes: str, about: str, error_o
     kind, message = error.split(": ", 1)
     assert kind == "ArgumentError"
     assert about in message
+
+
+def test_cache_types_are_ggmls() -> None:
+    numbers = {
+        name.lower(): int(number) for name, number in GGMLQuantizationType.__members__.items()
+    }
+    assert CACHE_TYPES.items() <= numbers.items()
+
+
+@pytest.mark.parametrize("name", ["type_k", "type_v"])
+def test_unknown_cache_type(name: str, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} is one of f32, .*, q5_1, got 'q3_k'"):
+        tiny().context(**{name: "q3_k"})
+
+
+@pytest.mark.parametrize("type_v", sorted(CACHE_TYPES.keys() - FLOAT_CACHE_TYPES.keys()))
+def test_quantized_v_without_flash_attention(type_v: str, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"V of type {type_v} needs flash attention"):
+        tiny().context(flash_attn=False, type_v=type_v)
+
+
+@pytest.mark.parametrize("flash_attn", [True, False, None])
+def test_quantized_k_needs_whole_blocks(
+    flash_attn: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_gguf, "HEAD_DIM", 16)
+    path = tiny_gguf.write(tmp_path / "small-heads.gguf", "llama", qtype="F16")
+    with Model(path) as model:
+        with pytest.raises(ArgumentError, match="multiple of 32 values, the model's have 16"):
+            model.context(flash_attn=flash_attn, type_k="q8_0")
+        model.context(flash_attn=flash_attn, type_k="bf16", n_ctx=256, n_threads=1)
 
 
 def test_smallest_context(tiny: Any, new_context: Any) -> None:

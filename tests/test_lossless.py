@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attentions import ATTENTIONS
 
 import tiny_gguf
 from pyselfspec import (
@@ -181,6 +182,18 @@ def test_same_tokens_when_drafts_stop_early(
         assert got.stats.n_drafted_at[1:] == []
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_same_tokens_however_attention_is_computed(
+    attention: str, exact: Any, new_context: Any, token_ids: Any
+) -> None:
+    context = new_context(exact(), **ATTENTIONS[attention])
+    if not is_exact(context):
+        pytest.skip("this attention depends on the batch width; see the replays below")
+    for name, mask in MASKS.items():
+        got = complete(context, token_ids(9), sampling=SAMPLINGS["seeded"], mask=mask)
+        assert got.tokens == plain(context, token_ids(9), sampling=SAMPLINGS["seeded"]), name
+
+
 def test_acceptance_is_what_the_mask_deserves(exact: Any, new_context: Any, token_ids: Any) -> None:
     rates = {
         name: complete(new_context(exact()), token_ids(9), mask=mask).stats.acceptance_rate
@@ -302,7 +315,13 @@ def test_drafting_cannot_reach_the_text(
     arch: str, qtype: str, sampling: str, share: bool, tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
     model = tiny(arch, qtype=qtype, late_scale=0.3)
-    drafted, replayed = new_context(model), new_context(model)
+    assert_replays(new_context(model), new_context(model), token_ids, share, sampling)
+
+
+def assert_replays(
+    drafted: Context, replayed: Context, token_ids: Any, share: bool, sampling: str = "greedy"
+) -> None:
+    """What one context drafts and checks, the other checks without drafting: all is the same."""
     drafter = layer_skip.Drafter(drafted, GOOD, share=share)
     assert drafter.shares == share
     params = SAMPLINGS[sampling]
@@ -316,6 +335,17 @@ def test_drafting_cannot_reach_the_text(
         np.testing.assert_array_equal(
             drafted.decode([token]).logits, replayed.decode([token]).logits
         )
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_drafting_cannot_reach_the_text_however_attention_is_computed(
+    arch: str, attention: str, share: bool, tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    model = tiny(arch, qtype="Q8_0", late_scale=0.3)
+    drafted, replayed = (new_context(model, **ATTENTIONS[attention]) for _ in range(2))
+    assert_replays(drafted, replayed, token_ids, share=share)
 
 
 # --- K/V -------------------------------------------------------------------------------------
