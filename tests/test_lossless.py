@@ -18,7 +18,6 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,12 +37,11 @@ from pyselfspec import (
     Sampler,
     SamplingParams,
     Step,
-    Verdict,
     generate_steps,
 )
 from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ContextFullError
-from pyselfspec.types import SharedBlocks
+from replay import AsDrafted, Replay
 
 N_LAYER = 4
 N_PREDICT = 40
@@ -249,45 +247,6 @@ def test_demo_model(sampling: str, demo: Model, new_context: Any) -> None:
 
 
 # --- against a replay ------------------------------------------------------------------------
-
-
-class Replay:
-    """Proposes what another run drafted, without running anything; but where that run left shared
-    blocks, it runs those, with the full model, one token at a time."""
-
-    def __init__(self, steps: Sequence[Step], context: Context | None = None) -> None:
-        self._drafts = [step.draft for step in steps]
-        self._context = context
-
-    def begin(self, history: Sequence[int]) -> None:
-        pass
-
-    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        draft = self._drafts.pop(0)
-        if draft.shared is None:
-            return draft
-        assert self._context
-        first = draft.shared.mask.first_active
-        shared = LayerMask.early_exit(draft.shared.mask.n_layer, first)
-        states = [
-            self._context.decode([token], mask=shared, hidden_at=first, outputs="none").hidden
-            for token in (history[-1], *draft.tokens)
-        ]
-        hidden = np.concatenate([state for state in states if state is not None])
-        return replace(draft, shared=SharedBlocks(draft.shared.mask, hidden))
-
-    def accept(self, verdict: Verdict) -> None:
-        pass
-
-
-class AsDrafted:
-    """Lets Replay decide."""
-
-    def limit(self, n_past: int) -> DraftLimit:
-        return DraftLimit(64)
-
-    def observe(self, step: Step) -> None:
-        pass
 
 
 def run_steps(
