@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+USUAL_PLACE = "/usr/local/cuda/bin"
 HEADER = Path("include", "cublas_v2.h")
 
 
@@ -36,9 +37,11 @@ def find(cublas: Path | None = None, places: Iterable[str] = sys.path) -> Toolki
     cublas: where cuBLAS is if the toolkit has none; default: the nvidia-cublas wheel in one of
     ``places``. Raises ToolkitError.
     """
-    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    found = shutil.which("nvcc") or shutil.which("nvcc", path=USUAL_PLACE)
     if found is None:
-        raise ToolkitError("there is no nvcc: install the CUDA toolkit, 12 or 13, and add its bin/")
+        raise ToolkitError(
+            "there is no nvcc: install the CUDA toolkit, 12 or 13, and put its bin/ into PATH"
+        )
     nvcc = Path(found).resolve()
     text = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
     release = re.search(r"release (\d+)\.(\d+)", text)
