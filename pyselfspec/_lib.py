@@ -143,7 +143,7 @@ _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
-OUTPUTS = {"none": 0, "last": 1, "all": 2}
+OUTPUTS = {"none": 0, "last": 1, "all": 2, "best": 3}
 
 BUILD_ID: str = _build_id().decode()
 if BUILD_ID != _build.BUILD_ID:

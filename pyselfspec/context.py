@@ -27,7 +27,7 @@ from .types import SKIP_ATTN, SKIP_FFN, LayerMask
 if TYPE_CHECKING:
     from .model import Model
 
-Outputs = Literal["none", "last", "all"]
+Outputs = Literal["none", "last", "all", "best"]
 
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
 N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
@@ -289,7 +289,8 @@ class Context(Closing):
             tokens, or along with them for architectures that read ids in later blocks.
         hidden_at: also return the states entering this block, 1..n_layer (n_layer: those leaving
             the last).
-        outputs: which tokens get logits.
+        outputs: which tokens get logits. "best": none, but argmax() of the last one works, found
+            where the head runs, so that a GPU's logits stay there.
         in_place: rewrite the K/V that the sequence holds at these positions instead of taking fresh
             cells. Sequences that share the cells see the new K/V too. If the computation fails, the
             positions from pos on are lost.
@@ -328,7 +329,7 @@ class Context(Closing):
             outputs=outputs,
             in_place=in_place,
         )
-        n_outputs = {"none": 0, "last": 1, "all": n_tokens}[outputs]
+        n_outputs = {"none": 0, "last": 1, "all": n_tokens, "best": 0}[outputs]
         return Decoded(self, self.n_decodes, n_tokens, n_outputs, hidden_out)
 
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
@@ -341,6 +342,12 @@ class Context(Closing):
             )
         for i in range(0, len(tokens), self.n_batch):
             self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
+
+    @property
+    def best_only(self) -> Outputs:
+        """What to ask for where argmax() of one token is all that is needed: on the CPU, the logits
+        are where argmax() reads them, and its loops are faster than a graph's."""
+        return "best" if self.model.n_gpu_layers > self.model.n_layer else "last"
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after token ``row`` of the last batch, and its probability."""

@@ -10,7 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType
 
 import tiny_gguf
-from pyselfspec import Context, LayerMask, Model
+from pyselfspec import Context, LayerMask, Model, _lib
 from pyselfspec.context import CACHE_TYPES, FLOAT_CACHE_TYPES
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
 
@@ -103,6 +103,39 @@ def test_outputs(tiny: Any, new_context: Any, token_ids: Any) -> None:
     assert every.logits.dtype == np.float32
     assert every.hidden is None
     assert last.logits[0].argmax() == every.logits[-1].argmax()
+
+
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_the_best_token_without_logits(
+    arch: str, tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    """Found in the graph, against the one found in logits; with masks and without, in turn."""
+    with_logits, without = new_context(tiny(arch)), new_context(tiny(arch))
+    for seed, mask in enumerate((None, LayerMask.early_exit(4, 2), None, LayerMask(4, {1}, {2}))):
+        tokens = token_ids(5, seed=seed)
+        with_logits.decode(tokens, mask=mask, outputs="last")
+        got = without.decode(tokens, mask=mask, outputs="best")
+        assert got.n_outputs == 0 and got.logits.shape == (0, tiny(arch).n_vocab)
+        (token, p), (want, want_p) = without.argmax(4), with_logits.argmax(4)
+        assert token == want and p == pytest.approx(want_p, rel=1e-4)
+        for row in (3, 5):
+            with pytest.raises(ArgumentError, match=f"no logits in row {row}"):
+                without.argmax(row)
+        with pytest.raises(ArgumentError, match="no logits in row 4"):
+            _lib.require_logits(without.handle, 4)  # what lies there is of another pass
+    after = [context.decode(token_ids(3)).logits for context in (with_logits, without)]
+    np.testing.assert_array_equal(*after)
+    with pytest.raises(ArgumentError, match="no logits in row 4"):
+        without.argmax(4)  # of the pass before
+
+
+def test_the_best_token_comes_with_states(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    one, other = new_context(tiny()), new_context(tiny())
+    want = one.decode(token_ids(4), hidden_at=2).hidden
+    np.testing.assert_array_equal(
+        other.decode(token_ids(4), hidden_at=2, outputs="best").hidden, want
+    )
+    assert other.argmax(3)[0] == one.argmax(3)[0]
 
 
 def test_unknown_outputs(tiny: Any, new_context: Any) -> None:

@@ -192,6 +192,20 @@ def test_same_tokens_however_attention_is_computed(
         assert got.tokens == plain(context, token_ids(9), sampling=SAMPLINGS["seeded"]), name
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_drafts_are_the_same_where_logits_stay_on_the_device(
+    share: bool, exact: Any, new_context: Any, token_ids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    for outputs in ("last", "best"):
+        monkeypatch.setattr(Context, "best_only", outputs)
+        context = new_context(exact())
+        drafter = layer_skip.Drafter(context, GOOD, share=share)
+        runs.append(run_steps(context, token_ids(9), drafter, Fixed(4, p_min=0), GREEDY))
+    assert [step.draft.tokens for step in runs[0]] == [step.draft.tokens for step in runs[1]]
+    assert [step.tokens for step in runs[0]] == [step.tokens for step in runs[1]]
+
+
 def test_acceptance_is_what_the_mask_deserves(exact: Any, new_context: Any, token_ids: Any) -> None:
     rates = {
         name: complete(new_context(exact()), token_ids(9), mask=mask).stats.acceptance_rate

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import IO, Any
 
 import click
@@ -144,10 +145,13 @@ EVERYWHERE = ("format", "version", "build", "machine", "threads", "date", "comma
 
 
 def compact(value: Any) -> Any:
-    """A record without what the report says once, and with times of four digits."""
+    """A record without what the report says once, with times of four digits, and with the median
+    of each column where rows are repetitions."""
     if isinstance(value, dict):
         return {key: compact(item) for key, item in value.items() if key not in EVERYWHERE}
     if isinstance(value, list):
+        if value and isinstance(value[0], list):
+            return [compact(float(median(column))) for column in zip(*value, strict=True)]
         return [compact(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
@@ -244,7 +248,10 @@ def cmake_options(cpu: bool, arch: str | None, cublas: Path | None) -> list[str]
 
 
 def failed(stages: dict[str, Report]) -> list[str]:
-    return [name for name, went in stages.items() if went["status"] in ("failed", "cut off")]
+    """Stages that went wrong: a measurement may be cut off by the clock, the tests may not."""
+    bad = {name for name, went in stages.items() if went["status"] == "failed"}
+    bad |= {name for name in stages if name.startswith("tests") and stages[name]["status"] != "ok"}
+    return sorted(bad)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
