@@ -345,8 +345,8 @@ class Context(Closing):
 
     @property
     def best_only(self) -> Outputs:
-        """What to ask for where argmax() of one token is all that is needed: on the CPU, the logits
-        are where argmax() reads them, and its loops are faster than a graph's."""
+        """What to ask for where argmax() of one token is all that is needed. Logits that are on the
+        CPU are where argmax() reads them: there, "best" would save nothing."""
         return "best" if self.model.n_gpu_layers > self.model.n_layer else "last"
 
     def argmax(self, row: int) -> tuple[int, float]:
