@@ -5,7 +5,7 @@
 Needs nvcc 12 or 13, a C++ compiler, CMake, and cuBLAS: the toolkit's, or the nvidia-cublas wheel
 in this Python. Compiles everything that an install compiles, for the architectures named, and
 looks at what came out; it cannot be run here, so that is all it says. What it takes grows with the
-number of architectures: see pyselfspec/native/CUDA.md.
+number of architectures (pyselfspec/native/CUDA.md).
 """
 
 from __future__ import annotations
