@@ -134,9 +134,16 @@ _decode = _bind(
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
 
+# ggml's own, which the stock bindings leave out.
+_device_count = _bind("ggml_backend_dev_count", ctypes.c_size_t)
+_device_get = _bind("ggml_backend_dev_get", _ptr, ctypes.c_size_t)
+_device_type = _bind("ggml_backend_dev_type", ctypes.c_int, _ptr)
+_device_description = _bind("ggml_backend_dev_description", ctypes.c_char_p, _ptr)
+_GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
-OUTPUTS = {"none": 0, "last": 1, "all": 2}
+OUTPUTS = {"none": 0, "last": 1, "all": 2, "best": 3}
 
 BUILD_ID: str = _build_id().decode()
 if BUILD_ID != _build.BUILD_ID:
@@ -289,6 +296,18 @@ def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> in
     params.ftype = file_type
     params.nthread = n_threads
     return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
+
+
+def gpus() -> tuple[str, ...]:
+    """Names of the GPUs that this library can use, in llama.cpp's order."""
+    devices = [_device_get(i) for i in range(_device_count())]
+    found = [device for device in devices if _device_type(device) in _GPU_TYPES]
+    return tuple(_device_description(device).decode(errors="replace") for device in found)
+
+
+def has_cuda() -> bool:
+    """Whether this library was built with CUDA, on whatever machine it runs now."""
+    return any(LIB_DIR.glob("*ggml-cuda*"))
 
 
 def system_info() -> str:

@@ -1,7 +1,7 @@
 """Keeps what passes cost on this machine, in the user's cache folder.
 
-A table belongs to a model, a library build, devices, threads, a size of context and a mask; its
-file is named after the hash of all that.
+A table belongs to a model, a library build, devices, threads, a size of context, a kind of
+attention and a mask; its file is named after the hash of all that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from ._lib import BUILD_ID, system_info
+from ._lib import BUILD_ID, gpus, system_info
 from .context import Context, usable_cores
 from .costs import N_WIDTH, Costs, CostTable, guessed_costs
 from .drafters.layer_skip import Drafter
@@ -46,6 +46,7 @@ class Key:
     devices: str
     n_threads: int
     n_ctx: int  # rounded up to a power of two
+    attention: str  # Context.attention
     mask: dict[str, Any]
     shares: bool
 
@@ -60,9 +61,11 @@ def key_of(context: Context, mask: LayerMask) -> Key:
     return Key(
         model=model.fingerprint,
         build=BUILD_ID,
-        devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on the GPU",
+        devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on GPUs, "
+        f"split by {model.split_mode}, main GPU {model.main_gpu}",
         n_threads=context.n_threads,
         n_ctx=1 << (context.n_ctx - 1).bit_length(),
+        attention=context.attention,
         mask=mask.to_dict(),
         shares=Drafter(context, mask).shares,
     )
@@ -70,13 +73,13 @@ def key_of(context: Context, mask: LayerMask) -> Key:
 
 @cache
 def machine() -> str:
-    """The processor's name and how many cores this process may use."""
+    """The processor's name, how many cores this process may use, and GPUs that the library sees."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         named = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
         name = named[1] if named else name
-    return f"{name}, {usable_cores()} cores"
+    return ", ".join([name, f"{usable_cores()} cores", *gpus()])
 
 
 #
@@ -150,7 +153,7 @@ def width_costs(context: Context) -> tuple[float, ...] | None:
             found = Calibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
             continue  # load() warns of it where it matters
-        same = ("model", "build", "devices", "n_threads")
+        same = ("model", "build", "devices", "n_threads", "attention")
         if all(getattr(found.key, name) == getattr(like, name) for name in same):
             costs = found.table.levels[0]
             return tuple(us / costs.plain_us for us in costs.full_us)

@@ -27,13 +27,26 @@ from .types import SKIP_ATTN, SKIP_FFN, LayerMask
 if TYPE_CHECKING:
     from .model import Model
 
-Outputs = Literal["none", "last", "all"]
+Outputs = Literal["none", "last", "all", "best"]
 
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
 N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
 N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 N_CTX_UNIT = 256  # llama.cpp rounds up to it, but derives other sizes before it does
 N_CTX_MAX = 2**26
+
+# What llama.cpp's --cache-type-k and --cache-type-v take, with the numbers of enum ggml_type.
+FLOAT_CACHE_TYPES = {"f32": 0, "f16": 1, "bf16": 30}
+CACHE_TYPES = FLOAT_CACHE_TYPES | {
+    "q8_0": 8,
+    "q4_0": 2,
+    "q4_1": 3,
+    "iq4_nl": 20,
+    "q5_0": 6,
+    "q5_1": 7,
+}
+CACHE_TYPE = "f16"
+N_BLOCK = 32  # values that each of the quantized ones stores together
 INT32_MAX = 2**31 - 1
 
 
@@ -42,6 +55,27 @@ def _require_range(name: str, value: int, low: int, high: int) -> None:
         raise ArgumentError(f"{name} is at least {low}, got {value}")
     if value > high:
         raise ArgumentError(f"{name} is at most {high}, got {value}")
+
+
+def _cache_type(name: str, type_name: str) -> int:
+    if type_name not in CACHE_TYPES:
+        raise ArgumentError(f"{name} is one of {', '.join(CACHE_TYPES)}, got {type_name!r}")
+    return CACHE_TYPES[type_name]
+
+
+def _require_quantizable(model: Model, flash_attn: bool | None, type_k: str, type_v: str) -> None:
+    """Raise ArgumentError for quantized K or V that llama.cpp has no kernels for."""
+    if flash_attn is False and type_v not in FLOAT_CACHE_TYPES:
+        raise ArgumentError(
+            f"V of type {type_v} needs flash attention: leave --flash-attn at auto, "
+            f"or take one of {', '.join(FLOAT_CACHE_TYPES)} for --cache-type-v"
+        )
+    # llama.cpp looks at this only with flash attention; without, it would read across heads
+    if type_k not in FLOAT_CACHE_TYPES and model.head_size_k % N_BLOCK:
+        raise ArgumentError(
+            f"K of type {type_k} needs heads of a multiple of {N_BLOCK} values, the model's have "
+            f"{model.head_size_k}; take one of {', '.join(FLOAT_CACHE_TYPES)} for --cache-type-k"
+        )
 
 
 def usable_cores() -> int:
@@ -111,6 +145,8 @@ class Context(Closing):
     n_threads: CPU threads, default: the cores this process may use.
     n_seq_max: sequence ids, the target's and the drafts'.
     flash_attn: None lets llama.cpp decide.
+    type_k, type_v: what K and V are stored as, one of CACHE_TYPES. Quantized V needs flash
+        attention, and quantized types heads whose size is a multiple of 32.
     """
 
     def __init__(
@@ -122,6 +158,8 @@ class Context(Closing):
         n_threads: int | None = None,
         n_seq_max: int = 4,
         flash_attn: bool | None = None,
+        type_k: str = CACHE_TYPE,
+        type_v: str = CACHE_TYPE,
     ) -> None:
         n_ctx = min(N_CTX, model.n_ctx_train) if n_ctx is None else n_ctx
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
@@ -129,8 +167,11 @@ class Context(Closing):
         _require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         _require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
         _require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
+        _require_quantizable(model, flash_attn, type_k, type_v)
 
         params = llama.llama_context_default_params()
+        params.type_k = _cache_type("type_k", type_k)
+        params.type_v = _cache_type("type_v", type_v)
         params.n_ctx = -(-n_ctx // N_CTX_UNIT) * N_CTX_UNIT
         params.n_batch = params.n_ubatch = n_batch
         params.n_threads = params.n_threads_batch = n_threads
@@ -143,6 +184,9 @@ class Context(Closing):
         self.model = model
         self.n_threads = n_threads
         self.n_seq_max = n_seq_max
+        self.flash_attn = flash_attn
+        self.type_k = type_k
+        self.type_v = type_v
         self.n_decodes = 0
         self._stack = ExitStack()
 
@@ -184,6 +228,12 @@ class Context(Closing):
         _ = self.handle  # a closed context ends here
         assert self._session is not None
         return self._session
+
+    @property
+    def attention(self) -> str:
+        """How attention is computed, in words that name results and costs of it."""
+        flash = {None: "auto", True: "on", False: "off"}[self.flash_attn]
+        return f"flash attention {flash}, K {self.type_k}, V {self.type_v}"
 
     @cached_property
     def has_memory(self) -> bool:
@@ -239,7 +289,8 @@ class Context(Closing):
             tokens, or along with them for architectures that read ids in later blocks.
         hidden_at: also return the states entering this block, 1..n_layer (n_layer: those leaving
             the last).
-        outputs: which tokens get logits.
+        outputs: which tokens get logits. "best": none, but argmax() of the last one works, found
+            where the head runs, so that a GPU's logits stay there.
         in_place: rewrite the K/V that the sequence holds at these positions instead of taking fresh
             cells. Sequences that share the cells see the new K/V too. If the computation fails, the
             positions from pos on are lost.
@@ -278,7 +329,7 @@ class Context(Closing):
             outputs=outputs,
             in_place=in_place,
         )
-        n_outputs = {"none": 0, "last": 1, "all": n_tokens}[outputs]
+        n_outputs = {"none": 0, "last": 1, "all": n_tokens, "best": 0}[outputs]
         return Decoded(self, self.n_decodes, n_tokens, n_outputs, hidden_out)
 
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
@@ -291,6 +342,12 @@ class Context(Closing):
             )
         for i in range(0, len(tokens), self.n_batch):
             self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
+
+    @property
+    def best_only(self) -> Outputs:
+        """What to ask for where argmax() of one token is all that is needed. Logits that are on the
+        CPU are where argmax() reads them: there, "best" would save nothing."""
+        return "best" if self.model.n_gpu_layers > self.model.n_layer else "last"
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after token ``row`` of the last batch, and its probability."""

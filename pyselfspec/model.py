@@ -22,32 +22,70 @@ if TYPE_CHECKING:
 MASK_KEY = (
     "pyselfspec.draft_mask"  # GGUF metadata: the mask a model was made to draft with, as JSON
 )
+INT32_MAX = 2**31 - 1
+
+# "tensor", which upstream calls experimental, is left out: nobody has tried masks with it.
+SPLIT_MODES = {
+    "none": llama.LLAMA_SPLIT_MODE_NONE,
+    "layer": llama.LLAMA_SPLIT_MODE_LAYER,
+    "row": llama.LLAMA_SPLIT_MODE_ROW,
+}
+SPLIT_MODE = "layer"
+
+
+def _require_gpu(n_gpu_layers: int) -> None:
+    """Raise ArgumentError when there is no GPU to keep layers on."""
+    if n_gpu_layers < 0:
+        raise ArgumentError(f"n_gpu_layers is at least 0, got {n_gpu_layers}")
+    if llama.llama_supports_gpu_offload():
+        return
+    if _lib.has_cuda():
+        raise ArgumentError(
+            f"{n_gpu_layers} GPU layers asked for, but CUDA finds no GPU: "
+            "check the driver with nvidia-smi, or use -ngl 0"
+        )
+    raise ArgumentError(
+        f"{n_gpu_layers} GPU layers asked for, but this library was built without a GPU backend; "
+        "in the source folder: CMAKE_ARGS='-DLLAMA_BUILD=OFF -DGGML_CUDA=ON' pip install ."
+    )
 
 
 class Model(Closing):
     """A model for use in a ``with`` block; closing it closes its contexts first. Closing twice is
     fine.
 
-    n_gpu_layers: blocks to keep on the GPU; None for llama.cpp's default.
+    n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None for all of them.
+    split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
+    main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
 
-    Raises ModelFileError when the file is missing, broken or not supported.
+    Raises ModelFileError when the file is missing, broken or not supported, and ArgumentError when
+    layers are to be kept on a GPU and there is none.
     """
 
-    def __init__(self, path: str | Path, *, n_gpu_layers: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        n_gpu_layers: int | None = None,
+        split_mode: str = SPLIT_MODE,
+        main_gpu: int = 0,
+    ) -> None:
+        if split_mode not in SPLIT_MODES:
+            raise ArgumentError(
+                f"split_mode is one of {', '.join(SPLIT_MODES)}, got {split_mode!r}"
+            )
+        if n_gpu_layers:
+            _require_gpu(n_gpu_layers)
         self.path = Path(path)
         self.file = gguf_file.check(self.path)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self._stack = ExitStack()
 
         params = llama.llama_model_default_params()
+        params.split_mode = SPLIT_MODES[split_mode]
+        params.main_gpu = main_gpu
         if n_gpu_layers is not None:
-            if n_gpu_layers > 0 and not llama.llama_supports_gpu_offload():
-                raise ArgumentError(
-                    f"{n_gpu_layers} GPU layers asked for, but this build of the library "
-                    "has no GPU backend; install with CMAKE_ARGS='-DLLAMA_BUILD=OFF -DGGML_CUDA=ON'"
-                )
-            params.n_gpu_layers = n_gpu_layers
-        self.n_gpu_layers: int = params.n_gpu_layers
+            params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
 
         _lib.clear_log_error()
         handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
@@ -59,11 +97,19 @@ class Model(Closing):
         self._stack.callback(self._free)
 
         self.n_layer: int = llama.llama_model_n_layer(handle)
+        self.n_gpu_layers = self._offloaded(n_gpu_layers)
+        self.split_mode = split_mode
+        self.main_gpu = main_gpu
         self.n_embd: int = llama.llama_model_n_embd(handle)
         self.n_ctx_train: int = llama.llama_model_n_ctx_train(handle)
         self._vocab = llama.llama_model_get_vocab(handle)
         self.n_vocab: int = llama.llama_vocab_n_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
+
+    def _offloaded(self, asked: int | None) -> int:
+        """Layers that are on GPUs, 0..n_layer + 1, the last one being the head."""
+        n_all = self.n_layer + 1 if _lib.gpus() else 0
+        return n_all if asked is None else min(asked, n_all)
 
     def _free(self) -> None:
         llama.llama_model_free(self._handle)
@@ -152,6 +198,12 @@ class Model(Closing):
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     # what it is
+
+    @cached_property
+    def head_size_k(self) -> int:
+        """Values of K in one attention head."""
+        length = _lib.model_meta(self.handle, f"{self.file.architecture}.attention.key_length")
+        return int(length) if length else self.n_embd // max(1, self.file.n_head)
 
     @cached_property
     def fingerprint(self) -> str:

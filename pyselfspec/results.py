@@ -32,6 +32,7 @@ SAME = {
     "objective": "objective",
     "n_ctx": "chunk size",
     "window": "window",
+    "attention": "kind of attention",
 }
 
 

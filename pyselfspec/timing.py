@@ -153,7 +153,7 @@ class _Passes:
                 pos=n_past + i,
                 mask=self._mask,
                 hidden_at=self._first if self._shares else None,
-                outputs="last",
+                outputs=self._context.best_only,
             )
             self._context.argmax(0)
         if not self._shares:

@@ -159,6 +159,8 @@ class FakeContext:
         self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, tokens, mask
         self.rows: dict[int, NDArray[np.float64]] = {}  # the last batch's next-token laws
 
+    best_only = "best"
+
     @property
     def n_cells(self) -> int:
         return len({id(cell) for cells in self.cells for cell in cells})
@@ -221,7 +223,8 @@ class FakeContext:
         )
 
         law = self.model.target if true_until == mask.n_layer else self.model.draft
-        first = {"none": len(tokens), "last": len(tokens) - 1, "all": 0}[outputs]
+        last = len(tokens) - 1
+        first = {"none": len(tokens), "last": last, "best": last, "all": 0}[outputs]
         self.rows = {i: law(text[: start + i + 1]) for i in range(first, len(tokens))}
         states = None
         if hidden_at is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from simulation import table
 
-from pyselfspec import LayerMask, calibration, timing
+from pyselfspec import LayerMask, Model, calibration, timing
 from pyselfspec.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
 from pyselfspec.costs import N_WIDTH, CostTable, guessed_costs
 from pyselfspec.errors import ArgumentError
@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def key(**changes: Any) -> Key:
-    return replace(Key("00", "b", "d", 1, 512, MASK.to_dict(), True), **changes)
+    return replace(Key("00", "b", "d", 1, 512, "a", MASK.to_dict(), True), **changes)
 
 
 def two_levels() -> CostTable:
@@ -92,9 +92,22 @@ def test_a_key_tells_apart_what_changes_speed(tiny: Any, tiny_path: Any, new_con
         key_of(new_context(tiny(), n_threads=2), MASK),
         key_of(new_context(tiny(), n_ctx=1024), MASK),
         key_of(new_context(tiny()), LayerMask.early_exit(4, 3)),
+        key_of(new_context(tiny(), flash_attn=False), MASK),
+        key_of(new_context(tiny(), type_k="q8_0"), MASK),
+        key_of(new_context(tiny(), type_v="q8_0"), MASK),
     ]
+    with Model(tiny_path(), split_mode="none") as model:
+        others.append(key_of(new_context(model), MASK))
     assert key_of(new_context(tiny()), MASK) == plain
-    assert len({k.path for k in [plain, *others]}) == 5
+    assert len({k.path for k in [plain, *others]}) == 9
+
+
+def test_layers_kept_on_gpus_are_counted(tiny: Any, tiny_path: Any, new_context: Any) -> None:
+    """Naming all of them, which is the default, asks for the same table."""
+    n_all = tiny().n_gpu_layers
+    with Model(tiny_path(), n_gpu_layers=99 if n_all else 0) as model:
+        assert model.n_gpu_layers == n_all
+        assert key_of(new_context(model), MASK) == key_of(new_context(tiny()), MASK)
 
 
 def test_contexts_of_one_class_share_a_table(tiny: Any, new_context: Any) -> None:
@@ -189,7 +202,7 @@ def test_width_costs_come_from_any_table_of_this_model_here(tiny: Any, new_conte
     assert calibration.width_costs(context) is None
     here = key_of(context, MASK)
     for i, other in enumerate(
-        ({"model": "00"}, {"build": "b"}, {"devices": "d"}, {"n_threads": 9})
+        ({"model": "00"}, {"build": "b"}, {"devices": "d"}, {"n_threads": 9}, {"attention": "a"})
     ):
         path = save(Calibration(replace(here, **other), two_levels(), i))
         assert calibration.width_costs(context) is None

@@ -203,6 +203,13 @@ def test_a_file_of_another_model(path, tiny_path, text, tmp_path):
     assert out.read_bytes() == before
 
 
+def test_a_file_of_another_kind_of_attention(path, text, tmp_path):
+    out = tmp_path / "results.jsonl"
+    assert scan(path, "--text", text, "--out", out, "-ctk", "q8_0", "-ctv", "q8_0").status == 0
+    outcome = scan(path, "--text", text, "--out", out)
+    assert outcome.status == 1 and "another kind of attention" in outcome.stderr
+
+
 def test_a_file_in_use(path, text, tmp_path):
     out = tmp_path / "scan.jsonl"
     assert scan(path, "--text", text, "--out", out).status == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 import tiny_gguf
-from pyselfspec import Context, LayerMask
+from pyselfspec import Context, LayerMask, Model, _lib
+from pyselfspec.context import CACHE_TYPES, FLOAT_CACHE_TYPES
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
 
 
@@ -51,6 +54,37 @@ def test_sizes_that_llama_cpp_aborts_on_or_wraps(sizes: str, about: str, error_o
     assert about in message
 
 
+def test_cache_types_are_ggmls() -> None:
+    numbers = {
+        name.lower(): int(number) for name, number in GGMLQuantizationType.__members__.items()
+    }
+    assert CACHE_TYPES.items() <= numbers.items()
+
+
+@pytest.mark.parametrize("name", ["type_k", "type_v"])
+def test_unknown_cache_type(name: str, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} is one of f32, .*, q5_1, got 'q3_k'"):
+        tiny().context(**{name: "q3_k"})
+
+
+@pytest.mark.parametrize("type_v", sorted(CACHE_TYPES.keys() - FLOAT_CACHE_TYPES.keys()))
+def test_quantized_v_without_flash_attention(type_v: str, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"V of type {type_v} needs flash attention"):
+        tiny().context(flash_attn=False, type_v=type_v)
+
+
+@pytest.mark.parametrize("flash_attn", [True, False, None])
+def test_quantized_k_needs_whole_blocks(
+    flash_attn: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_gguf, "HEAD_DIM", 16)
+    path = tiny_gguf.write(tmp_path / "small-heads.gguf", "llama", qtype="F16")
+    with Model(path) as model:
+        with pytest.raises(ArgumentError, match="multiple of 32 values, the model's have 16"):
+            model.context(flash_attn=flash_attn, type_k="q8_0")
+        model.context(flash_attn=flash_attn, type_k="bf16", n_ctx=256, n_threads=1)
+
+
 def test_smallest_context(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny(), n_ctx=1, n_batch=1, n_seq_max=1)
     assert (context.n_ctx, context.n_batch) == (256, 1)
@@ -69,6 +103,39 @@ def test_outputs(tiny: Any, new_context: Any, token_ids: Any) -> None:
     assert every.logits.dtype == np.float32
     assert every.hidden is None
     assert last.logits[0].argmax() == every.logits[-1].argmax()
+
+
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_the_best_token_without_logits(
+    arch: str, tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    """Found in the graph, against the one found in logits; with masks and without, in turn."""
+    with_logits, without = new_context(tiny(arch)), new_context(tiny(arch))
+    for seed, mask in enumerate((None, LayerMask.early_exit(4, 2), None, LayerMask(4, {1}, {2}))):
+        tokens = token_ids(5, seed=seed)
+        with_logits.decode(tokens, mask=mask, outputs="last")
+        got = without.decode(tokens, mask=mask, outputs="best")
+        assert got.n_outputs == 0 and got.logits.shape == (0, tiny(arch).n_vocab)
+        (token, p), (want, want_p) = without.argmax(4), with_logits.argmax(4)
+        assert token == want and p == pytest.approx(want_p, rel=1e-4)
+        for row in (3, 5):
+            with pytest.raises(ArgumentError, match=f"no logits in row {row}"):
+                without.argmax(row)
+        with pytest.raises(ArgumentError, match="no logits in row 4"):
+            _lib.require_logits(without.handle, 4)  # what lies there is of another pass
+    after = [context.decode(token_ids(3)).logits for context in (with_logits, without)]
+    np.testing.assert_array_equal(*after)
+    with pytest.raises(ArgumentError, match="no logits in row 4"):
+        without.argmax(4)  # of the pass before
+
+
+def test_the_best_token_comes_with_states(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    one, other = new_context(tiny()), new_context(tiny())
+    want = one.decode(token_ids(4), hidden_at=2).hidden
+    np.testing.assert_array_equal(
+        other.decode(token_ids(4), hidden_at=2, outputs="best").hidden, want
+    )
+    assert other.argmax(3)[0] == one.argmax(3)[0]
 
 
 def test_unknown_outputs(tiny: Any, new_context: Any) -> None:

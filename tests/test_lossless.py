@@ -18,11 +18,11 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from attentions import ATTENTIONS
 
 import tiny_gguf
 from pyselfspec import (
@@ -37,12 +37,11 @@ from pyselfspec import (
     Sampler,
     SamplingParams,
     Step,
-    Verdict,
     generate_steps,
 )
 from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ContextFullError
-from pyselfspec.types import SharedBlocks
+from replay import AsDrafted, Replay
 
 N_LAYER = 4
 N_PREDICT = 40
@@ -181,6 +180,32 @@ def test_same_tokens_when_drafts_stop_early(
         assert got.stats.n_drafted_at[1:] == []
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_same_tokens_however_attention_is_computed(
+    attention: str, exact: Any, new_context: Any, token_ids: Any
+) -> None:
+    context = new_context(exact(), **ATTENTIONS[attention])
+    if not is_exact(context):
+        pytest.skip("this attention depends on the batch width; see the replays below")
+    for name, mask in MASKS.items():
+        got = complete(context, token_ids(9), sampling=SAMPLINGS["seeded"], mask=mask)
+        assert got.tokens == plain(context, token_ids(9), sampling=SAMPLINGS["seeded"]), name
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_drafts_are_the_same_where_logits_stay_on_the_device(
+    share: bool, exact: Any, new_context: Any, token_ids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    for outputs in ("last", "best"):
+        monkeypatch.setattr(Context, "best_only", outputs)
+        context = new_context(exact())
+        drafter = layer_skip.Drafter(context, GOOD, share=share)
+        runs.append(run_steps(context, token_ids(9), drafter, Fixed(4, p_min=0), GREEDY))
+    assert [step.draft.tokens for step in runs[0]] == [step.draft.tokens for step in runs[1]]
+    assert [step.tokens for step in runs[0]] == [step.tokens for step in runs[1]]
+
+
 def test_acceptance_is_what_the_mask_deserves(exact: Any, new_context: Any, token_ids: Any) -> None:
     rates = {
         name: complete(new_context(exact()), token_ids(9), mask=mask).stats.acceptance_rate
@@ -238,45 +263,6 @@ def test_demo_model(sampling: str, demo: Model, new_context: Any) -> None:
 # --- against a replay ------------------------------------------------------------------------
 
 
-class Replay:
-    """Proposes what another run drafted, without running anything; but where that run left shared
-    blocks, it runs those, with the full model, one token at a time."""
-
-    def __init__(self, steps: Sequence[Step], context: Context | None = None) -> None:
-        self._drafts = [step.draft for step in steps]
-        self._context = context
-
-    def begin(self, history: Sequence[int]) -> None:
-        pass
-
-    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        draft = self._drafts.pop(0)
-        if draft.shared is None:
-            return draft
-        assert self._context
-        first = draft.shared.mask.first_active
-        shared = LayerMask.early_exit(draft.shared.mask.n_layer, first)
-        states = [
-            self._context.decode([token], mask=shared, hidden_at=first, outputs="none").hidden
-            for token in (history[-1], *draft.tokens)
-        ]
-        hidden = np.concatenate([state for state in states if state is not None])
-        return replace(draft, shared=SharedBlocks(draft.shared.mask, hidden))
-
-    def accept(self, verdict: Verdict) -> None:
-        pass
-
-
-class AsDrafted:
-    """Lets Replay decide."""
-
-    def limit(self, n_past: int) -> DraftLimit:
-        return DraftLimit(64)
-
-    def observe(self, step: Step) -> None:
-        pass
-
-
 def run_steps(
     context: Context, prompt: Sequence[int], drafter: Any, controller: Any, sampling: SamplingParams
 ) -> list[Step]:
@@ -302,7 +288,13 @@ def test_drafting_cannot_reach_the_text(
     arch: str, qtype: str, sampling: str, share: bool, tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
     model = tiny(arch, qtype=qtype, late_scale=0.3)
-    drafted, replayed = new_context(model), new_context(model)
+    assert_replays(new_context(model), new_context(model), token_ids, share, sampling)
+
+
+def assert_replays(
+    drafted: Context, replayed: Context, token_ids: Any, share: bool, sampling: str = "greedy"
+) -> None:
+    """What one context drafts and checks, the other checks without drafting: all is the same."""
     drafter = layer_skip.Drafter(drafted, GOOD, share=share)
     assert drafter.shares == share
     params = SAMPLINGS[sampling]
@@ -316,6 +308,17 @@ def test_drafting_cannot_reach_the_text(
         np.testing.assert_array_equal(
             drafted.decode([token]).logits, replayed.decode([token]).logits
         )
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_drafting_cannot_reach_the_text_however_attention_is_computed(
+    arch: str, attention: str, share: bool, tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    model = tiny(arch, qtype="Q8_0", late_scale=0.3)
+    drafted, replayed = (new_context(model, **ATTENTIONS[attention]) for _ in range(2))
+    assert_replays(drafted, replayed, token_ids, share=share)
 
 
 # --- K/V -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attentions import ATTENTIONS
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
@@ -206,15 +207,15 @@ def test_random_masks(arch: str, seed: int, tiny: Any, new_context: Any, tokens:
     np.testing.assert_array_equal(got, plain_logits_of(new_context(zeroed), tokens))
 
 
-@pytest.mark.parametrize("flash_attn", [False, True])
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("qtype", ["F16", "Q8_0", "Q4_0"])
 def test_other_types_and_attention_kernels(
-    qtype: str, flash_attn: bool, tiny: Any, new_context: Any, tokens: list[int]
+    qtype: str, attention: str, tiny: Any, new_context: Any, tokens: list[int]
 ) -> None:
     attn, ffn = SKIPS["several"]
-    plain = new_context(tiny(qtype=qtype), flash_attn=flash_attn)
+    plain = new_context(tiny(qtype=qtype), **ATTENTIONS[attention])
     zeroed = new_context(
-        tiny(qtype=qtype, zero_attn=tuple(attn), zero_ffn=tuple(ffn)), flash_attn=flash_attn
+        tiny(qtype=qtype, zero_attn=tuple(attn), zero_ffn=tuple(ffn)), **ATTENTIONS[attention]
     )
     want = plain_logits_of(zeroed, tokens)
     np.testing.assert_array_equal(logits_of(plain, tokens, skip(attn, ffn)), want)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -415,6 +416,24 @@ def test_check_counts_the_lines_that_are_added(series: Project) -> None:
         in output
     )
     assert "| 2 patches | | | | 2 |" in output
+
+
+def test_an_archive_replaces_the_network(series: Project, index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "source.tar.xz"
+    assert source.tree_id(series) in succeed(series, "archive", str(out))
+    first = out.read_bytes()
+    succeed(series, "archive", str(out))
+    assert out.read_bytes() == first
+    assert sorted(tmp_path.glob(".*")) == []  # nothing half-written
+    want = {name: (series.tree / name).read_bytes() for name in source.files_of(series.tree)}
+
+    shutil.rmtree(series.cache)
+    shutil.rmtree(series.tree)
+    with tarfile.open(out) as archive:
+        archive.extractall(series.root, filter="data")
+    prepared = source.prepare(series, environ={})
+    assert {name: (prepared.path / name).read_bytes() for name in want} == want
+    assert not series.cache.exists()  # nothing was looked for
 
 
 def test_bump_carries_the_series_over(series: Project, index: Path) -> None:

@@ -159,7 +159,7 @@ def masks_to_time(n_layer: int) -> dict[str, LayerMask]:
 def time_pass(context: Context, seq: KVSequence, mask: LayerMask, pos: int) -> float:
     """Microseconds of a one-token pass with its arg-max."""
     start = time.perf_counter_ns()
-    context.decode([1], seq=seq, pos=pos, mask=mask, outputs="last")
+    context.decode([1], seq=seq, pos=pos, mask=mask, outputs=context.best_only)
     context.argmax(0)
     return (time.perf_counter_ns() - start) / 1000
 
@@ -228,7 +228,7 @@ def draft_steps(context: Context, mask: LayerMask, n_steps: int, check: bool) ->
     for i in range(n_steps):
         start = time.perf_counter_ns()
         done = context.decode(
-            [1], seq=seq, pos=n_past + i, mask=mask, hidden_at=first, outputs="last"
+            [1], seq=seq, pos=n_past + i, mask=mask, hidden_at=first, outputs=context.best_only
         )
         context.argmax(0)
         times.append((time.perf_counter_ns() - start) / 1000)

@@ -70,7 +70,7 @@ class Run:
     n_rejected: int = 0  # steps with a drafted token that was wrong
     n_texts: int = 0
     n_same: int = 0  # texts equal to those of plain decoding
-    peak_kb: int = 0  # of a process that runs this mode alone
+    peak_kb: int = 0  # of a process that runs this mode alone; 0: not measured
 
     def observe(self, steps: Sequence[Step], us: float) -> None:
         n_tokens = sum(len(step.tokens) for step in steps)
@@ -218,6 +218,7 @@ def peak(model: Path, mode: str, threads: int, exit_layer: int | None) -> None:
 @click.option("--pairs", type=click.IntRange(min=5), default=6, show_default=True)
 @click.option("--tokens", type=click.IntRange(min=16), default=96, show_default=True)
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option("--memory/--no-memory", default=True, help="Peak memory, in a process per mode.")
 def speed(
     models: tuple[Path, ...],
     threads: int,
@@ -228,6 +229,7 @@ def speed(
     pairs: int,
     tokens: int,
     temp: float,
+    memory: bool,
 ) -> None:
     """Speed of each draft mode over plain decoding."""
     parsed = [Mode.parse(name) for name in modes]
@@ -240,7 +242,7 @@ def speed(
             runs = bench.compare(parsed, texts, pairs)
             n_past = round(statistics.mean(len(text) for text in texts)) + tokens // 2
             at = calibration.table.at(n_past)
-        for name, run in runs.items():
+        for name, run in runs.items() if memory else ():
             run.peak_kb = peak_kb(path, threads, exit_layer, name)
         record: Record = {
             "mask": mask.to_dict(),
@@ -290,8 +292,12 @@ def _row(model: str, name: str, run: Record, plain: Record, costs: Costs) -> str
         f"| {predicted(run, costs, name):.3f} | {ceiling} "
         f"| {run['n_tokens'] / sum(run['steps'].values()):.2f} "
         f"| {run['n_same']} of {run['n_texts']} "
-        f"| {run['peak_kb'] / plain['peak_kb'] - 1:+.1%} |"
+        f"| {_memory(run, plain)} |"
     )
+
+
+def _memory(run: Record, plain: Record) -> str:
+    return f"{run['peak_kb'] / plain['peak_kb'] - 1:+.1%}" if plain["peak_kb"] else "-"
 
 
 def predicted(run: Record, costs: Costs, name: str) -> float:

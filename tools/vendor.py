@@ -1,4 +1,4 @@
-"""Work on the llama.cpp patch series: fetch, apply, edit, export, check, bump.
+"""Work on the llama.cpp patch series: fetch, apply, edit, export, check, bump, archive.
 
 A patch is never edited by hand: it is a commit in vendor/work/, a local git repository with one
 base commit (the pinned source), and patches/ is what `export` writes from it.
@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -195,6 +196,26 @@ def unpack(project: Project, target: Path) -> None:
     source.unpack(source.fetch_sdist(project), project.pin.folder, project.pin.keep, target)
 
 
+def write_archive(project: Project, out: Path) -> None:
+    """The patched tree with its stamp as .tar.xz, the same bytes for the same tree."""
+    tree = source.update_tree(project)
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    try:
+        with tarfile.open(unfinished, "w:xz") as archive:
+            for name in (*source.files_of(tree), Path(source.STAMP)):
+                member = archive.gettarinfo(
+                    str(tree / name), str(tree.relative_to(project.root) / name)
+                )
+                member.uid = member.gid = member.mtime = 0
+                member.uname = member.gname = ""
+                member.mode = 0o644
+                with (tree / name).open("rb") as file:
+                    archive.addfile(member, file)
+        os.replace(unfinished, out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 def differences(one: Path, other: Path) -> list[str]:
     """Names of files that are missing on one side or differ."""
     names = set(source.files_of(one)) | set(source.files_of(other))
@@ -363,6 +384,18 @@ def check(project: Project, headers: bool) -> None:
     click.echo(table(project.patches))
     if problems:
         raise click.ClickException("\n".join(problems))
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.pass_obj
+def archive(project: Project, out: Path) -> None:
+    """Write the patched source to OUT (.tar.xz), for installs without a network.
+
+    Unpacked in the top folder of a checkout with the same pin and patches, nothing is downloaded.
+    """
+    write_archive(project, out)
+    click.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {source.tree_id(project)}")
 
 
 @main.command()

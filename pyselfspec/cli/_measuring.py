@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,14 @@ from ..perplexity import Perplexity
 from ..profiles import Profile
 from ..results import ResultFile
 from ..scan_report import Point
-from ._options import _together, open_model, read_text
+from ._options import (
+    _together,
+    context_params,
+    device_options,
+    model_params,
+    open_model,
+    read_text,
+)
 
 T = TypeVar("T")
 
@@ -81,12 +88,7 @@ measuring_options = _together(
         show_default=True,
         help="Memory for hidden states that masks share, 0 for none.",
     ),
-    click.option(
-        "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
-    ),
-    click.option(
-        "-ngl", "--n-gpu-layers", type=click.IntRange(min=0), help="Blocks to keep on the GPU."
-    ),
+    device_options,
     click.option("--no-profile", is_flag=True, help="Keep the profile of the model as it is."),
 )
 
@@ -114,7 +116,7 @@ def opened(
     """
     n_chunks = options["n_chunks"] or N_CHUNKS[objective]
     text = _text(options["text_file"])
-    with open_model(model, options["n_gpu_layers"]) as loaded:
+    with open_model(model, **model_params(options)) as loaded:
         loaded.require_tokenizer("scans need one to read text")
         n_ctx = options["n_ctx"] or min(chunks.N_CHUNK, loaded.n_ctx_train)
         tokens = loaded.tokenize(text, parse_special=False)
@@ -125,11 +127,11 @@ def opened(
                 "give a longer text, fewer --chunks or a smaller -c"
             )
         n_kept = min(n_chunks, N_KEPT) if keep else 1
-        header = _header(loaded, model, objective, n_ctx, text, options)
-        with (
-            _context(loaded, objective, n_ctx, n_kept, options) as context,
-            ResultFile(options["out"] or _default_path(header), header) as results,
-        ):
+        with ExitStack() as stack:
+            context = stack.enter_context(_context(loaded, objective, n_ctx, n_kept, options))
+            header = _header(context, objective, n_ctx, text, options)
+            path = options["out"] or _default_path(header)
+            results = stack.enter_context(ResultFile(path, header))
             cut = cut[:n_chunks]
             if header["seed"] is not None:
                 cut = list(_own(context, cut, header["seed"], results))
@@ -159,8 +161,8 @@ def _context(
     return model.context(
         n_ctx=n_kept * n_ctx + n_windows + n_free,
         n_batch=max(min(n_ctx, chunks.N_CHUNK), n_kept + 1),
-        n_threads=options["threads"],
         n_seq_max=n_kept + 1,
+        **context_params(options),
     )
 
 
@@ -171,9 +173,9 @@ def _costs(context: Context) -> ByteCosts:
 
 
 def _header(
-    loaded: Model, name: str, objective: str, n_ctx: int, text: str, options: Mapping[str, Any]
+    context: Context, objective: str, n_ctx: int, text: str, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    is_match = objective == "match"
+    loaded, is_match = context.model, objective == "match"
     return {
         "version": __version__,
         "build": BUILD_ID,
@@ -183,6 +185,7 @@ def _header(
         "objective": objective,
         "n_ctx": n_ctx,
         "window": options["window"] if is_match else None,
+        "attention": context.attention,
         "text": options["text_file"] or "sample",
         "text_sha256": fingerprint.of_text(text),
         "seed": options["seed"] if is_match and options["text_file"] is None else None,
@@ -192,7 +195,8 @@ def _header(
 
 
 def _default_path(header: Mapping[str, Any]) -> Path:
-    names = ("build", "model_sha256", "objective", "n_ctx", "window", "text_sha256", "seed")
+    what = ("build", "model_sha256", "objective", "n_ctx", "window")
+    names = (*what, "attention", "text_sha256", "seed")
     key = hashlib.sha256(json.dumps([header[name] for name in names]).encode()).hexdigest()
     folder = data_dir.folder("scans")
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import click
 
 from .. import _lib, controllers, drafters
-from ..context import N_CTX
+from ..context import CACHE_TYPE, CACHE_TYPES, INT32_MAX, N_CTX
 from ..controllers.fixed import Fixed
 from ..errors import ArgumentError
-from ..model import Model
+from ..model import SPLIT_MODE, SPLIT_MODES, Model
 from ..models import DEMO
 from ..sampling import SEED_MAX, SamplingParams
 from ..types import LayerMask
@@ -86,6 +86,77 @@ common_options = _together(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 )
 
+FLASH_ATTN = {"on": True, "off": False, "auto": None}
+
+
+def _cache_type_option(part: str) -> Callable[[F], F]:
+    return click.option(
+        f"-ct{part}",
+        f"--cache-type-{part}",
+        type=click.Choice(list(CACHE_TYPES)),
+        default=CACHE_TYPE,
+        show_default=True,
+        help=f"What {part.upper()} of the context is stored as.",
+    )
+
+
+# Where and how passes are computed, see model_params and context_params. Names as in llama.cpp.
+device_options = _together(
+    click.option(
+        "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
+    ),
+    click.option(
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
+        "n_gpu_layers",
+        type=click.IntRange(min=0),
+        help="Last blocks to keep on GPUs, the head counts as one more.  [default: all]",
+    ),
+    click.option(
+        "-sm",
+        "--split-mode",
+        type=click.Choice(list(SPLIT_MODES)),
+        default=SPLIT_MODE,
+        show_default=True,
+        help="How several GPUs share the model: one holds it, by blocks, or by rows of weights.",
+    ),
+    click.option(
+        "-mg",
+        "--main-gpu",
+        type=click.IntRange(0, INT32_MAX),
+        default=0,
+        show_default=True,
+        help="The GPU of split mode none, and of small tensors with row.",
+    ),
+    click.option(
+        "-fa",
+        "--flash-attn",
+        type=click.Choice(list(FLASH_ATTN)),
+        default="auto",
+        show_default=True,
+        help="Flash attention; auto: where the device has it.",
+    ),
+    _cache_type_option("k"),
+    _cache_type_option("v"),
+)
+
+
+def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What device_options say about loading a Model."""
+    return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu")}
+
+
+def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What device_options say about making a Context."""
+    return {
+        "n_threads": options["threads"],
+        "flash_attn": FLASH_ATTN[options["flash_attn"]],
+        "type_k": options["cache_type_k"],
+        "type_v": options["cache_type_v"],
+    }
+
+
 # What decides the speed of a context.
 context_options = _together(
     click.option(
@@ -94,12 +165,7 @@ context_options = _together(
         type=click.IntRange(min=1),
         help=f"Tokens of context.  [default: the model's, {N_CTX} at most]",
     ),
-    click.option(
-        "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
-    ),
-    click.option(
-        "-ngl", "--n-gpu-layers", type=click.IntRange(min=0), help="Blocks to keep on the GPU."
-    ),
+    device_options,
 )
 
 # How the next token is chosen, see sampling_from.
@@ -261,9 +327,9 @@ def controller_from(options: Mapping[str, Any]) -> Fixed | str:
     return Fixed(**given)
 
 
-def open_model(name: str, n_gpu_layers: int | None = None) -> Model:
-    """The model at a path, or the bundled one for the word ``demo``."""
-    return Model(DEMO if name == DEMO_WORD else name, n_gpu_layers=n_gpu_layers)
+def open_model(name: str, **params: Any) -> Model:
+    """The model at a path, or the bundled one for the word ``demo``; params as for Model."""
+    return Model(DEMO if name == DEMO_WORD else name, **params)
 
 
 STDIN = "-"

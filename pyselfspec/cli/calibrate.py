@@ -21,9 +21,11 @@ from ..types import LayerMask
 from ._options import (
     common_options,
     context_options,
+    context_params,
     mask_from,
     mask_options,
     model_argument,
+    model_params,
     open_model,
 )
 
@@ -45,14 +47,14 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
     """Measure how long full and masked passes take here, so that generate knows what pays.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Without a
-    mask, the one that generate would take. Give --ctx-size, --threads and --n-gpu-layers as you
-    give them to generate: they are part of what is measured.
+    mask, the one that generate would take. Give --ctx-size, --threads and what concerns GPUs and
+    K/V as you give them to generate: they are part of what is measured.
     """
     if plot_file is not None:
         plots.require(plot_file)
     with (
-        open_model(model, options["n_gpu_layers"]) as loaded,
-        loaded.context(n_ctx=options["ctx_size"], n_threads=options["threads"]) as context,
+        open_model(model, **model_params(options)) as loaded,
+        loaded.context(n_ctx=options["ctx_size"], **context_params(options)) as context,
     ):
         mask = mask_from(loaded.n_layer, options) or default_mask(context)
         if mask is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console, Group
@@ -19,7 +20,7 @@ from ..demo import FACTORS, make_wide, race, wide_path
 from ..model import Model
 from ..report import closing_line, report
 from ..sampling import SEED_MAX, SamplingParams
-from ._options import common_options
+from ._options import common_options, context_params, device_options, model_params
 
 SIZE = "0.6B"
 N_PREDICT = 160  # tokens
@@ -60,9 +61,7 @@ NEXT = "next: pyselfspec generate YOUR_MODEL.gguf -p 'Once upon a time' --compar
     show_default=True,
     help="Parameters of the model.",
 )
-@click.option(
-    "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
-)
+@device_options
 @common_options
 def command(
     prompt: str,
@@ -70,8 +69,8 @@ def command(
     temp: float,
     seed: int,
     size: str,
-    threads: int | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Race plain against speculative decoding, with a model made on the spot.
 
@@ -82,9 +81,9 @@ def command(
     _make(path, size)
     sampling = SamplingParams(temperature=temp, seed=seed)
     with (
-        Model(path) as model,
-        model.context(n_threads=threads) as plain_context,
-        model.context(n_threads=threads) as context,
+        Model(path, **model_params(options)) as model,
+        model.context(**context_params(options)) as plain_context,
+        model.context(**context_params(options)) as context,
     ):
 
         def pair(n_predict: int) -> tuple[Completion, Completion]:

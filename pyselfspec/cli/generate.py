@@ -19,11 +19,13 @@ from ._options import (
     STDIN,
     common_options,
     context_options,
+    context_params,
     controller_from,
     describes_mask,
     draft_options,
     mask_from,
     model_argument,
+    model_params,
     open_model,
     parse_tokens,
     read_text,
@@ -123,8 +125,8 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     sampling = sampling_from(options).with_seed()
 
     with (
-        open_model(model, options["n_gpu_layers"]) as loaded,
-        loaded.context(n_ctx=options["ctx_size"], n_threads=options["threads"]) as context,
+        open_model(model, **model_params(options)) as loaded,
+        loaded.context(n_ctx=options["ctx_size"], **context_params(options)) as context,
     ):
         request = Request(
             prompt=prompt,

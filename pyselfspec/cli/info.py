@@ -9,18 +9,29 @@ import click
 
 from ..context import Context
 from ..model import Model
-from ._options import common_options, model_argument, open_model
+from ._options import (
+    common_options,
+    context_params,
+    device_options,
+    model_argument,
+    model_params,
+    open_model,
+)
 
 
 @click.command(name="info")
 @model_argument
+@device_options
 @common_options
-def command(model: str, as_json: bool) -> None:
+def command(model: str, as_json: bool, **options: Any) -> None:
     """Describe a model: sizes, bytes per block, masks it can take.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
     """
-    with open_model(model) as loaded, loaded.context(n_ctx=256, n_batch=64) as context:
+    with (
+        open_model(model, **model_params(options)) as loaded,
+        loaded.context(n_ctx=256, n_batch=64, **context_params(options)) as context,
+    ):
         facts = _facts(loaded, context) | {"model": model}
     click.echo(json.dumps(facts) if as_json else _text(facts))
 

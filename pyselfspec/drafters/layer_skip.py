@@ -80,7 +80,7 @@ class Drafter:
         dropped = None
         after = After.GO_ON
         while after is After.GO_ON:
-            run(token, self._mask, "last")
+            run(token, self._mask, self._context.best_only)
             token, p = self._context.argmax(0)
             after = limit.after([*probs, p])
             # the check's own draw tells the end of the text as well, for free

@@ -29,7 +29,7 @@ bool selfspec_same_graph(const selfspec_batch_ptr & a, const selfspec_batch_ptr 
     const selfspec_batch & sa = a ? *a : plain;
     const selfspec_batch & sb = b ? *b : plain;
 
-    return sa.mask == sb.mask && sa.enter_at == sb.enter_at && sa.hidden_at == sb.hidden_at;
+    return sa.mask == sb.mask && sa.enter_at == sb.enter_at && sa.hidden_at == sb.hidden_at && !sa.best == !sb.best;
 }
 
 // True when the mask skips this part; records that the part asked.
@@ -241,6 +241,27 @@ static bool selfspec_reads_ids(const ggml_cgraph * gf) {
     return n_readers > 1;
 }
 
+static const char * const BEST_TOKEN = "selfspec_best_token";
+static const char * const BEST_P     = "selfspec_best_p";
+
+// Finds the best token of every output in the graph; without logits in its result, decode() copies none to the host.
+static void selfspec_add_best(llm_graph_result & res) {
+    ggml_context * ctx0   = res.get_ctx();
+    ggml_tensor  * logits = res.t_logits;
+
+    ggml_tensor * token = ggml_argmax(ctx0, logits);
+    ggml_tensor * probs = ggml_reshape_3d(ctx0, ggml_soft_max(ctx0, logits), 1, logits->ne[0], logits->ne[1]);
+    ggml_tensor * p     = ggml_get_rows(ctx0, probs, ggml_reshape_2d(ctx0, token, 1, logits->ne[1]));
+
+    ggml_set_name(token, BEST_TOKEN);
+    ggml_set_name(p,     BEST_P);
+    ggml_set_output(token);
+    ggml_set_output(p);
+    ggml_build_forward_expand(res.get_gf(), p);
+
+    res.t_logits = nullptr;
+}
+
 bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatch, llm_graph_result & res) {
     const auto * ss = selfspec_of(ubatch);
     if (!ss) {
@@ -283,11 +304,26 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
         return selfspec_refuse(*ss, model, ss->hidden_at, "the states entering it are not one vector per token");
     }
 
+    if (ss->best) {
+        selfspec_add_best(res);
+    }
     return true;
+}
+
+static void selfspec_copy_best(selfspec_best & best, ggml_cgraph * gf, ggml_backend_sched * sched) {
+    const auto copy = [&](const char * name, void * out, size_t n_bytes) {
+        ggml_tensor * t = ggml_graph_get_tensor(gf, name);
+        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, out, 0, n_bytes);
+    };
+    copy(BEST_TOKEN, &best.token, sizeof(best.token));
+    copy(BEST_P,     &best.p,     sizeof(best.p));
 }
 
 void selfspec_copy_hidden(const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
     const auto * ss = selfspec_of(ubatch);
+    if (ss && ss->best) {
+        selfspec_copy_best(*ss->best, res.get_gf(), sched);
+    }
     if (!ss || ss->hidden_at < 1) {
         return;
     }

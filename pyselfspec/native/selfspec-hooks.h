@@ -18,6 +18,12 @@ struct llm_graph_context;
 class  llama_kv_cells;
 class  llm_graph_result;
 
+// The most likely token after the last one, and its probability.
+struct selfspec_best {
+    int32_t token = -1; // -1: none
+    float   p     = 0.0f;
+};
+
 struct selfspec_batch {
     std::vector<uint8_t> mask; // [n_layer] selfspec_part bits; empty: run everything
 
@@ -29,12 +35,14 @@ struct selfspec_batch {
     float       * hidden_out = nullptr; // [n_tokens, n_embd], by index in the batch
     bool          has_tokens = true;    // false: the ids in the batch are placeholders
 
+    selfspec_best * best = nullptr; // found in the graph, instead of logits on the host
+
     // written while a graph is built: which parts consulted the mask, which block ends were seen, what went wrong
     mutable std::vector<uint8_t> seen;
     mutable std::vector<uint8_t> seen_end;
     mutable std::string          error;
 
-    bool is_plain() const { return mask.empty() && hidden_at == -1 && !in_place; }
+    bool is_plain() const { return mask.empty() && hidden_at == -1 && !in_place && !best; }
 
     bool skips(int il, int part) const { return il >= 0 && il < (int) mask.size() && (mask[il] & part); }
 };
@@ -62,7 +70,7 @@ int selfspec_parts_of(const llama_model & model, int il);
 // asked. False, with a reason in ubatch.selfspec->error, when it does not.
 bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatch, llm_graph_result & res);
 
-// After a graph was computed: copies the states that were asked for.
+// After a graph was computed: copies the states and the best token that were asked for.
 void selfspec_copy_hidden(const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched);
 
 // The cells that hold token i's (sequence, position), one per token; empty if one is missing.

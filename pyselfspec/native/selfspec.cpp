@@ -95,6 +95,8 @@ struct selfspec_session {
     const int32_t       n_layer;
     std::string         error;
     selfspec_slots      slots;
+    selfspec_best       best;          // of the last decode, if it asked for it
+    int32_t             best_row = -1; // the token it follows
 
 private:
     using plan = std::tuple<std::vector<uint8_t>, int32_t, int32_t, bool>; // mask, enter_at, hidden_at, has_tokens
@@ -142,8 +144,11 @@ void selfspec_session::check_batch(const request & req) const {
             refuse("token id " + std::to_string(req.tokens[i]) + " is not in the vocabulary, allowed is 0 to " + std::to_string(n_vocab - 1));
         }
     }
-    if (req.outputs < SELFSPEC_OUTPUTS_NONE || req.outputs > SELFSPEC_OUTPUTS_ALL) {
-        refuse("outputs is " + std::to_string(req.outputs) + ", allowed is 0 (none), 1 (last) or 2 (all)");
+    if (req.outputs < SELFSPEC_OUTPUTS_NONE || req.outputs > SELFSPEC_OUTPUTS_BEST) {
+        refuse("outputs is " + std::to_string(req.outputs) + ", allowed is 0 (none), 1 (last), 2 (all) or 3 (best)");
+    }
+    if (req.batch.best && req.n_tokens > (int32_t) ctx->n_ubatch()) {
+        refuse("n_tokens is " + std::to_string(req.n_tokens) + ", for the best token at most n_ubatch = " + std::to_string(ctx->n_ubatch()));
     }
 
     const auto & want = req.batch;
@@ -261,7 +266,7 @@ int32_t selfspec_session::decode(request & req) {
         batch.add_token(req.seq_id);
         batch.set_token_id(i, req.tokens ? req.tokens[i] : 0);
         batch.set_token_pos(i, &pos);
-        batch.set_output(i, req.outputs == SELFSPEC_OUTPUTS_ALL || (req.outputs == SELFSPEC_OUTPUTS_LAST && i == req.n_tokens - 1));
+        batch.set_output(i, req.outputs == SELFSPEC_OUTPUTS_ALL || (req.outputs != SELFSPEC_OUTPUTS_NONE && i == req.n_tokens - 1));
     }
     const auto want = std::make_shared<const selfspec_batch>(prepared(std::move(req.batch)));
     const int status = decode_with(want);
@@ -291,7 +296,7 @@ int selfspec_session::decode_with(const selfspec_batch_ptr & want) {
             }
             session.batch.selfspec.reset();
         }
-    } const lease { *this, want->hidden_at > 0 };
+    } const lease { *this, want->hidden_at > 0 || want->best };
 
     // what asks for nothing takes upstream's way
     batch.selfspec = want->is_plain() ? nullptr : want;
@@ -299,7 +304,11 @@ int selfspec_session::decode_with(const selfspec_batch_ptr & want) {
     const auto n_outputs = std::count_if(batch.tokens.begin(), batch.tokens.end(), [](const auto & t) { return t.output; });
     const auto in_slot   = slots.use(batch.selfspec, (int32_t) batch.tokens.size(), (int32_t) n_outputs);
 
-    return ctx->decode(batch);
+    const int status = ctx->decode(batch);
+    if (want->best) {
+        ctx->n_outputs = 0; // what lies in the buffer for logits is older
+    }
+    return status;
 }
 
 uint8_t selfspec_session::skippable(int32_t il) {
@@ -486,12 +495,26 @@ int32_t selfspec_decode(
         req.batch.in_place   = in_place;
         req.batch.has_tokens = tokens != nullptr;
 
+        session->best     = {};
+        session->best_row = n_tokens - 1;
+        req.batch.best    = outputs == SELFSPEC_OUTPUTS_BEST ? &session->best : nullptr;
+
         return session->decode(req);
     });
 }
 
 int32_t selfspec_argmax(selfspec_session * session, int32_t i, float * p) {
     return session->guarded([&]() -> int32_t {
+        const auto & known = session->best;
+        if (known.token >= 0 && i == session->best_row) {
+            if (!std::isfinite(known.p)) {
+                refuse("the logits of row " + std::to_string(i) + " are not numbers", SELFSPEC_FAILED);
+            }
+            if (p) {
+                *p = known.p;
+            }
+            return known.token;
+        }
         const float * logits = llama_get_logits_ith(session->ctx, i);
         if (!logits) {
             refuse("there are no logits in row " + std::to_string(i));

@@ -34,6 +34,7 @@ enum selfspec_outputs {
     SELFSPEC_OUTPUTS_NONE = 0, // no logits
     SELFSPEC_OUTPUTS_LAST = 1, // logits of the last token
     SELFSPEC_OUTPUTS_ALL  = 2, // logits of every token
+    SELFSPEC_OUTPUTS_BEST = 3, // no logits, but selfspec_argmax() of the last token, found where the head runs
 };
 
 enum selfspec_status {
@@ -97,7 +98,8 @@ SELFSPEC_API int32_t selfspec_decode(
                            bool   in_place);
 
 // The most likely token of logits row i (as llama_get_logits_ith counts) and, when p is not NULL, its probability
-// under softmax. Of equal logits the lowest id wins. Negative: a selfspec_status, there is no such row or no number in it.
+// under softmax. Of equal logits the lowest id wins, except after SELFSPEC_OUTPUTS_BEST, where the device decides.
+// Negative: a selfspec_status, there is no such row or no number in it.
 SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
 
 #ifdef __cplusplus

@@ -1,0 +1,115 @@
+"""What a GPU adds: layers here and there, and errors where there is none.
+
+On a machine with a GPU all other tests use it, too, for libraries keep models there by default.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model, _lib
+from pyselfspec import model as model_module
+from pyselfspec._lib import llama
+from pyselfspec.errors import ArgumentError, ModelFileError
+
+HAS_GPU = bool(_lib.gpus())
+with_gpu = pytest.mark.skipif(not HAS_GPU, reason="there is no GPU, or the library is for CPUs")
+without_gpu = pytest.mark.skipif(HAS_GPU, reason="there is a GPU")
+MASK = LayerMask.early_exit(4, 2)
+
+
+def test_gpus_are_those_that_llama_cpp_offloads_to() -> None:
+    assert HAS_GPU == llama.llama_supports_gpu_offload()
+
+
+@without_gpu
+@pytest.mark.parametrize("built", [True, False])
+def test_a_library_without_a_gpu_says_why(
+    built: bool, tiny_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lib, "has_cuda", lambda: built)
+    with pytest.raises(ArgumentError, match="nvidia-smi" if built else "GGML_CUDA=ON.*pip install"):
+        Model(tiny_path(), n_gpu_layers=2)
+
+
+@without_gpu
+def test_nothing_is_on_a_gpu_that_is_not_there(tiny_path: Any) -> None:
+    for asked in (None, 0):
+        with Model(tiny_path(), n_gpu_layers=asked, main_gpu=3, split_mode="none") as model:
+            assert model.n_gpu_layers == 0
+
+
+def test_split_modes_are_llama_cpps(tiny_path: Any) -> None:
+    numbers = {
+        name.removeprefix("LLAMA_SPLIT_MODE_").lower(): number
+        for name, number in vars(llama).items()
+        if name.startswith("LLAMA_SPLIT_MODE_")
+    }
+    assert model_module.SPLIT_MODES.items() < numbers.items()
+    with pytest.raises(ArgumentError, match="none, layer, row, got 'tensor'"):
+        Model(tiny_path(), split_mode="tensor")
+
+
+def test_negative_layers(tiny_path: Any) -> None:
+    with pytest.raises(ArgumentError, match="at least 0, got -1"):
+        Model(tiny_path(), n_gpu_layers=-1)
+
+
+def drafted(model: Model, prompt: list[int], **options: Any) -> tuple[list[int], list[int]]:
+    """Tokens with drafts and without, each with the passes' own arithmetic."""
+    texts = []
+    for draft, mask in (("layer-skip", MASK), ("off", None)):
+        with model.context(n_ctx=256, n_batch=64, n_threads=1, **options) as context:
+            completion = Completion(
+                context,
+                prompt,
+                n_predict=32,
+                draft=draft,
+                mask=mask,
+                sampling=GREEDY,
+                controller=Fixed(4, p_min=0),
+            )
+            list(completion)
+            texts.append(completion.tokens)
+    return texts[0], texts[1]
+
+
+@with_gpu
+@pytest.mark.parametrize("n_gpu_layers", [0, 1, 2, 4, 5])
+def test_masks_are_exact_wherever_the_blocks_are(
+    n_gpu_layers: int, tiny_path: Any, token_ids: Any
+) -> None:
+    """A skipped block against one whose weights are zero, at the same place."""
+    logits = []
+    for options, mask in (({}, MASK), ({"zero_attn": (2, 3), "zero_ffn": (2, 3)}, None)):
+        path: Path = tiny_path(qtype="Q8_0", **options)
+        with (
+            Model(path, n_gpu_layers=n_gpu_layers) as model,
+            model.context(n_ctx=256, n_batch=64, n_threads=1) as context,
+        ):
+            assert model.n_gpu_layers == n_gpu_layers
+            logits.append(context.decode(token_ids(9), mask=mask).logits)
+    np.testing.assert_array_equal(*logits)
+
+
+@with_gpu
+@pytest.mark.parametrize("n_gpu_layers", [1, 2, 5])
+def test_drafts_with_some_blocks_on_the_gpu(
+    n_gpu_layers: int, tiny_path: Any, token_ids: Any
+) -> None:
+    """Both texts are full, and begin alike: tiny models have near-ties, which widths may turn."""
+    path = tiny_path(qtype="Q8_0", late_scale=0.05)
+    with Model(path, n_gpu_layers=n_gpu_layers) as model:
+        got, plain = drafted(model, token_ids(9))
+    assert len(got) == len(plain) == 32
+    assert got[0] == plain[0]
+
+
+@with_gpu
+def test_a_gpu_that_is_not_there(tiny_path: Any) -> None:
+    with pytest.raises(ModelFileError, match="main_gpu"):
+        Model(tiny_path(), split_mode="none", main_gpu=99)
