@@ -283,8 +283,12 @@ def test_build_id_depends_on_pin_patches_and_native_code(series: Project) -> Non
         ids.append(source.build_id(series))
     (native / "selfspec.cpp").rename(native / "selfspec-kv.cpp")
     ids.append(source.build_id(series))
+    (native / "kernels").mkdir()
+    for name in ("floats.cpp", "kernels.cmake"):
+        (native / "kernels" / name).touch()
+        ids.append(source.build_id(series))
     (native / "notes.orig").touch()
-    assert len(set(ids)) == 5
+    assert len(set(ids)) == 7
     assert source.build_id(series) == ids[-1]
     assert all(text.startswith("1.0-") and len(text) == 16 for text in ids)
 

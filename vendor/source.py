@@ -76,8 +76,9 @@ class Project:
     @property
     def native_sources(self) -> list[Path]:
         native = self.root / "pyselfspec" / "native"
+        built = {".h", ".cpp", ".cmake"}
         return sorted(
-            p for p in native.glob("*") if p.suffix in {".h", ".cpp"} or p.name == "CMakeLists.txt"
+            p for p in native.rglob("*") if p.suffix in built or p.name == "CMakeLists.txt"
         )
 
 
