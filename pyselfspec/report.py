@@ -50,6 +50,9 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
         parts.append(f"{stats.n_drafted} drafted, {stats.n_accepted} accepted{share}")
         if stats.tokens_per_step is not None:
             parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
+    if completion.adaptation is not None:
+        trials = completion.adaptation.summary()
+        parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} taken over")
     if plain is not None:
         ratio = speedup(completion, plain)
         if ratio is not None:
@@ -116,6 +119,7 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         "draft": completion.draft,
         "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
+        "adapt": None if completion.adaptation is None else completion.adaptation.summary(),
         "sampling": asdict(completion.sampling),
         "model": model,
         "build": BUILD_ID,

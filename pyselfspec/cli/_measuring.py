@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, plots
-from ..calibration import width_costs
+from ..calibration import mask_costs
 from ..context import Context
 from ..errors import ArgumentError
 from ..gains import ByteCosts
@@ -143,7 +143,7 @@ def opened(
                 if objective == "match"
                 else Perplexity(context, cut, cache_bytes=cache_bytes)
             )
-            yield Bench(loaded, context, scorer, n_chunks, results, _costs(context), cut)
+            yield Bench(loaded, context, scorer, n_chunks, results, mask_costs(context), cut)
 
 
 def _text(path: str | None) -> str:
@@ -164,12 +164,6 @@ def _context(
         n_seq_max=n_kept + 1,
         **context_params(options),
     )
-
-
-def _costs(context: Context) -> ByteCosts:
-    model = context.model
-    shares = model.n_layer > 1 and context.can_enter(1)
-    return ByteCosts(model.file, shares, width_costs(context))
 
 
 def _header(
