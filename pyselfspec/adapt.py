@@ -77,7 +77,7 @@ class State:
     """mask: the one in use. rival: the one that is compared with it, if any, so far on n_windows
     windows, with the scores of both.
 
-    seed, n_rivals: make the next rival. n_changes: rivals taken over.
+    seed, n_rivals: make the next rival, n_rivals having been judged. n_changes: rivals taken over.
     step_us, trial_us, n_steps: what has been spent on what, over all texts.
     """
 
@@ -99,19 +99,26 @@ class State:
             return self
         rng = np.random.default_rng([self.seed, self.n_rivals])
         rival = neighbour(space, self.mask, rng)
-        return self if rival is None else replace(self, rival=rival, n_rivals=self.n_rivals + 1)
+        return replace(self, rival=rival)
 
     def judged(self, score: Score, rival_score: Score, costs: PassCosts) -> State:
         """After one more window: a rival is dropped as soon as it is not ahead."""
         assert self.rival is not None
         score, rival_score = self.score + score, self.rival_score + rival_score
         n_windows = self.n_windows + 1
-        fair = replace(self, rival=None, n_windows=0, score=Score(), rival_score=Score())
+        over = replace(
+            self,
+            rival=None,
+            n_rivals=self.n_rivals + 1,
+            n_windows=0,
+            score=Score(),
+            rival_score=Score(),
+        )
         lead = gain(rival_score, self.rival, costs).speed / gain(score, self.mask, costs).speed
         if lead <= 1 + MARGIN * (n_windows == N_WINDOWS):
-            return fair
+            return over
         if n_windows == N_WINDOWS:
-            return replace(fair, mask=self.rival, n_changes=self.n_changes + 1)
+            return replace(over, mask=self.rival, n_changes=self.n_changes + 1)
         return replace(self, n_windows=n_windows, score=score, rival_score=rival_score)
 
     def affords(self, trial_us: float, share: float) -> bool:

@@ -329,11 +329,13 @@ def scan(
     """Scans with and without prefix reuse in time; greedy searches in blocks evaluated."""
     if only != "greedy":
         record = bench_scan.reuse(model, threads, n_ctx, rounds)
-        append(provenance("scan reuse", model, threads) | record, out)
+        given = f" -c {n_ctx} --rounds {rounds} --only reuse"
+        append(provenance("scan reuse", model, threads, given, "bench.py scan") | record, out)
         click.echo("\n".join(reuse_rows({"model": model.name} | record)))
     if only != "reuse":
         record = bench_scan.greedy(model, threads, n_ctx, n_chunks)
-        append(provenance("scan greedy", model, threads) | record, out)
+        given = f" -c {n_ctx} --chunks {n_chunks} --only greedy"
+        append(provenance("scan greedy", model, threads, given, "bench.py scan") | record, out)
         click.echo("\n".join(greedy_rows({"model": model.name} | record)))
 
 
