@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, plots
+from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, plots, profiles
 from ..calibration import mask_costs
 from ..context import Context
 from ..errors import ArgumentError
@@ -31,6 +31,7 @@ from ..perplexity import Perplexity
 from ..profiles import Profile
 from ..results import ResultFile
 from ..scan_report import Point
+from ..types import LayerMask
 from ._options import (
     _together,
     context_params,
@@ -255,6 +256,12 @@ def profile_of(bench: Bench, point: Point, source: str) -> Profile:
         speed=point.speed,
         draft_max=point.n_draft,
     )
+
+
+def known_masks(model: Model) -> list[LayerMask]:
+    """What would be drafted with otherwise, so that nothing worse takes its place."""
+    masks = (profiles.mask_for(model), model.draft_mask)
+    return list(dict.fromkeys(mask for mask in masks if mask is not None))
 
 
 def interrupted(results: ResultFile) -> None:

@@ -26,6 +26,7 @@ from ..types import LayerMask
 from ._measuring import (
     Bench,
     interrupted,
+    known_masks,
     measuring_options,
     opened,
     picture_callback,
@@ -117,8 +118,9 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     budget = Budget(trials, options["minutes"])
     with opened(model, "match", options, keep=True) as bench:
         setting = _setting(bench, options)
-        found = _search(search.load(options["strategy"])(setting), bench, options, budget)
-        best = best_of(found)
+        judge = _judge(bench, options)
+        found = _search(search.load(options["strategy"])(setting), judge, bench, budget)
+        best = best_of([*found, *map(judge, known_masks(bench.model))])
         saved = None
         if best.score is not None:
             shown = point(best.mask, best.score, bench.costs, expects=True)
@@ -146,8 +148,8 @@ def _setting(bench: Bench, options: dict[str, Any]) -> Setting:
 
 
 def _start(bench: Bench) -> tuple[LayerMask, ...]:
-    """Every other block, the mask in the model, and the best of what is in the file of results."""
-    masks = [bench.model.draft_mask] if bench.model.draft_mask else []
+    """What is known, every other block, and the best of what is in the file of results."""
+    masks = known_masks(bench.model)
     try:
         masks.append(LayerMask.alternate(bench.model.n_layer))
     except MaskError:
@@ -174,15 +176,13 @@ def _judge(bench: Bench, options: dict[str, Any]) -> Judge:
     return Expected(measuring, bench.costs)
 
 
-def _search(
-    chosen: search.Search, bench: Bench, options: dict[str, Any], budget: Budget
-) -> list[Trial]:
+def _search(chosen: search.Search, judge: Judge, bench: Bench, budget: Budget) -> list[Trial]:
     found: list[Trial] = []
     start = time.monotonic()
     try:
         with progress_bar() as bar:
             task = bar.add_task("trying masks", total=budget.trials)
-            for trial in search.run(chosen, _judge(bench, options), budget):
+            for trial in search.run(chosen, judge, budget):
                 found.append(trial)
                 bar.update(task, completed=len(found))
                 if budget.trials is None and budget.minutes is not None:
