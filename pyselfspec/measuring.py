@@ -96,11 +96,7 @@ class AbortRatio:
 @dataclass(frozen=True, slots=True)
 class Confident:
     """Where only the best counts, give up a mask that is worse than the best by so many standard
-    errors of the difference.
-
-    The errors of both are added as if they were independent. Both are errors of an excess over the
-    same full model on the same tokens, so that is on the safe side.
-    """
+    errors of the difference, see Score.behind."""
 
     z: float = 3.0
 
@@ -108,12 +104,7 @@ class Confident:
         if not best_only:
             return set()
         best = min(scored, key=lambda s: s.rank).score
-        return {
-            s.mask
-            for s in scored
-            if s.score.mean_excess - best.mean_excess
-            > self.z * math.hypot(s.score.stderr_excess, best.stderr_excess)
-        }
+        return {s.mask for s in scored if s.score.behind(best) > self.z}
 
 
 @dataclass(frozen=True, slots=True)
