@@ -98,7 +98,7 @@ class Confident:
     """Where only the best counts, give up a mask that is worse than the best by so many standard
     errors of the difference, see Score.behind."""
 
-    z: float = 3.0
+    z: float = 2.5
 
     def hopeless(self, scored: Sequence[Scored], n_chunks: int, best_only: bool) -> set[LayerMask]:
         if not best_only:

@@ -7,12 +7,13 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from pyselfspec import Context, Model, chunks, scans
+from pyselfspec import Context, LayerMask, Model, chunks, scans
 from pyselfspec.masked_passes import CACHE_BYTES
 from pyselfspec.measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass, Scored
 from pyselfspec.perplexity import Perplexity
 from pyselfspec.results import Results
 from pyselfspec.scans import Plan, Prune, Space, Unit
+from pyselfspec.score import Score
 
 Record = dict[str, Any]
 
@@ -78,12 +79,13 @@ def greedy(path: Path, threads: int, n_ctx: int, n_chunks: int) -> Record:
                 "n_block_tokens": objective.n_parts // 2,
                 "mask": found[-1].mask.to_dict(),
                 "perplexity": found[-1].score.perplexity,
-                "full_perplexity": _full(objective, space, n_chunks),
+                "full_perplexity": full_score(objective, space.n_layer).perplexity,
             }
     return {"n_ctx": n_ctx, "n_chunks": n_chunks, "share": SHARE, "arms": arms}
 
 
-def _full(objective: Perplexity, space: Space, n_chunks: int) -> float:
-    request = Pass(space.full, (space.full,), best_only=False)
-    found = finish(Measuring(objective, Results(), n_chunks, Never()).scores(request))
-    return found[0].score.perplexity
+def full_score(objective: Perplexity, n_layer: int) -> Score:
+    """The full model's, over all chunks."""
+    full = LayerMask.full(n_layer)
+    measuring = Measuring(objective, Results(), objective.n_chunks, Never())
+    return finish(measuring.scores(Pass(full, (full,), best_only=False)))[0].score
