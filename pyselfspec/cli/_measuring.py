@@ -21,6 +21,7 @@ from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, p
 from ..calibration import mask_costs
 from ..context import Context
 from ..errors import ArgumentError
+from ..files import require_target
 from ..gains import ByteCosts
 from ..masked_passes import CACHE_BYTES
 from ..match import WINDOW, Match
@@ -272,3 +273,9 @@ def picture_callback(
     _ctx: click.Context, _param: click.Parameter, path: Path | None
 ) -> Path | None:
     return None if path is None else plots.require(path)
+
+
+def target_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None:
+        require_target(path)
+    return path

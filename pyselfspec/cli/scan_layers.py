@@ -133,7 +133,8 @@ def _scan(bench: Bench, options: dict[str, Any], plan: Plan, give_up: GiveUp) ->
     space = Space.of(bench.context.mask_support, Unit(options["unit"]))
     measuring = Measuring(bench.objective, bench.results, bench.n_chunks, give_up)
     found = followed(scans.run(scans.load(options["mode"])(space, plan), measuring), bench.results)
-    known = known_masks(bench.model) if options["objective"] == "match" else []
+    leaves_profile = options["objective"] == "match" and options["mode"] != "single"
+    known = known_masks(bench.model) if leaves_profile else []
     reference = followed(
         measuring.scores(Pass(space.full, (space.full, *known), best_only=False)), bench.results
     )

@@ -32,6 +32,7 @@ from ._measuring import (
     picture_callback,
     profile_of,
     progress_bar,
+    target_callback,
 )
 from ._options import common_options, model_argument
 
@@ -90,7 +91,11 @@ N_START = 3  # masks of an earlier scan to start from
 )
 @measuring_options
 @click.option(
-    "--csv", "csv_file", type=click.Path(path_type=Path), help="With --strategy exit: the sweep."
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path),
+    callback=target_callback,
+    help="With --strategy exit: the sweep.",
 )
 @click.option(
     "--plot",
@@ -112,6 +117,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     sweeps = options["strategy"] == "exit" and options["objective"] != "measured"
     if (options["csv_file"] or options["plot"]) and not sweeps:
         raise click.UsageError("--csv and --plot show the sweep of --strategy exit")
+    if options["storage"] and options["strategy"] != "optuna":
+        raise click.UsageError("--storage is for --strategy optuna; others keep no study")
     trials = options["trials"]
     if trials is None and options["minutes"] is None:
         trials = N_TRIALS
