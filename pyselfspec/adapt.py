@@ -218,10 +218,11 @@ class Adaptation:
         share: float = SHARE,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        if not context.can_rollback or context.n_seq_max <= TRIAL_SEQ_ID:
+        small = context.n_seq_max <= TRIAL_SEQ_ID or context.n_batch < WINDOW
+        if small or not context.can_rollback:
             raise ArgumentError(
-                "trying masks needs a K/V cache that can take tokens back and n_seq_max of at "
-                "least 2"
+                "trying masks needs a K/V cache that can take tokens back, n_seq_max of at least "
+                f"{TRIAL_SEQ_ID + 1} and n_batch of at least {WINDOW}"
             )
         self.state = self.began = state
         self._context = context
@@ -233,7 +234,8 @@ class Adaptation:
         self._drafter, self.controller = equip(state.mask)
         self._history: list[int] = []
         self._n_used = 0  # tokens of history that are the prompt's or were in a trial
-        self._us: float | None = None  # of a trial, over what the table says
+        self._costs_of_trial: float | None = None  # by the table
+        self._us: float | None = None  # of the last trial, over what the table says
 
     def begin(self, history: Sequence[int]) -> None:
         self._history = list(history)
@@ -274,10 +276,15 @@ class Adaptation:
         return n - self._n_used >= WINDOW and n - 1 + WINDOW <= self._context.n_ctx
 
     def _challenge(self) -> None:
-        state = self.state = self.state.challenged(self._space)
+        if self.state.rival is None:
+            self.state, self._costs_of_trial = self.state.challenged(self._space), None
+        state = self.state
         if state.rival is None:
             return
-        expected = sum(self._costs.wide(m, WINDOW) for m in (state.mask, state.rival))
+        expected = self._costs_of_trial
+        if expected is None:
+            expected = sum(self._costs.wide(m, WINDOW) for m in (state.mask, state.rival))
+            self._costs_of_trial = expected  # asked for before every step
         # a step takes longer than a plain token, so the first guess is on the safe side
         unit_us = self._us or state.step_us / state.n_steps
         if not state.affords(expected * unit_us, self._share):

@@ -371,7 +371,7 @@ def test_a_trial_that_fails_leaves_the_text_as_it_was():
     assert not any(run.context.cells[1:])
 
 
-@pytest.mark.parametrize("options", [{"can_rollback": False}, {"n_seq_max": 1}])
+@pytest.mark.parametrize("options", [{"can_rollback": False}, {"n_seq_max": 1}, {"n_batch": 15}])
 def test_where_masks_cannot_be_tried(options):
     context = FakeContext(FakeModel(), **options)
     with pytest.raises(ArgumentError, match="trying masks needs"):
@@ -388,7 +388,7 @@ STEP = Step(Draft(), Verdict(0, 7, False), verify_us=STEP_US)
 class TimedContext:
     """Keeps nothing; passes take as many times as long as a step as the table says."""
 
-    can_rollback, n_seq_max, n_ctx = True, 2, 10**6
+    can_rollback, n_seq_max, n_batch, n_ctx = True, 2, WINDOW, 10**6
     mask_support = MaskSupport(N, ALL, ALL)
 
     def __init__(self, slower=1.0):
