@@ -28,7 +28,7 @@ from rich.progress import track
 
 import bench_scan
 import upstream
-from pyselfspec import Model, chunks, gguf_file
+from pyselfspec import LayerMask, Model, chunks, gguf_file
 from pyselfspec.context import usable_cores
 from pyselfspec.perplexity import Perplexity
 from records import Record, append, provenance
@@ -171,7 +171,7 @@ def our_perplexity(model: Path, threads: int, n_ctx: int, n_chunks: int) -> list
     """The same as scan-layers computes it."""
     with Model(model) as loaded, bench_scan.context_of(loaded, n_ctx, threads) as context:
         texts = bench_scan.texts_of(loaded, n_ctx, n_chunks)
-        score = bench_scan.full_score(Perplexity(context, texts), loaded.n_layer)
+        score = bench_scan.score_of(Perplexity(context, texts), LayerMask.full(loaded.n_layer))
     return [score.perplexity, score.perplexity * score.stderr]
 
 
