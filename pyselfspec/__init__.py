@@ -3,6 +3,7 @@ itself."""
 
 from . import controllers, drafters, errors
 from ._lib import BUILD_ID
+from .adapt import Adapt
 from .completion import Completion, generate
 from .context import Context
 from .controllers import Controller
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BUILD_ID",
     "GREEDY",
+    "Adapt",
     "Completion",
     "Context",
     "Controller",

@@ -25,6 +25,7 @@ from ._lib import BUILD_ID, gpus, system_info
 from .context import Context, usable_cores
 from .costs import N_WIDTH, Costs, CostTable, guessed_costs
 from .drafters.layer_skip import Drafter
+from .gains import ByteCosts
 from .types import LayerMask
 
 FORMAT = 1
@@ -158,6 +159,13 @@ def width_costs(context: Context) -> tuple[float, ...] | None:
             costs = found.table.levels[0]
             return tuple(us / costs.plain_us for us in costs.full_us)
     return None
+
+
+def mask_costs(context: Context) -> ByteCosts:
+    """What passes with any mask cost, to compare masks that were never timed."""
+    model = context.model
+    shares = model.n_layer > 1 and context.can_enter(1)
+    return ByteCosts(model.file, shares, width_costs(context))
 
 
 def costs_for(context: Context, mask: LayerMask) -> CostTable:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from . import controllers, drafters, profiles
-from .calibration import costs_for
+from .adapt import Adapt, Adaptation, Equipment, State
+from .calibration import costs_for, mask_costs
 from .context import Context
 from .controllers import Controller
 from .controllers.fixed import Fixed
+from .drafters import Drafter
 from .errors import ArgumentError
 from .loop import generate_steps
 from .sampling import Sampler, SamplingParams
@@ -50,6 +52,8 @@ class Completion:
     controller: how long to draft; or the name of a controller, see ``controllers.names()``, which
         is then made with the costs known for the mask, see ``calibration.costs_for``.
     stop: strings that end the text.
+    adapt: try other masks meanwhile; ``adaptation.state`` is where another text can go on. Each
+        mask gets a controller of its own where that is given by name.
 
     >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
     ...     for piece in Completion(context, "Once upon a time"):
@@ -70,15 +74,18 @@ class Completion:
         controller: Controller | str = controllers.DEFAULT,
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
+        adapt: Adapt | None = None,
     ) -> None:
         model = context.model
+        if adapt is not None and adapt.state is not None:
+            mask = adapt.state.mask.require(model.n_layer)
         if mask is None and profile and draft != "off":
             mask = profiles.mask_for(model)
         if stop:
             model.require_tokenizer("stop strings need one")
         self.draft = draft or default_draft(context, mask)
         full = LayerMask.full(model.n_layer)
-        self.mask = None if self.draft == "off" else mask or default_mask(context) or full
+        self._mask = None if self.draft == "off" else mask or default_mask(context) or full
         self.sampling = (sampling or SamplingParams()).with_seed()
         self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.tokens: list[int] = []
@@ -90,16 +97,44 @@ class Completion:
 
         self._context = context
         self._n_predict = n_predict
-        self._drafter = drafters.load(self.draft)(context, self.mask or full)
-        self.controller: Controller = Fixed()  # "off" does not ask how long
-        if self.mask is not None:
-            self.controller = (
-                controllers.load(controller)(costs_for(context, self.mask))
-                if isinstance(controller, str)
-                else controller
-            )
+        self._wanted = controller
+        self._drafter: Drafter
+        self._controller: Controller
+        self.adaptation: Adaptation | None = None
+        if adapt is None:
+            self._drafter, self._controller = self._equip(self._mask)
+        else:
+            self._drafter = self._controller = self.adaptation = self._adapting(adapt)
         piece = model.piece if model.has_vocab else lambda _token: b""
         self._stream = TextStream(piece, model.is_eog, stop)
+
+    @property
+    def mask(self) -> LayerMask | None:
+        """What the draft skips now; None where nothing is drafted."""
+        return self.adaptation.state.mask if self.adaptation else self._mask
+
+    @property
+    def controller(self) -> Controller:
+        """Who decides now."""
+        return self.adaptation.controller if self.adaptation else self._controller
+
+    def _equip(self, mask: LayerMask | None) -> Equipment:
+        """What drafts with a mask, and what decides how long."""
+        load = drafters.load(self.draft)
+        if mask is None:  # "off" has no mask and does not ask how long
+            return load(self._context, LayerMask.full(self._context.model.n_layer)), Fixed()
+        controller = self._wanted
+        if isinstance(controller, str):
+            controller = controllers.load(controller)(costs_for(self._context, mask))
+        return load(self._context, mask), controller
+
+    def _adapting(self, adapt: Adapt) -> Adaptation:
+        if self._mask is None:
+            raise ArgumentError("there is no mask to adapt, since nothing is drafted here")
+        assert self.sampling.seed is not None
+        state = adapt.state or State(self._mask, self.sampling.seed)
+        costs = mask_costs(self._context)
+        return Adaptation(self._context, state, costs, self._equip, adapt.share)
 
     def __iter__(self) -> Iterator[str]:
         if self._started:
@@ -110,7 +145,7 @@ class Completion:
                 self._context,
                 self.prompt,
                 drafter=self._drafter,
-                controller=self.controller,
+                controller=self._controller,
                 sampler=sampler,
                 n_predict=self._n_predict,
                 ends=self._stream.push,

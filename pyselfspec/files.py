@@ -11,6 +11,14 @@ from tempfile import TemporaryDirectory
 from .errors import ArgumentError
 
 
+def require_target(target: Path) -> None:
+    """Raise ArgumentError for what `replacing` could not replace."""
+    if target.exists() and not target.is_file():
+        raise ArgumentError(f"{target} is no plain file: give the name of a file to write")
+    if not target.parent.is_dir():
+        raise ArgumentError(f"{target.parent} is no folder: make it first")
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A path to write to, in a new folder beside `target`; it takes that name on success.
@@ -18,10 +26,7 @@ def replacing(target: Path) -> Iterator[Path]:
     The folder goes either way, with everything in it. Raises ArgumentError for a target that is no
     plain file or whose folder does not exist.
     """
-    if target.exists() and not target.is_file():
-        raise ArgumentError(f"{target} is no plain file: give the name of a file to write")
-    if not target.parent.is_dir():
-        raise ArgumentError(f"{target.parent} is no folder: make it first")
+    require_target(target)
     with TemporaryDirectory(prefix=".unfinished-", dir=target.parent.absolute()) as folder:
         unfinished = Path(folder) / "model.gguf"
         yield unfinished

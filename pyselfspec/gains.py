@@ -20,6 +20,9 @@ class PassCosts(Protocol):
     def step(self, mask: LayerMask, n_draft: int) -> float:
         """So many drafted tokens and their check."""
 
+    def wide(self, mask: LayerMask, n_tokens: int) -> float:
+        """So many tokens through one masked pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class ByteCosts:
@@ -46,6 +49,11 @@ class ByteCosts:
         if self.widths is not None:
             check_us *= self.widths[n_draft] * costs.plain_us / costs.full_us[n_draft]
         return (costs.draft_us(n_draft, n_draft) + check_us) / costs.plain_us
+
+    def wide(self, mask: LayerMask, n_tokens: int) -> float:
+        costs = self._costs(mask)
+        times = self.widths or [us / costs.plain_us for us in costs.full_us]
+        return times[n_tokens - 1] * costs.guess_us / costs.plain_us
 
     def _costs(self, mask: LayerMask) -> Costs:
         return guessed_costs(self.file, mask, self.shares).levels[0]

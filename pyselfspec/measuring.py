@@ -96,24 +96,15 @@ class AbortRatio:
 @dataclass(frozen=True, slots=True)
 class Confident:
     """Where only the best counts, give up a mask that is worse than the best by so many standard
-    errors of the difference.
+    errors of the difference, see Score.behind."""
 
-    The errors of both are added as if they were independent. Both are errors of an excess over the
-    same full model on the same tokens, so that is on the safe side.
-    """
-
-    z: float = 3.0
+    z: float = 2.5
 
     def hopeless(self, scored: Sequence[Scored], n_chunks: int, best_only: bool) -> set[LayerMask]:
         if not best_only:
             return set()
         best = min(scored, key=lambda s: s.rank).score
-        return {
-            s.mask
-            for s in scored
-            if s.score.mean_excess - best.mean_excess
-            > self.z * math.hypot(s.score.stderr_excess, best.stderr_excess)
-        }
+        return {s.mask for s in scored if s.score.behind(best) > self.z}
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,9 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
         parts.append(f"{stats.n_drafted} drafted, {stats.n_accepted} accepted{share}")
         if stats.tokens_per_step is not None:
             parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
+    if completion.adaptation is not None:
+        trials = completion.adaptation.summary()
+        parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} taken over")
     if plain is not None:
         ratio = speedup(completion, plain)
         if ratio is not None:
@@ -65,15 +68,30 @@ def _decision(completion: Completion) -> Decision | None:
 
 
 class Explainer:
-    """Says when and why the auto controller begins or ends drafting, and what came of it."""
+    """Says when and why the auto controller begins or ends drafting, what came of it, and when
+    another mask is taken over."""
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
         self._decision = _decision(completion)
+        self._mask = completion.mask
         self._began = (0, 0, 0)  # steps, tokens, microseconds
 
     def lines(self) -> list[str]:
         """What has changed since the last call."""
+        return self._new_mask() + self._new_decision()
+
+    def _new_mask(self) -> list[str]:
+        mask = self._completion.mask
+        if mask is None or mask == self._mask:
+            return []
+        self._mask = mask
+        return [
+            f"step {self._completion.stats.n_steps}: a better mask, skips {len(mask.skip_attn)} "
+            f"attention, {len(mask.skip_ffn)} feed-forward parts"
+        ]
+
+    def _new_decision(self) -> list[str]:
         before, now = self._decision, _decision(self._completion)
         if before is None or now is None or before.drafts == now.drafts:
             return []
@@ -116,6 +134,7 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         "draft": completion.draft,
         "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
+        "adapt": None if completion.adaptation is None else completion.adaptation.summary(),
         "sampling": asdict(completion.sampling),
         "model": model,
         "build": BUILD_ID,

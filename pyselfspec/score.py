@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+N_PIECES = 8  # of the text that one score is of
 DEPTH = 15  # longest draft that match scores tell about; its check is 16 tokens wide
 
 
@@ -30,6 +31,7 @@ class Score:
     loss_sq: float = 0.0
     excess: float = 0.0
     excess_sq: float = 0.0
+    pieces: tuple[float, ...] = ()  # mean excess of pieces of the text, for scores on the same text
     # match only: of so many runs of 1, 2, ... tokens, so many were right throughout
     n_runs: tuple[int, ...] = ()
     n_right_runs: tuple[int, ...] = ()
@@ -44,6 +46,7 @@ class Score:
             float((losses**2).sum()),
             float(excess.sum()),
             float((excess**2).sum()),
+            _means(excess),
         )
 
     @classmethod
@@ -57,7 +60,9 @@ class Score:
             whole = whole[:, : right.shape[1] - length + 1] & right[:, length - 1 :]
             n_runs.append(whole.size)
             n_right.append(int(whole.sum()))
-        return cls(right.size, misses, misses, misses, misses, tuple(n_runs), tuple(n_right))
+        pieces = _means((~right).ravel().astype(np.float64))
+        sums = (misses, misses, misses, misses)
+        return cls(right.size, *sums, pieces, tuple(n_runs), tuple(n_right))
 
     def __add__(self, other: Score) -> Score:
         return Score(
@@ -66,6 +71,7 @@ class Score:
             self.loss_sq + other.loss_sq,
             self.excess + other.excess,
             self.excess_sq + other.excess_sq,
+            self.pieces + other.pieces,
             _added(self.n_runs, other.n_runs),
             _added(self.n_right_runs, other.n_right_runs),
         )
@@ -87,6 +93,18 @@ class Score:
     @property
     def stderr_excess(self) -> float:
         return _stderr(self.n, self.excess, self.excess_sq)
+
+    def behind(self, other: Score) -> float:
+        """By how many standard errors this score is worse than another one on the same text.
+
+        Of the differences piece by piece: what both lose against the full model, since much the
+        same is skipped, is no difference. 0 for too few pieces to tell.
+        """
+        if len(self.pieces) < N_PIECES:
+            return 0.0
+        gaps = np.subtract(self.pieces, other.pieces)
+        gap, error = float(gaps.mean()), float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+        return gap / error if error else math.copysign(math.inf, gap) if gap else 0.0
 
     @property
     def perplexity(self) -> float:
@@ -111,8 +129,13 @@ class Score:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Raises KeyError or TypeError for an object that is no score."""
         values = {field.name: data[field.name] for field in fields(cls)}
-        tuples = {name: tuple(values[name]) for name in ("n_runs", "n_right_runs")}
+        tuples = {name: tuple(values[name]) for name in ("pieces", "n_runs", "n_right_runs")}
         return cls(**values | tuples)
+
+
+def _means(excess: NDArray[np.float64]) -> tuple[float, ...]:
+    pieces = np.array_split(excess, min(N_PIECES, len(excess)))
+    return tuple(float(piece.mean()) for piece in pieces)
 
 
 def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyselfspec.context import MaskSupport
 from pyselfspec.errors import ArgumentError, ContextFullError, UnsupportedError
 from pyselfspec.types import Draft, DraftLimit, LayerMask, Step, Verdict
 
@@ -66,6 +67,10 @@ class FakeModel:
 
     def draft(self, prefix: Sequence[int]) -> NDArray[np.float64]:
         return self._law(prefix)[1]
+
+    def masked(self, prefix: Sequence[int], mask: LayerMask) -> NDArray[np.float64]:
+        """Of a pass with a mask that matters: the same for all of them."""
+        return self.draft(prefix)
 
     def is_eog(self, token: int) -> bool:
         return token == EOG
@@ -162,6 +167,11 @@ class FakeContext:
     best_only = "best"
 
     @property
+    def mask_support(self) -> MaskSupport:
+        every = frozenset(range(self.model.n_layer))
+        return MaskSupport(self.model.n_layer, every, every)
+
+    @property
     def n_cells(self) -> int:
         return len({id(cell) for cells in self.cells for cell in cells})
 
@@ -222,7 +232,8 @@ class FakeContext:
             (seq.seq_id, len(tokens), None if mask.first_skipped == mask.n_layer else mask)
         )
 
-        law = self.model.target if true_until == mask.n_layer else self.model.draft
+        is_full = true_until == mask.n_layer
+        law = self.model.target if is_full else partial(self.model.masked, mask=mask)
         last = len(tokens) - 1
         first = {"none": len(tokens), "last": last, "best": last, "all": 0}[outputs]
         self.rows = {i: law(text[: start + i + 1]) for i in range(first, len(tokens))}

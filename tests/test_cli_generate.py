@@ -26,6 +26,7 @@ from conftest import TinyPath
 from test_report import FIELDS
 
 from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams, controllers, drafters
+from pyselfspec.adapt import SHARE
 from pyselfspec.cli import main
 from pyselfspec.completion import N_PREDICT
 from pyselfspec.context import N_CTX
@@ -386,6 +387,90 @@ def test_mask_that_skips_nothing_is_always_right(generate: Generate, tmp_path: P
     assert report["acceptance_rate"] == 1.0
 
 
+# --- other masks meanwhile -------------------------------------------------------------------
+
+ALL_THE_TIME = ("--adapt-share", "1")
+
+
+def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
+    bad = ("--skip-attn", "0-2", "--skip-ffn", "0-2")
+    report = generate("-n", "300", "--seed", "1", *bad, *ALL_THE_TIME, "--compare", "--json").json
+    assert report["identical"]
+    assert report["adapt"].keys() == {"n_tried", "n_changes", "trial_us"}
+    assert report["adapt"]["n_tried"] > report["adapt"]["n_changes"] > 0
+    assert report["mask"]["skip_attn"] != [0, 1, 2] or report["mask"]["skip_ffn"] != [0, 1, 2]
+    assert 0 < report["adapt"]["trial_us"] < report["total_us"] - report["prefill_us"]
+    assert report["plain"]["adapt"] is None
+
+
+def test_adapting_is_told_to_people(generate: Generate) -> None:
+    bad = ("--skip-attn", "0-2", "--skip-ffn", "0-2", "--explain")
+    outcome = generate("-n", "300", "--seed", "1", *bad, *ALL_THE_TIME)
+    *_explained, closing = outcome.stderr.splitlines()
+    told = re.search(r" · (\d+) masks tried, (\d+) taken over", closing)
+    assert told and int(told[1]) > int(told[2]) > 0
+    assert len(re.findall(r"step \d+: a better mask, skips \d", outcome.stderr)) == int(told[2])
+    assert "tried" not in generate().stderr
+    assert " · 0 masks tried, 0 taken over" in generate("--adapt", "-n", "2").stderr
+
+
+def test_a_state_is_kept_and_goes_on(generate: Generate, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    arguments = ("-n", "120", "--seed", "1", *ALL_THE_TIME, "--adapt-state", file, "--json")
+    first = generate(*arguments).json
+    state = strict_json(file.read_text())
+    assert (state["mask"], state["n_rivals"]) == (first["mask"], first["adapt"]["n_tried"])
+    second = generate(*arguments).json
+    n_tried = first["adapt"]["n_tried"] + second["adapt"]["n_tried"]
+    assert strict_json(file.read_text())["n_rivals"] == n_tried > first["adapt"]["n_tried"] > 0
+    assert [path.name for path in tmp_path.iterdir() if "state" in path.name] == ["state.json"]
+
+
+def test_a_state_outlives_ctrl_c(
+    generate: Generate, tmp_path: Path, ctrl_c: Callable[[int], None]
+) -> None:
+    file = tmp_path / "state.json"
+    ctrl_c(200)
+    outcome = generate("-n", "400", *ALL_THE_TIME, "--adapt-state", file)
+    assert outcome.status == 130
+    assert strict_json(file.read_text())["n_rivals"] > 0
+
+
+def test_states_that_cannot_be(generate: Generate, tiny_path: TinyPath, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    assert generate("-n", "1", "--adapt-state", file).status == 0
+    before = file.read_bytes()
+    broken = tmp_path / "broken.json"
+    broken.write_bytes(before[:50])
+    cases = {
+        "state.json belongs to another model (demo.gguf)": (file, tiny_path()),
+        "broken.json is no state of --adapt": (broken, tiny_path()),
+        "is no plain file": (tmp_path, tiny_path()),
+        "is no folder: make it first": (tmp_path / "nowhere" / "state.json", tiny_path()),
+    }
+    for message, (path, model) in cases.items():
+        outcome = generate("--adapt-state", path, model=model)
+        assert outcome.status == 1 and message in outcome.stderr, outcome
+        assert outcome.stderr.count("\n") == 1 and outcome.stdout == ""
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--adapt", "--draft", "off"), "no mask to adapt"),
+        (("--adapt-state", "s.json", "--draft", "off"), "no mask to adapt"),
+        (("--adapt-share", "0"), "0<x<=1"),
+        (("--adapt-share", "1.1"), "0<x<=1"),
+    ],
+)
+def test_adapting_that_cannot_be(
+    generate: Generate, options: tuple[str, ...], message: str
+) -> None:
+    outcome = generate(*options)
+    assert outcome.status == 2 and message in outcome.stderr
+
+
 # --- cut off ---------------------------------------------------------------------------------
 
 
@@ -558,6 +643,12 @@ def test_help_shows_the_true_default(name: str) -> None:
     assert option.default == DEFAULTS[name]
     record = option.get_help_record(click.Context(command))
     assert record is not None and f"[default: {DEFAULTS[name]}" in record[1]
+
+
+def test_help_shows_the_default_share_of_adapting() -> None:
+    assert f"trying masks at most. [default: {SHARE}]" in " ".join(
+        run("generate", "-h").stdout.split()
+    )
 
 
 def test_help_shows_the_defaults_of_fixed_drafts() -> None:

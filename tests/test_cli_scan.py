@@ -49,6 +49,24 @@ def test_a_scan_leaves_a_table_results_and_a_profile_that_generate_uses(path, te
     assert plain.json["mask"] == LayerMask.alternate(4).to_dict() != mask.to_dict()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("scan-layers", "--mode", "greedy", "--share", "0.1"),
+        ("search", "--strategy", "random", "--trials", "1", "--share", "0.1"),
+    ],
+)
+def test_a_better_profile_stays(command, path, text, tmp_path):
+    """One that skips all that is planted, against what may skip a single part."""
+    best = LayerMask.skipping(4, attn=[1, 2], ffn=[1, 2])
+    (tmp_path / "best.json").write_text(best.to_json())
+    assert run("profile", "import", path, tmp_path / "best.json").status == 0
+    name, *options = command
+    assert run(name, path, *SMALL, "--text", text, *options).status == 0
+    with Model(path) as model:
+        assert profiles.mask_for(model) == best
+
+
 def test_where_nothing_pays_there_is_no_profile(tiny_path, text):
     outcome = scan(tiny_path(), "--text", text)
     assert outcome.status == 0 and "no mask is expected to make" in outcome.stdout

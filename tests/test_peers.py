@@ -64,3 +64,21 @@ def test_rows_are_over_plain_decoding() -> None:
         "| m | llama-bench | 40.0 | 1.00 | 0.95 to 1.05 | - | +0.0% |",
         "| m | other | 48.0 | 1.20 | 1.20 to 1.20 | 0.75 | +25.0% |",
     ]
+
+
+def test_perplexities_side_by_side(demo_path: Path, tmp_path: Path) -> None:
+    program = tmp_path / "llama-perplexity"
+    program.write_text(
+        '#!/bin/sh\necho "[1]9.0,\n0.01 I Final estimate: PPL = 89.5974 +/- 15.4597"\n'
+    )
+    program.chmod(0o755)
+    assert peers.their_perplexity(tmp_path, demo_path, 1, 64, 2) == [89.5974, 15.4597]
+    ours = peers.our_perplexity(demo_path, 1, 64, 2)
+    assert all(value > 0 for value in ours) and ours != peers.our_perplexity(demo_path, 1, 64, 1)
+    row = peers.ppl_row(
+        {"model": "m", "n_chunks": 2, "n_ctx": 64, "theirs": [1.5, 0.25], "ours": ours}
+    )
+    assert row.startswith("| m | 2 of 64 | 1.5000 ± 0.2500 | ")
+    program.write_text("#!/bin/sh\necho no figure\n")
+    with pytest.raises(click.ClickException, match="no figure"):
+        peers.their_perplexity(tmp_path, demo_path, 1, 64, 2)

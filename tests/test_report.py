@@ -55,6 +55,7 @@ def drafted(**changes: Any) -> Any:
         "mask": MASK,
         "controller": Fixed(),
         "sampling": SAMPLING,
+        "adaptation": None,
     }
     return SimpleNamespace(**fields | changes)
 

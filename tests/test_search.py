@@ -327,11 +327,28 @@ def test_optuna_keeps_its_study_and_takes_it_up(tiny_path, text, tmp_path):
         (("--strategy", "nonesuch"), "is not one of"),
         (("--csv", "exits.csv"), "--strategy exit"),
         (("--max-cost", "2"), "0<x<=1"),
+        (("--storage", "sqlite:///s.db", "--strategy", "greedy"), "for --strategy optuna"),
     ],
 )
 def test_options_that_cannot_be(options, message, tiny_path):
     outcome = run_command("search", tiny_path(), *options)
     assert outcome.status == 2 and message in outcome.stderr
+
+
+@pytest.mark.parametrize("storage", ["nonsense", "sqlite:////nowhere/study.db"])
+def test_studies_that_cannot_be_kept(storage, tiny_path, text):
+    pytest.importorskip("optuna")
+    options = ("--text", text, "--strategy", "optuna", "--storage", storage)
+    outcome = run_command("search", tiny_path(), *SMALL, *options)
+    assert outcome.status == 1 and f"cannot keep a study in {storage}" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+
+
+def test_a_table_that_could_not_be_written_ends_it_before_the_search(tiny_path, text, tmp_path):
+    out = tmp_path / "r.jsonl"
+    options = ("--text", text, "--out", out, "--strategy", "exit", "--csv", "nowhere/exits.csv")
+    outcome = run_command("search", tiny_path(), *SMALL, *options)
+    assert outcome.status == 1 and "no folder" in outcome.stderr and not out.exists()
 
 
 def test_without_optuna_the_error_says_which_extra(tiny_path, text, monkeypatch):

@@ -329,11 +329,13 @@ def scan(
     """Scans with and without prefix reuse in time; greedy searches in blocks evaluated."""
     if only != "greedy":
         record = bench_scan.reuse(model, threads, n_ctx, rounds)
-        append(provenance("scan reuse", model, threads) | record, out)
+        given = f" -c {n_ctx} --rounds {rounds} --only reuse"
+        append(provenance("scan reuse", model, threads, given, "bench.py scan") | record, out)
         click.echo("\n".join(reuse_rows({"model": model.name} | record)))
     if only != "reuse":
         record = bench_scan.greedy(model, threads, n_ctx, n_chunks)
-        append(provenance("scan greedy", model, threads) | record, out)
+        given = f" -c {n_ctx} --chunks {n_chunks} --only greedy"
+        append(provenance("scan greedy", model, threads, given, "bench.py scan") | record, out)
         click.echo("\n".join(greedy_rows({"model": model.name} | record)))
 
 
@@ -355,7 +357,8 @@ def greedy_rows(record: Record) -> list[str]:
         ratio = most / arm["n_block_tokens"]
         rows.append(
             f"| {record['model']} | {name} | {arm['n_block_tokens'] / 1e6:.1f} | {ratio:.1f} "
-            f"| {skipped:.0%} | {arm['full_perplexity']:.1f} | {arm['perplexity']:.1f} |"
+            f"| {skipped:.0%} | {arm['full_perplexity']:.1f} | {arm['perplexity']:.1f} "
+            f"| {arm['further_perplexity']:.1f} |"
         )
     return rows
 
@@ -414,12 +417,13 @@ TABLES: dict[str, tuple[str, str, Callable[[Record], list[str]]]] = {
     ),
     "scan greedy": (
         "| model | search | block tokens, millions | times fewer | skipped | perplexity, full "
-        "| masked |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| masked | masked, further text |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
         greedy_rows,
     ),
     "speed": (speed.HEAD, speed.RULE, speed.rows),
     "peers": (peers.HEAD, peers.RULE, peers.rows),
+    "perplexity": (peers.PPL_HEAD, peers.PPL_RULE, lambda record: [peers.ppl_row(record)]),
 }
 
 

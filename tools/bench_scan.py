@@ -7,12 +7,13 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from pyselfspec import Context, Model, chunks, scans
+from pyselfspec import Context, LayerMask, Model, chunks, scans
 from pyselfspec.masked_passes import CACHE_BYTES
 from pyselfspec.measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass, Scored
 from pyselfspec.perplexity import Perplexity
 from pyselfspec.results import Results
 from pyselfspec.scans import Plan, Prune, Space, Unit
+from pyselfspec.score import Score
 
 Record = dict[str, Any]
 
@@ -65,25 +66,29 @@ def reuse(path: Path, threads: int, n_ctx: int, rounds: int) -> Record:
 
 
 def greedy(path: Path, threads: int, n_ctx: int, n_chunks: int) -> Record:
-    """Blocks evaluated by greedy searches at equal settings, and the perplexity they end with."""
+    """Blocks evaluated by greedy searches at equal settings, and the perplexity they end with: on
+    the text of the search, and on as many chunks after it."""
     arms: dict[str, Record] = {}
     with Model(path) as model, context_of(model, n_ctx, threads) as context:
-        texts = texts_of(model, n_ctx, n_chunks)
+        texts = texts_of(model, n_ctx, 2 * n_chunks)
+        further = Perplexity(context, texts[n_chunks:])
         space = Space.of(context.mask_support, Unit.BOTH)
         for name, (prune, give_up, cache_bytes) in SEARCHES.items():
-            objective = Perplexity(context, texts, cache_bytes=cache_bytes)
+            objective = Perplexity(context, texts[:n_chunks], cache_bytes=cache_bytes)
             measuring = Measuring(objective, Results(), n_chunks, give_up)
             found = finish(scans.run(scans.load("greedy")(space, Plan(SHARE, prune)), measuring))
             arms[name] = {
                 "n_block_tokens": objective.n_parts // 2,
                 "mask": found[-1].mask.to_dict(),
                 "perplexity": found[-1].score.perplexity,
-                "full_perplexity": _full(objective, space, n_chunks),
+                "further_perplexity": score_of(further, found[-1].mask).perplexity,
+                "full_perplexity": score_of(objective, space.full).perplexity,
             }
     return {"n_ctx": n_ctx, "n_chunks": n_chunks, "share": SHARE, "arms": arms}
 
 
-def _full(objective: Perplexity, space: Space, n_chunks: int) -> float:
-    request = Pass(space.full, (space.full,), best_only=False)
-    found = finish(Measuring(objective, Results(), n_chunks, Never()).scores(request))
-    return found[0].score.perplexity
+def score_of(objective: Perplexity, mask: LayerMask) -> Score:
+    """Over all chunks."""
+    measuring = Measuring(objective, Results(), objective.n_chunks, Never())
+    request = Pass(LayerMask.full(mask.n_layer), (mask,), best_only=False)
+    return finish(measuring.scores(request))[0].score

@@ -2,9 +2,11 @@
 
     python tools/peers.py build FOLDER                  # unpatched, in minutes
     python tools/peers.py run FOLDER model.gguf --out benchmarks/results.jsonl
+    python tools/peers.py perplexity FOLDER model.gguf
 
 Plain decoding with llama-bench; two models with llama-speculative-simple, the draft model being the
-first blocks of the same file; n-gram speculation with llama-lookup. Not part of the package.
+first blocks of the same file; n-gram speculation with llama-lookup; llama-perplexity on the bundled
+text, beside what scan-layers takes for the full model's. Not part of the package.
 """
 
 from __future__ import annotations
@@ -24,16 +26,20 @@ import click
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from rich.progress import track
 
+import bench_scan
 import upstream
-from pyselfspec import gguf_file
+from pyselfspec import LayerMask, Model, chunks, gguf_file
 from pyselfspec.context import usable_cores
+from pyselfspec.perplexity import Perplexity
 from records import Record, append, provenance
 
-PROGRAMS = ("llama-bench", "llama-speculative-simple", "llama-lookup")
+PROGRAMS = ("llama-bench", "llama-speculative-simple", "llama-lookup", "llama-perplexity")
 PROMPT = "Once upon a time there was a king who had three daughters, and the youngest"
 DRAFT_MAX = 4
+N_TRIES = 5
 SPEED = re.compile(r"decoded +\d+ tokens in .* speed: +([\d.]+) t/s")
 ACCEPT = re.compile(r"n_drafted += (\d+).*?n_accept += (\d+)", re.DOTALL)
+PPL = re.compile(r"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)")
 BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
@@ -142,6 +148,33 @@ def run_all(
         }
 
 
+def their_perplexity(
+    folder: Path, model: Path, threads: int, n_ctx: int, n_chunks: int
+) -> list[float]:
+    """What llama-perplexity says of the bundled text, and its standard error."""
+    with tempfile.TemporaryDirectory() as temporary:
+        text = Path(temporary, "text.txt")
+        text.write_text(chunks.sample_text(), encoding="utf-8")
+        sizes = ["-c", str(n_ctx), "-b", str(n_ctx), "-ub", str(n_ctx), "--chunks", str(n_chunks)]
+        program: list[str | Path] = [folder / "llama-perplexity", "-m", model, "-f", text, *sizes]
+        for _ in range(N_TRIES):  # under load it may end before its log is out
+            said, _peak = run([*program, "-t", str(threads), "-ngl", "0"])
+            found = PPL.search(said)
+            if found is not None:
+                break
+    if found is None:
+        raise click.ClickException(f"llama-perplexity reports no figure:\n{said[-2000:]}")
+    return [float(found[1]), float(found[2])]
+
+
+def our_perplexity(model: Path, threads: int, n_ctx: int, n_chunks: int) -> list[float]:
+    """The same as scan-layers computes it."""
+    with Model(model) as loaded, bench_scan.context_of(loaded, n_ctx, threads) as context:
+        texts = bench_scan.texts_of(loaded, n_ctx, n_chunks)
+        score = bench_scan.score_of(Perplexity(context, texts), LayerMask.full(loaded.n_layer))
+    return [score.perplexity, score.perplexity * score.stderr]
+
+
 @click.group(help=__doc__)
 def main() -> None:
     pass
@@ -177,6 +210,36 @@ def command(
     record: Record = {"peers": {name: asdict(outcome) for name, outcome in outcomes.items()}}
     append(provenance("peers", model, threads, program="peers.py run FOLDER") | record, out)
     click.echo("\n".join([HEAD, RULE, *rows(record | {"model": model.name})]))
+
+
+@main.command("perplexity")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-t", "--threads", type=int, default=usable_cores(), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Append the result here.")
+@click.option("-c", "--ctx-size", "n_ctx", default=512, show_default=True)
+@click.option("--chunks", "n_chunks", type=click.IntRange(min=1), default=15, show_default=True)
+def perplexity(
+    folder: Path, model: Path, threads: int, out: Path | None, n_ctx: int, n_chunks: int
+) -> None:
+    """Perplexity of MODEL by llama-perplexity and by scan-layers, on the same text."""
+    theirs = their_perplexity(folder.resolve(), model, threads, n_ctx, n_chunks)
+    ours = our_perplexity(model, threads, n_ctx, n_chunks)
+    record = {"n_ctx": n_ctx, "n_chunks": n_chunks, "theirs": theirs, "ours": ours}
+    given = f" -c {n_ctx} --chunks {n_chunks}"
+    head = provenance("perplexity", model, threads, given, "peers.py perplexity FOLDER")
+    append(head | record, out)
+    click.echo("\n".join([PPL_HEAD, PPL_RULE, ppl_row(record | {"model": model.name})]))
+
+
+PPL_HEAD = "| model | chunks | llama-perplexity | scan-layers --objective ppl |"
+PPL_RULE = "|---|---|---:|---:|"
+
+
+def ppl_row(record: Record) -> str:
+    theirs, ours = ("{:.4f} ± {:.4f}".format(*record[key]) for key in ("theirs", "ours"))
+    chunks_ = f"{record['n_chunks']} of {record['n_ctx']}"
+    return f"| {record['model']} | {chunks_} | {theirs} | {ours} |"
 
 
 HEAD = "| model | program | tokens per second | over llama-bench | spread | accepted | memory |"

@@ -17,10 +17,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, plots
-from ..calibration import width_costs
+from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, plots, profiles
+from ..calibration import mask_costs
 from ..context import Context
 from ..errors import ArgumentError
+from ..files import require_target
 from ..gains import ByteCosts
 from ..masked_passes import CACHE_BYTES
 from ..match import WINDOW, Match
@@ -31,6 +32,7 @@ from ..perplexity import Perplexity
 from ..profiles import Profile
 from ..results import ResultFile
 from ..scan_report import Point
+from ..types import LayerMask
 from ._options import (
     _together,
     context_params,
@@ -143,7 +145,7 @@ def opened(
                 if objective == "match"
                 else Perplexity(context, cut, cache_bytes=cache_bytes)
             )
-            yield Bench(loaded, context, scorer, n_chunks, results, _costs(context), cut)
+            yield Bench(loaded, context, scorer, n_chunks, results, mask_costs(context), cut)
 
 
 def _text(path: str | None) -> str:
@@ -164,12 +166,6 @@ def _context(
         n_seq_max=n_kept + 1,
         **context_params(options),
     )
-
-
-def _costs(context: Context) -> ByteCosts:
-    model = context.model
-    shares = model.n_layer > 1 and context.can_enter(1)
-    return ByteCosts(model.file, shares, width_costs(context))
 
 
 def _header(
@@ -263,6 +259,12 @@ def profile_of(bench: Bench, point: Point, source: str) -> Profile:
     )
 
 
+def known_masks(model: Model) -> list[LayerMask]:
+    """What would be drafted with otherwise, so that nothing worse takes its place."""
+    masks = (profiles.mask_for(model), model.draft_mask)
+    return list(dict.fromkeys(mask for mask in masks if mask is not None))
+
+
 def interrupted(results: ResultFile) -> None:
     click.echo(f"stopped; {results.path} has the results, the same command goes on", err=True)
 
@@ -271,3 +273,9 @@ def picture_callback(
     _ctx: click.Context, _param: click.Parameter, path: Path | None
 ) -> Path | None:
     return None if path is None else plots.require(path)
+
+
+def target_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None:
+        require_target(path)
+    return path

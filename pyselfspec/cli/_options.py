@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
-from .. import _lib, controllers, drafters
+from .. import _lib, adapt, controllers, drafters
+from ..adapt import Adapt
 from ..context import CACHE_TYPE, CACHE_TYPES, INT32_MAX, N_CTX
 from ..controllers.fixed import Fixed
 from ..errors import ArgumentError
+from ..files import require_target
 from ..model import SPLIT_MODE, SPLIT_MODES, Model
 from ..models import DEMO
 from ..sampling import SEED_MAX, SamplingParams
@@ -292,10 +294,45 @@ draft_options = _together(
     ),
 )
 
+# Whether masks change meanwhile.
+adapt_options = _together(
+    click.option(
+        "--adapt",
+        is_flag=True,
+        help="Try other masks meanwhile, and draft with what is expected to be faster.",
+    ),
+    click.option(
+        "--adapt-share",
+        type=click.FloatRange(0, 1, min_open=True),
+        help=f"Of the time, for trying masks at most.  [default: {adapt.SHARE}]",
+    ),
+    click.option(
+        "--adapt-state",
+        type=click.Path(path_type=Path),
+        help="File to go on from and to leave for the next run; made when there is none.",
+    ),
+)
+
 
 def describes_mask(options: Mapping[str, Any]) -> bool:
     names = ("mask_file", "skip_attn", "skip_ffn", "exit_layer")
     return any(options[name] for name in names)
+
+
+def adapts(options: Mapping[str, Any]) -> bool:
+    """Saying how to adapt says to adapt."""
+    return options["adapt"] or any(options[k] is not None for k in ("adapt_share", "adapt_state"))
+
+
+def adapt_from(model: Model, options: Mapping[str, Any]) -> Adapt | None:
+    """How to adapt as the options say, None when they do not."""
+    if not adapts(options):
+        return None
+    path, share = options["adapt_state"], options["adapt_share"]
+    if path is not None:
+        require_target(path)
+    state = adapt.load(path, model) if path is not None and path.exists() else None
+    return Adapt(state=state) if share is None else Adapt(share, state)
 
 
 def mask_from(n_layer: int, options: Mapping[str, Any]) -> LayerMask | None:

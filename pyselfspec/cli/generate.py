@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
 
+from .. import adapt
+from ..adapt import Adapt
 from ..completion import INTERRUPTED, N_PREDICT, Completion
 from ..context import Context
 from ..controllers.fixed import Fixed
+from ..model import Model
 from ..report import Explainer, closing_line, report
 from ..sampling import SamplingParams
 from ..types import LayerMask
 from ._options import (
     STDIN,
+    adapt_from,
+    adapt_options,
+    adapts,
     common_options,
     context_options,
     context_params,
@@ -49,6 +56,7 @@ class Request:
     controller: Fixed | str
     sampling: SamplingParams
     stop: tuple[str, ...]
+    adapt: Adapt | None
 
     @property
     def is_text(self) -> bool:
@@ -66,6 +74,7 @@ class Request:
             controller=self.controller,
             sampling=self.sampling,
             stop=self.stop,
+            adapt=None if draft == "off" else self.adapt,
         )
 
 
@@ -93,6 +102,7 @@ class Request:
 )
 @context_options
 @draft_options
+@adapt_options
 @click.option(
     "--compare",
     is_flag=True,
@@ -113,9 +123,12 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     pyselfspec generate -p "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
     pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
+    pyselfspec generate model.gguf -f prompt.txt -n 2000 --adapt-state masks.json
     """
     if options["draft"] == "off" and describes_mask(options):
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
+    if options["draft"] == "off" and adapts(options):
+        raise click.UsageError("--draft off drafts nothing, so there is no mask to adapt")
     controller = controller_from(options)
     if explain and controller != "auto":
         raise click.UsageError("--explain is for --controller auto; others decide nothing")
@@ -137,6 +150,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             controller=controller,
             sampling=sampling,
             stop=options["stop"],
+            adapt=adapt_from(loaded, options),
         )
         completion = request.completion(context, request.draft)
         if compare:
@@ -147,6 +161,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                 )
             _warm_up(request, context)
         finished = _run(completion, show=not as_json, as_text=request.is_text, explain=explain)
+        _keep_state(completion, loaded, options["adapt_state"])
         plain = None
         if compare and finished:
             plain = request.completion(context, "off")
@@ -197,9 +212,14 @@ def _run(completion: Completion, *, show: bool, as_text: bool, explain: bool = F
     return completion.finish_reason != INTERRUPTED
 
 
+def _keep_state(completion: Completion, model: Model, path: Path | None) -> None:
+    if path is not None and completion.adaptation is not None:
+        adapt.save(completion.adaptation.state, model, path)
+
+
 def _warm_up(request: Request, context: Context) -> None:
     """A few tokens each way, so that whichever run comes first does not pay for starting up."""
-    short = replace(request, n_predict=min(request.n_predict, N_WARM_UP))
+    short = replace(request, n_predict=min(request.n_predict, N_WARM_UP), adapt=None)
     for draft in (request.draft, "off"):
         for _piece in short.completion(context, draft):
             pass

@@ -12,7 +12,15 @@ from .. import plots, profiles, scans
 from ..measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass
 from ..scan_report import MEASURES, NOTHING_PAYS, ScanReport, best_line, report, to_dict, to_lines
 from ..scans import Plan, Prune, Space, Unit
-from ._measuring import Bench, followed, measuring_options, opened, picture_callback, profile_of
+from ._measuring import (
+    Bench,
+    followed,
+    known_masks,
+    measuring_options,
+    opened,
+    picture_callback,
+    profile_of,
+)
 from ._options import common_options, model_argument
 
 
@@ -125,8 +133,10 @@ def _scan(bench: Bench, options: dict[str, Any], plan: Plan, give_up: GiveUp) ->
     space = Space.of(bench.context.mask_support, Unit(options["unit"]))
     measuring = Measuring(bench.objective, bench.results, bench.n_chunks, give_up)
     found = followed(scans.run(scans.load(options["mode"])(space, plan), measuring), bench.results)
+    leaves_profile = options["objective"] == "match" and options["mode"] != "single"
+    known = known_masks(bench.model) if leaves_profile else []
     reference = followed(
-        measuring.scores(Pass(space.full, (space.full,), best_only=False)), bench.results
+        measuring.scores(Pass(space.full, (space.full, *known), best_only=False)), bench.results
     )
     return report(
         options["objective"],

@@ -26,11 +26,13 @@ from ..types import LayerMask
 from ._measuring import (
     Bench,
     interrupted,
+    known_masks,
     measuring_options,
     opened,
     picture_callback,
     profile_of,
     progress_bar,
+    target_callback,
 )
 from ._options import common_options, model_argument
 
@@ -89,7 +91,11 @@ N_START = 3  # masks of an earlier scan to start from
 )
 @measuring_options
 @click.option(
-    "--csv", "csv_file", type=click.Path(path_type=Path), help="With --strategy exit: the sweep."
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path),
+    callback=target_callback,
+    help="With --strategy exit: the sweep.",
 )
 @click.option(
     "--plot",
@@ -111,14 +117,17 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     sweeps = options["strategy"] == "exit" and options["objective"] != "measured"
     if (options["csv_file"] or options["plot"]) and not sweeps:
         raise click.UsageError("--csv and --plot show the sweep of --strategy exit")
+    if options["storage"] and options["strategy"] != "optuna":
+        raise click.UsageError("--storage is for --strategy optuna; others keep no study")
     trials = options["trials"]
     if trials is None and options["minutes"] is None:
         trials = N_TRIALS
     budget = Budget(trials, options["minutes"])
     with opened(model, "match", options, keep=True) as bench:
         setting = _setting(bench, options)
-        found = _search(search.load(options["strategy"])(setting), bench, options, budget)
-        best = best_of(found)
+        judge = _judge(bench, options)
+        found = _search(search.load(options["strategy"])(setting), judge, bench, budget)
+        best = best_of([*found, *map(judge, known_masks(bench.model))])
         saved = None
         if best.score is not None:
             shown = point(best.mask, best.score, bench.costs, expects=True)
@@ -146,8 +155,8 @@ def _setting(bench: Bench, options: dict[str, Any]) -> Setting:
 
 
 def _start(bench: Bench) -> tuple[LayerMask, ...]:
-    """Every other block, the mask in the model, and the best of what is in the file of results."""
-    masks = [bench.model.draft_mask] if bench.model.draft_mask else []
+    """What is known, every other block, and the best of what is in the file of results."""
+    masks = known_masks(bench.model)
     try:
         masks.append(LayerMask.alternate(bench.model.n_layer))
     except MaskError:
@@ -174,15 +183,13 @@ def _judge(bench: Bench, options: dict[str, Any]) -> Judge:
     return Expected(measuring, bench.costs)
 
 
-def _search(
-    chosen: search.Search, bench: Bench, options: dict[str, Any], budget: Budget
-) -> list[Trial]:
+def _search(chosen: search.Search, judge: Judge, bench: Bench, budget: Budget) -> list[Trial]:
     found: list[Trial] = []
     start = time.monotonic()
     try:
         with progress_bar() as bar:
             task = bar.add_task("trying masks", total=budget.trials)
-            for trial in search.run(chosen, _judge(bench, options), budget):
+            for trial in search.run(chosen, judge, budget):
                 found.append(trial)
                 bar.update(task, completed=len(found))
                 if budget.trials is None and budget.minutes is not None:

@@ -18,6 +18,6 @@ def draw(speeds: Mapping[int, Sequence[float]], title: str) -> Figure:
     axes.set_yticks(range(len(exits)), [str(keep) for keep in exits])
     n_lengths = len(speeds[exits[0]])
     axes.set_xticks(range(n_lengths), [str(n) for n in range(1, n_lengths + 1)])
-    axes.set(xlabel="tokens drafted", ylabel="exit after block", title=title)
+    axes.set(xlabel="tokens drafted", ylabel="blocks before the exit", title=title)
     figure.colorbar(image, label="expected speed over plain decoding")
     return figure

@@ -63,10 +63,19 @@ def _study(setting: Setting) -> Study:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=setting.seed, multivariate=True)
-    return optuna.create_study(
-        study_name=STUDY,
-        storage=setting.storage,
-        sampler=sampler,
-        direction="maximize",
-        load_if_exists=True,
-    )
+    try:
+        return optuna.create_study(
+            study_name=STUDY,
+            storage=setting.storage,
+            sampler=sampler,
+            direction="maximize",
+            load_if_exists=True,
+        )
+    except Exception as error:  # of whatever database the URL names
+        if setting.storage is None:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ArgumentError(
+            f"Optuna cannot keep a study in {setting.storage} ({reason}); "
+            "give a URL like sqlite:///study.db"
+        ) from None

@@ -1,0 +1,575 @@
+"""Masks that change while a text is written: which one is next, which one wins, what it may cost,
+and that the text does not notice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import pytest
+from fakes import (
+    Broken,
+    FakeContext,
+    FakeController,
+    FakeModel,
+    FakeSampler,
+    plain_tokens,
+)
+from test_lossless import is_exact
+
+from pyselfspec import GREEDY, Completion, Fixed, LayerMask, SamplingParams, adapt
+from pyselfspec.adapt import MARGIN, N_WINDOWS, WINDOW, Adapt, Adaptation, State, neighbour
+from pyselfspec.context import MaskSupport
+from pyselfspec.drafters import layer_skip
+from pyselfspec.errors import ArgumentError, MaskError
+from pyselfspec.gains import ByteCosts
+from pyselfspec.loop import generate_steps
+from pyselfspec.scans import Space, Unit
+from pyselfspec.score import Score
+from pyselfspec.types import Draft, Step, Verdict
+
+N = 6
+ALL = frozenset(range(N))
+SPACE = Space.of(MaskSupport(N, ALL, ALL), Unit.BOTH)
+START = LayerMask.alternate(N)
+PROMPT = [3, 1, 4, 1, 5]
+
+
+class Parts:
+    """Every part costs as much as any other; a token more in a pass costs a tenth of one."""
+
+    def draft(self, mask):
+        return 0.1 + 0.9 * mask.n_active / (2 * mask.n_layer)
+
+    def step(self, mask, n_draft):
+        return n_draft * self.draft(mask) + 1 + 0.1 * n_draft
+
+    def wide(self, mask, n_tokens):
+        return (1 + 0.1 * (n_tokens - 1)) * self.draft(mask)
+
+
+COSTS = Parts()
+
+
+def hits(n_right, n=WINDOW):
+    return Score.of_drafts(np.arange(n)[None] < n_right)
+
+
+# --- which mask is next ----------------------------------------------------------------------
+
+
+def parts_of(mask):
+    return {("attn", il) for il in mask.skip_attn} | {("ffn", il) for il in mask.skip_ffn}
+
+
+def is_unit(parts):
+    """One part, or both of a block."""
+    return len(parts) == 1 or (len(parts) == 2 and len({il for _part, il in parts}) == 1)
+
+
+def test_neighbours_differ_by_a_unit_or_exchange_one():
+    rng = np.random.default_rng(1)
+    mask, more, less, other = START, 0, 0, 0
+    for _ in range(500):
+        there = neighbour(SPACE, mask, rng)
+        new, gone = parts_of(there) - parts_of(mask), parts_of(mask) - parts_of(there)
+        assert new or gone
+        assert all(is_unit(parts) for parts in (new, gone) if parts)
+        assert 0 < len(parts_of(there)) <= SPACE.count(0.8)
+        more, less, other = more + (not gone), less + (not new), other + bool(new and gone)
+        mask = there
+    assert min(more, less, other) > 50
+
+
+def test_every_neighbour_comes():
+    rng = np.random.default_rng(2)
+    one = LayerMask.skipping(3, attn=[1])
+    space = Space.of(MaskSupport(3, frozenset({0, 1, 2}), frozenset({1, 2})), Unit.BOTH)
+    found = {neighbour(space, one, rng) for _ in range(500)}
+    more = [
+        LayerMask.skipping(3, attn=a, ffn=f)
+        for a, f in (([0, 1], []), ([1, 2], []), ([1], [1]), ([1], [2]), ([1, 2], [2]))
+    ]
+    other = [
+        LayerMask.skipping(3, attn=a, ffn=f)
+        for a, f in (([0], []), ([2], []), ([], [1]), ([], [2]), ([2], [2]))
+    ]
+    assert found == {*more, *other}
+
+
+@pytest.mark.parametrize(
+    ("support", "mask", "want"),
+    [
+        (MaskSupport(1, frozenset({0}), frozenset()), LayerMask.skipping(1, attn=[0]), None),
+        (
+            MaskSupport(2, frozenset({1}), frozenset()),
+            LayerMask.full(2),
+            LayerMask.skipping(2, attn=[1]),
+        ),
+        (MaskSupport(2, frozenset({1}), frozenset()), LayerMask.skipping(2, attn=[1]), None),
+    ],
+)
+def test_where_there_is_hardly_anything_to_skip(support, mask, want):
+    space = Space.of(support, Unit.BOTH)
+    assert {neighbour(space, mask, np.random.default_rng(i)) for i in range(20)} == {want}
+
+
+def test_a_mask_that_skips_more_than_a_search_would_shrinks():
+    most = LayerMask.skipping(N, attn=ALL, ffn=ALL - {0})
+    for seed in range(20):
+        there = neighbour(SPACE, most, np.random.default_rng(seed))
+        assert there.n_active > most.n_active
+
+
+def test_rivals_repeat_with_their_seed():
+    def rivals(seed):
+        state, found = State(START, seed), []
+        for _ in range(20):
+            state = state.challenged(SPACE)
+            found.append(state.rival)
+            state = state.judged(hits(16), hits(0), COSTS)
+        return found
+
+    assert rivals(3) == rivals(3) != rivals(4)
+    assert len(set(rivals(3))) > 10
+
+
+# --- which one wins --------------------------------------------------------------------------
+
+RIVAL = LayerMask.skipping(N, attn=[1, 3], ffn=[1, 4])  # costs as much as START
+DUEL = State(START, rival=RIVAL)
+
+
+def test_a_rival_that_is_not_ahead_is_dropped_at_once():
+    for own, other in ((9, 9), (9, 8), (16, 0)):
+        after = DUEL.judged(hits(own), hits(other), COSTS)
+        assert after == State(START, n_rivals=1)
+
+
+def test_a_rival_that_stays_ahead_is_taken_over():
+    state = DUEL
+    for n in range(1, N_WINDOWS):
+        state = state.judged(hits(8), hits(12), COSTS)
+        assert (state.mask, state.rival, state.n_windows) == (START, RIVAL, n)
+    assert state.judged(hits(8), hits(12), COSTS) == State(RIVAL, n_rivals=1, n_changes=1)
+    # what it was ahead counts, but behind in all is behind
+    assert state.judged(hits(9), hits(8), COSTS).mask == RIVAL
+    assert state.judged(hits(16), hits(0), COSTS) == State(START, n_rivals=1)
+
+
+def test_a_lead_within_the_margin_is_none():
+    class Dearer(Parts):
+        def step(self, mask, n_draft):
+            return super().step(mask, n_draft) * (1 + MARGIN / 2 * (mask == START))
+
+    state = DUEL
+    for _ in range(N_WINDOWS - 1):
+        state = state.judged(hits(12), hits(12), Dearer())
+    assert state.rival == RIVAL
+    assert state.judged(hits(12), hits(12), Dearer()) == State(START, n_rivals=1)
+
+
+def test_of_masks_that_are_right_as_often_the_cheaper_wins():
+    cheaper = LayerMask.skipping(N, attn=[1, 3], ffn=[1, 2, 3])
+    state = replace(DUEL, rival=cheaper)
+    for _ in range(N_WINDOWS):
+        state = state.judged(hits(12), hits(12), COSTS)
+    assert state.mask == cheaper
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Right as often as the harm of what is skipped leaves: little in the middle, much outside."""
+
+    n_layer: int
+
+    def agreement(self, mask):
+        harmless = range(self.n_layer // 4, 3 * self.n_layer // 4)
+        attn = [0.997 if il in harmless else 0.85 for il in mask.skip_attn]
+        ffn = [0.995 if il in harmless else 0.75 for il in mask.skip_ffn]
+        return float(np.prod(attn + ffn))
+
+    def speed(self, mask):
+        a = self.agreement(mask)
+        return max(sum(a**i for i in range(n + 1)) / COSTS.step(mask, n) for n in range(1, 16))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_climbs_to_the_planted_parts(seed):
+    n = 12
+    planted, every = Planted(n), frozenset(range(n))
+    space = Space.of(MaskSupport(n, every, every), Unit.BOTH)
+    rng = np.random.default_rng(seed)
+    state = State(LayerMask.alternate(n), seed)
+    assert planted.speed(state.mask) < 0.85
+    for _ in range(400):
+        state = state.challenged(space)
+        draws = rng.random((1, WINDOW))
+        scores = (Score.of_drafts(draws < planted.agreement(m)) for m in (state.mask, state.rival))
+        state = state.judged(*scores, COSTS)
+    best = LayerMask.skipping(n, attn=range(3, 9), ffn=range(3, 9))
+    assert planted.speed(state.mask) > 0.95 * planted.speed(best) > 1.2
+
+
+# --- kept across runs ------------------------------------------------------------------------
+
+
+def test_a_kept_state_goes_on_as_if_it_had_never_stopped(tiny, tmp_path):
+    model = tiny(n_layer=N)
+    rng = np.random.default_rng(5)
+    scores = [[hits(n) for n in sorted(rng.integers(0, 17, 2))] for _ in range(60)]
+    kept = straight = State(START, seed=9)
+    for pair in scores:
+        straight = straight.challenged(SPACE).judged(*pair, COSTS)
+        kept = kept.challenged(SPACE).judged(*pair, COSTS)
+        adapt.save(kept, model, tmp_path / "state.json")
+        kept = adapt.load(tmp_path / "state.json", model)
+    assert kept == straight and straight.n_changes > 0
+    assert [path.name for path in tmp_path.glob("state*")] == ["state.json"]
+
+
+def test_the_state_of_another_model_is_refused(tiny, tmp_path):
+    adapt.save(DUEL, tiny(n_layer=N), tmp_path / "state.json")
+    with pytest.raises(ArgumentError, match="belongs to another model"):
+        adapt.load(tmp_path / "state.json", tiny(n_layer=N, seed=1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2}, {"mask": None}, {"mask": {"n_layer": 0}}, {"n_rivals": -1},
+        {"trial_us": 0.5}, {"score": {}}, {"seed": "x"}, {"rival": {"n_layer": 3}},
+    ],
+)  # fmt: skip
+def test_files_that_are_no_state(change, tiny, tmp_path):
+    path = tmp_path / "state.json"
+    adapt.save(DUEL, tiny(n_layer=N), path)
+    whole = path.read_text()
+    path.write_text(json.dumps(json.loads(whole) | change))
+    with pytest.raises(ArgumentError, match=r"state.json is no state of --adapt \(.+\); remove it"):
+        adapt.load(path, tiny(n_layer=N))
+    for text in ("", "[]", "7", whole[:40]):
+        path.write_text(text)
+        with pytest.raises(ArgumentError, match="no state"):
+            adapt.load(path, tiny(n_layer=N))
+
+
+# --- in a loop -------------------------------------------------------------------------------
+
+
+class Harmless(FakeModel):
+    """Skipping blocks 2 and 3 harms nothing."""
+
+    def masked(self, prefix, mask):
+        harmed = (mask.skip_attn | mask.skip_ffn) - {2, 3}
+        return self.draft(prefix) if harmed else self.target(prefix)
+
+
+class Run:
+    """One generation on a script, that adapts, and everything that took part in it."""
+
+    def __init__(self, *, share=1.0, n_predict=600, seed=0, lengths=(4, 0, 2), **options):
+        self.model = Harmless(quality=0.2)
+        self.context = FakeContext(self.model, **({"n_ctx": 2048} | options))
+        self.equipped = []
+        self.lengths = lengths
+        self.adaptation = Adaptation(
+            self.context, State(START, seed), COSTS, self._equip, share=share
+        )
+        self.n_predict = n_predict
+        self.sampler_seed = seed
+
+    def _equip(self, mask):
+        pair = layer_skip.Drafter(self.context, mask), FakeController(self.lengths)
+        self.equipped.append((mask, pair[1]))
+        return pair
+
+    def __iter__(self):
+        yield from generate_steps(
+            self.context,
+            PROMPT,
+            drafter=self.adaptation,
+            controller=self.adaptation,
+            sampler=FakeSampler(self.sampler_seed),
+            n_predict=self.n_predict,
+        )
+
+
+@pytest.mark.parametrize("enters", [True, False])
+def test_masks_change_in_mid_text_and_the_text_does_not(enters):
+    run = Run(enters=enters)
+    tokens, changed_at = [], []
+    for step in run:
+        n_before = run.adaptation.state.n_changes
+        tokens += step.tokens
+        changed_at += [len(tokens)] * (n_before > len(changed_at))
+        # the target's cells are the full model's, whatever mask is in use; nobody else has any
+        assert run.context.sequence(0).tokens == [*PROMPT, *tokens][:-1]
+        assert all(cell.is_full for cell in run.context.cells[0])
+        assert not any(run.context.cells[1:])
+    assert tokens == plain_tokens(run.model, PROMPT, run.n_predict, seed=run.sampler_seed)
+    assert changed_at and changed_at[0] < run.n_predict / 2
+    assert len(changed_at) == run.adaptation.state.n_changes
+    # and it is worth it
+    assert COSTS.draft(run.adaptation.state.mask) < 1
+    drafted = [m for _seq, n, m in run.context.passes[-60:] if n == 1 and m]
+    assert run.adaptation.state.mask in drafted
+
+
+def test_a_new_mask_has_a_controller_that_knows_nothing_of_the_old_one():
+    run = Run()
+    steps = list(run)
+    assert len(run.equipped) == run.adaptation.state.n_changes + 1 > 1
+    seen = [controller.steps for _mask, controller in run.equipped]
+    assert list(chain.from_iterable(seen)) == steps
+    assert all(len(steps) >= WINDOW * N_WINDOWS / 5 for steps in seen[:-1])
+    assert run.adaptation.controller is run.equipped[-1][1]
+    assert [mask for mask, _controller in run.equipped][-1] == run.adaptation.state.mask
+
+
+def test_a_trial_reads_the_full_model_s_text_and_only_what_was_generated():
+    run = Run(n_predict=200)
+    tokens = [t for step in run for t in step.tokens]
+    trials = [(n, mask) for seq, n, mask in run.context.passes if seq == 1 and n == WINDOW]
+    assert len(trials) % 2 == 0 and len(trials) >= 2 * (len(tokens) // (WINDOW + 5) - 1)
+    assert all(a != b for (_, a), (_, b) in zip(trials[::2], trials[1::2], strict=True))
+    short = Run(n_predict=WINDOW)
+    list(short)
+    assert short.adaptation.state.n_rivals == 0
+
+
+def test_the_order_of_masks_repeats_with_the_seed():
+    def masks(seed):
+        run = Run(seed=seed, n_predict=250)
+        list(run)
+        return [mask for mask, _controller in run.equipped], run.adaptation.summary()["n_tried"]
+
+    assert masks(0) == masks(0) != masks(1)
+
+
+def test_no_trial_where_its_cells_have_no_room():
+    run = Run(n_ctx=64)
+    tokens = [t for step in run for t in step.tokens]
+    assert len(tokens) > 64 - len(PROMPT)  # to the end of the context, see the loop
+    trials = [n for seq, n, _mask in run.context.passes if seq == 1 and n == WINDOW]
+    assert 0 < len(trials) <= 2 * (64 - 2 * WINDOW) // WINDOW
+
+
+def test_a_trial_that_fails_leaves_the_text_as_it_was():
+    whole = Run(n_predict=60)
+    list(whole)
+    fail_at = next(i for i, p in enumerate(whole.context.passes, 1) if p[1] == WINDOW)
+    run = Run(n_predict=60, fail_at_decode=fail_at)
+    tokens = []
+    with pytest.raises(Broken):
+        for step in run:
+            tokens += step.tokens
+    assert len(tokens) >= WINDOW
+    assert run.context.sequence(0).tokens == [*PROMPT, *tokens][:-1]
+    assert not any(run.context.cells[1:])
+
+
+@pytest.mark.parametrize("options", [{"can_rollback": False}, {"n_seq_max": 1}, {"n_batch": 15}])
+def test_where_masks_cannot_be_tried(options):
+    context = FakeContext(FakeModel(), **options)
+    with pytest.raises(ArgumentError, match="trying masks needs"):
+        Adaptation(context, State(START), COSTS, lambda mask: (None, FakeController([0])))
+
+
+# --- what it may cost ------------------------------------------------------------------------
+
+
+STEP_US = 1000
+STEP = Step(Draft(), Verdict(0, 7, False), verify_us=STEP_US)
+
+
+class TimedContext:
+    """Keeps nothing; passes take as many times as long as a step as the table says."""
+
+    can_rollback, n_seq_max, n_batch, n_ctx = True, 2, WINDOW, 10**6
+    mask_support = MaskSupport(N, ALL, ALL)
+
+    def __init__(self, slower=1.0):
+        self.slower, self.now_us = slower, 0.0
+
+    def sequence(self, seq_id):
+        return self
+
+    def fork(self, seq_id):
+        return self
+
+    def rollback(self, n_keep):
+        pass
+
+    def drop(self):
+        pass
+
+    def decode(self, tokens, *, mask, **options):
+        self.now_us += self.slower * STEP_US * COSTS.wide(mask, len(tokens))
+
+    def argmax(self, row):
+        return row % 8, 1.0  # 7 now and then
+
+
+def states(context, state, share, n_steps):
+    """After each step of a text."""
+    adaptation = Adaptation(
+        context,
+        state,
+        COSTS,
+        lambda mask: (layer_skip_of_nothing, FakeController([0])),
+        share=share,
+        clock=lambda: round(1000 * context.now_us),
+    )
+    adaptation.begin(PROMPT)
+    for i in range(n_steps):
+        assert adaptation.limit(len(PROMPT) + i - 1).n_max == 0
+        adaptation.observe(STEP)
+        yield adaptation.state
+
+
+class layer_skip_of_nothing:
+    begin = staticmethod(lambda history: None)
+
+
+def share_of(state):
+    return state.trial_us / (state.trial_us + state.step_us)
+
+
+@pytest.mark.parametrize("share", [adapt.SHARE, 0.1])
+def test_trials_take_their_share_of_the_time_and_no_more(share):
+    seen = list(states(TimedContext(), State(START), share, 5000))
+    assert all(share_of(state) <= share for state in seen)
+    assert share_of(seen[-1]) > 0.8 * share  # what is left is not enough for another
+    assert seen[-1].n_rivals > 10 and seen[-1].step_us == 5000 * STEP_US
+
+
+def test_where_passes_are_slower_than_the_table_says_one_trial_tells():
+    slower = 10
+    seen = list(states(TimedContext(slower), State(START), adapt.SHARE, 5000))
+    most = slower * STEP_US * 2 * COSTS.wide(LayerMask.full(N), WINDOW)
+    for state in seen:
+        assert state.trial_us <= adapt.SHARE * (state.trial_us + state.step_us) + most
+    assert share_of(seen[-1]) <= 1.1 * adapt.SHARE
+    assert seen[-1].trial_us > 2 * most  # and it went on
+
+
+def test_texts_that_share_a_state_save_up_for_a_trial():
+    state, n_tried = State(START), []
+    for _ in range(40):
+        for after in states(TimedContext(), state, adapt.SHARE, 64):
+            assert share_of(after) <= adapt.SHARE
+        n_tried.append(after.n_rivals - state.n_rivals)
+        state = after
+    assert n_tried[0] == 0 and sum(n_tried) > 10
+    assert share_of(state) > 0.8 * adapt.SHARE
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan")])
+def test_shares_that_are_none(share):
+    with pytest.raises(ArgumentError, match="above 0 and at most 1"):
+        Adapt(share)
+
+
+# --- on models -------------------------------------------------------------------------------
+
+
+def complete(context, prompt, **options):
+    completion = Completion(context, prompt, **({"sampling": GREEDY, "n_predict": 200} | options))
+    for _piece in completion:
+        pass
+    return completion
+
+
+SAMPLINGS = {"greedy": GREEDY, "seeded": SamplingParams(temperature=1.0, top_k=0, seed=11)}
+
+
+@pytest.mark.parametrize("controller", [Fixed(p_min=0), "auto"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_same_tokens_and_the_same_cache_behind_them(
+    sampling, controller, tiny, new_context, token_ids
+):
+    """A mask that only skips what is silent is always right, so changes are sure to come."""
+    model = tiny(n_layer=8, qtype="Q8_0", late_scale=0.05)
+    adapted, plain = new_context(model, n_ctx=512), new_context(model, n_ctx=512)
+    if not is_exact(adapted):
+        pytest.skip("the model's logits depend on the batch width on this machine")
+    options = {"sampling": SAMPLINGS[sampling], "n_predict": 400}
+    bad = LayerMask.skipping(8, attn=[0, 1, 2], ffn=[0, 1, 2])
+    got = complete(
+        adapted, token_ids(9), mask=bad, controller=controller, adapt=Adapt(1.0), **options
+    )
+    want = complete(plain, token_ids(9), draft="off", **options)
+    assert got.tokens == want.tokens
+    assert got.adaptation.state.n_changes > 0 and got.mask != bad
+    assert [adapted.sequence(i).n_past for i in range(4)] == [9 + 400 - 1, 0, 0, 0]
+    for token in (got.tokens[-1], *token_ids(3, seed=1)):
+        np.testing.assert_array_equal(adapted.decode([token]).logits, plain.decode([token]).logits)
+
+
+def test_a_trial_scores_what_drafts_would_have_got_right(tiny, new_context, token_ids):
+    """Against drafts that are made one token at a time behind the full model's K/V."""
+    model = tiny(qtype="Q8_0", late_scale=0.05)
+    context = new_context(model)
+    if not is_exact(context):
+        pytest.skip("the model's logits depend on the batch width on this machine")
+    masks = [LayerMask.early_exit(4, 2), LayerMask.skipping(4, attn=[0, 1], ffn=[1])]
+    prompt = token_ids(7)
+    text = [*prompt, *complete(context, prompt, draft="off", n_predict=WINDOW + 1).tokens]
+    adaptation = Adaptation(context, State(masks[0]), ByteCosts(model.file), lambda m: (None, None))
+    adaptation._history = text
+    got = adaptation._scores(masks)
+    for mask, score in zip(masks, got, strict=True):
+        seq = context.sequence(0).fork(2)
+        seq.rollback(len(text) - 1 - WINDOW)
+        guesses = []
+        for token in text[-1 - WINDOW : -1]:
+            context.decode([token], seq=seq, mask=mask)
+            guesses.append(context.argmax(0)[0])
+        seq.drop()
+        right = np.array(guesses) == text[-WINDOW:]
+        assert score == Score.of_drafts(right[None])
+    assert {s.loss for s in got} != {0.0}
+
+
+def test_runs_with_one_seed_try_the_same_masks(tiny, new_context, token_ids):
+    """With all the time there is for trials, nothing depends on the clock."""
+    model = tiny(n_layer=8, late_scale=0.05)
+
+    def run(seed):
+        sampling = SamplingParams(temperature=0.0, seed=seed)
+        got = complete(
+            new_context(model),
+            token_ids(9),
+            sampling=sampling,
+            draft="layer-skip",
+            controller=Fixed(p_min=0),
+            adapt=Adapt(1.0),
+        )
+        return replace(got.adaptation.state, step_us=0, trial_us=0)
+
+    assert run(1) == run(1) != run(2)
+
+
+def test_another_text_goes_on_with_the_mask_of_the_state(tiny, new_context, token_ids):
+    model = tiny()
+    state = State(LayerMask.early_exit(4, 2), seed=5, n_rivals=7, n_changes=3)
+    got = complete(
+        new_context(model),
+        token_ids(5),
+        n_predict=8,
+        mask=LayerMask.early_exit(4, 3),
+        adapt=Adapt(state=state),
+    )
+    assert got.mask == state.mask and got.draft == "layer-skip"
+    assert got.adaptation.state.n_rivals == 7
+    assert got.adaptation.summary() == {"n_tried": 0, "n_changes": 0, "trial_us": 0}
+    with pytest.raises(MaskError, match="for 6 blocks, not for 4"):
+        Completion(new_context(model), token_ids(5), adapt=Adapt(state=State(START)))
+
+
+def test_nothing_to_adapt(tiny, new_context, token_ids):
+    with pytest.raises(ArgumentError, match="nothing is drafted here"):
+        Completion(new_context(tiny()), token_ids(5), draft="off", adapt=Adapt())
