@@ -73,6 +73,7 @@ def test_masks_a_tiny_model_takes(tiny_path: TinyPath, arch: str) -> None:
     facts = run("info", path, "--json").json
     assert facts["can_skip_attn"] == facts["can_skip_ffn"] == list(range(N_LAYER))
     assert facts["can_rollback"] is True
+    assert facts["same_at_widths"] in (True, False)
     text = run("info", path).stdout
     assert "masks: attention of every block; feed-forward of every block" in text
     assert "drafting: yes, with a mask you give" in text
@@ -139,3 +140,9 @@ def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
 )
 def test_sizes_for_people(n: int, text: str) -> None:
     assert info._bytes(n) == text
+
+
+@pytest.mark.parametrize("same", [True, False, None])
+def test_text_says_what_was_tried(demo_facts: dict[str, Any], same: bool | None) -> None:
+    text = info._text(demo_facts | {"same_at_widths": same})
+    assert f"text with drafts: {info.SAME_TEXT[same]}" in text.splitlines()

@@ -74,3 +74,24 @@ def test_the_first_table_shows_what_was_measured():
     cells = [row.split("|") for row in rows if row.startswith("| r850q8.gguf | ")]
     measured = [(f"{float(c[3]):.2f}", f"{float(c[4]):.2f}") for c in cells if len(c) == 6]
     assert shown == measured[: len(shown)] and len(shown) == 4
+
+
+def measured(model: str, second: str) -> list[str]:
+    """The one row of benchmarks/README.md that begins with these two cells."""
+    shown = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    [row] = [r for r in shown.splitlines() if r.startswith(f"| {model} | {second} |")]
+    return [cell.strip() for cell in row.split("|")[1:-1]]
+
+
+@pytest.mark.parametrize("build", ["stock", "pyselfspec"])
+def test_the_kernel_table_shows_what_was_measured(build: str):
+    _, _, _, t1, t2, _, t4, _, _, t8, *_ = measured("r850q4.gguf", build)
+    name = {"stock": "stock llama.cpp"}.get(build, build)
+    assert f"| {name} | {t1} | {t2} | {t4} | {t8} |" in README
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K_M", "Q8_0", "F16"])
+def test_the_speed_table_shows_what_was_measured(kind: str):
+    rows = [measured(f"r600-{kind}-0.{late}.gguf", "auto") for late in ("45", "15", "06", "02")]
+    speeds = " | ".join(f"{float(row[3]):.2f}" for row in rows)
+    assert f"| {kind} | {speeds} |" in README

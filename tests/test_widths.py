@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 import random_gguf
 import tiny_gguf
 from pyselfspec import Context, Model
+from pyselfspec.widths import same_at_widths
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 N_TOKENS = 16
@@ -116,3 +119,33 @@ def test_more_threads_than_rows(tiny: TinyModel, new_context: NewContext) -> Non
     want = decoded(new_context(tiny(), n_threads=1), ids(5, seed=5), 3)
     got = decoded(new_context(tiny(), n_threads=64), ids(5, seed=5), 3)
     np.testing.assert_array_equal(got, want)
+
+
+class Rounding:
+    """A context whose logits change in the last bit above a width."""
+
+    can_rollback = True
+
+    def __init__(self, widest: int) -> None:
+        self.model = SimpleNamespace(n_vocab=64)
+        self.widest = widest
+
+    def decode(self, tokens: list[int], outputs: str) -> SimpleNamespace:
+        logits = np.ones((len(tokens), 64), np.float32)
+        if len(tokens) > self.widest:
+            logits[-1, -1] = np.nextafter(np.float32(1), np.float32(2))
+        return SimpleNamespace(logits=logits)
+
+    def sequence(self) -> SimpleNamespace:
+        return SimpleNamespace(drop=lambda: None)
+
+
+@pytest.mark.parametrize(("widest", "same"), [(8, True), (7, False), (2, False)])
+def test_one_bit_is_a_difference(widest: int, same: bool) -> None:
+    assert same_at_widths(cast(Context, Rounding(widest))) is same
+
+
+def test_what_info_tries_is_undone(models: Callable[[str], Model], new_context: NewContext) -> None:
+    context = new_context(models("Q4_K_M"))
+    assert same_at_widths(context) is True
+    assert context.sequence().n_past == 0

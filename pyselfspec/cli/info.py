@@ -9,6 +9,7 @@ import click
 
 from ..context import Context
 from ..model import Model
+from ..widths import same_at_widths
 from ._options import (
     common_options,
     context_params,
@@ -17,6 +18,13 @@ from ._options import (
     model_params,
     open_model,
 )
+
+# By what was tried on this machine.
+SAME_TEXT = {
+    True: "identical; logits do not depend, by a bit, on how many tokens share a pass",
+    False: "the full model's, but a near-tie may fall otherwise; logits depend on a pass's width",
+    None: "there are none",
+}
 
 
 @click.command(name="info")
@@ -55,6 +63,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "can_skip_attn": sorted(support.attn),
         "can_skip_ffn": sorted(support.ffn),
         "can_rollback": context.can_rollback,
+        "same_at_widths": same_at_widths(context),
         "has_tokenizer": model.has_vocab,
         "draft_mask": None if model.draft_mask is None else model.draft_mask.to_dict(),
     }
@@ -72,6 +81,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"masks: {_skippable(facts, 'attention', 'can_skip_attn')}; "
         f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
         f"drafting: {_drafting(facts)}",
+        f"text with drafts: {SAME_TEXT[facts['same_at_widths']]}",
         "",
         "block  attention  feed-forward",
     ]
