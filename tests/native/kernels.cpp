@@ -1,0 +1,166 @@
+// Products of pyselfspec/native/kernels against sums over the weights as ggml unpacks them, and against themselves at
+// other widths. Odd numbers of rows and of values; every buffer ends where its contents end, for AddressSanitizer.
+// Prints what was wrong, if anything.
+#include "product.h"
+
+#define GGML_COMMON_DECL_CPP
+#include "ggml-common.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+using namespace selfspec;
+
+namespace {
+
+std::mt19937 rng(1);
+int          n_failed = 0;
+
+struct Aligned {
+    explicit Aligned(size_t size) : data((char *) aligned_alloc(64, size), free) {}
+    std::unique_ptr<char, void (*)(void *)> data;
+};
+
+std::vector<float> random_floats(int64_t n) {
+    std::normal_distribution<float> normal;
+    std::vector<float> out(n);
+    for (auto & x : out) {
+        x = normal(rng);
+    }
+    return out;
+}
+
+// Eight rows of blocks with 4 bits side by side, eight bytes of each in turn, as upstream repacks them.
+template <typename Block>
+std::vector<char> interleaved(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks, uint8_t flip) {
+    std::vector<char> out(rows.size());
+    char * to = out.data();
+    const auto * from = (const Block *) rows.data();
+    for (int64_t group = 0; group < n_rows; group += 8) {
+        for (int64_t b = 0; b < n_blocks; b++) {
+            const auto block = [&](int r) { return from + (group + r)*n_blocks + b; };
+            for (int r = 0; r < 8; r++, to += 2) {
+                memcpy(to, &block(r)->d, 2);
+            }
+            for (int part = 0; part < 2; part++) {
+                for (int r = 0; r < 8; r++) {
+                    for (int i = 0; i < 8; i++) {
+                        *to++ = (char) (block(r)->qs[8*part + i] ^ flip);
+                    }
+                }
+            }
+        }
+    }
+    return out;
+}
+
+struct Case {
+    ggml_type type;
+    Scheme    scheme;
+    bool      in_columns;
+    int64_t   n_rows, k;
+};
+
+void fail(const Case & c, int width, const char * what) {
+    printf("%s%s, %d rows of %d, width %d: %s\n", ggml_type_name(c.type), c.in_columns ? " in columns" : "", (int) c.n_rows,
+        (int) c.k, width, what);
+    n_failed++;
+}
+
+// What rounding the activations may add to a sum: half a step of each, which is 1/254 of the largest value.
+float allowed(const Case & c, const float * w, const float * x) {
+    float sum = 0, largest = 0;
+    for (int64_t i = 0; i < c.k; i++) {
+        largest = std::max(largest, std::fabs(x[i]));
+    }
+    for (int64_t i = 0; i < c.k; i++) {
+        sum += std::fabs(w[i]);
+    }
+    return sum*largest/254 + 1e-4f*sum*largest;
+}
+
+void check(const Case & c) {
+    constexpr int N = MAX_WIDTH;
+    const int64_t row_size = (int64_t) ggml_row_size(c.type, c.k);
+    const auto    source   = random_floats(c.n_rows*c.k);
+    std::vector<char> rows(c.n_rows*row_size);
+    ggml_quantize_chunk(c.type, source.data(), rows.data(), 0, c.n_rows, c.k, nullptr);
+
+    std::vector<float> w(source);
+    if (const auto unpack = ggml_get_type_traits(c.type)->to_float) {
+        unpack(rows.data(), w.data(), c.n_rows*c.k);
+    }
+    if (c.in_columns) {
+        const int64_t n_blocks = c.k/32;
+        rows = c.type == GGML_TYPE_Q4_0 ? interleaved<block_q4_0>(rows, c.n_rows, n_blocks, 0x88)
+                                        : interleaved<block_iq4_nl>(rows, c.n_rows, n_blocks, 0);
+    }
+
+    const auto   x    = random_floats(N*c.k);
+    const size_t size = activation_size(c.scheme.form, c.k);
+    Aligned      activations(N*size);
+    std::vector<Token> tokens(N);
+    std::vector<float> one(N*c.n_rows), wide(N*c.n_rows);
+    const Weights weights = {rows.data(), (size_t) row_size, c.k};
+    for (int t = 0; t < N; t++) {
+        char * base = activations.data.get() + t*size;
+        prepare(c.scheme.form, c.k, 0, c.k, x.data() + t*c.k, base);
+        tokens[t] = {activation_view(c.scheme.form, c.k, base), one.data() + t*c.n_rows};
+        c.scheme.kernel(weights, 0, c.n_rows, &tokens[t], 1);
+    }
+    for (int t = 0; t < N; t++) {
+        for (int64_t r = 0; r < c.n_rows; r++) {
+            const float * wr = w.data() + r*c.k;
+            const float * xt = x.data() + t*c.k;
+            double want = 0;
+            for (int64_t i = 0; i < c.k; i++) {
+                want += (double) wr[i]*xt[i];
+            }
+            if (!(std::fabs(one[t*c.n_rows + r] - want) <= allowed(c, wr, xt))) {
+                return fail(c, 1, "not the product");
+            }
+        }
+    }
+    for (int width = 2; width <= N; width++) {
+        std::fill(wide.begin(), wide.end(), NAN);
+        for (int t = 0; t < width; t++) {
+            tokens[t].out = wide.data() + t*c.n_rows;
+        }
+        c.scheme.kernel(weights, 0, c.n_rows, tokens.data(), width);
+        if (memcmp(wide.data(), one.data(), width*c.n_rows*sizeof(float)) != 0) {
+            return fail(c, width, "other bits than at width 1");
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    int n_types = 0;
+    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
+        const auto    type = (ggml_type) i;
+        const int64_t size = ggml_blck_size(type);
+        for (bool in_columns : {false, true}) {
+            Scheme scheme = in_columns ? column_scheme(type) : float_scheme(type);
+            if (!in_columns && !scheme.kernel) {
+                scheme = block_scheme(type);
+            }
+            if (!scheme.kernel || (in_columns && type == GGML_TYPE_Q4_K)) {  // its columns: tests/test_widths.py
+                continue;
+            }
+            n_types++;
+            for (int64_t n_rows : {1, 2, 3, 5, 7, 13}) {
+                for (int64_t n_blocks : {1, 2, 3, 5, 9, 17}) {
+                    const int64_t odd = size == 1 ? n_blocks*n_blocks*3 : n_blocks*size;
+                    check({type, scheme, in_columns, in_columns ? 8*n_rows : n_rows, odd});
+                }
+            }
+        }
+    }
+    printf("%d kinds of weights, %d wrong\n", n_types, n_failed);
+    return n_failed > 0;
+}
