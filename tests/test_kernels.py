@@ -1,5 +1,5 @@
-"""The products of pyselfspec/native/kernels by themselves, with instructions of other processors too,
-under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""The products of pyselfspec/native/kernels by themselves, with instructions of other processors
+too, under AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 from __future__ import annotations
 
