@@ -137,6 +137,8 @@ class State:
         numbers = [v for k, v in values.items() if k not in ("mask", "rival", *SCORES)]
         if not all(type(n) is int and n >= 0 for n in numbers):
             raise ArgumentError("counts are whole numbers, 0 or more")
+        if values["n_windows"] >= N_WINDOWS:
+            raise ArgumentError(f"n_windows is below {N_WINDOWS}, got {values['n_windows']}")
         values |= {name: Score.from_dict(data[name]) for name in SCORES}
         values["mask"] = LayerMask.from_dict(data["mask"])
         if data["rival"] is not None:

@@ -78,6 +78,8 @@ class Completion:
     ) -> None:
         model = context.model
         if adapt is not None and adapt.state is not None:
+            if mask is not None:
+                raise ArgumentError("adapt.state has a mask of its own; give one or the other")
             mask = adapt.state.mask.require(model.n_layer)
         if mask is None and profile and draft != "off":
             mask = profiles.mask_for(model)

@@ -22,6 +22,7 @@ from ._lib import llama
 from .closing import Closing
 from .errors import ArgumentError, ContextFullError, DecodeError
 from .kv import KVSequence
+from .model import INT32_MAX
 from .types import SKIP_ATTN, SKIP_FFN, LayerMask
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ CACHE_TYPES = FLOAT_CACHE_TYPES | {
 }
 CACHE_TYPE = "f16"
 N_BLOCK = 32  # values that each of the quantized ones stores together
-INT32_MAX = 2**31 - 1
 
 
 def _require_range(name: str, value: int, low: int, high: int) -> None:
@@ -167,11 +167,10 @@ class Context(Closing):
         _require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         _require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
         _require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
-        _require_quantizable(model, flash_attn, type_k, type_v)
-
         params = llama.llama_context_default_params()
         params.type_k = _cache_type("type_k", type_k)
         params.type_v = _cache_type("type_v", type_v)
+        _require_quantizable(model, flash_attn, type_k, type_v)
         params.n_ctx = -(-n_ctx // N_CTX_UNIT) * N_CTX_UNIT
         params.n_batch = params.n_ubatch = n_batch
         params.n_threads = params.n_threads_batch = n_threads

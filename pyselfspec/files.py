@@ -17,6 +17,8 @@ def require_target(target: Path) -> None:
         raise ArgumentError(f"{target} is no plain file: give the name of a file to write")
     if not target.parent.is_dir():
         raise ArgumentError(f"{target.parent} is no folder: make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise ArgumentError(f"{target.parent} cannot be written to: give another folder")
 
 
 @contextmanager
@@ -28,6 +30,6 @@ def replacing(target: Path) -> Iterator[Path]:
     """
     require_target(target)
     with TemporaryDirectory(prefix=".unfinished-", dir=target.parent.absolute()) as folder:
-        unfinished = Path(folder) / "model.gguf"
+        unfinished = Path(folder) / target.name
         yield unfinished
         os.replace(unfinished, target)

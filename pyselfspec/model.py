@@ -31,6 +31,7 @@ SPLIT_MODES = {
     "row": llama.LLAMA_SPLIT_MODE_ROW,
 }
 SPLIT_MODE = "layer"
+MAIN_GPU = 0
 
 
 def _require_gpu(n_gpu_layers: int) -> None:
@@ -68,12 +69,14 @@ class Model(Closing):
         *,
         n_gpu_layers: int | None = None,
         split_mode: str = SPLIT_MODE,
-        main_gpu: int = 0,
+        main_gpu: int = MAIN_GPU,
     ) -> None:
         if split_mode not in SPLIT_MODES:
             raise ArgumentError(
                 f"split_mode is one of {', '.join(SPLIT_MODES)}, got {split_mode!r}"
             )
+        if not 0 <= main_gpu <= INT32_MAX:
+            raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
         if n_gpu_layers:
             _require_gpu(n_gpu_layers)
         self.path = Path(path)

@@ -130,6 +130,10 @@ class Score:
         """Raises KeyError or TypeError for an object that is no score."""
         values = {field.name: data[field.name] for field in fields(cls)}
         tuples = {name: tuple(values[name]) for name in ("pieces", "n_runs", "n_right_runs")}
+        numbers = [v for name, v in values.items() if name not in tuples]
+        for value in (*numbers, *itertools.chain.from_iterable(tuples.values())):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{value!r} is no number")
         return cls(**values | tuples)
 
 

@@ -6,21 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .context import Context
+from .costs import N_WIDTH
 
-N_TOKENS = 8  # a check of seven drafted tokens
-WIDTHS = (3, N_TOKENS)
+WIDTHS = (2, 3, 5, 8, 9, N_WIDTH)  # kernels change between these
 
 
 def same_at_widths(context: Context) -> bool | None:
-    """Tries it with a few tokens on an empty sequence, which is empty again afterwards; None where
-    the memory cannot take tokens back.
+    """Tries passes over 1 to N_WIDTH tokens on an empty sequence, which is empty again afterwards;
+    None where the memory cannot take tokens back.
 
     True means the same bits, so that drafting cannot turn even a near-tie.
     """
     if not context.can_rollback:
         return None
     n_vocab = context.model.n_vocab
-    tokens = [i * n_vocab // N_TOKENS for i in range(N_TOKENS)]
+    tokens = [i * n_vocab // N_WIDTH for i in range(N_WIDTH)]
     one = _logits(context, tokens, 1)
     return all(np.array_equal(_logits(context, tokens, width), one) for width in WIDTHS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import signal
 import subprocess
@@ -436,15 +437,37 @@ def test_a_state_outlives_ctrl_c(
     assert strict_json(file.read_text())["n_rivals"] > 0
 
 
-def test_states_that_cannot_be(generate: Generate, tiny_path: TinyPath, tmp_path: Path) -> None:
+def test_a_state_has_a_mask_of_its_own(generate: Generate, tmp_path: Path) -> None:
+    options = ("-n", "1", "--adapt-state", tmp_path / "state.json", "--skip-attn", "3")
+    assert generate(*options).status == 0
+    outcome = generate(*options)
+    assert outcome.status == 2 and "state.json has a mask of its own" in outcome.stderr
+
+
+def test_states_that_cannot_be(
+    generate: Generate, demo_path: Path, tiny_path: TinyPath, tmp_path: Path
+) -> None:
     file = tmp_path / "state.json"
     assert generate("-n", "1", "--adapt-state", file).status == 0
     before = file.read_bytes()
     broken = tmp_path / "broken.json"
     broken.write_bytes(before[:50])
+    state = strict_json(before.decode())
+    judging = state | {"rival": state["mask"]}
+    odd = {"words": judging | {"score": state["score"] | {"n": "x"}}, "late": {"n_windows": 4}}
+    for name, changes in odd.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(state | changes))
     cases = {
         "state.json belongs to another model (demo.gguf)": (file, tiny_path()),
         "broken.json is no state of --adapt": (broken, tiny_path()),
+        "words.json is no state of --adapt ('x' is no number)": (
+            tmp_path / "words.json",
+            demo_path,
+        ),
+        "late.json is no state of --adapt (n_windows is below 4": (
+            tmp_path / "late.json",
+            demo_path,
+        ),
         "is no plain file": (tmp_path, tiny_path()),
         "is no folder: make it first": (tmp_path / "nowhere" / "state.json", tiny_path()),
     }

@@ -113,3 +113,9 @@ def test_drafts_with_some_blocks_on_the_gpu(
 def test_a_gpu_that_is_not_there(tiny_path: Any) -> None:
     with pytest.raises(ModelFileError, match="main_gpu"):
         Model(tiny_path(), split_mode="none", main_gpu=99)
+
+
+@pytest.mark.parametrize("main_gpu", [-1, 2**31])
+def test_gpus_that_cannot_be(tiny_path: Any, main_gpu: int) -> None:
+    with pytest.raises(ArgumentError, match=f"main_gpu is 0 to .*, got {main_gpu}"):
+        Model(tiny_path(), main_gpu=main_gpu)

@@ -41,6 +41,7 @@ from pyselfspec import (
 )
 from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ContextFullError
+from pyselfspec.widths import same_at_widths
 from replay import AsDrafted, Replay
 
 N_LAYER = 4
@@ -65,28 +66,13 @@ SAMPLINGS = {
 }
 
 
-def is_exact(context: Context) -> bool:
-    """Whether this model's logits do not depend on batch width here."""
-    seq = context.sequence()
-    tokens = [5 + i for i in range(18)]
-    one = np.concatenate([context.decode([token]).logits for token in tokens])
-    for width in (2, 3, 5, 9):
-        seq.drop()
-        parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
-        wide = np.concatenate([context.decode(part).logits for part in parts])
-        if not np.array_equal(one, wide):
-            return False
-    seq.drop()
-    return True
-
-
 @pytest.fixture
 def exact(tiny: Any, new_context: Any) -> Callable[..., Model]:
     """A tiny Q8_0 model whose late blocks change little; skips where Q8_0 depends on the width."""
 
     def model(arch: str = "llama", seed: int = 0) -> Model:
         model = tiny(arch, qtype="Q8_0", late_scale=0.05, seed=seed)
-        if not is_exact(new_context(model)):
+        if not same_at_widths(new_context(model)):
             give_up = pytest.fail if os.environ.get("CI") else pytest.skip
             give_up("Q8_0 logits depend on the batch width on this machine")
         return model
@@ -185,7 +171,7 @@ def test_same_tokens_however_attention_is_computed(
     attention: str, exact: Any, new_context: Any, token_ids: Any
 ) -> None:
     context = new_context(exact(), **ATTENTIONS[attention])
-    if not is_exact(context):
+    if not same_at_widths(context):
         pytest.skip("this attention depends on the batch width; see the replays below")
     for name, mask in MASKS.items():
         got = complete(context, token_ids(9), sampling=SAMPLINGS["seeded"], mask=mask)
@@ -247,7 +233,7 @@ def test_empty_mask_saves_steps(exact: Any, new_context: Any, token_ids: Any) ->
 @pytest.mark.parametrize("sampling", ["greedy", "seeded"])
 def test_demo_model(sampling: str, demo: Model, new_context: Any) -> None:
     context = new_context(demo, n_ctx=512)
-    if not is_exact(context):
+    if not same_at_widths(context):
         pytest.skip("the model's logits depend on the batch width on this machine")
     options = {"n_predict": 64, "sampling": SAMPLINGS[sampling]}
     prompt = demo.tokenize("The old man opened the door and")

@@ -20,7 +20,6 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
-from pyselfspec._lib import llama
 from pyselfspec.convert import NEEDED, convert
 
 # On a machine that is known, a missing judge is a failure, not a reason to skip.
@@ -107,17 +106,9 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 
 
 @pytest.fixture
-def context(pair: Pair, new_context: Any, monkeypatch: pytest.MonkeyPatch) -> Context:
+def context(pair: Pair, new_context: Any) -> Context:
     """With K/V in F32."""
-    defaults = llama.llama_context_default_params
-
-    def with_f32_cache() -> Any:
-        params = defaults()
-        params.type_k = params.type_v = llama.GGML_TYPE_F32
-        return params
-
-    monkeypatch.setattr(llama, "llama_context_default_params", with_f32_cache)
-    return new_context(pair.ours, n_batch=256, flash_attn=False)
+    return new_context(pair.ours, n_batch=256, flash_attn=False, type_k="f32", type_v="f32")
 
 
 def test_logits(pair: Pair, context: Context) -> None:

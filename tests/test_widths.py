@@ -140,7 +140,7 @@ class Rounding:
         return SimpleNamespace(drop=lambda: None)
 
 
-@pytest.mark.parametrize(("widest", "same"), [(8, True), (7, False), (2, False)])
+@pytest.mark.parametrize(("widest", "same"), [(16, True), (15, False), (2, False)])
 def test_one_bit_is_a_difference(widest: int, same: bool) -> None:
     assert same_at_widths(cast(Context, Rounding(widest))) is same
 

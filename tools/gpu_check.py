@@ -136,7 +136,7 @@ class Runner:
         out = self.folder / "log" / f"{name}.jsonl"
         out.unlink(missing_ok=True)
         went = self.run(name, [*command, "--threads", str(self.threads), "--out", str(out)])
-        if out.exists():
+        with suppress(OSError, IndexError, ValueError):  # cut off before or while it wrote
             went["record"] = compact(json.loads(out.read_text().splitlines()[-1]))
         return went
 

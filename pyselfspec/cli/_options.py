@@ -13,11 +13,11 @@ import click
 
 from .. import _lib, adapt, controllers, drafters
 from ..adapt import Adapt
-from ..context import CACHE_TYPE, CACHE_TYPES, INT32_MAX, N_CTX
+from ..context import CACHE_TYPE, CACHE_TYPES, N_CTX
 from ..controllers.fixed import Fixed
 from ..errors import ArgumentError
 from ..files import require_target
-from ..model import SPLIT_MODE, SPLIT_MODES, Model
+from ..model import INT32_MAX, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..models import DEMO
 from ..sampling import SEED_MAX, SamplingParams
 from ..types import LayerMask
@@ -127,7 +127,7 @@ device_options = _together(
         "-mg",
         "--main-gpu",
         type=click.IntRange(0, INT32_MAX),
-        default=0,
+        default=MAIN_GPU,
         show_default=True,
         help="The GPU of split mode none, and of small tensors with row.",
     ),
@@ -332,6 +332,10 @@ def adapt_from(model: Model, options: Mapping[str, Any]) -> Adapt | None:
     if path is not None:
         require_target(path)
     state = adapt.load(path, model) if path is not None and path.exists() else None
+    if state is not None and describes_mask(options):
+        raise click.UsageError(
+            f"{path} has a mask of its own to go on with; remove it, or give no other mask"
+        )
     return Adapt(state=state) if share is None else Adapt(share, state)
 
 

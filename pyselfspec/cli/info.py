@@ -21,9 +21,9 @@ from ._options import (
 
 # By what was tried on this machine.
 SAME_TEXT = {
-    True: "identical; logits do not depend, by a bit, on how many tokens share a pass",
+    True: "identical; logits were the same bits in passes over 1 to 16 tokens",
     False: "the full model's, but a near-tie may fall otherwise; logits depend on a pass's width",
-    None: "there are none",
+    None: "there are no drafts",
 }
 
 
@@ -102,7 +102,7 @@ def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
 
 def _drafting(facts: dict[str, Any]) -> str:
     if not facts["can_rollback"]:
-        return "no, its memory cannot take tokens back; use --draft off"
+        return "no, its memory cannot take tokens back; texts are decoded plainly"
     if facts["draft_mask"] is None:
         return "yes, with a mask you give"
     mask = facts["draft_mask"]
