@@ -556,16 +556,12 @@ def test_runs_with_one_seed_try_the_same_masks(tiny, new_context, token_ids):
 def test_another_text_goes_on_with_the_mask_of_the_state(tiny, new_context, token_ids):
     model = tiny()
     state = State(LayerMask.early_exit(4, 2), seed=5, n_rivals=7, n_changes=3)
-    got = complete(
-        new_context(model),
-        token_ids(5),
-        n_predict=8,
-        mask=LayerMask.early_exit(4, 3),
-        adapt=Adapt(state=state),
-    )
+    got = complete(new_context(model), token_ids(5), n_predict=8, adapt=Adapt(state=state))
     assert got.mask == state.mask and got.draft == "layer-skip"
     assert got.adaptation.state.n_rivals == 7
     assert got.adaptation.summary() == {"n_tried": 0, "n_changes": 0, "trial_us": 0}
+    with pytest.raises(ArgumentError, match="a mask of its own"):
+        Completion(new_context(model), [5], mask=state.mask, adapt=Adapt(state=state))
     with pytest.raises(MaskError, match="for 6 blocks, not for 4"):
         Completion(new_context(model), token_ids(5), adapt=Adapt(state=State(START)))
 
