@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from typing import Any
 
 import click
 
-from .. import BUILD_ID, __version__
+from .. import BUILD_ID, __version__, by_name
 from ..errors import SelfSpecError
 
 EXIT_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
@@ -42,14 +40,12 @@ class CommandFolder(click.Group):
     """Commands are the modules of this folder."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        modules = (m.name for m in pkgutil.iter_modules(__path__))
-        return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+        return list(by_name.names(__path__))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"{__name__}.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+        command: click.Command = by_name.load(__name__, "command", cmd_name).command
         return command
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:

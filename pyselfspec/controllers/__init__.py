@@ -6,12 +6,10 @@ controller sees steps and answers with limits, and knows neither model nor loop.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import Protocol
 
+from .. import by_name
 from ..costs import CostTable
-from ..errors import ArgumentError
 from ..types import DraftLimit, Step
 
 DEFAULT = "auto"
@@ -32,14 +30,10 @@ class ControllerFactory(Protocol):
 
 def names() -> tuple[str, ...]:
     """Names of all controllers, as the command line spells them."""
-    modules = (m.name for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+    return by_name.names(__path__)
 
 
 def load(name: str) -> ControllerFactory:
     """What makes controllers of this name. Raises ArgumentError for a name that is no file here."""
-    if name not in names():
-        raise ArgumentError(f"there is no controller {name!r}; there are: {', '.join(names())}")
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    factory: ControllerFactory = module.make
+    factory: ControllerFactory = by_name.load(__name__, "controller", name).make
     return factory

@@ -7,12 +7,10 @@ benchmarks find it by listing this folder.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import ArgumentError
+from .. import by_name
 from ..types import Draft, DraftLimit, LayerMask, Verdict
 
 if TYPE_CHECKING:
@@ -44,15 +42,11 @@ class DrafterFactory(Protocol):
 
 def names() -> tuple[str, ...]:
     """Names of all drafters, as the command line spells them."""
-    modules = (m.name for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+    return by_name.names(__path__)
 
 
 def load(name: str) -> DrafterFactory:
     """The ``Drafter`` class of a drafter's file. Raises ArgumentError for a name that is no file
     here."""
-    if name not in names():
-        raise ArgumentError(f"there is no drafter {name!r}; there are: {', '.join(names())}")
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    factory: DrafterFactory = module.Drafter
+    factory: DrafterFactory = by_name.load(__name__, "drafter", name).Drafter
     return factory

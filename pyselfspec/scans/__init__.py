@@ -7,14 +7,13 @@ command line and the conformance tests find it by listing this folder.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
 from typing import Protocol, TypeVar
 
+from .. import by_name
 from ..context import MaskSupport
 from ..errors import ArgumentError
 from ..measuring import Measuring, Pass, Progress, Scored
@@ -128,15 +127,12 @@ class Scan(Protocol):
 
 def names() -> tuple[str, ...]:
     """Names of all scans, as the command line spells them."""
-    modules = (m.name for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+    return by_name.names(__path__)
 
 
 def load(name: str) -> Scan:
     """The ``scan`` function of a file. Raises ArgumentError for a name that is no file here."""
-    if name not in names():
-        raise ArgumentError(f"there is no scan {name!r}; there are: {', '.join(names())}")
-    found: Scan = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").scan
+    found: Scan = by_name.load(__name__, "scan", name).scan
     return found
 
 

@@ -6,13 +6,12 @@ conformance tests find it by listing this folder.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .. import by_name
 from ..context import Context
 from ..errors import ArgumentError
 from ..scans import Space
@@ -96,15 +95,12 @@ class Budget:
 
 def names() -> tuple[str, ...]:
     """Names of all searches, as the command line spells them."""
-    modules = (m.name for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+    return by_name.names(__path__)
 
 
 def load(name: str) -> SearchFactory:
     """The ``Search`` class of a file. Raises ArgumentError for a name that is no file here."""
-    if name not in names():
-        raise ArgumentError(f"there is no search {name!r}; there are: {', '.join(names())}")
-    factory: SearchFactory = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").Search
+    factory: SearchFactory = by_name.load(__name__, "search", name).Search
     return factory
 
 
