@@ -18,12 +18,14 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from attentions import ATTENTIONS
 
+import replay
 import tiny_gguf
 from pyselfspec import (
     GREEDY,
@@ -36,7 +38,6 @@ from pyselfspec import (
     Model,
     Sampler,
     SamplingParams,
-    Step,
     generate_steps,
 )
 from pyselfspec.drafters import layer_skip
@@ -46,6 +47,7 @@ from replay import AsDrafted, Replay
 
 N_LAYER = 4
 N_PREDICT = 40
+run_steps = partial(replay.run_steps, n_predict=N_PREDICT)
 GOOD = LayerMask.early_exit(N_LAYER, 2)  # for models whose late blocks change little
 BAD = LayerMask.skipping(N_LAYER, attn=range(N_LAYER), ffn=[0, 1, 2])
 EMPTY = LayerMask.full(N_LAYER)
@@ -247,23 +249,6 @@ def test_demo_model(sampling: str, demo: Model, new_context: Any) -> None:
 
 
 # --- against a replay ------------------------------------------------------------------------
-
-
-def run_steps(
-    context: Context, prompt: Sequence[int], drafter: Any, controller: Any, sampling: SamplingParams
-) -> list[Step]:
-    with Sampler(context.model, sampling) as sampler:
-        return list(
-            generate_steps(
-                context,
-                prompt,
-                drafter=drafter,
-                controller=controller,
-                sampler=sampler,
-                n_predict=N_PREDICT,
-                ends=context.model.is_eog,
-            )
-        )
 
 
 @pytest.mark.parametrize("share", [True, False])

@@ -16,13 +16,12 @@ from typing import Any
 
 import click
 
-from pyselfspec import Context, LayerMask, Model, Sampler, SamplingParams, Step
+from pyselfspec import Context, LayerMask, Model, SamplingParams, Step
 from pyselfspec.context import usable_cores
 from pyselfspec.controllers.fixed import Fixed
 from pyselfspec.drafters import layer_skip, off
-from pyselfspec.loop import generate_steps
 from records import Record, append, provenance
-from replay import AsDrafted, Replay
+from replay import AsDrafted, Replay, run_steps
 from speed import mask_for, tokens_of
 
 N_CTX = 1024
@@ -53,18 +52,7 @@ def run(
     n_tokens: int,
 ) -> list[Step]:
     """The steps of a text that nothing ends."""
-    with Sampler(context.model, sampling) as sampler:
-        return list(
-            generate_steps(
-                context,
-                prompt,
-                drafter=drafter,
-                controller=controller,
-                sampler=sampler,
-                n_predict=n_tokens,
-                ends=lambda _: False,
-            )
-        )
+    return run_steps(context, prompt, drafter, controller, sampling, n_tokens, ends=lambda _: False)
 
 
 def continued(

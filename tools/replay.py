@@ -7,13 +7,49 @@ text must be equal whatever the kernels do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from pyselfspec import Context, Draft, DraftLimit, LayerMask, Step, Verdict
+from pyselfspec import (
+    Context,
+    Draft,
+    DraftLimit,
+    LayerMask,
+    Sampler,
+    SamplingParams,
+    Step,
+    Verdict,
+    generate_steps,
+)
+from pyselfspec.controllers import Controller
+from pyselfspec.drafters import Drafter
 from pyselfspec.types import SharedBlocks
+
+
+def run_steps(
+    context: Context,
+    prompt: Sequence[int],
+    drafter: Drafter,
+    controller: Controller,
+    sampling: SamplingParams,
+    n_predict: int,
+    ends: Callable[[int], bool] | None = None,
+) -> list[Step]:
+    """All steps of a text; ends as for generate_steps."""
+    with Sampler(context.model, sampling) as sampler:
+        return list(
+            generate_steps(
+                context,
+                prompt,
+                drafter=drafter,
+                controller=controller,
+                sampler=sampler,
+                n_predict=n_predict,
+                ends=ends,
+            )
+        )
 
 
 class Replay:
