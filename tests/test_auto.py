@@ -102,11 +102,13 @@ def test_costs_of_probing_stay_below_a_hundredth():
     assert extra - (n_tokens - len(steps)) < 0.01 * n_tokens
 
 
-def test_watching_that_seems_free_stays_rare():
-    """Timings of two passes may add up to less than one; a step of both still costs more."""
-    true = table(0.22, BF16, shared=0.25)
-    _, steps = run(Auto(true), Text(0.02, np.random.default_rng(7)), true, 1000)
-    assert sum(step.n_guesses > 0 for step in steps) < 0.12 * len(steps)
+@pytest.mark.parametrize("seed", range(5))
+def test_guesses_that_seem_free_stay_rare_where_they_are_wrong(seed):
+    """Timings of guess and check may add up to hardly more than a plain step. That is no reason to
+    guess all the time: what gets lost between them shows in no timing."""
+    true = table(0.255, BF16, shared=0.25)
+    _, steps = run(Auto(true), Text(0.02, np.random.default_rng(seed)), true, 1000)
+    assert sum(step.n_guesses > 0 for step in steps) < 0.2 * len(steps)
 
 
 def test_a_hopeless_mask_is_not_even_watched():

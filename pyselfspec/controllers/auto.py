@@ -39,6 +39,7 @@ WATCH_COST_MIN = 0.05  # two passes cost more than timings of each say, when the
 WATCH_SHARE = 0.005  # of the time, for watching a text that does not pay
 N_BETWEEN = 64  # steps between two timings of plain decoding while drafting
 GAIN_MIN = 0.02  # expected gain that makes drafting worth the trouble
+P_KEEP_MIN = 0.1  # to keep fewer guesses is watching, which has a budget of its own
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a plan to draft, or not to, lasts at most
 CREDIT_REPLAN = 0.5  # change of credit that ends it early
 LOOK_AHEAD = 5  # guesses; kernels work on blocks of four rows
@@ -254,7 +255,8 @@ class Auto:
         best = rules.fastest()
         assert best is not None
         new = [self._new(costs, n) for n in range(1, len(costs.check_us))]
-        rule = rules.fastest(rules.risk + np.array(new) <= self._credit)
+        affordable = rules.risk + np.array(new) <= self._credit
+        rule = rules.fastest(affordable & (rules.p_keep >= P_KEEP_MIN))
         if rule is None or rule.speed * costs.plain_us < 1 + GAIN_MIN:
             rule = plain_rule(costs)
         hopeless = costs.speedup(SURE)[0] < 1 + GAIN_MIN
