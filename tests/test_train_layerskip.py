@@ -104,6 +104,8 @@ def test_blocks_are_added_when_it_is_time():
     plan = Plan(grow_from=2, grow_at=0.5)
     assert [recipe.n_layer_at(plan, 8, progress) for progress in (0, 0.49, 0.5, 1)] == [2, 2, 8, 8]
     assert recipe.n_layer_at(Plan(), 8, 0.0) == 8
+    assert [step for step in range(11) if recipe.grows_at(plan, 8, step, 10)] == [5]
+    assert not any(recipe.grows_at(Plan(), 8, step, 10) for step in range(11))
 
 
 # text
@@ -193,6 +195,18 @@ def test_losses_are_cross_entropy_and_divergence():
     torch.testing.assert_close(found.last, nll(p.flatten(0, 1), target))
     torch.testing.assert_close(found.early, nll(q.flatten(0, 1), target))
     torch.testing.assert_close(found.divergence, (p.exp() * (p - q)).sum(-1).mean())
+
+
+def test_added_blocks_are_softer_copies_of_those_before():
+    model = stirred()
+    before = [{k: v.clone() for k, v in b.state_dict().items()} for b in model.model.layers]
+    network.stack(model, 3)
+    layers = model.model.layers
+    for name, value in layers[3].state_dict().items():
+        softer = 0.5 if name in ("self_attn.o_proj.weight", "mlp.down_proj.weight") else 1.0
+        assert torch.equal(value, softer * before[0][name]), name
+    for i in range(3):
+        assert all(torch.equal(v, before[i][k]) for k, v in layers[i].state_dict().items())
 
 
 def test_scores_agree_with_the_last_block_by_definition():

@@ -42,7 +42,7 @@ class Plan:
     warmup: float = 0.02  # share of the steps in which the rate rises
     decay: float = 0.3  # share of the steps, the last ones, in which it falls to zero
     grow_from: int = 0  # blocks at the start; 0: all of them
-    grow_at: float = 0.5  # share of the steps after which the other blocks are added
+    grow_at: float = 0.5  # share of the steps after which the others are added, as copies
     seed: int = 1
 
 

@@ -14,11 +14,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from layerskip.config import Shape
 
 N_CHUNK = 2048  # tokens whose logits are in memory at a time
+STACKED = 0.5
 
 
 def make(shape: Shape, device: str, seed: int) -> LlamaForCausalLM:
     """float32 weights. Output matrices of the sublayers start at zero, so every block starts as
-    the identity and blocks can be added without a change of the function."""
+    the identity."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=shape.n_vocab,
@@ -41,6 +42,21 @@ def make(shape: Shape, device: str, seed: int) -> LlamaForCausalLM:
         nn.init.zeros_(layer.self_attn.o_proj.weight)
         nn.init.zeros_(layer.mlp.down_proj.weight)
     return model.to(device)
+
+
+def stack(model: LlamaForCausalLM, n_from: int) -> None:
+    """Makes the blocks from n_from on copies of those before, again and again.
+
+    G_stack of Du et al., "Stacking Your Transformers" (2024), https://arxiv.org/abs/2405.15319, but
+    that the copies add STACKED of what they copy, which disturbs the model half as much. Blocks
+    added as the identity learn nothing more: they all get the same small gradients.
+    """
+    layers = model.model.layers
+    for i in range(n_from, len(layers)):
+        layers[i].load_state_dict(layers[i % n_from].state_dict())
+        with torch.no_grad():
+            layers[i].self_attn.o_proj.weight *= STACKED
+            layers[i].mlp.down_proj.weight *= STACKED
 
 
 @torch.compile(dynamic=False)

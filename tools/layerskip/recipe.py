@@ -67,3 +67,9 @@ def learning_rate(plan: Plan, progress: float) -> float:
 def n_layer_at(plan: Plan, n_layer: int, progress: float) -> int:
     """Blocks that exist at this point of the run."""
     return plan.grow_from if plan.grow_from and progress < plan.grow_at else n_layer
+
+
+def grows_at(plan: Plan, n_layer: int, step: int, n_step: int) -> bool:
+    """Whether blocks are added before this step."""
+    before, now = (n_layer_at(plan, n_layer, s / n_step) for s in (step - 1, step))
+    return now > before

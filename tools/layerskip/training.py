@@ -106,6 +106,8 @@ class Run:
         config, skip = self.config, self.config.layerskip
         progress = self.step / config.n_step
         n_layer = recipe.n_layer_at(config.plan, config.shape.n_layer, progress)
+        if recipe.grows_at(config.plan, config.shape.n_layer, self.step, config.n_step):
+            network.stack(self.model, config.plan.grow_from)
         ids = torch.from_numpy(rows.astype("int64")).to(self.device)
         exit_, keep = None, None
         if not self.plain:
