@@ -44,6 +44,9 @@ def test_the_demo_is_its_training_result_quantized(tiny_path: TinyPath, tmp_path
         assert model.draft_mask == LayerMask.early_exit(4, 2)
         assert model.file.file_type == "Q8_0"
     assert after.metadata["general.name"][1] == "a name"
+    assert "LayerSkip" in after.metadata["general.description"][1]
+    assert after.metadata["general.dataset.count"][1] == len(make_demo.TEXTS)
+    assert "public domain" in after.metadata["general.dataset.1.name"][1]
     assert after.metadata["tokenizer.ggml.tokens"] == before.metadata["tokenizer.ggml.tokens"]
 
 

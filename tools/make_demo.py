@@ -1,5 +1,5 @@
-"""Turns a trained F16 model into the bundled demo: Q8_0, with the mask to draft with in its
-metadata.
+"""Turns a trained F16 model into the bundled demo: Q8_0, with the mask to draft with, the recipe
+and the texts in its metadata.
 
     python tools/make_demo.py TRAINED.gguf --exit 3
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from gguf import GGMLQuantizationType, GGUFValueType, LlamaFileType, quants
+from gguf import GGMLQuantizationType, GGUFValueType, Keys, LlamaFileType, quants
 from gguf.gguf_writer import GGUFValue
 from numpy.typing import NDArray
 
@@ -26,21 +26,45 @@ from pyselfspec.types import LayerMask
 
 Q8_0 = GGMLQuantizationType.Q8_0
 QUANTIZATION_VERSION = 2
+RECIPE = (
+    "Llama trained with the LayerSkip recipe (https://arxiv.org/abs/2404.16710): layer dropout, "
+    "the loss of one rotating early exit per step, and agreement of that exit with the last block. "
+    "Plain text, no chat."
+)
+TEXTS = {  # name to address; all of it in the public domain in the USA
+    "novels and short stories, public domain in the USA": "mlschmitt/classic-books-markdown",
+    "fairy tales and children's stories, public domain in the USA": "GITenberg",
+}
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"  # the text itself
+
+
+def described(mask: LayerMask, name: str) -> dict[str, GGUFValue]:
+    """Metadata that the trained model does not have."""
+    texts = {
+        Keys.General.NAME: name,
+        Keys.General.DESCRIPTION: RECIPE,
+        Keys.General.LICENSE: "MIT",
+        Keys.Tokenizer.CHAT_TEMPLATE: TEMPLATE,
+        MASK_KEY: mask.to_json(),
+    }
+    for i, (content, repository) in enumerate(TEXTS.items()):
+        texts[Keys.General.DATASET_NAME.format(id=i)] = content
+        texts[Keys.General.DATASET_REPO_URL.format(id=i)] = f"https://github.com/{repository}"
+    numbers = {
+        Keys.General.DATASET_COUNT: len(TEXTS),
+        Keys.General.FILE_TYPE: int(LlamaFileType.MOSTLY_Q8_0),
+        Keys.General.QUANTIZATION_VERSION: QUANTIZATION_VERSION,
+    }
+    made = {key: GGUFValue(value, GGUFValueType.STRING) for key, value in texts.items()}
+    return made | {key: GGUFValue(value, GGUFValueType.UINT32) for key, value in numbers.items()}
 
 
 def quantized(source: Source, mask: LayerMask, name: str) -> Copy:
-    new = {
-        "general.name": GGUFValue(name, GGUFValueType.STRING),
-        "general.license": GGUFValue("MIT", GGUFValueType.STRING),
-        MASK_KEY: GGUFValue(mask.to_json(), GGUFValueType.STRING),
-        "general.file_type": GGUFValue(int(LlamaFileType.MOSTLY_Q8_0), GGUFValueType.UINT32),
-        "general.quantization_version": GGUFValue(QUANTIZATION_VERSION, GGUFValueType.UINT32),
-    }
     tensors = tuple(
         Tensor(t.name, Q8_0, t.shape, _quantized(t)) if len(t.shape) > 1 else t.copy()
         for t in source.tensors
     )
-    return Copy(source, source.metadata | new, tensors)
+    return Copy(source, source.metadata | described(mask, name), tensors)
 
 
 def _quantized(tensor: StoredTensor) -> Iterator[NDArray[Any]]:
