@@ -216,7 +216,7 @@ def peak(model: Path, mode: str, threads: int, exit_layer: int | None) -> None:
 )
 @click.option("--prompts", type=click.Path(exists=True, path_type=Path), help="One per line.")
 @click.option("--pairs", type=click.IntRange(min=5), default=6, show_default=True)
-@click.option("--tokens", type=click.IntRange(min=16), default=96, show_default=True)
+@click.option("--tokens", type=click.IntRange(min=16), default=256, show_default=True)
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0, show_default=True)
 @click.option("--memory/--no-memory", default=True, help="Peak memory, in a process per mode.")
 def speed(
