@@ -78,6 +78,38 @@ void spread16(vf * to, __m256 lo, __m256 hi) {
 #endif
 }
 
+// The scales of a block of 256, one per W weights, as they meet the products of its vectors: 16-bit factors of sums of two
+// products, or with VNNI, which has no such sums, floats.
+template <int W> struct BlockScales {
+#if defined(SELFSPEC_VNNI)
+    vf of[N];
+
+    void set(__m128i scales, __m256 d) {
+        const __m256 lo = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(scales)));
+        if (W == 16) {
+            spread16(of, lo, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(scales, 8)))));
+        } else {
+            spread8(of, lo);
+        }
+    }
+    vf rest(vf scale_in) const { return scale_in; }
+#else
+    vi     of[N];
+    __m256 d;
+
+    void set(__m128i scales, __m256 of_block) {
+        static const int16_t sixteenth[32] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
+                                              2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3};
+        for (int i = 0; i < N; i++) {
+            const vi which = right<W/32>(add16(load(sixteenth), repeat16((int16_t) (i*VB/16))));
+            of[i] = high_bytes(lookup(scales, left<8>(which)));
+        }
+        d = of_block;
+    }
+    vf rest(vf scale_in) const { return mul(repeat_f(_mm256_cvtss_f32(d)), scale_in); }
+#endif
+};
+
 // --- panels ---
 
 struct SignedPanel {
@@ -90,24 +122,14 @@ struct SignedPanel {
         }
     }
 
-    vf dot(int i, const char * a) const {
-        return to_float(Signed::dot(w[i], aside[i], load(a + i*VB)));
-    }
+    vf dot(int i, const char * a) const  { return to_float(Signed::dot(w[i], aside[i], load(a + i*VB))); }
+    vi dot2(int i, const char * a) const { return Signed::dot2(w[i], aside[i], load(a + i*VB)); }
 };
 
 // Blocks of 32 with one scale, activations with one scale per 32.
 struct Panel32 : SignedPanel {
     static constexpr Form FORM = Form::q8;
     __m256 scale;
-
-    vf mac(const Activations & in, int64_t k, vf acc) const {
-        vf scales[N];
-        spread8(scales, _mm256_mul_ps(scale, _mm256_loadu_ps(in.scales + k/32)));
-        for (int i = 0; i < N; i++) {
-            acc = fma(dot(i, in.values + k), scales[i], acc);
-        }
-        return acc;
-    }
 };
 
 struct Q8_0 : Panel32 {
@@ -150,7 +172,7 @@ struct IQ4_NL : Panel32 {
 struct Q6_K : SignedPanel {
     using block = block_q6_K;
     static constexpr Form FORM = Form::q8k;
-    vf scale[N];
+    BlockScales<16> scales;
 
     void unpack(const block * b) {
         unpack_bits(b);
@@ -158,10 +180,7 @@ struct Q6_K : SignedPanel {
             aside[i] = Signed::aside_with_32(w[i]);
             w[i]     = sub8(w[i], repeat(32));
         }
-        const __m128i s = _mm_loadu_si128((const __m128i *) b->scales);
-        const __m256  d = _mm256_broadcastss_ps(half_to_float(b->d));
-        spread16(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(s))),
-                        _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(s, 8)))));
+        scales.set(_mm_loadu_si128((const __m128i *) b->scales), _mm256_broadcastss_ps(half_to_float(b->d)));
     }
 
     // The weights with 32 added: four low bits, and two more. Runs of 32 in turn take the lower and the upper nibbles of
@@ -191,20 +210,16 @@ struct Q6_K : SignedPanel {
 #endif
     }
 
-    vf mac(const Activations & in, int64_t k, vf acc) const {
-        vf total = mul(dot(0, in.values + k), scale[0]);
-        for (int i = 1; i < N; i++) {
-            total = fma(dot(i, in.values + k), scale[i], total);
-        }
-        return fma(total, repeat_f(in.scales[k/K_STEP]), acc);
+    vf finish(vf total, const Activations & in, int64_t k, vf acc) const {
+        return fma(total, scales.rest(repeat_f(in.scales[k/K_STEP])), acc);
     }
 };
 
 // Unsigned weights times a scale per 32, less a minimum per 32: the minimum meets the sum of 32 activations.
 struct MinPanel {
     static constexpr Form FORM = Form::q8k_sums;
-    vi      w[N];
-    vf      scale[N];
+    vi w[N];
+    BlockScales<32> scales;
     __m128i mins;
     __m128  dmin;
 
@@ -217,21 +232,17 @@ struct MinPanel {
         u[2] = low;
         u[0] &= 0x3f3f3f3f;
         const __m128i both = _mm_loadu_si128((const __m128i *) u);
-        const __m256  d    = _mm256_broadcastss_ps(half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d));
-        spread8(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both))));
+        scales.set(both, _mm256_broadcastss_ps(half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d)));
         mins = _mm_cvtepu8_epi16(_mm_srli_si128(both, 8));
         dmin = half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin);
     }
 
-    vf dot(int i, const char * a) const { return to_float(dot4(zero_i(), w[i], load(a + i*VB))); }
+    vf dot(int i, const char * a) const  { return to_float(dot4(zero_i(), w[i], load(a + i*VB))); }
+    vi dot2(int i, const char * a) const { return selfspec::dot2(w[i], load(a + i*VB)); }
 
-    vf mac(const Activations & in, int64_t k, vf acc) const {
+    vf finish(vf total, const Activations & in, int64_t k, vf acc) const {
         const vf scale_in = repeat_f(in.scales[k/K_STEP]);
-        vf total = mul(dot(0, in.values + k), scale[0]);
-        for (int i = 1; i < N; i++) {
-            total = fma(dot(i, in.values + k), scale[i], total);
-        }
-        acc = fma(total, scale_in, acc);
+        acc = fma(total, scales.rest(scale_in), acc);
         const __m128i below = _mm_madd_epi16(mins, _mm_load_si128((const __m128i *) (in.sums + k/32)));
         return fnma(to_float(widen(below)), mul(repeat_f(_mm_cvtss_f32(dmin)), scale_in), acc);
     }
@@ -271,6 +282,57 @@ struct Q5_K : MinPanel {
     }
 };
 
+// --- a panel times its part of the tokens ---
+
+// Blocks of 32. With AVX2 a vector of weights has one scale and meets all tokens while it is in registers.
+template <int T, typename P> inline void mac32(const P & panel, const Token * tokens, int64_t k, vf (&sums)[T]) {
+    const auto scales_of = [&](int t) { return _mm256_mul_ps(panel.scale, _mm256_loadu_ps(tokens[t].in.scales + k/32)); };
+#if defined(SELFSPEC_AVX512)
+    for (int t = 0; t < T; t++) {
+        vf scales[N];
+        spread8(scales, scales_of(t));
+        for (int i = 0; i < N; i++) {
+            sums[t] = fma(panel.dot(i, tokens[t].in.values + k), scales[i], sums[t]);
+        }
+    }
+#else
+    float scales[T][N];
+    for (int t = 0; t < T; t++) {
+        store_f(scales[t], scales_of(t));
+    }
+    for (int i = 0; i < N; i++) {
+        for (int t = 0; t < T; t++) {
+            sums[t] = fma(panel.dot(i, tokens[t].in.values + k), repeat_f(scales[t][i]), sums[t]);
+        }
+    }
+#endif
+}
+
+// Blocks of 256: products times the scales of the parts are added first.
+template <int T, typename P> inline void mac256(const P & panel, const Token * tokens, int64_t k, vf (&sums)[T]) {
+#if defined(SELFSPEC_VNNI)
+    for (int t = 0; t < T; t++) {
+        const char * a = tokens[t].in.values + k;
+        vf total = mul(panel.dot(0, a), panel.scales.of[0]);
+        for (int i = 1; i < N; i++) {
+            total = fma(panel.dot(i, a), panel.scales.of[i], total);
+        }
+        sums[t] = panel.finish(total, tokens[t].in, k, sums[t]);
+    }
+#else
+    vi totals[T];
+    std::fill_n(totals, T, zero_i());
+    for (int i = 0; i < N; i++) {
+        for (int t = 0; t < T; t++) {
+            totals[t] = add32(totals[t], mac2(panel.dot2(i, tokens[t].in.values + k), panel.scales.of[i]));
+        }
+    }
+    for (int t = 0; t < T; t++) {
+        sums[t] = panel.finish(to_float(totals[t]), tokens[t].in, k, sums[t]);
+    }
+#endif
+}
+
 // --- the product ---
 
 template <typename P, int T>
@@ -286,8 +348,10 @@ void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens
     const auto step = [&](const block * b, int64_t k) {
         P panel;
         panel.unpack(b);
-        for (int t = 0; t < T; t++) {
-            sums[t] = panel.mac(tokens[t].in, k, sums[t]);
+        if constexpr (SIZE == 32) {
+            mac32<T>(panel, tokens, k, sums);
+        } else {
+            mac256<T>(panel, tokens, k, sums);
         }
     };
     const int64_t whole = n_blocks/COUNT*COUNT;

@@ -14,7 +14,8 @@ namespace selfspec {
 
 namespace {
 
-constexpr int ROWS = VB/8;  // rows in a vector: all eight, or with AVX2 half of them
+constexpr int ROWS  = VB/8;    // rows in a vector: all eight, or with AVX2 half of them
+constexpr int PARTS = 8/ROWS;
 
 #if defined(SELFSPEC_AVX512)
 using vh = __m256i;  // half a vector
@@ -24,6 +25,7 @@ inline vf pairs(__m256 x) {  // every value twice
 }
 inline vf pair_scales(const ggml_half * d)   { return pairs(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d))); }
 inline vf pair_bytes(__m128i x)              { return pairs(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x))); }
+inline vi bytes_to_64(__m128i x)             { return _mm512_cvtepu8_epi64(x); }
 inline vh bytes_to_16(__m128i x)             { return _mm256_cvtepu8_epi16(x); }
 inline vh zero_h()                           { return _mm256_setzero_si256(); }
 inline vh mac16(vh acc, vh x, int32_t y)     { return _mm256_add_epi32(acc, _mm256_madd_epi16(x, _mm256_set1_epi32(y))); }
@@ -40,6 +42,7 @@ inline vf pairs(__m128 x) {
 }
 inline vf pair_scales(const ggml_half * d)   { return pairs(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) d))); }
 inline vf pair_bytes(__m128i x)              { return pairs(_mm_cvtepi32_ps(_mm_cvtepu8_epi32(x))); }
+inline vi bytes_to_64(__m128i x)             { return _mm256_cvtepu8_epi64(x); }
 inline vh bytes_to_16(__m128i x)             { return _mm_cvtepu8_epi16(x); }
 inline vh zero_h()                           { return _mm_setzero_si128(); }
 inline vh mac16(vh acc, vh x, int32_t y)     { return _mm_add_epi32(acc, _mm_madd_epi16(x, _mm_set1_epi32(y))); }
@@ -53,13 +56,27 @@ inline void store_pair_sums(float * to, vf x) {
 
 inline int32_t load_i32(const void * p)      { int32_t x; memcpy(&x, p, 4); return x; }
 
+template <int T> void store_sums(const vf (&sums)[PARTS][T], const Token * tokens, int64_t row) {
+    for (int t = 0; t < T; t++) {
+        for (int part = 0; part < PARTS; part++) {
+            store_pair_sums(tokens[t].out + row + ROWS*part, sums[part][t]);
+        }
+    }
+}
+
+// The low bytes of x, each as four words.
+inline vi each_of_four(__m128i x) {
+    const __m128i words = _mm_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 8, -1, 8, -1, 8, -1, 8, -1);
+    return shuffle8(bytes_to_64(x), words);
+}
+
 // --- blocks of 32, nibbles that stand for signed values ---
 
 struct Q4_0 {
     using block = block_q4_0x8;  // repacking has flipped the top bit of every nibble; flipped back it is the value + 8
     static constexpr Form FORM = Form::q8_less8;
     static vi weights(vi raw)          { return and_(xor_(raw, repeat(8)), repeat(15)); }
-    static vi dot(vi acc, vi w, vi a)  { return dot4(acc, w, a); }
+    static vi dot(vi acc, const vi (&w)[4], const vi (&a)[4]) { return dot16(acc, w, a); }
 };
 
 struct IQ4_NL {
@@ -69,47 +86,51 @@ struct IQ4_NL {
         const __m128i table = _mm_loadu_si128((const __m128i *) kvalues_iq4nl);
         return lookup(_mm_add_epi8(table, _mm_set1_epi8((char) TABLE_OFFSET)), and_(raw, repeat(15)));
     }
-    static vi dot(vi acc, vi w, vi a)  { return HAS_VNNI ? dot4(acc, w, a) : dot4(acc, abs8(w), sign8(a, w)); }
+    static vi dot(vi acc, const vi (&w)[4], const vi (&a)[4]) {
+        for (int i = 0; i < 4; i++) {
+            acc = HAS_VNNI ? dot4(acc, w[i], a[i]) : dot4(acc, abs8(w[i]), sign8(a[i], w[i]));
+        }
+        return acc;
+    }
 };
 
-// ROWS rows from `first` of a group of eight, all their blocks.
 template <typename W, int T>
-void nibble_tile(const typename W::block * b, int first, int64_t n_blocks, const Token * tokens, int64_t row) {
+void nibble_tile(const typename W::block * b, int64_t n_blocks, const Token * tokens, int64_t row) {
     const ColumnBlock * in[T];
-    vf sums[T];
+    vf sums[PARTS][T];
     for (int t = 0; t < T; t++) {
-        in[t]   = (const ColumnBlock *) tokens[t].in.values;
-        sums[t] = zero();
+        in[t] = (const ColumnBlock *) tokens[t].in.values;
+    }
+    for (auto & of_part : sums) {
+        std::fill_n(of_part, T, zero());
     }
     for (int64_t i = 0; i < n_blocks; i++) {
         prefetch<sizeof(b[i])>(b + i);
-        const vi raw0 = load(b[i].qs + 8*first);       // values 0-7 and 16-23
-        const vi raw1 = load(b[i].qs + 8*first + 64);  // values 8-15 and 24-31
-        const vi w[4] = {
-            W::weights(raw0), W::weights(raw1), W::weights(right<4>(raw0)), W::weights(right<4>(raw1)),
-        };
-        const vf scale = pair_scales(b[i].d + first);
-        for (int t = 0; t < T; t++) {
-            vi products = repeat8(in[t][i].start);
-            for (int j = 0; j < 4; j++) {
-                products = W::dot(products, w[j], repeat8(in[t][i].values + 8*j));
+        for (int part = 0; part < PARTS; part++) {
+            const vi raw0 = load(b[i].qs + VB*part);       // values 0-7 and 16-23
+            const vi raw1 = load(b[i].qs + VB*part + 64);  // values 8-15 and 24-31
+            const vi w[4] = {
+                W::weights(raw0), W::weights(raw1), W::weights(right<4>(raw0)), W::weights(right<4>(raw1)),
+            };
+            const vf scale = pair_scales(b[i].d + ROWS*part);
+            for (int t = 0; t < T; t++) {
+                vi a[4];
+                for (int j = 0; j < 4; j++) {
+                    a[j] = repeat8(in[t][i].values + 8*j);
+                }
+                const vi products = W::dot(repeat8(in[t][i].start), w, a);
+                sums[part][t] = fma(to_float(products), mul(scale, repeat_f(in[t][i].scale)), sums[part][t]);
             }
-            sums[t] = fma(to_float(products), mul(scale, repeat_f(in[t][i].scale)), sums[t]);
         }
     }
-    for (int t = 0; t < T; t++) {
-        store_pair_sums(tokens[t].out + row, sums[t]);
-    }
+    store_sums(sums, tokens, row);
 }
 
 template <typename W>
 void nibble_product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    for (int64_t row = row0; row < row1; row += ROWS) {
-        const int  first = (int) (row % 8);
-        const auto b     = (const typename W::block *) (weights.data + (row - first)*weights.row_size);
-        in_tiles<TILE>(n_tokens, [&](auto n, int t) {
-            nibble_tile<W, n>(b, first, weights.k/32, tokens + t, row);
-        });
+    for (int64_t row = row0; row < row1; row += 8) {
+        const auto b = (const typename W::block *) (weights.data + row*weights.row_size);
+        in_tiles<TILE>(n_tokens, [&](auto n, int t) { nibble_tile<W, n>(b, weights.k/32, tokens + t, row); });
     }
 }
 
@@ -127,68 +148,97 @@ struct ScalesAndMins {
         const uint32_t m1 = ((u[2] >> 4) & 0x0f0f0f0f) | (((u[1] >> 6) & 0x03030303) << 4);
         both = _mm_setr_epi32((int) s0, (int) s1, (int) m0, (int) m1);
     }
-    __m128i scales(int first) const { return first == 0 ? both : _mm_srli_si128(both, 4); }
-    __m128i mins() const            { return _mm_srli_si128(both, 8); }
+    __m128i scales(int part) const { return part == 0 ? both : _mm_srli_si128(both, 4); }
+    __m128i mins() const           { return _mm_srli_si128(both, 8); }
 };
 
+// Sums of products times scales: whole numbers below 2^24, so exact in both forms. Without VNNI the scales multiply sums
+// of 16 bits.
+struct Scaled {
+#if defined(SELFSPEC_VNNI)
+    using Sum = vf;
+    static vf none()                { return zero(); }
+    static vf scale(__m128i bytes)  { return pair_bytes(bytes); }
+    static vf add(vf sum, const vi (&w)[4], const vi (&a)[4], vf scale) {
+        return fma(to_float(dot16(zero_i(), w, a)), scale, sum);
+    }
+    static vf total(vf sum)         { return sum; }
+#else
+    using Sum = vi;
+    static vi none()                { return zero_i(); }
+    static vi scale(__m128i bytes)  { return each_of_four(bytes); }
+    static vi add(vi sum, const vi (&w)[4], const vi (&a)[4], vi scale) { return add32(sum, mac2(dot8(w, a), scale)); }
+    static vf total(vi sum)         { return to_float(sum); }
+#endif
+};
+
+// Two sub-blocks of ROWS rows from `first`; `scales` for the one in the lower nibbles and the one in the upper.
 template <int T>
-void q4_K_tile(const block_q4_Kx8 * b, int first, int64_t n_blocks, const Token * tokens, int64_t row) {
-    const vi mask = repeat(15);
-    vf sums[T];
-    std::fill_n(sums, T, zero());
+void add_pair(const uint8_t * qs, const __m128i (&scales)[2], const Token * tokens, int64_t k, Scaled::Sum (&totals)[T]) {
+    vi raw[4];
+    for (int j = 0; j < 4; j++) {
+        raw[j] = load(qs + 64*j);
+    }
+    for (int nibble = 0; nibble < 2; nibble++) {
+        vi w[4];
+        for (int j = 0; j < 4; j++) {
+            w[j] = and_(nibble == 0 ? raw[j] : right<4>(raw[j]), repeat(15));
+        }
+        const auto scale = Scaled::scale(scales[nibble]);
+        for (int t = 0; t < T; t++) {
+            vi a[4];
+            for (int j = 0; j < 4; j++) {
+                a[j] = repeat8(tokens[t].in.values + k + 32*nibble + 8*j);
+            }
+            totals[t] = Scaled::add(totals[t], w, a, scale);
+        }
+    }
+}
+
+template <int T>
+void q4_K_tile(const block_q4_Kx8 * b, int64_t n_blocks, const Token * tokens, int64_t row) {
+    vf sums[PARTS][T];
+    for (auto & of_part : sums) {
+        std::fill_n(of_part, T, zero());
+    }
     for (int64_t i = 0; i < n_blocks; i++) {
         prefetch<sizeof(b[i])>(b + i);
-        vf totals[T];
-        vh mins[4];  // of two sub-blocks each
-        std::fill_n(totals, T, zero());
+        Scaled::Sum totals[PARTS][T];
+        vh mins[PARTS][4];  // of two sub-blocks each
+        for (auto & of_part : totals) {
+            std::fill_n(of_part, T, Scaled::none());
+        }
         for (int pair = 0; pair < 4; pair++) {
             const ScalesAndMins lo(b[i], 2*pair);
             const ScalesAndMins hi(b[i], 2*pair + 1);
             const __m128i both_mins = _mm_unpacklo_epi8(lo.mins(), hi.mins());
-            mins[pair] = bytes_to_16(first == 0 ? both_mins : _mm_srli_si128(both_mins, 8));
-
-            vi raw[4];
-            for (int j = 0; j < 4; j++) {
-                raw[j] = load(b[i].qs + 256*pair + 64*j + 8*first);
-            }
-            for (int nibble = 0; nibble < 2; nibble++) {
-                vi w[4];
-                for (int j = 0; j < 4; j++) {
-                    w[j] = and_(nibble == 0 ? raw[j] : right<4>(raw[j]), mask);
-                }
-                const vf scale = pair_bytes((nibble == 0 ? lo : hi).scales(first));
-                for (int t = 0; t < T; t++) {
-                    const char * a = tokens[t].in.values + 256*i + 64*pair + 32*nibble;
-                    vi products = zero_i();
-                    for (int j = 0; j < 4; j++) {
-                        products = dot4(products, w[j], repeat8(a + 8*j));
-                    }
-                    totals[t] = fma(to_float(products), scale, totals[t]);
-                }
+            for (int part = 0; part < PARTS; part++) {
+                mins[part][pair] = bytes_to_16(part == 0 ? both_mins : _mm_srli_si128(both_mins, 8));
+                add_pair<T>(b[i].qs + 256*pair + VB*part, {lo.scales(part), hi.scales(part)}, tokens, 256*i + 64*pair,
+                            totals[part]);
             }
         }
-        const vf d    = pair_scales(b[i].d + first);
-        const vf dmin = pair_scales(b[i].dmin + first);
-        for (int t = 0; t < T; t++) {
-            const vf scale_in = repeat_f(tokens[t].in.scales[i]);
-            vh below = zero_h();
-            for (int pair = 0; pair < 4; pair++) {
-                below = mac16(below, mins[pair], load_i32(tokens[t].in.sums + 8*i + 2*pair));
+        for (int part = 0; part < PARTS; part++) {
+            const vf d    = pair_scales(b[i].d + ROWS*part);
+            const vf dmin = pair_scales(b[i].dmin + ROWS*part);
+            for (int t = 0; t < T; t++) {
+                const vf scale_in = repeat_f(tokens[t].in.scales[i]);
+                vh below = zero_h();
+                for (int pair = 0; pair < 4; pair++) {
+                    below = mac16(below, mins[part][pair], load_i32(tokens[t].in.sums + 8*i + 2*pair));
+                }
+                sums[part][t] = fma(Scaled::total(totals[part][t]), mul(d, scale_in), sums[part][t]);
+                sums[part][t] = fnma(to_float(first_of_pairs(below)), mul(dmin, scale_in), sums[part][t]);
             }
-            sums[t] = fma(totals[t], mul(d, scale_in), sums[t]);
-            sums[t] = fnma(to_float(first_of_pairs(below)), mul(dmin, scale_in), sums[t]);
         }
     }
-    for (int t = 0; t < T; t++) {
-        store_pair_sums(tokens[t].out + row, sums[t]);
-    }
+    store_sums(sums, tokens, row);
 }
 
 void q4_K_product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    for (int64_t row = row0; row < row1; row += ROWS) {
-        const int  first = (int) (row % 8);
-        const auto b     = (const block_q4_Kx8 *) (weights.data + (row - first)*weights.row_size);
-        in_tiles<TILE>(n_tokens, [&](auto n, int t) { q4_K_tile<n>(b, first, weights.k/256, tokens + t, row); });
+    for (int64_t row = row0; row < row1; row += 8) {
+        const auto b = (const block_q4_Kx8 *) (weights.data + row*weights.row_size);
+        in_tiles<TILE>(n_tokens, [&](auto n, int t) { q4_K_tile<n>(b, weights.k/256, tokens + t, row); });
     }
 }
 

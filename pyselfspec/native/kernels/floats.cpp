@@ -100,7 +100,7 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
 
 template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    constexpr int ROWS = VB == 64 ? 6 : 2;
+    constexpr int ROWS = VB == 64 ? 6 : 3;
     int64_t row = row0;
     if (n_tokens == 1) {
         for (; row < row1; row++) {

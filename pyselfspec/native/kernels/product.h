@@ -108,6 +108,7 @@ struct Signed {
     static vi aside_with_32(vi w) {
         return HAS_VNNI ? dot4(repeat32(128*4*32), w, repeat(OFFSET)) : abs8(sub8(w, repeat(32)));
     }
+    static vi dot2(vi w, vi aside, vi a)        { return selfspec::dot2(aside, sign8(a, w)); }  // without VNNI
     static vi dot(vi w, vi aside, vi a)         { return HAS_VNNI ? dot4(aside, a, w) : dot4(zero_i(), aside, sign8(a, w)); }
 };
 

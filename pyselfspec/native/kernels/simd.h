@@ -26,6 +26,7 @@ using vf = __m512;
 inline vi load(const void * p)           { return _mm512_loadu_si512(p); }
 inline vi repeat8(const void * p)        { int64_t x; memcpy(&x, p, 8); return _mm512_set1_epi64(x); }
 inline vi repeat(int8_t x)               { return _mm512_set1_epi8(x); }
+inline vi repeat16(int16_t x)            { return _mm512_set1_epi16(x); }
 inline vi repeat32(int32_t x)            { return _mm512_set1_epi32(x); }
 inline vi zero_i()                       { return _mm512_setzero_si512(); }
 inline vi and_(vi a, vi b)               { return _mm512_and_si512(a, b); }
@@ -33,10 +34,15 @@ inline vi or_(vi a, vi b)                { return _mm512_or_si512(a, b); }
 inline vi xor_(vi a, vi b)               { return _mm512_xor_si512(a, b); }
 inline vi add32(vi a, vi b)              { return _mm512_add_epi32(a, b); }
 inline vi sub8(vi a, vi b)               { return _mm512_sub_epi8(a, b); }
+inline vi high_bytes(vi a)               { return _mm512_srai_epi16(a, 8); }  // signed, as 16 bits
+inline vi add16(vi a, vi b)              { return _mm512_add_epi16(a, b); }
+inline vi mac2(vi a, vi b)               { return _mm512_madd_epi16(a, b); }
+inline vi dot2(vi u, vi s)               { return _mm512_maddubs_epi16(u, s); }
 inline vi negate32(vi a)                 { return _mm512_sub_epi32(_mm512_setzero_si512(), a); }
 template <int N> vi right(vi a)          { return _mm512_srli_epi16(a, N); }  // caller masks what crosses bytes
 template <int N> vi left(vi a)           { return _mm512_slli_epi16(a, N); }
 inline vi lookup(__m128i table, vi i)    { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i); }
+inline vi shuffle8(vi a, __m128i i)      { return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(i)); }
 
 inline vf zero()                         { return _mm512_setzero_ps(); }
 inline vf load_f(const float * p)        { return _mm512_loadu_ps(p); }
@@ -66,7 +72,7 @@ inline vi dot4(vi acc, vi u, vi s) {
 #if defined(__AVX512VNNI__)
     return _mm512_dpbusd_epi32(acc, u, s);
 #else
-    return add32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
+    return add32(acc, mac2(dot2(u, s), repeat16(1)));
 #endif
 }
 
@@ -84,6 +90,7 @@ using vf = __m256;
 inline vi load(const void * p)           { return _mm256_loadu_si256((const __m256i *) p); }
 inline vi repeat8(const void * p)        { int64_t x; memcpy(&x, p, 8); return _mm256_set1_epi64x(x); }
 inline vi repeat(int8_t x)               { return _mm256_set1_epi8(x); }
+inline vi repeat16(int16_t x)            { return _mm256_set1_epi16(x); }
 inline vi repeat32(int32_t x)            { return _mm256_set1_epi32(x); }
 inline vi zero_i()                       { return _mm256_setzero_si256(); }
 inline vi and_(vi a, vi b)               { return _mm256_and_si256(a, b); }
@@ -91,10 +98,15 @@ inline vi or_(vi a, vi b)                { return _mm256_or_si256(a, b); }
 inline vi xor_(vi a, vi b)               { return _mm256_xor_si256(a, b); }
 inline vi add32(vi a, vi b)              { return _mm256_add_epi32(a, b); }
 inline vi sub8(vi a, vi b)               { return _mm256_sub_epi8(a, b); }
+inline vi high_bytes(vi a)               { return _mm256_srai_epi16(a, 8); }  // signed, as 16 bits
+inline vi add16(vi a, vi b)              { return _mm256_add_epi16(a, b); }
+inline vi mac2(vi a, vi b)               { return _mm256_madd_epi16(a, b); }
+inline vi dot2(vi u, vi s)               { return _mm256_maddubs_epi16(u, s); }
 inline vi negate32(vi a)                 { return _mm256_sub_epi32(_mm256_setzero_si256(), a); }
 template <int N> vi right(vi a)          { return _mm256_srli_epi16(a, N); }
 template <int N> vi left(vi a)           { return _mm256_slli_epi16(a, N); }
 inline vi lookup(__m128i table, vi i)    { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), i); }
+inline vi shuffle8(vi a, __m128i i)      { return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(i)); }
 
 inline vf zero()                         { return _mm256_setzero_ps(); }
 inline vf load_f(const float * p)        { return _mm256_loadu_ps(p); }
@@ -122,7 +134,7 @@ inline vi dot4(vi acc, vi u, vi s) {
 #if defined(__AVXVNNI__)
     return _mm256_dpbusd_avx_epi32(acc, u, s);
 #else
-    return add32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+    return add32(acc, mac2(dot2(u, s), repeat16(1)));
 #endif
 }
 
@@ -132,7 +144,30 @@ inline vi sign8(vi a, vi s)              { return _mm256_sign_epi8(a, s); }
 
 #endif
 
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define SELFSPEC_VNNI 1
+constexpr bool HAS_VNNI = true;
+#else
+constexpr bool HAS_VNNI = false;
+#endif
+
 constexpr int VL = VB/4;  // 32-bit lanes of a vector
+
+// Sums of eight products of bytes in 16-bit lanes, which hold them if the unsigned ones are below 32.
+inline vi dot8(const vi (&u)[4], const vi (&s)[4]) {
+    return add16(add16(dot2(u[0], s[0]), dot2(u[1], s[1])), add16(dot2(u[2], s[2]), dot2(u[3], s[3])));
+}
+
+// Four times dot4, for unsigned bytes below 32.
+inline vi dot16(vi acc, const vi (&u)[4], const vi (&s)[4]) {
+    if constexpr (!HAS_VNNI) {
+        return add32(acc, mac2(dot8(u, s), repeat16(1)));
+    }
+    for (int i = 0; i < 4; i++) {
+        acc = dot4(acc, u[i], s[i]);
+    }
+    return acc;
+}
 
 // Fetches into the second-level cache. The processor's own prefetching ends with the page, and a kernel that multiplies
 // for several tokens is too far from the next one to hide the wait.
@@ -144,12 +179,6 @@ template <size_t SIZE> inline void fetch(const char * p) {
 
 constexpr int AHEAD = 4096;
 template <size_t SIZE> inline void prefetch(const void * p) { fetch<SIZE>((const char *) p + AHEAD); }
-
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-constexpr bool HAS_VNNI = true;
-#else
-constexpr bool HAS_VNNI = false;
-#endif
 
 }  // namespace selfspec
 #endif
