@@ -78,8 +78,8 @@ void spread16(vf * to, __m256 lo, __m256 hi) {
 #endif
 }
 
-// The scales of a block of 256, one per W weights, as they meet the products of its vectors: 16-bit factors of sums of two
-// products, or with VNNI, which has no such sums, floats.
+// The scales of a block of 256, one per W weights, as they meet the products of its vectors: 16-bit factors of sums of
+// two products, or with VNNI, which has no such sums, floats.
 template <int W> struct BlockScales {
 #if defined(SELFSPEC_VNNI)
     vf of[N];
