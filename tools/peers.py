@@ -138,7 +138,8 @@ def run_all(
     with tempfile.TemporaryDirectory() as temporary:
         first = Path(temporary, "first.gguf")
         write_first_blocks(model, first, n_keep)
-        draft: list[str | Path] = ["-md", first, "--spec-draft-threads", str(threads)]
+        draft: list[str | Path] = ["--spec-type", "draft-simple", "-md", first]
+        draft += ["--spec-draft-threads", str(threads)]
         return {
             "llama-bench": plain(folder, model, threads, n_tokens, repeats),
             f"llama-speculative-simple, first {n_keep} blocks": speculative(
