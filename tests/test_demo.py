@@ -4,11 +4,10 @@ import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pyselfspec import Model, demo
+from pyselfspec import GREEDY, Completion, Model, demo
 from pyselfspec.cli import main
 from pyselfspec.models import DEMO
 
@@ -49,22 +48,22 @@ def test_a_race_ends_when_all_have_ended():
     ] == [0, 0, 3]
 
 
-def test_the_model_is_made_once_and_computes_the_same(cache, new_context):
+def test_the_model_is_made_once_and_writes_the_same_text(cache, new_context):
     path = demo.wide_path(2)
     assert path.parent == cache
     sizes = list(demo.make_wide(path, 2))
     done, total = sizes[-1]
     assert 0 < done <= total <= path.stat().st_size
     assert list(demo.make_wide(path, 2)) == []
-    text = "Once upon a time there was a king who had three daughters, and the youngest was"
-    logits = []
+    texts = []
     for file in (DEMO, path):
         with Model(file) as model:
-            logits.append(new_context(model).decode(model.tokenize(text)).logits)
-    narrow, wide = logits
-    # activations are rounded to 8 bits, after sums in another order
-    assert np.abs(narrow - wide).max() < 0.05 * narrow.std()
-    assert (narrow.argmax(-1) == wide.argmax(-1)).all()
+            # no near-tie after these words, since rounding differs
+            completion = Completion(
+                new_context(model), "When the sun", n_predict=24, sampling=GREEDY
+            )
+            texts.append("".join(completion))
+    assert texts[0] == texts[1]
 
 
 def test_an_interrupted_model_leaves_nothing(cache):

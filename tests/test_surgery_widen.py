@@ -119,15 +119,15 @@ def test_the_demo_writes_the_same_with_the_same_acceptance(demo_path: Path, tmp_
         with Model(path) as model, model.context(**CONTEXT) as context:
             completion = Completion(
                 context,
-                "Once upon a time",
-                n_predict=12,  # the next token is a near-tie, and rounding differs
+                "In the morning the boys",  # and no near-tie after it, since rounding differs
+                n_predict=60,
                 controller=Fixed(p_min=0.0),  # the default one decides by the clock
                 sampling=SamplingParams(temperature=0),
             )
             written = "".join(completion)
             results.append((written, completion.stats.n_drafted, completion.stats.n_accepted))
     assert results[0] == results[1]
-    assert results[0][-1] > 4
+    assert results[0][-1] > 10
 
 
 # --- the tensors -----------------------------------------------------------------------------

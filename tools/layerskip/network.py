@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from layerskip.config import Shape
 
 N_CHUNK = 2048  # tokens whose logits are in memory at a time
-STACKED = 0.5
+STACKED = 0.5  # of what a block adds, in its copies
 
 
 def make(shape: Shape, device: str, seed: int) -> LlamaForCausalLM:
@@ -48,8 +48,8 @@ def stack(model: LlamaForCausalLM, n_from: int) -> None:
     """Makes the blocks from n_from on copies of those before, again and again.
 
     G_stack of Du et al., "Stacking Your Transformers" (2024), https://arxiv.org/abs/2405.15319, but
-    that the copies add STACKED of what they copy, which disturbs the model half as much. Blocks
-    added as the identity learn nothing more: they all get the same small gradients.
+    that copies add STACKED of what they copy, which disturbs the model half as much. Blocks added
+    as the identity learn nothing more: they all get the same small gradients.
     """
     layers = model.model.layers
     for i in range(n_from, len(layers)):
