@@ -20,7 +20,7 @@ from .types import LayerMask
 BUDGET_S = 30.0  # for the rounds at one length of the text
 PREFILL_S = 15.0  # at most, to fill half of the context
 N_PREFILL = 64  # tokens between two looks at the clock
-N_ROUND = 7  # at most
+N_ROUND = 7  # at most, unless told
 N_EMPTY = 8  # tokens in an "empty" context: there must be something to attend to
 N_GUESS = 3  # guesses in a row
 WARM_US = 50_000  # a pass longer than this does not notice that its graph was built anew
@@ -28,10 +28,13 @@ WARM_US = 50_000  # a pass longer than this does not notice that its graph was b
 Progress = Callable[[float], None]
 
 
-def measure(context: Context, mask: LayerMask, progress: Progress) -> Calibration:
+def measure(
+    context: Context, mask: LayerMask, progress: Progress, n_rounds: int | None = None
+) -> Calibration:
     """Time all passes with an empty and with a half-full context, all kinds in turn.
 
-    progress: told what share is done, 0..1. What the context held is dropped. Takes seconds for a
+    progress: told what share is done, 0..1. What the context held is dropped.
+    n_rounds: repetitions at most. Takes seconds for a
     small model, and up to two minutes for a large one, which gets fewer rounds and, if reading
     tokens takes long, less than half of the context.
     Raises ArgumentError when the model cannot draft or the context is too short.
@@ -42,12 +45,12 @@ def measure(context: Context, mask: LayerMask, progress: Progress) -> Calibratio
             "so there are no drafts to time"
         )
     passes = _Passes(context, mask)
-    levels, n_rounds = [], N_ROUND
+    levels, n_rounds = [], n_rounds or N_ROUND
     for i, n_past in enumerate((N_EMPTY, context.n_ctx // 2)):
         passes.fill(n_past)
-        times = _rounds(passes, partial(_report_half, progress, i))
+        times = _rounds(passes, n_rounds, partial(_report_half, progress, i))
         levels.append(_costs(passes.n_past, {name: median(us) for name, us in times.items()}))
-        n_rounds = min(n_rounds, len(times["guess"]))
+        n_rounds = len(times["guess"])
     context.sequence().drop()
     return Calibration(key_of(context, mask), CostTable(tuple(levels)), n_rounds)
 
@@ -56,16 +59,16 @@ def _report_half(progress: Progress, i: int, share: float) -> None:
     progress((i + share) / 2)
 
 
-def _rounds(passes: _Passes, progress: Progress) -> dict[str, list[float]]:
-    """Times by kind of pass, as many rounds as BUDGET_S allows, but at least one."""
+def _rounds(passes: _Passes, n_rounds: int, progress: Progress) -> dict[str, list[float]]:
+    """Times by kind of pass; fewer rounds where BUDGET_S does not allow more, but at least one."""
     kinds = dict(passes.kinds())
     times: dict[str, list[float]] = {name: [] for name in kinds}
     start = time.perf_counter()
-    for n_done in range(N_ROUND):
+    for n_done in range(n_rounds):
         for i, (name, run) in enumerate(kinds.items()):
             us = run()
             times[name].append(us if us > WARM_US else run())
-            progress((n_done + (i + 1) / len(kinds)) / N_ROUND)
+            progress((n_done + (i + 1) / len(kinds)) / n_rounds)
         spent = time.perf_counter() - start
         if spent * (n_done + 2) / (n_done + 1) > BUDGET_S:
             break

@@ -42,6 +42,12 @@ def two_levels() -> CostTable:
 # measuring
 
 
+def test_as_many_rounds_as_asked_for(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    for n_rounds in (1, 2):
+        assert timing.measure(context, MASK, lambda _: None, n_rounds).n_rounds == n_rounds
+
+
 @pytest.mark.parametrize("mask", [MASK, LayerMask.skipping(4, ffn=[0])], ids=["shared", "forked"])
 @pytest.mark.usefixtures("quick")
 def test_every_kind_of_pass_is_timed(mask: LayerMask, tiny: Any, new_context: Any) -> None:

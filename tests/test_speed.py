@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,12 @@ def test_predictions_add_up_the_steps_that_were_made() -> None:
     # a fork shares nothing, so its checks are full passes
     forked = 10 * (3 * 3000 + 10_000 * Q8_0[3])
     assert speed.predicted(run(), COSTS, "fork-3") == pytest.approx(30 * 10_000 / forked)
+
+
+def test_typical_costs_are_medians_one_by_one() -> None:
+    slow_memory = replace(COSTS, guess_us=9000.0)
+    slow_cores = replace(COSTS, check_us=tuple(2 * us for us in COSTS.check_us), last_us=0.0)
+    assert speed.typical([slow_memory, slow_cores, COSTS]) == COSTS
 
 
 def test_a_row() -> None:

@@ -40,6 +40,7 @@ PROMPTS = (
     "It was late in the evening when the ship",
 )
 N_CTX = 1024
+N_COST_ROUND = 2  # of timings per pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Bench:
 
     context: Context
     mask: LayerMask
-    table: CostTable
+    table: CostTable  # what controllers know
     n_tokens: int
     temp: float
 
@@ -127,13 +128,18 @@ class Bench:
 
     def compare(
         self, modes: Sequence[Mode], prompts: Sequence[Sequence[int]], pairs: int
-    ) -> dict[str, Run]:
-        """Plain decoding and each mode in turn: a pair per prompt and seed, at least ``pairs``."""
+    ) -> tuple[dict[str, Run], list[CostTable]]:
+        """Costs, plain decoding, and each mode in turn: a pair per prompt and seed, at least
+        ``pairs``. Costs each time, since a machine's memory and cores do not speed up and slow down
+        together."""
         runs = {name: Run() for name in (PLAIN, *(mode.name for mode in modes))}
         for mode in (None, *modes):  # graphs, pages, caches
             self.generate(mode, prompts[0], seed=0)
         jobs = [(prompt, seed) for seed in range(-(-pairs // len(prompts))) for prompt in prompts]
+        tables = []
         for prompt, seed in track(jobs, "pairs", disable=not sys.stderr.isatty()):
+            made = measure(self.context, self.mask, lambda _: None, N_COST_ROUND)
+            tables.append(made.table)
             plain, steps, us = self.generate(None, prompt, seed)
             runs[PLAIN].observe(steps, us)
             for mode in modes:
@@ -142,7 +148,7 @@ class Bench:
                 run.observe(steps, us)
                 run.n_texts += 1
                 run.n_same += text == plain
-        return runs
+        return runs, tables
 
 
 def calibrated(context: Context, mask: LayerMask) -> Calibration:
@@ -150,6 +156,18 @@ def calibrated(context: Context, mask: LayerMask) -> Calibration:
     made = measure(context, mask, lambda _: None)
     save(made)
     return made
+
+
+def typical(several: Sequence[Costs]) -> Costs:
+    """The median of each cost."""
+    median = statistics.median
+    return Costs(
+        several[0].n_past,
+        tuple(map(median, zip(*(costs.full_us for costs in several), strict=True))),
+        tuple(map(median, zip(*(costs.check_us for costs in several), strict=True))),
+        median(costs.guess_us for costs in several),
+        median(costs.last_us for costs in several),
+    )
 
 
 def mask_for(model: Model, exit_layer: int | None) -> LayerMask:
@@ -239,15 +257,15 @@ def speed(
             calibration = calibrated(context, mask)
             texts = tokens_of(model, prompts)
             bench = Bench(context, mask, calibration.table, tokens, temp)
-            runs = bench.compare(parsed, texts, pairs)
+            runs, tables = bench.compare(parsed, texts, pairs)
             n_past = round(statistics.mean(len(text) for text in texts)) + tokens // 2
-            at = calibration.table.at(n_past)
+            costs = typical([table.at(n_past) for table in tables])
         for name, run in runs.items() if memory else ():
             run.peak_kb = peak_kb(path, threads, exit_layer, name)
         record: Record = {
             "mask": mask.to_dict(),
             "temp": temp,
-            "costs": asdict(at),
+            "costs": asdict(costs),
             "runs": {name: run.to_dict() for name, run in runs.items()},
         }
         given = f" --tokens {tokens} --temp {temp:g}" + "".join(f" --mode {name}" for name in modes)
