@@ -14,6 +14,7 @@ from conftest import TinyPath
 from simulation import Q8_0, table
 
 import bench
+import records
 import speed
 from pyselfspec import timing
 
@@ -87,6 +88,8 @@ def test_a_row() -> None:
     assert cells[6] == f"{COSTS.speedup(20 / 26)[0]:.2f}"
     assert cells[7:] == ["3.00", "2 of 3", "+1.0%"]
     assert len(cells) == speed.HEAD.count("|") - 1
+    (row,) = speed.rows(record | {"command": "PYSELFSPEC_KERNELS=off python tools/bench.py"})
+    assert row.startswith("| m (upstream's kernels) |")
 
 
 def test_a_run(tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +112,15 @@ def test_a_run(tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert (made["n_texts"], made["n_same"]) == (6, 6)
     assert record["runs"]["3"]["steps"].keys() <= {"3,3", "2,2", "1,1", "0,0"}
     assert len(speed.rows(record)) == 3
+
+
+def test_a_record_says_whose_kernels_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"any")
+    for value, beginning in (("on", "python"), ("off", "PYSELFSPEC_KERNELS=off python")):
+        monkeypatch.setenv("PYSELFSPEC_KERNELS", value)
+        command = records.provenance("speed", model, 1)["command"]
+        assert command == f"{beginning} tools/bench.py speed m.gguf --threads 1"
 
 
 @pytest.mark.parametrize("bench_name", bench.TABLES)

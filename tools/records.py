@@ -13,6 +13,7 @@ from pyselfspec import BUILD_ID, __version__
 from pyselfspec.calibration import machine
 
 FORMAT = 1
+KERNELS_OFF = "PYSELFSPEC_KERNELS=off "  # before a command: with upstream's kernels
 
 Record = dict[str, Any]
 
@@ -22,6 +23,7 @@ def provenance(
 ) -> Record:
     """What every record begins with. program: what was run, default: bench.py's command."""
     program = program or f"bench.py {bench}"
+    environment = KERNELS_OFF if os.environ.get("PYSELFSPEC_KERNELS") == "off" else ""
     with model.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
@@ -33,7 +35,7 @@ def provenance(
         "model_sha256": digest,
         "machine": machine(),
         "threads": threads,
-        "command": f"python tools/{program} {model.name} --threads {threads}{options}",
+        "command": f"{environment}python tools/{program} {model.name} --threads {threads}{options}",
         "date": time.strftime("%Y-%m-%d"),
     }
 

@@ -31,7 +31,7 @@ from pyselfspec.drafters import layer_skip, off
 from pyselfspec.loop import generate_steps
 from pyselfspec.timing import measure
 from pyselfspec.types import Step
-from records import Record, append, provenance
+from records import KERNELS_OFF, Record, append, provenance
 
 PLAIN = "plain"
 PROMPTS = (
@@ -290,8 +290,11 @@ def rows(record: Record) -> list[str]:
     that a fixed length could do at this acceptance and these costs."""
     costs = Costs(**record["costs"])
     plain = record["runs"][PLAIN]
+    model = record["model"]
+    if record.get("command", "").startswith(KERNELS_OFF):
+        model += " (upstream's kernels)"
     return [
-        _row(record["model"], name, run, plain, costs)
+        _row(model, name, run, plain, costs)
         for name, run in record["runs"].items()
         if name != PLAIN
     ]
