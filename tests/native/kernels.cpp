@@ -2,10 +2,12 @@
 // other widths. Odd numbers of rows and of values; every buffer ends where its contents end, for AddressSanitizer.
 // Prints what was wrong, if anything.
 #include "product.h"
+#include "repack.h"
 
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -58,6 +60,66 @@ std::vector<char> interleaved(const std::vector<char> & rows, int64_t n_rows, in
     return out;
 }
 
+// Eight scales of 6 bits, then eight minimums, which Q4_K packs into 12 bytes.
+using SixBits = std::array<uint8_t, 16>;
+
+SixBits unpacked(const uint8_t * from) {
+    SixBits x;
+    for (int i = 0; i < 4; i++) {
+        x[i]      = from[i] & 63;
+        x[i + 4]  = (from[i + 8] & 15) | (from[i] >> 6 << 4);
+        x[i + 8]  = from[i + 4] & 63;
+        x[i + 12] = (from[i + 8] >> 4) | (from[i + 4] >> 6 << 4);
+    }
+    return x;
+}
+
+void pack(const SixBits & x, uint8_t * to) {
+    for (int i = 0; i < 4; i++) {
+        to[i]     = (uint8_t) (x[i] | (x[i + 4] >> 4 << 6));
+        to[i + 4] = (uint8_t) (x[i + 8] | (x[i + 12] >> 4 << 6));
+        to[i + 8] = (uint8_t) ((x[i + 4] & 15) | (x[i + 12] << 4));
+    }
+}
+
+// The same for Q4_K, whose scales are packed by sub-block instead of by row.
+std::vector<char> interleaved_q4_K(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+    std::vector<char> out(rows.size());
+    auto * to = (block_q4_Kx8 *) out.data();
+    const auto * from = (const block_q4_K *) rows.data();
+    for (int64_t group = 0; group < n_rows; group += 8) {
+        for (int64_t b = 0; b < n_blocks; b++, to++) {
+            SixBits of_sub_block[8];
+            for (int r = 0; r < 8; r++) {
+                const block_q4_K & row = from[(group + r)*n_blocks + b];
+                to->d[r]    = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d;
+                to->dmin[r] = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin;
+                const SixBits of_row = unpacked(row.scales);
+                for (int i = 0; i < 8; i++) {
+                    of_sub_block[i][r]     = of_row[i];
+                    of_sub_block[i][r + 8] = of_row[i + 8];
+                }
+                for (int part = 0; part < 16; part++) {
+                    memcpy(to->qs + 64*part + 8*r, row.qs + 8*part, 8);
+                }
+            }
+            for (int i = 0; i < 8; i++) {
+                pack(of_sub_block[i], to->scales + 12*i);
+            }
+        }
+    }
+    return out;
+}
+
+std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
+    switch (type) {
+        case GGML_TYPE_Q4_0:   return interleaved<block_q4_0>(rows, n_rows, k/32, 0x88);
+        case GGML_TYPE_IQ4_NL: return interleaved<block_iq4_nl>(rows, n_rows, k/32, 0);
+        case GGML_TYPE_Q4_K:   return interleaved_q4_K(rows, n_rows, k/256);
+        default:               abort();
+    }
+}
+
 struct Case {
     ggml_type type;
     Scheme    scheme;
@@ -101,9 +163,7 @@ void check(const Case & c) {
         unpack(rows.data(), w.data(), c.n_rows*c.k);
     }
     if (c.in_columns) {
-        const int64_t n_blocks = c.k/32;
-        rows = c.type == GGML_TYPE_Q4_0 ? interleaved<block_q4_0>(rows, c.n_rows, n_blocks, 0x88)
-                                        : interleaved<block_iq4_nl>(rows, c.n_rows, n_blocks, 0);
+        rows = in_columns(c.type, rows, c.n_rows, c.k);
     }
 
     const auto   x    = random_floats(N*c.k);
@@ -155,7 +215,7 @@ int main() {
             if (!in_columns && !scheme.kernel) {
                 scheme = block_scheme(type);
             }
-            if (!scheme.kernel || (in_columns && type == GGML_TYPE_Q4_K)) {  // its columns: tests/test_widths.py
+            if (!scheme.kernel) {
                 continue;
             }
             n_types++;
