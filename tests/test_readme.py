@@ -95,3 +95,17 @@ def test_the_speed_table_shows_what_was_measured(kind: str):
     rows = [measured(f"r600-{kind}-0.{late}.gguf", "auto") for late in ("45", "15", "06", "02")]
     speeds = " | ".join(f"{float(row[3]):.2f}" for row in rows)
     assert f"| {kind} | {speeds} |" in README
+
+
+def test_the_trained_model_does_what_was_measured():
+    model = "demo-8x-Q4_0.gguf"
+    auto, four = measured(model, "auto"), measured(model, "4")
+    draft_model = measured(model, "llama-speculative-simple, first 3 blocks")
+    by_default, of_four = (f"{float(row[3]):.2f}" for row in (auto, four))
+    peers = (draft_model[3], measured(model, "llama-lookup")[3])
+    text = " ".join(README.split())
+    assert f"right {float(four[2]) * 100:.0f} times in 100" in text
+    assert f"{by_default} by default, {of_four} with drafts of four" in text
+    assert f"{peers[0]} with the first three blocks as a draft model" in text
+    assert f"{peers[1]} with n-grams" in text
+    assert draft_model[6].startswith("+3")  # "a third more memory"
