@@ -175,7 +175,7 @@ def test_a_dropped_block_is_skipped_for_its_row_alone():
     assert not torch.allclose(full[0], first[0])
 
 
-def test_new_blocks_do_not_change_the_function():
+def test_blocks_start_as_the_identity():
     model, rows = network.make(SHAPE, "cpu", 1), random_rows(2)
     ids = torch.from_numpy(rows.astype(np.int64))
     with torch.no_grad():
@@ -243,6 +243,15 @@ def test_a_run_goes_on_exactly_where_it_stopped(tmp_path, plain):
     assert list(tmp_path.iterdir()) == [tmp_path / "checkpoint.pt"]
 
 
+def test_blocks_are_stacked_once_by_the_step_that_adds_them(monkeypatch):
+    stacked = []
+    monkeypatch.setattr(network, "stack", lambda _, n_from: stacked.append((run.step, n_from)))
+    plan = dataclasses.replace(PLAN, grow_from=2, grow_at=0.5)
+    run = training.Run.start(Config(SHAPE, plan), False, "cpu")
+    states_after(run, random_rows(), 8)
+    assert stacked == [(4, 2)]
+
+
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
     config = Config(SHAPE, PLAN)
     training.Run.start(config, True, "cpu").save(tmp_path / "c.pt")
@@ -273,7 +282,10 @@ def test_training_learns_what_repeats():
         ("[shape]\nn_head = 3", "multiple"),
         ("[plan]\nsequence = 1000", "must divide batch"),
         ("[plan]\ngrow_from = 99", "the model has 12 blocks"),
+        ("[shape]\nn_layer = inf", "give a int"),
         ("[layerskip]\nexits = [12]", "give numbers from 1 to 11"),
+        ("[layerskip]\nexits = ['2']", "give numbers from 1 to 11"),
+        ("[layerskip]\nexits = [2.5]", "give numbers from 1 to 11"),
         ("[layerskip]\np_max = 1.0", "below 1"),
         ("[layerskip]\ncurriculum = 'x'", "allowed are rotational, gradual"),
     ],

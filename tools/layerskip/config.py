@@ -90,7 +90,7 @@ class Config:
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} = {value!r}: allowed are {', '.join(allowed)}")
-        if any(not 0 < e < shape.n_layer for e in skip.exits):
+        if any(not isinstance(e, int) or not 0 < e < shape.n_layer for e in skip.exits):
             raise ConfigError(
                 f"exits {list(skip.exits)}: give numbers from 1 to {shape.n_layer - 1}"
             )
@@ -116,7 +116,7 @@ def _group(kind: Any, name: str, values: object) -> Any:
         wanted = known[key]
         try:
             made[key] = tuple(value) if wanted is tuple else wanted(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ConfigError(f"[{name}] {key} = {value!r}: give a {wanted.__name__}") from None
     return kind(**made)
 
