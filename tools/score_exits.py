@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from pyselfspec import GREEDY, Context, Fixed, LayerMask, Model, Sampler, drafters, generate_steps
+from pyselfspec.chunks import cut, first_scored
 from pyselfspec.errors import SelfSpecError
+from pyselfspec.score import token_loss
 
 N_PROMPT = 48  # tokens
 DRAFT_LENGTHS = range(2, 7)
@@ -48,41 +50,30 @@ class Acceptance:
     n_compared: int
 
 
-def windows(tokens: Sequence[int], bos: int, n_ctx: int) -> list[list[int]]:
-    """Windows of n_ctx tokens, the first of each replaced by BOS, as llama-perplexity does."""
-    starts = range(0, len(tokens) - n_ctx + 1, n_ctx)
-    return [[bos, *tokens[start + 1 : start + n_ctx]] for start in starts]
-
-
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
-    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return result
-
-
-def second_half(context: Context, window: list[int], mask: LayerMask) -> NDArray[np.float32]:
+def second_half(context: Context, window: tuple[int, ...], mask: LayerMask) -> NDArray[np.float32]:
     """Logits that predict the second half of a window, float32 [n_ctx / 2, n_vocab]."""
     context.sequence().drop()
-    half = len(window) // 2
-    return context.decode(window, mask=mask).logits[half - 1 : -1]
+    return context.decode(window, mask=mask).logits[first_scored(len(window)) - 1 : -1]
 
 
-def score_exits(context: Context, texts: list[list[int]], exits: Sequence[int]) -> list[ExitScore]:
+def score_exits(
+    context: Context, texts: Sequence[tuple[int, ...]], exits: Sequence[int]
+) -> list[ExitScore]:
     n_layer = context.model.n_layer
     nll, agree, count = dict.fromkeys(exits, 0.0), dict.fromkeys(exits, 0), 0
     for window in track(texts, "exits", disable=not sys.stderr.isatty()):
-        target = np.array(window[len(window) // 2 :])
+        target = window[first_scored(len(window)) :]
         best = second_half(context, window, LayerMask.full(n_layer)).argmax(-1)
         count += len(target)
         for keep in exits:
             logits = second_half(context, window, LayerMask.early_exit(n_layer, keep))
-            nll[keep] -= float(log_softmax(logits)[np.arange(len(target)), target].sum())
+            nll[keep] += sum(map(token_loss, logits, target))
             agree[keep] += int((logits.argmax(-1) == best).sum())
     return [ExitScore(keep, nll[keep] / count, agree[keep], count) for keep in exits]
 
 
 def acceptance(
-    context: Context, prompts: list[list[int]], keep: int, n_max: int, n_predict: int
+    context: Context, prompts: Sequence[tuple[int, ...]], keep: int, n_max: int, n_predict: int
 ) -> Acceptance:
     mask = LayerMask.early_exit(context.model.n_layer, keep)
     drafter = drafters.load("layer-skip")(context, mask)
@@ -140,9 +131,7 @@ def main(
         with Model(model_file) as model:
             n_ctx, n_layer = model.n_ctx_train, model.n_layer
             tokens = model.tokenize(text_file.read_text())
-            texts = windows(tokens, tokens[0], n_ctx)[:n_window]
-            if not texts:
-                raise click.ClickException(f"the text has {len(tokens)} tokens, {n_ctx} are needed")
+            texts = cut(tokens, n_ctx, model.start_token)[:n_window]
             with model.context(n_ctx=n_ctx, n_batch=n_ctx, n_threads=threads) as context:
                 scores = score_exits(context, texts, range(1, n_layer + 1))
                 step = max(1, len(texts) // n_prompt)
