@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import broken_gguf
@@ -64,7 +65,9 @@ def test_facts_are_those_of_the_file(tiny_path: TinyPath, tmp_path: Path, argume
     out = tmp_path / "out.gguf"
     facts = run(command, tiny_path(qtype="Q8_0"), out, *options, "--json").json
     file = gguf_file.check(out)
-    assert facts == {"model": str(out)} | {name: getattr(file, name) for name in FACTS}
+    types = Counter(tensor.type for tensor in file.tensors)
+    expected = {"model": str(out), "tensor_types": types}
+    assert facts == expected | {name: getattr(file, name) for name in FACTS}
     outcome = run(command, tiny_path(qtype="Q8_0"), out, *options)
     assert outcome.status == 0 and outcome.stderr == ""
     assert outcome.stdout.startswith(f"{out}: llama, {file.n_layer} blocks of width {file.n_embd}")

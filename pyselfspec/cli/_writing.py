@@ -1,8 +1,9 @@
-"""What the commands that make a model of a model share."""
+"""What the commands that write a model share."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -43,6 +44,11 @@ def write(copy: Copy, out: Path, as_json: bool) -> None:
         task = bar.add_task("writing", total=copy.n_bytes)
         for n_bytes in steps:
             bar.advance(task, n_bytes)
+    show_written(out, as_json)
+
+
+def show_written(out: Path, as_json: bool) -> None:
+    """Say what a written model is."""
     facts = _facts(check(out))
     click.echo(json.dumps(facts) if as_json else _text(facts))
 
@@ -55,13 +61,16 @@ def _facts(file: GgufFile) -> dict[str, Any]:
         "n_embd": file.n_embd,
         "n_params": file.n_params,
         "file_type": file.file_type,
+        "tensor_types": dict(Counter(tensor.type for tensor in file.tensors).most_common()),
         "n_bytes": file.n_bytes,
     }
 
 
 def _text(facts: dict[str, Any]) -> str:
+    """The types of tensors show where llama.cpp took a substitute."""
+    types = ", ".join(f"{n} {name}" for name, n in facts["tensor_types"].items())
     return (
         f"{facts['model']}: {facts['architecture']}, {facts['n_layer']} blocks of width "
         f"{facts['n_embd']}, {facts['n_params'] / 1e6:.1f} M parameters, {facts['file_type']}, "
-        f"{facts['n_bytes'] / 1e6:.1f} MB"
+        f"{facts['n_bytes'] / 1e6:.1f} MB; tensors: {types}"
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +12,11 @@ import click
 from rich.console import Console
 from rich.progress import Progress as Bars
 
-from .. import _lib, gguf_file
+from .. import _lib
 from ..convert import architectures, convert_steps
-from ..gguf_file import GgufFile
 from ..quantize import TYPES, Progress, quantize_steps
 from ._options import common_options
+from ._writing import show_written
 
 
 def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -67,8 +65,7 @@ def command(source: Path, out: Path, type_name: str, threads: int | None, as_jso
     write_steps = quantize_steps if source.is_file() else convert_steps
     with closing(write_steps(source, out, type_name, n_threads=threads)) as steps:
         _show(steps)
-    file = gguf_file.check(out)
-    click.echo(json.dumps(_facts(file)) if as_json else _line(file), err=not as_json)
+    show_written(out, as_json)
 
 
 def _show(steps: Iterable[Progress]) -> None:
@@ -80,26 +77,3 @@ def _show(steps: Iterable[Progress]) -> None:
             if step.stage not in tasks:
                 tasks[step.stage] = bars.add_task(step.stage)
             bars.update(tasks[step.stage], completed=step.done, total=step.total)
-
-
-def _facts(file: GgufFile) -> dict[str, Any]:
-    return {
-        "model": str(file.path),
-        "architecture": file.architecture,
-        "n_layer": file.n_layer,
-        "n_params": file.n_params,
-        "file_type": file.file_type,
-        "tensor_types": dict(Counter(tensor.type for tensor in file.tensors).most_common()),
-        "n_bytes": file.n_bytes,
-    }
-
-
-def _line(file: GgufFile) -> str:
-    """What was written. The types of tensors show where llama.cpp took a substitute."""
-    facts = _facts(file)
-    types = ", ".join(f"{n} {name}" for name, n in facts["tensor_types"].items())
-    return (
-        f"{file.path}: {file.architecture}, {file.n_layer} blocks, "
-        f"{file.n_params / 1e6:.1f} M parameters, {file.file_type}, "
-        f"{file.n_bytes / 1e6:.1f} MB; tensors: {types}"
-    )
