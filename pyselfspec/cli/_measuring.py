@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,10 @@ from ..perplexity import Perplexity
 from ..profiles import Profile
 from ..results import ResultFile
 from ..scan_report import Point
+from ..scans import Unit
 from ..types import LayerMask
 from ._options import (
+    F,
     _together,
     context_params,
     device_options,
@@ -93,6 +95,26 @@ measuring_options = _together(
     device_options,
     click.option("--no-profile", is_flag=True, help="Keep the profile of the model as it is."),
 )
+
+
+def space_options(share: float, *, unit_help: str, share_help: str) -> Callable[[F], F]:
+    """--unit and --share, of which parts masks are made and how many they skip."""
+    return _together(
+        click.option(
+            "--unit",
+            type=click.Choice([unit.value for unit in Unit]),
+            default=Unit.BOTH.value,
+            show_default=True,
+            help=f"{unit_help}; both: attention and feed-forward parts, each alone.",
+        ),
+        click.option(
+            "--share",
+            type=click.FloatRange(0, 1, min_open=True),
+            default=share,
+            show_default=True,
+            help=share_help,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

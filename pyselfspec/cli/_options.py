@@ -170,6 +170,18 @@ context_options = _together(
     device_options,
 )
 
+
+def n_predict_option(default: int) -> Callable[[F], F]:
+    return click.option(
+        "-n",
+        "--n-predict",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help="Tokens to generate at most.",
+    )
+
+
 # How the next token is chosen, see sampling_from.
 sampling_options = _together(
     click.option(

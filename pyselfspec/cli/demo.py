@@ -20,7 +20,13 @@ from ..demo import FACTORS, make_wide, race, wide_path
 from ..model import Model
 from ..report import closing_line, report
 from ..sampling import SEED_MAX, SamplingParams
-from ._options import common_options, context_params, device_options, model_params
+from ._options import (
+    common_options,
+    context_params,
+    device_options,
+    model_params,
+    n_predict_option,
+)
 
 SIZE = "0.6B"
 N_PREDICT = 160  # tokens
@@ -32,14 +38,7 @@ NEXT = "next: pyselfspec generate YOUR_MODEL.gguf -p 'Once upon a time' --compar
 
 @click.command(name="demo")
 @click.option("-p", "--prompt", default=PROMPT, show_default=True, help="The text to continue.")
-@click.option(
-    "-n",
-    "--n-predict",
-    type=click.IntRange(min=1),
-    default=N_PREDICT,
-    show_default=True,
-    help="Tokens to generate at most.",
-)
+@n_predict_option(N_PREDICT)
 @click.option(
     "--temp",
     type=click.FloatRange(min=0),

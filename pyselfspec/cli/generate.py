@@ -33,6 +33,7 @@ from ._options import (
     mask_from,
     model_argument,
     model_params,
+    n_predict_option,
     open_model,
     parse_tokens,
     read_text,
@@ -88,14 +89,7 @@ class Request:
     callback=parse_tokens,
     help="Token ids as the prompt; only ids come out of models without a tokenizer.",
 )
-@click.option(
-    "-n",
-    "--n-predict",
-    type=click.IntRange(min=1),
-    default=N_PREDICT,
-    show_default=True,
-    help="Tokens to generate at most.",
-)
+@n_predict_option(N_PREDICT)
 @sampling_options
 @click.option(
     "--stop", multiple=True, help="End the text before this string; may be given several times."

@@ -20,6 +20,7 @@ from ._measuring import (
     opened,
     picture_callback,
     profile_of,
+    space_options,
 )
 from ._options import common_options, model_argument
 
@@ -41,19 +42,10 @@ from ._options import common_options, model_argument
     show_default=True,
     help="match: agreement of drafts with the full model. ppl: perplexity without the part.",
 )
-@click.option(
-    "--unit",
-    type=click.Choice([unit.value for unit in Unit]),
-    default=Unit.BOTH.value,
-    show_default=True,
-    help="What is skipped at a time; both: attention and feed-forward parts, each alone.",
-)
-@click.option(
-    "--share",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=Plan().share,
-    show_default=True,
-    help="Of the units that the last mask skips.",
+@space_options(
+    Plan().share,
+    unit_help="What is skipped at a time",
+    share_help="Of the units that the last mask skips.",
 )
 @click.option(
     "--prune",

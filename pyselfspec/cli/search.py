@@ -32,6 +32,7 @@ from ._measuring import (
     picture_callback,
     profile_of,
     progress_bar,
+    space_options,
     target_callback,
 )
 from ._options import common_options, model_argument
@@ -70,19 +71,10 @@ N_START = 3  # masks of an earlier scan to start from
     help=f"Masks to try.  [default: {N_TRIALS}, without --minutes]",
 )
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to search.")
-@click.option(
-    "--unit",
-    type=click.Choice([unit.value for unit in Unit]),
-    default=Unit.BOTH.value,
-    show_default=True,
-    help="What masks are made of; both: attention and feed-forward parts, each alone.",
-)
-@click.option(
-    "--share",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=search.SHARE,
-    show_default=True,
-    help="Of the units, skipped at most.",
+@space_options(
+    search.SHARE,
+    unit_help="What masks are made of",
+    share_help="Of the units, skipped at most.",
 )
 @click.option(
     "--storage",
