@@ -39,7 +39,7 @@ WATCH_COST_MIN = 0.05  # two passes cost more than timings of each say, when the
 WATCH_SHARE = 0.005  # of the time, for watching a text that does not pay
 N_BETWEEN = 64  # steps between two timings of plain decoding while drafting
 GAIN_MIN = 0.02  # expected gain that makes drafting worth the trouble
-P_KEEP_MIN = 0.1  # to keep fewer guesses is watching, which has a budget of its own
+P_KEEP_MIN = 0.2  # to keep fewer guesses is watching, which has a budget of its own
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a plan to draft, or not to, lasts at most
 CREDIT_REPLAN = 0.5  # change of credit that ends it early
 LOOK_AHEAD = 5  # guesses; kernels work on blocks of four rows
@@ -97,7 +97,7 @@ class Rules(NamedTuple):
         risk = us / costs.plain_us - least
         return cls(1 + np.cumsum(right, axis=1), us, risk, p_keep, accepted)
 
-    def fastest(self, allowed: NDArray[np.bool_] | bool = True) -> Rule | None:
+    def fastest(self, allowed: NDArray[np.bool_]) -> Rule | None:
         """The fastest rule of those allowed, [N_BIN, longest draft]."""
         speed = np.where(allowed, self.tokens / self.us, 0.0)
         b, i = np.unravel_index(speed.argmax(), speed.shape)
@@ -252,11 +252,12 @@ class Auto:
     def _plan(self) -> None:
         costs = self._costs.at(self._n_past)
         rules = Rules.of(costs, self._acceptance)
-        best = rules.fastest()
-        assert best is not None
+        keeps = rules.p_keep >= P_KEEP_MIN
+        best = rules.fastest(keeps)
+        assert best is not None  # whoever takes every guess keeps all
         new = [self._new(costs, n) for n in range(1, len(costs.check_us))]
         affordable = rules.risk + np.array(new) <= self._credit
-        rule = rules.fastest(affordable & (rules.p_keep >= P_KEEP_MIN))
+        rule = rules.fastest(affordable & keeps)
         if rule is None or rule.speed * costs.plain_us < 1 + GAIN_MIN:
             rule = plain_rule(costs)
         hopeless = costs.speedup(SURE)[0] < 1 + GAIN_MIN
