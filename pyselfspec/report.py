@@ -69,7 +69,8 @@ def _decision(completion: Completion) -> Decision | None:
 
 class Explainer:
     """Says when and why the auto controller begins or ends drafting, what came of it, and when
-    another mask is taken over."""
+    another mask is taken over. At the end, what came of the last phase, or why there was no
+    drafting."""
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
@@ -95,20 +96,33 @@ class Explainer:
         before, now = self._decision, _decision(self._completion)
         if before is None or now is None or before.drafts == now.drafts:
             return []
-        stats = self._completion.stats
-        began = self._began
+        lines = [*self._phase(before), f"step {self._completion.stats.n_steps}: {_reason(now)}"]
         self._decision = now
-        self._began = (stats.n_steps, stats.n_generated, stats.total_us - stats.prefill_us)
-        lines = [f"step {stats.n_steps}: {_reason(now)}"]
-        n_tokens = stats.n_generated - began[1]
-        if began[0] and n_tokens:
-            actual_us = (self._began[2] - began[2]) / n_tokens
-            lines.insert(
-                0,
-                f"steps {began[0]} to {stats.n_steps}: {_ms(actual_us)} per token, "
-                f"{_ms(before.us_per_token)} predicted",
-            )
+        self._began = self._so_far()
         return lines
+
+    def last_lines(self) -> list[str]:
+        decision = _decision(self._completion)
+        if decision is None:
+            return []
+        n_steps = self._completion.stats.n_steps
+        never = [] if self._began[0] else [f"step {n_steps}: {_reason(decision)}"]
+        return self._phase(decision) + never
+
+    def _phase(self, decision: Decision) -> list[str]:
+        """What came of a decision."""
+        began, now = self._began, self._so_far()
+        n_tokens = now[1] - began[1]
+        if not began[0] or not n_tokens:
+            return []
+        return [
+            f"steps {began[0]} to {now[0]}: {_ms((now[2] - began[2]) / n_tokens)} per token, "
+            f"{_ms(decision.us_per_token)} predicted"
+        ]
+
+    def _so_far(self) -> tuple[int, int, int]:
+        stats = self._completion.stats
+        return stats.n_steps, stats.n_generated, stats.total_us - stats.prefill_us
 
 
 def _reason(decision: Decision) -> str:

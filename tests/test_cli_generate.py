@@ -266,8 +266,9 @@ def test_explain_is_for_the_controller_that_decides(generate: Generate) -> None:
     assert generate("--explain", "--draft-max", "3").status == 2
     outcome = generate("--explain")
     assert outcome.status == 0
-    assert outcome.stderr.count("\n") >= 1
-    assert CLOSING_LINE.search(outcome.stderr)
+    *explained, closing = outcome.stderr.splitlines()
+    assert explained and all(line.startswith("step") for line in explained)
+    assert CLOSING_LINE.fullmatch(f"{closing}\n")
 
 
 # --- which prompt ----------------------------------------------------------------------------

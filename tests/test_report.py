@@ -199,7 +199,19 @@ def test_explanations_come_with_changes_of_mind() -> None:
     phase, stop = explainer.lines()
     assert phase == "steps 4 to 14: 66.7 ms per token, 40 ms predicted"
     assert stop.startswith("step 14: ") and stop.endswith(", plain")
+    assert explainer.last_lines() == []  # no token since
+
+    completion.stats = stats(n_steps=24, n_generated=50, total_us=SECOND // 4 + 4 * SECOND)
+    assert explainer.last_lines() == ["steps 14 to 24: 100 ms per token, 52 ms predicted"]
+
+
+def test_a_text_without_drafts_is_explained_at_its_end() -> None:
+    explainer = Explainer(drafted(controller=deciding(0.9, False)))
+    assert explainer.lines() == []
+    (why,) = explainer.last_lines()
+    assert why.startswith("step 4: plain 52 ms, draft up to 3 x ") and why.endswith(", plain")
 
 
 def test_other_controllers_have_nothing_to_explain() -> None:
-    assert Explainer(drafted()).lines() == []
+    explainer = Explainer(drafted())
+    assert explainer.lines() == explainer.last_lines() == []

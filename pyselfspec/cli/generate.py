@@ -203,6 +203,8 @@ def _run(completion: Completion, *, show: bool, as_text: bool, explain: bool = F
         completion.finish_reason = INTERRUPTED
     if show:
         click.echo("" if as_text else ",".join(map(str, completion.tokens)))
+    for line in explainer.last_lines() if explain else ():
+        click.echo(line, err=True)
     return completion.finish_reason != INTERRUPTED
 
 

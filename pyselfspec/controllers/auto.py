@@ -236,7 +236,7 @@ class Auto:
         self._costs.observe(step, self._n_past)
         self._settle(step, n_new)
         self._acceptance.observe(step)
-        if not self.decision.drafts:
+        if not self.decision.drafts and any(right for _, right in step.outcomes):
             self._replan_at = self._n_steps  # watching may have changed the case
         if step.n_guesses == 1 and step.n_drafted == 0:
             self._next_watch = self._n_tokens + math.ceil(self._watch_cost / WATCH_SHARE)
