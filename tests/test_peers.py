@@ -82,3 +82,20 @@ def test_perplexities_side_by_side(demo_path: Path, tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\necho no figure\n")
     with pytest.raises(click.ClickException, match="no figure"):
         peers.their_perplexity(tmp_path, demo_path, 1, 64, 2)
+
+
+def test_rows_beside_transformers() -> None:
+    record = {
+        "model": "m",
+        "transformers_plain_us": [2e6, 1e6, 3e6],
+        "transformers_exit_us": [1e6],
+        "pyselfspec_plain_us": [4e5],
+        "pyselfspec_exit_us": [5e5],
+        "n_tokens": {f"{s}_{kind}": 100 for s in peers.SIDES for kind in ("plain", "exit")},
+        "transformers_same_text": False,
+        "pyselfspec_same_text": True,
+    }
+    assert peers.exit_rows(record) == [
+        "| m | transformers | 50.0 | 100.0 | 2.00 | no |",
+        "| m | pyselfspec | 250.0 | 200.0 | 0.80 | yes |",
+    ]

@@ -423,6 +423,7 @@ TABLES: dict[str, tuple[str, str, Callable[[Record], list[str]]]] = {
     ),
     "speed": (speed.HEAD, speed.RULE, speed.rows),
     "peers": (peers.HEAD, peers.RULE, peers.rows),
+    "transformers": (peers.EXIT_HEAD, peers.EXIT_RULE, peers.exit_rows),
     "perplexity": (peers.PPL_HEAD, peers.PPL_RULE, lambda record: [peers.ppl_row(record)]),
 }
 

@@ -243,6 +243,30 @@ def ppl_row(record: Record) -> str:
     return f"| {record['model']} | {chunks_} | {theirs} | {ours} |"
 
 
+SIDES = ("transformers", "pyselfspec")
+EXIT_HEAD = (
+    "| model | program | plain, tokens/s | drafts of first blocks, tokens/s | ratio | same text |"
+)
+EXIT_RULE = "|---|---|---:|---:|---:|---|"
+
+
+def exit_rows(record: Record) -> list[str]:
+    """One row per side of tools/peers_transformers.py."""
+    return [_exit_row(record, side) for side in SIDES]
+
+
+def _exit_row(record: Record, side: str) -> str:
+    plain, drafted = (
+        1e6 * record["n_tokens"][f"{side}_{kind}"] / statistics.median(record[f"{side}_{kind}_us"])
+        for kind in ("plain", "exit")
+    )
+    same = "yes" if record[f"{side}_same_text"] else "no"
+    return (
+        f"| {record['model']} | {side} | {plain:.1f} | {drafted:.1f} "
+        f"| {drafted / plain:.2f} | {same} |"
+    )
+
+
 HEAD = "| model | program | tokens per second | over llama-bench | spread | accepted | memory |"
 RULE = "|---|---|---:|---:|---|---:|---:|"
 

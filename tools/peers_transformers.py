@@ -9,7 +9,6 @@ confidence to go on drafting. All four alternate; a time is that of a whole text
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import torch
 import transformers
 from rich.progress import track
 
+from peers import EXIT_HEAD, EXIT_RULE, SIDES, exit_rows
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SelfSpecError
 from pyselfspec.context import usable_cores
 from pyselfspec.convert import convert
@@ -29,8 +29,6 @@ from records import Record, append, provenance, rounded
 
 N_CTX = 1024  # tokens
 PROMPT = "Once upon a time there was"
-SIDES = ("transformers", "pyselfspec")
-KINDS = ("plain", "exit")
 Run = Callable[[], list[int]]
 
 
@@ -95,26 +93,6 @@ def measure(runs: dict[str, Run], rounds: int) -> Record:
     return {f"{name}_us": rounded(us) for name, us in times.items()} | same | {"n_tokens": n_tokens}
 
 
-def speed_up(record: Record, side: str) -> float:
-    plain_us, exit_us = (record[f"{side}_{kind}_us"] for kind in KINDS)
-    return float(statistics.median(plain_us) / statistics.median(exit_us))
-
-
-def rows(record: Record) -> list[str]:
-    """One line per side, in Markdown."""
-    lines = ["| side | plain, tokens/s | early exit, tokens/s | ratio | same text |"]
-    lines.append("|---|---:|---:|---:|---|")
-    for side in SIDES:
-        speeds = [
-            record["n_tokens"][f"{side}_{kind}"] / statistics.median(record[f"{side}_{kind}_us"])
-            for kind in KINDS
-        ]
-        plain, drafted = (f"{1e6 * speed:.1f}" for speed in speeds)
-        same = "yes" if record[f"{side}_same_text"] else "no"
-        lines.append(f"| {side} | {plain} | {drafted} | {speed_up(record, side):.2f} | {same} |")
-    return lines
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--exit", type=click.IntRange(min=1), required=True, help="Layers that draft.")
@@ -157,8 +135,7 @@ def main(
         "exit": exit,
     }
     append(record, out)
-    for line in rows(record):
-        click.echo(line)
+    click.echo("\n".join([EXIT_HEAD, EXIT_RULE, *exit_rows(record)]))
 
 
 if __name__ == "__main__":
