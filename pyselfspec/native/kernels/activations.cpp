@@ -3,6 +3,8 @@
 
 #if defined(SELFSPEC_KERNELS)
 
+#include <numeric>
+
 namespace selfspec {
 
 static int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1)/multiple*multiple; }
@@ -30,12 +32,16 @@ static bool is_columns(Form form) { return form == Form::q8_less8 || form == For
 
 static int64_t n_scales(Form form, int64_t k) {
     switch (form) {
-        case Form::q8:       return padded(form, k)/32;
+        case Form::q8:         return padded(form, k)/32;
         case Form::q8k:
-        case Form::q8k_sums: return padded(form, k)/256;
-        default:             return 0;
+        case Form::q8k_sums16:
+        case Form::q8k_sums32: return padded(form, k)/256;
+        default:               return 0;
     }
 }
+
+// The size of the parts whose sums go along; 0 if none do.
+static int64_t sums_of(Form form) { return form == Form::q8k_sums16 ? 16 : form == Form::q8k_sums32 ? 32 : 0; }
 
 static size_t values_end(Form form, int64_t k) { return aligned(padded(form, k)*value_size(form)); }
 static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
@@ -44,7 +50,8 @@ size_t activation_size(Form form, int64_t k) {
     if (is_columns(form)) {
         return aligned(padded(form, k)/32*sizeof(ColumnBlock));
     }
-    return scales_end(form, k) + (form == Form::q8k_sums ? aligned(padded(form, k)/32*sizeof(int16_t)) : 0);
+    const int64_t part = sums_of(form);
+    return scales_end(form, k) + (part > 0 ? aligned(padded(form, k)/part*sizeof(int16_t)) : 0);
 }
 
 Activations activation_view(Form form, int64_t k, const char * base) {
@@ -74,13 +81,7 @@ static float quantise(const float * x, int n, int8_t offset, int8_t * q) {
     return largest/127;
 }
 
-static int16_t sum32(const int8_t * q) {
-    int sum = 0;
-    for (int i = 0; i < 32; i++) {
-        sum += q[i];
-    }
-    return (int16_t) sum;
-}
+static int16_t sum_of(const int8_t * q, int64_t n) { return (int16_t) std::accumulate(q, q + n, 0); }
 
 #if !defined(__AVX512BF16__)
 // Rounded to the nearest even, kept as float. NaN stays NaN.
@@ -131,17 +132,18 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             for (int64_t i = 0; i < n; i += 32) {
                 ColumnBlock & block = ((ColumnBlock *) base)[(k0 + i)/32];
                 block.scale    = quantise(x + i, 32, 0, block.values);
-                block.start[0] = -(form == Form::q8_less8 ? 8 : TABLE_OFFSET)*sum32(block.values);
+                block.start[0] = -(form == Form::q8_less8 ? 8 : TABLE_OFFSET)*sum_of(block.values, 32);
                 block.start[1] = 0;
             }
             break;
         case Form::q8k:
             scales[k0/K_STEP] = quantise(x, (int) n, Signed::OFFSET, q);
             break;
-        case Form::q8k_sums:
+        case Form::q8k_sums16:
+        case Form::q8k_sums32:
             scales[k0/K_STEP] = quantise(x, (int) n, 0, q);
-            for (int64_t i = 0; i < n; i += 32) {
-                sums[(k0 + i)/32] = sum32(q + i);
+            for (int64_t i = 0, part = sums_of(form); i < n; i += part) {
+                sums[(k0 + i)/part] = sum_of(q + i, part);
             }
             break;
     }

@@ -1,7 +1,8 @@
 // Products with quantised weights as they are in the file, one row after another.
 //
-// 256 weights of a row are unpacked to bytes, with their scales, into a `Panel` and multiplied by the same 256 values
-// of every token. One row at a time: memory is read in one stream, which is what it does best.
+// 256 weights of a row are unpacked to bytes, with their scales, and multiplied by the same 256 values of every token:
+// with AVX-512 all of them are kept in registers, with AVX2 a vector at a time meets all tokens. One row at a time: memory
+// is read in one stream, which is what it does best.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -14,13 +15,12 @@ namespace selfspec {
 
 namespace {
 
-constexpr int N = K_STEP/VB;  // vectors of a panel
+constexpr int N = K_STEP/VB;  // vectors of 256 weights
 
 // --- unpacking: 32 weights at a time, the same instructions with AVX2 and AVX-512 ---
 
 __m256i load32(const void * p)           { return _mm256_loadu_si256((const __m256i *) p); }
 __m256i low4(__m256i x)                  { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
-__m256i bits(__m256i x, int8_t mask)     { return _mm256_and_si256(x, _mm256_set1_epi8(mask)); }
 
 // 16 bytes to 32 nibbles: low ones first.
 __m256i nibbles16(const uint8_t * p) {
@@ -36,19 +36,24 @@ template <typename B> __m256 block_scales(const B * b) {
     return _mm256_cvtph_ps(_mm_setr_epi16(d(0), d(1), d(2), d(3), d(4), d(5), d(6), d(7)));
 }
 
-// Joined in registers: a vector loaded from two stores would wait for both.
-void put(vi * to, const __m256i (&from)[8]) {
-    for (int i = 0; i < N; i++) {
+// Calls f for all vectors of 256 weights, with constants of the compiler.
+template <typename F, int... I> void in_order(F f, std::integer_sequence<int, I...>) {
+    (f(std::integral_constant<int, I>()), ...);
+}
+template <typename F> void in_order(F f) { in_order(f, std::make_integer_sequence<int, N>()); }
+
+// Vector i of 256 weights, which `unpacked` gives 32 at a time. Joined in registers: a vector loaded from two stores would
+// wait for both.
+template <typename F> vi joined(int i, F unpacked) {
 #if defined(SELFSPEC_AVX512)
-        to[i] = _mm512_inserti64x4(_mm512_castsi256_si512(from[2*i]), from[2*i + 1], 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(unpacked(2*i)), unpacked(2*i + 1), 1);
 #else
-        to[i] = from[i];
+    return unpacked(i);
 #endif
-    }
 }
 
 // scale[i] of eight, for every lane of a product with weights 32*i to 32*i + 31.
-void spread8(vf * to, __m256 scale) {
+inline void spread8(vf * to, __m256 scale) {
 #if defined(SELFSPEC_AVX512)
     const __m512 s = _mm512_castps256_ps512(scale);
     const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
@@ -63,7 +68,7 @@ void spread8(vf * to, __m256 scale) {
 }
 
 // The same for sixteen scales and 16 weights each.
-void spread16(vf * to, __m256 lo, __m256 hi) {
+inline void spread16(vf * to, __m256 lo, __m256 hi) {
 #if defined(SELFSPEC_AVX512)
     const __m512 s = _mm512_insertf32x8(_mm512_castps256_ps512(lo), hi, 1);
     const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
@@ -84,146 +89,153 @@ template <int W> struct BlockScales {
 #if defined(SELFSPEC_VNNI)
     vf of[N];
 
-    void set(__m128i scales, __m256 d) {
-        const __m256 lo = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(scales)));
+    void set(__m128i of_parts, __m256 d) {
+        const __m256 lo = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(of_parts)));
         if (W == 16) {
-            spread16(of, lo, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(scales, 8)))));
+            spread16(of, lo, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(of_parts, 8)))));
         } else {
             spread8(of, lo);
         }
     }
     vf rest(vf scale_in) const { return scale_in; }
 #else
-    vi     of[N];
-    __m256 d;
+    __m128i scales;
+    __m256  d;
 
-    void set(__m128i scales, __m256 of_block) {
+    void set(__m128i of_parts, __m256 of_block) {
+        scales = of_parts;
+        d = of_block;
+    }
+    vi of(int i) const {
         static const int16_t sixteenth[32] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
                                               2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3};
-        for (int i = 0; i < N; i++) {
-            const vi which = right<W/32>(add16(load(sixteenth), repeat16((int16_t) (i*VB/16))));
-            of[i] = high_bytes(lookup(scales, left<8>(which)));
-        }
-        d = of_block;
+        const vi which = right<W/32>(add16(load(sixteenth), repeat16((int16_t) (i*VB/16))));
+        return high_bytes(lookup(scales, left<8>(which)));
     }
     vf rest(vf scale_in) const { return mul(repeat_f(_mm256_cvtss_f32(d)), scale_in); }
 #endif
 };
 
-// --- panels ---
+// --- blocks of 32 with one scale, activations with one scale per 32 ---
 
-struct SignedPanel {
-    vi w[N], aside[N];
-
-    void set(const __m256i (&bytes)[8]) {
-        put(w, bytes);
-        for (int i = 0; i < N; i++) {
-            aside[i] = Signed::aside(w[i]);
-        }
-    }
-
-    vf dot(int i, const char * a) const  { return to_float(Signed::dot(w[i], aside[i], load(a + i*VB))); }
-    vi dot2(int i, const char * a) const { return Signed::dot2(w[i], aside[i], load(a + i*VB)); }
-};
-
-// Blocks of 32 with one scale, activations with one scale per 32.
-struct Panel32 : SignedPanel {
-    static constexpr Form FORM = Form::q8;
-    __m256 scale;
-};
-
-struct Q8_0 : Panel32 {
+struct Q8_0 {
     using block = block_q8_0;
-    void unpack(const block * b) {
-        __m256i bytes[8];
-        for (int i = 0; i < 8; i++) {
-            bytes[i] = load32(b[i].qs);
-        }
-        set(bytes);
-        scale = block_scales(b);
-    }
+    static constexpr Form FORM = Form::q8;
+    static __m256i unpacked(const block & b) { return load32(b.qs); }
 };
 
-struct Q4_0 : Panel32 {
+struct Q4_0 {
     using block = block_q4_0;
-    void unpack(const block * b) {
-        __m256i bytes[8];
-        for (int i = 0; i < 8; i++) {
-            bytes[i] = _mm256_sub_epi8(nibbles16(b[i].qs), _mm256_set1_epi8(8));
-        }
-        set(bytes);
-        scale = block_scales(b);
-    }
+    static constexpr Form FORM = Form::q8;
+    static __m256i unpacked(const block & b) { return _mm256_sub_epi8(nibbles16(b.qs), _mm256_set1_epi8(8)); }
 };
 
-struct IQ4_NL : Panel32 {
+struct IQ4_NL {
     using block = block_iq4_nl;
-    void unpack(const block * b) {
+    static constexpr Form FORM = Form::q8;
+    static __m256i unpacked(const block & b) {
         const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) kvalues_iq4nl));
-        __m256i bytes[8];
-        for (int i = 0; i < 8; i++) {
-            bytes[i] = _mm256_shuffle_epi8(table, nibbles16(b[i].qs));
-        }
-        set(bytes);
-        scale = block_scales(b);
+        return _mm256_shuffle_epi8(table, nibbles16(b.qs));
     }
 };
 
-struct Q6_K : SignedPanel {
+template <typename P, int T>
+inline void mac32(const typename P::block * b, const Token * tokens, int64_t k, vf (&sums)[T]) {
+    const __m256 scale = block_scales(b);
+    const auto scales_of = [&](int t) { return _mm256_mul_ps(scale, _mm256_loadu_ps(tokens[t].in.scales + k/32)); };
+    const auto weights   = [&](int i) { return Signed(joined(i, [&](int j) { return P::unpacked(b[j]); })); };
+#if defined(SELFSPEC_AVX512)
+    const Signed w[N] = {weights(0), weights(1), weights(2), weights(3)};
+    for (int t = 0; t < T; t++) {
+        vf scales[N];
+        spread8(scales, scales_of(t));
+        for (int i = 0; i < N; i++) {
+            sums[t] = fma(to_float(w[i].dot(load(tokens[t].in.values + k + i*VB))), scales[i], sums[t]);
+        }
+    }
+#else
+    alignas(VB) float scales[T][N];
+    for (int t = 0; t < T; t++) {
+        store_f(scales[t], scales_of(t));
+    }
+#pragma GCC unroll 1  // unrolled, scales would stay in registers and be spread by shuffles instead of loads
+    for (int i = 0; i < N; i++) {
+        const Signed w = weights(i);
+        for (int t = 0; t < T; t++) {
+            sums[t] = fma(to_float(w.dot(load(tokens[t].in.values + k + i*VB))), repeat_f(scales[t][i]), sums[t]);
+        }
+    }
+#endif
+}
+
+// --- blocks of 256 with a scale per 16 or 32, activations with one scale per 256 ---
+
+inline vf as_float(vf x) { return x; }
+inline vf as_float(vi x) { return to_float(x); }
+
+struct Unsigned {  // weights
+    vi w;
+    vi dot(vi a) const  { return dot4(zero_i(), w, a); }
+    vi dot2(vi a) const { return selfspec::dot2(w, a); }
+};
+
+// Weights of six bits less 32.
+struct Q6_K {
     using block = block_q6_K;
-    static constexpr Form FORM = Form::q8k;
+    const block * b;
     BlockScales<16> scales;
 
-    void unpack(const block * b) {
-        unpack_bits(b);
-        for (int i = 0; i < N; i++) {
-            aside[i] = Signed::aside_with_32(w[i]);
-            w[i]     = sub8(w[i], repeat(32));
-        }
+    explicit Q6_K(const block * b) : b(b) {
         scales.set(_mm_loadu_si128((const __m128i *) b->scales), _mm256_broadcastss_ps(half_to_float(b->d)));
     }
 
-    // The weights with 32 added: four low bits, and two more. Runs of 32 in turn take the lower and the upper nibbles of
-    // 64 bytes, and the next two bits of 32 bytes.
-    void unpack_bits(const block * b) {
+    // Four low bits, and two more. Runs of 32 in turn take the lower and the upper nibbles of 64 bytes, and the next two
+    // bits of 32 bytes.
 #if defined(SELFSPEC_AVX512)
+    vi bits(int i) const {
+        const vi ql   = load(b->ql + 64*(i/2));
+        const vi qh   = _mm512_broadcast_i64x4(load32(b->qh + 32*(i/2)));
         const vi up   = _mm512_inserti64x4(_mm512_set1_epi16(4), _mm256_set1_epi16(2), 1);
         const vi down = _mm512_inserti64x4(zero_i(), _mm256_set1_epi16(2), 1);
-        const auto joined = [](vi low, vi high) { return or_(and_(low, repeat(15)), and_(high, repeat(0x30))); };
-        for (int half = 0; half < 2; half++) {
-            const vi ql = load(b->ql + 64*half);
-            const vi qh = _mm512_broadcast_i64x4(load32(b->qh + 32*half));
-            w[2*half]     = joined(ql, _mm512_sllv_epi16(qh, up));
-            w[2*half + 1] = joined(right<4>(ql), _mm512_srlv_epi16(qh, down));
-        }
+        const vi high = i%2 == 0 ? _mm512_sllv_epi16(qh, up) : _mm512_srlv_epi16(qh, down);
+        return or_(and_(i%2 == 0 ? ql : right<4>(ql), repeat(15)), and_(high, repeat(0x30)));
+    }
 #else
-        const auto joined = [](__m256i low, __m256i high) { return _mm256_or_si256(low4(low), bits(high, 0x30)); };
-        for (int half = 0; half < 2; half++) {
-            const vi ql0 = load(b->ql + 64*half);
-            const vi ql1 = load(b->ql + 64*half + 32);
-            const vi qh  = load(b->qh + 32*half);
-            w[4*half]     = joined(ql0, left<4>(qh));
-            w[4*half + 1] = joined(ql1, left<2>(qh));
-            w[4*half + 2] = joined(right<4>(ql0), qh);
-            w[4*half + 3] = joined(right<4>(ql1), right<2>(qh));
-        }
+    vi bits(int i) const {
+        const vi ql = load(b->ql + 64*(i/4) + 32*(i%2));
+        const vi qh = load(b->qh + 32*(i/4));
+        const vi high[4] = {left<4>(qh), left<2>(qh), qh, right<2>(qh)};
+        return or_(and_(i%4 < 2 ? ql : right<4>(ql), repeat(15)), and_(high[i%4], repeat(0x30)));
+    }
 #endif
-    }
 
+#if defined(SELFSPEC_VNNI)
+    static constexpr Form FORM = Form::q8k;
+    Signed vector(int i) const { return Signed::with_32(bits(i)); }
     vf finish(vf total, const Activations & in, int64_t k, vf acc) const {
-        return fma(total, scales.rest(repeat_f(in.scales[k/K_STEP])), acc);
+        return fma(total, repeat_f(in.scales[k/K_STEP]), acc);
     }
+#else
+    static constexpr Form FORM = Form::q8k_sums16;
+    Unsigned vector(int i) const { return {bits(i)}; }
+    vi offset(const Activations & in, int64_t k) const {
+        const __m256i sums = _mm256_loadu_si256((const __m256i *) (in.sums + k/16));
+        return widen(_mm256_slli_epi32(_mm256_madd_epi16(_mm256_cvtepi8_epi16(scales.scales), sums), 5));
+    }
+    vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
+        return fma(to_float(sub32(total, offset(in, k))), scales.rest(repeat_f(in.scales[k/K_STEP])), acc);
+    }
+#endif
 };
 
 // Unsigned weights times a scale per 32, less a minimum per 32: the minimum meets the sum of 32 activations.
-struct MinPanel {
-    static constexpr Form FORM = Form::q8k_sums;
-    vi w[N];
+struct MinBlock {
+    static constexpr Form FORM = Form::q8k_sums32;
     BlockScales<32> scales;
     __m128i mins;
     __m128  dmin;
 
-    template <typename B> void set_scales(const B * b) {
+    template <typename B> explicit MinBlock(const B * b) {
         uint32_t u[4];
         memcpy(u, b->scales, 12);
         u[3] = ((u[2] >> 4) & 0x0f0f0f0f) | (((u[1] >> 6) & 0x03030303) << 4);
@@ -237,98 +249,67 @@ struct MinPanel {
         dmin = half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin);
     }
 
-    vf dot(int i, const char * a) const  { return to_float(dot4(zero_i(), w[i], load(a + i*VB))); }
-    vi dot2(int i, const char * a) const { return selfspec::dot2(w[i], load(a + i*VB)); }
-
-    vf finish(vf total, const Activations & in, int64_t k, vf acc) const {
+    template <typename Total> vf finish(Total total, const Activations & in, int64_t k, vf acc) const {
         const vf scale_in = repeat_f(in.scales[k/K_STEP]);
-        acc = fma(total, scales.rest(scale_in), acc);
+        acc = fma(as_float(total), scales.rest(scale_in), acc);
         const __m128i below = _mm_madd_epi16(mins, _mm_load_si128((const __m128i *) (in.sums + k/32)));
         return fnma(to_float(widen(below)), mul(repeat_f(_mm_cvtss_f32(dmin)), scale_in), acc);
     }
 };
 
-struct Q4_K : MinPanel {
+struct Q4_K : MinBlock {
     using block = block_q4_K;
-    void unpack(const block * b) {
-        __m256i bytes[8];
-        for (int i = 0; i < 8; i += 2) {
-            const __m256i q = load32(b->qs + 16*i);
-            bytes[i]     = low4(q);
-            bytes[i + 1] = low4(_mm256_srli_epi16(q, 4));
-        }
-        put(w, bytes);
-        set_scales(b);
+    const block * b;
+
+    explicit Q4_K(const block * b) : MinBlock(b), b(b) {}
+    Unsigned vector(int i) const {
+        return {joined(i, [&](int j) { return low4(_mm256_srli_epi16(load32(b->qs + 32*(j/2)), j%2*4)); })};
     }
 };
 
-struct Q5_K : MinPanel {
+struct Q5_K : MinBlock {
     using block = block_q5_K;
-    void unpack(const block * b) {
-        const __m256i qh = load32(b->qh);
-        __m256i bytes[8];
-        for (int i = 0; i < 8; i += 2) {
-            const __m256i q = load32(b->qs + 16*i);
-            // bit i of every byte, moved to bit 4
-            bytes[i]     = _mm256_or_si256(low4(q), fifth(qh, i));
-            bytes[i + 1] = _mm256_or_si256(low4(_mm256_srli_epi16(q, 4)), fifth(qh, i + 1));
-        }
-        put(w, bytes);
-        set_scales(b);
+    const block * b;
+
+    explicit Q5_K(const block * b) : MinBlock(b), b(b) {}
+    Unsigned vector(int i) const {
+        return {joined(i, [&](int j) {
+            const __m256i low = low4(_mm256_srli_epi16(load32(b->qs + 32*(j/2)), j%2*4));
+            return _mm256_or_si256(low, fifth(load32(b->qh), j));
+        })};
     }
-    static __m256i fifth(__m256i qh, int i) {
+    static __m256i fifth(__m256i qh, int i) {  // bit i of every byte, moved to bit 4
         const __m256i moved = i < 4 ? _mm256_slli_epi16(qh, 4 - i) : _mm256_srli_epi16(qh, i - 4);
-        return bits(moved, 16);
+        return _mm256_and_si256(moved, _mm256_set1_epi8(16));
     }
 };
 
-// --- a panel times its part of the tokens ---
-
-// Blocks of 32. With AVX2 a vector of weights has one scale and meets all tokens while it is in registers.
-template <int T, typename P> inline void mac32(const P & panel, const Token * tokens, int64_t k, vf (&sums)[T]) {
-    const auto scales_of = [&](int t) { return _mm256_mul_ps(panel.scale, _mm256_loadu_ps(tokens[t].in.scales + k/32)); };
-#if defined(SELFSPEC_AVX512)
-    for (int t = 0; t < T; t++) {
-        vf scales[N];
-        spread8(scales, scales_of(t));
-        for (int i = 0; i < N; i++) {
-            sums[t] = fma(panel.dot(i, tokens[t].in.values + k), scales[i], sums[t]);
-        }
-    }
-#else
-    float scales[T][N];
-    for (int t = 0; t < T; t++) {
-        store_f(scales[t], scales_of(t));
-    }
-    for (int i = 0; i < N; i++) {
-        for (int t = 0; t < T; t++) {
-            sums[t] = fma(panel.dot(i, tokens[t].in.values + k), repeat_f(scales[t][i]), sums[t]);
-        }
-    }
-#endif
-}
-
-// Blocks of 256: products times the scales of the parts are added first.
-template <int T, typename P> inline void mac256(const P & panel, const Token * tokens, int64_t k, vf (&sums)[T]) {
+// Products times the scales of the parts are added first; without VNNI as whole numbers.
+template <typename P, int T>
+inline void mac256(const P & weights, const Token * tokens, int64_t k, vf (&sums)[T]) {
+    const auto values = [&](int t, int i) { return load(tokens[t].in.values + k + i*VB); };
 #if defined(SELFSPEC_VNNI)
+    decltype(weights.vector(0)) w[N];
+    in_order([&](auto i) { w[i] = weights.vector(i); });
     for (int t = 0; t < T; t++) {
-        const char * a = tokens[t].in.values + k;
-        vf total = mul(panel.dot(0, a), panel.scales.of[0]);
+        vf total = mul(to_float(w[0].dot(values(t, 0))), weights.scales.of[0]);
         for (int i = 1; i < N; i++) {
-            total = fma(panel.dot(i, a), panel.scales.of[i], total);
+            total = fma(to_float(w[i].dot(values(t, i))), weights.scales.of[i], total);
         }
-        sums[t] = panel.finish(total, tokens[t].in, k, sums[t]);
+        sums[t] = weights.finish(total, tokens[t].in, k, sums[t]);
     }
 #else
     vi totals[T];
     std::fill_n(totals, T, zero_i());
-    for (int i = 0; i < N; i++) {
+    in_order([&](auto i) {
+        const auto w     = weights.vector(i);
+        const vi   scale = weights.scales.of(i);
         for (int t = 0; t < T; t++) {
-            totals[t] = add32(totals[t], mac2(panel.dot2(i, tokens[t].in.values + k), panel.scales.of[i]));
+            totals[t] = add32(totals[t], mac2(w.dot2(values(t, i)), scale));
         }
-    }
+    });
     for (int t = 0; t < T; t++) {
-        sums[t] = panel.finish(to_float(totals[t]), tokens[t].in, k, sums[t]);
+        sums[t] = weights.finish(totals[t], tokens[t].in, k, sums[t]);
     }
 #endif
 }
@@ -346,12 +327,10 @@ void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens
     vf sums[T];
     std::fill_n(sums, T, zero());
     const auto step = [&](const block * b, int64_t k) {
-        P panel;
-        panel.unpack(b);
         if constexpr (SIZE == 32) {
-            mac32<T>(panel, tokens, k, sums);
+            mac32<P, T>(b, tokens, k, sums);
         } else {
-            mac256<T>(panel, tokens, k, sums);
+            mac256<P, T>(P(b), tokens, k, sums);
         }
     };
     const int64_t whole = n_blocks/COUNT*COUNT;
@@ -361,7 +340,7 @@ void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens
         }
         step(blocks + b, b*SIZE);
     }
-    if (whole < n_blocks) {  // scales of zero up to the end of the panel
+    if (whole < n_blocks) {  // scales of zero up to the end of the step
         block rest[COUNT] = {};
         std::copy(blocks + whole, blocks + n_blocks, rest);
         step(rest, whole*SIZE);

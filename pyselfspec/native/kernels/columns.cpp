@@ -248,7 +248,7 @@ Scheme column_scheme(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return {Q4_0::FORM, nibble_product<Q4_0>};
         case GGML_TYPE_IQ4_NL: return {IQ4_NL::FORM, nibble_product<IQ4_NL>};
-        case GGML_TYPE_Q4_K:   return {Form::q8k_sums, q4_K_product};
+        case GGML_TYPE_Q4_K:   return {Form::q8k_sums32, q4_K_product};
         default:               return {};
     }
 }

@@ -18,12 +18,13 @@ constexpr int MAX_WIDTH = 16;
 // How a kernel wants a token's activations, in this order in memory: values, scales, sums. All 64-byte aligned; the
 // values go on with zeros up to the end of a step.
 enum class Form {
-    f32,       // as they are
-    f16,       // rounded to half precision, as upstream does
-    bf16,      // rounded to bfloat16; kept so where the processor multiplies it, else as float
-    q8,        // bytes for signed weights, a scale per 32
-    q8k,       // bytes for signed weights, a scale per 256
-    q8k_sums,  // bytes for unsigned weights, a scale per 256, and the sum of every 32 values as 16 bits
+    f32,           // as they are
+    f16,           // rounded to half precision, as upstream does
+    bf16,          // rounded to bfloat16; kept so where the processor multiplies it, else as float
+    q8,            // bytes for signed weights, a scale per 32
+    q8k,           // bytes for signed weights, a scale per 256
+    q8k_sums16,    // bytes for unsigned weights, a scale per 256, and the sum of every 16 values as 16 bits
+    q8k_sums32,    // the same with the sum of every 32
     q8_less8,      // ColumnBlocks for weights stored with 8 added (Q4_0)
     q8_less_table, // ColumnBlocks for weights stored with TABLE_OFFSET added (IQ4_NL)
 };
@@ -100,16 +101,24 @@ constexpr int TILE = VB == 64 ? 8 : 4;
 // product starts at -128 times the sum of the weights, which is the same for every token. Without VNNI the sign moves
 // to the activation: pairs of products then fit 16 bits (2*127*128 < 2^15).
 struct Signed {
-    static constexpr int8_t OFFSET = HAS_VNNI ? -128 : 0;  // 128 as a byte
+#if defined(SELFSPEC_VNNI)
+    static constexpr int8_t OFFSET = -128;  // 128 as a byte
+    vi w, start;
 
-    // What a product with these weights needs beside them: its start, or the weights without their signs.
-    static vi aside(vi w)                       { return HAS_VNNI ? negate32(dot4(zero_i(), repeat(OFFSET), w)) : abs8(w); }
-    // The same for weights that have 32 added still.
-    static vi aside_with_32(vi w) {
-        return HAS_VNNI ? dot4(repeat32(128*4*32), w, repeat(OFFSET)) : abs8(sub8(w, repeat(32)));
+    explicit Signed(vi w) : w(w), start(negate32(dot4(zero_i(), repeat(OFFSET), w))) {}
+    Signed() = default;
+    Signed(vi w, vi start) : w(w), start(start) {}
+    static Signed with_32(vi w) {  // of weights that have 32 added still
+        return {sub8(w, repeat(32)), dot4(repeat32(128*4*32), w, repeat(OFFSET))};
     }
-    static vi dot2(vi w, vi aside, vi a)        { return selfspec::dot2(aside, sign8(a, w)); }  // without VNNI
-    static vi dot(vi w, vi aside, vi a)         { return HAS_VNNI ? dot4(aside, a, w) : dot4(zero_i(), aside, sign8(a, w)); }
+    vi dot(vi a) const { return dot4(start, a, w); }
+#else
+    static constexpr int8_t OFFSET = 0;
+    vi w, size;
+
+    explicit Signed(vi w) : w(w), size(abs8(w)) {}
+    vi dot(vi a) const { return dot4(zero_i(), size, sign8(a, w)); }
+#endif
 };
 
 }  // namespace selfspec

@@ -38,6 +38,7 @@ inline vi high_bytes(vi a)               { return _mm512_srai_epi16(a, 8); }  //
 inline vi add16(vi a, vi b)              { return _mm512_add_epi16(a, b); }
 inline vi mac2(vi a, vi b)               { return _mm512_madd_epi16(a, b); }
 inline vi dot2(vi u, vi s)               { return _mm512_maddubs_epi16(u, s); }
+inline vi sub32(vi a, vi b)              { return _mm512_sub_epi32(a, b); }
 inline vi negate32(vi a)                 { return _mm512_sub_epi32(_mm512_setzero_si512(), a); }
 template <int N> vi right(vi a)          { return _mm512_srli_epi16(a, N); }  // caller masks what crosses bytes
 template <int N> vi left(vi a)           { return _mm512_slli_epi16(a, N); }
@@ -76,8 +77,9 @@ inline vi dot4(vi acc, vi u, vi s) {
 #endif
 }
 
-// Four 32-bit integers in the first lanes, zeros in the others.
+// 32-bit integers in the first lanes, zeros in the others.
 inline vi widen(__m128i a)               { return _mm512_zextsi128_si512(a); }
+inline vi widen(__m256i a)               { return _mm512_zextsi256_si512(a); }
 inline vi abs8(vi a)                     { return _mm512_abs_epi8(a); }
 inline vi sign8(vi a, vi s)              { return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(s), zero_i(), a); }
 
@@ -102,6 +104,7 @@ inline vi high_bytes(vi a)               { return _mm256_srai_epi16(a, 8); }  //
 inline vi add16(vi a, vi b)              { return _mm256_add_epi16(a, b); }
 inline vi mac2(vi a, vi b)               { return _mm256_madd_epi16(a, b); }
 inline vi dot2(vi u, vi s)               { return _mm256_maddubs_epi16(u, s); }
+inline vi sub32(vi a, vi b)              { return _mm256_sub_epi32(a, b); }
 inline vi negate32(vi a)                 { return _mm256_sub_epi32(_mm256_setzero_si256(), a); }
 template <int N> vi right(vi a)          { return _mm256_srli_epi16(a, N); }
 template <int N> vi left(vi a)           { return _mm256_slli_epi16(a, N); }
@@ -139,6 +142,7 @@ inline vi dot4(vi acc, vi u, vi s) {
 }
 
 inline vi widen(__m128i a)               { return _mm256_zextsi128_si256(a); }
+inline vi widen(__m256i a)               { return a; }
 inline vi abs8(vi a)                     { return _mm256_abs_epi8(a); }
 inline vi sign8(vi a, vi s)              { return _mm256_sign_epi8(a, s); }
 
