@@ -320,7 +320,7 @@ template <typename P, int T>
 void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens) {
     using block = typename P::block;
     constexpr int64_t SIZE  = P::FORM == Form::q8 ? 32 : 256;  // values of a block
-    constexpr int64_t COUNT = K_STEP/SIZE;                     // blocks of a panel
+    constexpr int64_t COUNT = K_STEP/SIZE;                     // blocks of a step
     const int64_t n_blocks = weights.k/SIZE;
     const auto    blocks   = (const block *) (weights.data + row*weights.row_size);
 

@@ -212,6 +212,7 @@ void q4_K_tile(const block_q4_Kx8 * b, int64_t n_blocks, const Token * tokens, i
             const ScalesAndMins lo(b[i], 2*pair);
             const ScalesAndMins hi(b[i], 2*pair + 1);
             const __m128i both_mins = _mm_unpacklo_epi8(lo.mins(), hi.mins());
+#pragma GCC unroll 1  // unrolled, both parts' activations would be kept, in memory
             for (int part = 0; part < PARTS; part++) {
                 mins[part][pair] = bytes_to_16(part == 0 ? both_mins : _mm_srli_si128(both_mins, 8));
                 add_pair<T>(b[i].qs + 256*pair + VB*part, {lo.scales(part), hi.scales(part)}, tokens, 256*i + 64*pair,
