@@ -35,7 +35,7 @@ import peers
 import speed
 import widths as width_times
 from pyselfspec import GREEDY, Completion, Context, KVSequence, LayerMask, Model
-from pyselfspec._lib import LIB_DIR
+from pyselfspec._lib import LIB_DIR, system_info
 from pyselfspec.context import usable_cores
 from records import Record, append, provenance, rounded
 
@@ -299,7 +299,8 @@ def switch_medians(record: Record) -> tuple[float, float, float]:
 def widths(model: Path, threads: int, out: Path | None, rounds: int, stock: Path) -> None:
     """Passes over 1 to 16 tokens, relative to a stock build's pass over one."""
     builds = {"stock": stock, "pyselfspec": LIB_DIR}
-    record: Record = {"us": width_times.alternate(model, builds, threads, rounds)}
+    times = width_times.alternate(model, builds, threads, rounds)
+    record: Record = {"system": system_info(), "us": times}
     record = provenance("widths", model, threads) | record
     append(record, out)
     for line in (*width_times.TABLE_HEAD, *width_times.table_rows(record)):

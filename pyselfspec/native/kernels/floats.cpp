@@ -2,8 +2,8 @@
 //
 // A tile of R weight rows by T tokens keeps its R*T sums in registers; a vector of weights is converted once and
 // multiplied by T tokens, a vector of activations by R rows. Memory is still read in one stream: while a tile is
-// computed, the next one is fetched from its first byte to its last. A single token reads row after row, which the
-// processor fetches best by itself.
+// computed, the next one is fetched from its first byte to its last. A single token reads row after row with AVX-512,
+// which the processor fetches best by itself.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -102,7 +102,7 @@ template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     constexpr int ROWS = VB == 64 ? 6 : 3;
     int64_t row = row0;
-    if (n_tokens == 1) {
+    if (n_tokens == 1 && VB == 64) {  // with AVX2 one row's sum is not ready when its next product is
         for (; row < row1; row++) {
             tile<W, 1, 1>(weights, row, tokens);
         }
