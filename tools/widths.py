@@ -45,13 +45,14 @@ def _in_own_process(model: Path, libraries: Path, threads: int) -> dict[str, flo
 
 def table_rows(record: dict[str, Any]) -> Iterator[str]:
     """Every time as a multiple of stock's width 1; the prompt of stock's prompt."""
-    old = "system" in record and "AVX512 = 1" not in record["system"]
+    system = record.get("system", "")
+    avx2 = "AVX2 = 1" in system and "AVX512 = 1" not in system
     stock = {width: min(us) for width, us in record["us"]["stock"].items()}
     for name, times in record["us"].items():
         best = {width: min(us) for width, us in times.items()}
         ratios = [best[str(width)] / stock["1"] for width in WIDTHS]
         ratios.append(best["prompt"] / stock["prompt"])
-        build = f"{name}, AVX2" if old else name
+        build = f"{name}, AVX2" if avx2 else name
         cells = [record["model"], build, f"{best['1'] / 1000:.1f}", *(f"{r:.2f}" for r in ratios)]
         yield f"| {' | '.join(cells)} |"
 
