@@ -172,7 +172,7 @@ struct Scaled {
 #endif
 };
 
-// Two sub-blocks of ROWS rows from `first`; `scales` for the one in the lower nibbles and the one in the upper.
+// Two sub-blocks of ROWS rows; `scales` for the one in the lower nibbles and the one in the upper.
 template <int T>
 void add_pair(const uint8_t * qs, const __m128i (&scales)[2], const Token * tokens, int64_t k, Scaled::Sum (&totals)[T]) {
     vi raw[4];
