@@ -158,8 +158,8 @@ def test_command(source: Path, tmp_path: Path) -> None:
     assert outcome.json["n_bytes"] == out.stat().st_size
     assert sum(outcome.json["tensor_types"].values()) == len(file.tensors)
     outcome = run("convert", source, out, *ONE_THREAD)
-    assert (outcome.status, outcome.stdout) == (0, "")
-    assert "F16" in outcome.stderr and str(out) in outcome.stderr
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert outcome.stdout.startswith(f"{out}: llama") and " F16" in outcome.stdout
 
 
 @pytest.mark.parametrize(
