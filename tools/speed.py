@@ -40,7 +40,7 @@ PROMPTS = (
     "It was late in the evening when the ship",
 )
 N_CTX = 1024
-N_COST_ROUND = 2  # of timings per pair
+N_COST_ROUND = 1  # timings of every pass per pair
 
 
 @dataclass(frozen=True, slots=True)
