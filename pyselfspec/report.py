@@ -96,24 +96,23 @@ class Explainer:
         before, now = self._decision, _decision(self._completion)
         if before is None or now is None or before.drafts == now.drafts:
             return []
-        lines = [*self._phase(before), f"step {self._completion.stats.n_steps}: {_reason(now)}"]
+        lines = [*self._phase(), f"step {self._completion.stats.n_steps}: {_reason(now)}"]
         self._decision = now
         self._began = self._so_far()
         return lines
 
     def last_lines(self) -> list[str]:
+        """What is left to say after the last token."""
         decision = _decision(self._completion)
-        if decision is None:
-            return []
-        n_steps = self._completion.stats.n_steps
-        never = [] if self._began[0] else [f"step {n_steps}: {_reason(decision)}"]
-        return self._phase(decision) + never
+        if decision is None or self._began[0]:
+            return self._phase()
+        return [f"step {self._completion.stats.n_steps}: {_reason(decision)}"]
 
-    def _phase(self, decision: Decision) -> list[str]:
-        """What came of a decision."""
-        began, now = self._began, self._so_far()
+    def _phase(self) -> list[str]:
+        """What came of the last decision, beside what it promised."""
+        decision, began, now = self._decision, self._began, self._so_far()
         n_tokens = now[1] - began[1]
-        if not began[0] or not n_tokens:
+        if decision is None or not began[0] or not n_tokens:
             return []
         return [
             f"steps {began[0]} to {now[0]}: {_ms((now[2] - began[2]) / n_tokens)} per token, "

@@ -33,10 +33,12 @@ def measure(
 ) -> Calibration:
     """Time all passes with an empty and with a half-full context, all kinds in turn.
 
-    progress: told what share is done, 0..1. What the context held is dropped.
-    n_rounds: repetitions at most. Takes seconds for a
-    small model, and up to two minutes for a large one, which gets fewer rounds and, if reading
-    tokens takes long, less than half of the context.
+    progress: told what share is done, 0..1.
+    n_rounds: repetitions at most.
+
+    What the context held is dropped. Takes seconds for a small model, and up to two minutes for a
+    large one, which gets fewer rounds and, if reading tokens takes long, less than half of the
+    context.
     Raises ArgumentError when the model cannot draft or the context is too short.
     """
     if not context.can_rollback:
