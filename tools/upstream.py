@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ NEEDED = "CMakeLists.txt LICENSE cmake common ggml include licenses src vendor".
 # what can be built, and the folders it takes
 KINDS = {"TESTS": ["tests"], "TOOLS": ["tools"], "EXAMPLES": ["examples", "pocs"]}
 NEVER = ("SERVER", "APP")
+# As in native/kernels/kernels.cmake. -march=native would switch it on again behind CMAKE_CXX_FLAGS.
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+COMPILE = "<CMAKE_{0}_COMPILER> <DEFINES> <INCLUDES> <FLAGS> {1} -o <OBJECT> -c <SOURCE>"
 
 
 def build(folder: Path, programs: Sequence[str], kinds: Sequence[str]) -> None:
@@ -31,6 +35,9 @@ def build(folder: Path, programs: Sequence[str], kinds: Sequence[str]) -> None:
         options = [f"-DLLAMA_BUILD_{k}={'ON' if k in kinds else 'OFF'}" for k in (*KINDS, *NEVER)]
         options += ["-DCMAKE_BUILD_TYPE=Release"]
         options += ["-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"]  # the libraries move, see below
+        if platform.machine() == "x86_64" and sys.platform == "linux":
+            rules = {lang: COMPILE.format(lang, NO_AMX) for lang in ("C", "CXX")}
+            options += [f"-DCMAKE_{lang}_COMPILE_OBJECT={rule}" for lang, rule in rules.items()]
         subprocess.run(["cmake", "-S", tree, "-B", made, *options], check=True)
         jobs = str(os.cpu_count() or 1)
         subprocess.run(["cmake", "--build", made, "-j", jobs, "--target", *programs], check=True)
