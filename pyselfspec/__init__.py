@@ -1,24 +1,66 @@
 """Lossless self-speculative generation for quantized GGUF models, with nothing but the model
-itself."""
+itself.
 
-from . import controllers, drafters, errors
-from ._lib import BUILD_ID
-from .adapt import Adapt
-from .completion import Completion, generate
-from .context import Context
-from .controllers import Controller
-from .controllers.fixed import Fixed
-from .errors import SelfSpecError
-from .kv import KVSequence
-from .loop import generate_steps
-from .model import Model
-from .sampling import GREEDY, Sampler, SamplingParams
-from .types import Draft, DraftLimit, GenerationStats, LayerMask, Step, Verdict
+Names are loaded on first use, so that the parts that need no native library can be imported without
+it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from . import errors
+    from .errors import SelfSpecError
+    from .masks.layer_mask import LayerMask
+    from .runtime._lib import BUILD_ID
+    from .runtime.context import Context
+    from .runtime.kv import KVSequence
+    from .runtime.model import Model
+    from .runtime.sampling import GREEDY, Sampler, SamplingParams
+    from .speculate import controllers, drafters
+    from .speculate.adapt import Adapt
+    from .speculate.completion import Completion, generate
+    from .speculate.controllers import Controller
+    from .speculate.controllers.fixed import Fixed
+    from .speculate.loop import generate_steps
+    from .speculate.types import Draft, DraftLimit, GenerationStats, Step, Verdict
+    from .util.paths import DEMO
+
+# Where each public name is defined; a module stands for itself.
+_HOMES = {
+    "errors": "errors",
+    "SelfSpecError": "errors",
+    "LayerMask": "masks.layer_mask",
+    "BUILD_ID": "runtime._lib",
+    "Context": "runtime.context",
+    "KVSequence": "runtime.kv",
+    "Model": "runtime.model",
+    "GREEDY": "runtime.sampling",
+    "Sampler": "runtime.sampling",
+    "SamplingParams": "runtime.sampling",
+    "controllers": "speculate.controllers",
+    "drafters": "speculate.drafters",
+    "Adapt": "speculate.adapt",
+    "Completion": "speculate.completion",
+    "generate": "speculate.completion",
+    "Controller": "speculate.controllers",
+    "Fixed": "speculate.controllers.fixed",
+    "generate_steps": "speculate.loop",
+    "Draft": "speculate.types",
+    "DraftLimit": "speculate.types",
+    "GenerationStats": "speculate.types",
+    "Step": "speculate.types",
+    "Verdict": "speculate.types",
+    "DEMO": "util.paths",
+}
+
 __all__ = [
     "BUILD_ID",
+    "DEMO",
     "GREEDY",
     "Adapt",
     "Completion",
@@ -42,3 +84,16 @@ __all__ = [
     "generate",
     "generate_steps",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f".{_HOMES[name]}", __name__)
+    value = home if _HOMES[name].rpartition(".")[2] == name else getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ import pytest
 import pyselfspec
 import tiny_gguf
 from pyselfspec import Context, Model
-from pyselfspec.models import DEMO
+from pyselfspec.util.paths import DEMO
 
 # One thread: the models are so small that a second one only waits, and spins while it does.
 CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}

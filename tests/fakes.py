@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyselfspec.context import MaskSupport
 from pyselfspec.errors import ArgumentError, ContextFullError, UnsupportedError
-from pyselfspec.types import Draft, DraftLimit, LayerMask, Step, Verdict
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.masks.space import MaskSupport
+from pyselfspec.speculate.types import Draft, DraftLimit, Step, Verdict
 
 EOG = 0
 N_LAYER = 6

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pyselfspec.costs import N_WIDTH, Costs, CostTable
-from pyselfspec.types import After, Draft, Step, Verdict
+from pyselfspec.costs.table import N_WIDTH, Costs, CostTable
+from pyselfspec.speculate.types import After, Draft, Step, Verdict
 
 RIGHT, WRONG = 1, 0  # the target draws 1 all the time
 

@@ -18,17 +18,17 @@ from fakes import (
     plain_tokens,
 )
 
-from pyselfspec import GREEDY, Completion, Fixed, LayerMask, SamplingParams, adapt
-from pyselfspec.adapt import MARGIN, N_WINDOWS, WINDOW, Adapt, Adaptation, State, neighbour
-from pyselfspec.context import MaskSupport
-from pyselfspec.drafters import layer_skip
+from pyselfspec import GREEDY, Completion, Fixed, LayerMask, SamplingParams
+from pyselfspec.costs.by_bytes import ByteCosts
 from pyselfspec.errors import ArgumentError, MaskError
-from pyselfspec.gains import ByteCosts
-from pyselfspec.loop import generate_steps
-from pyselfspec.scans import Space, Unit
-from pyselfspec.score import Score
-from pyselfspec.types import Draft, Step, Verdict
-from pyselfspec.widths import same_at_widths
+from pyselfspec.masks.score import Score
+from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
+from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.speculate import adapt
+from pyselfspec.speculate.adapt import MARGIN, N_WINDOWS, WINDOW, Adapt, Adaptation, State
+from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.loop import generate_steps
+from pyselfspec.speculate.types import Draft, Step, Verdict
 
 N = 6
 ALL = frozenset(range(N))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from simulation import BF16, Q4_0, Q8_0, Text, run, table
 
-from pyselfspec.controllers.auto import WATCH, Auto, plain_rule, worth
-from pyselfspec.controllers.fixed import Fixed
-from pyselfspec.types import After, DraftLimit
+from pyselfspec.speculate.controllers.auto import WATCH, Auto, plain_rule, worth
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.types import After, DraftLimit
 
 WORLDS = {
     "a GPU": table(0.3, 0.05),

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from simulation import table
 
-from pyselfspec import LayerMask, Model, calibration, timing
-from pyselfspec.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
-from pyselfspec.costs import N_WIDTH, CostTable, guessed_costs
+from pyselfspec import LayerMask, Model
+from pyselfspec.costs import calibration, timing
+from pyselfspec.costs.by_bytes import guessed_costs
+from pyselfspec.costs.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
+from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.errors import ArgumentError
 
 MASK = LayerMask.early_exit(4, 2)

@@ -10,8 +10,9 @@ import pytest
 from command_line import ONE_THREAD, run, run_alone
 from conftest import TinyPath
 
-from pyselfspec import LayerMask, timing
-from pyselfspec.costs import N_WIDTH
+from pyselfspec import LayerMask
+from pyselfspec.costs import timing
+from pyselfspec.costs.table import N_WIDTH
 
 EXIT = ("--exit-layer", "2")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None

@@ -21,7 +21,7 @@ from command_line import PROGRAM, TIMEOUT, Outcome, environment, run, run_alone
 from conftest import TinyPath
 from gguf import GGUFValueType
 
-from pyselfspec._lib import llama
+from pyselfspec.runtime._lib import llama
 
 FAILED, USAGE = 1, 2
 ANY = (FAILED, USAGE)  # where only the message matters

@@ -26,11 +26,12 @@ from command_line import (
 from conftest import TinyPath
 from test_report import FIELDS
 
-from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams, controllers, drafters
-from pyselfspec.adapt import SHARE
+from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
-from pyselfspec.completion import N_PREDICT
-from pyselfspec.context import N_CTX
+from pyselfspec.runtime.context import N_CTX
+from pyselfspec.speculate import controllers, drafters
+from pyselfspec.speculate.adapt import SHARE
+from pyselfspec.speculate.completion import N_PREDICT
 
 PROMPT = "Once upon a time"
 N_LAYER = 4

@@ -8,8 +8,9 @@ import time
 import pytest
 from command_line import PROGRAM, environment, run, run_alone
 
-from pyselfspec import LayerMask, Model, profiles
-from pyselfspec.results import ResultFile
+from pyselfspec import LayerMask, Model
+from pyselfspec.masks import profiles
+from pyselfspec.selection.results import ResultFile
 
 SMALL = ("-t", "1", "-c", "64", "--window", "8", "--chunks", "2")
 

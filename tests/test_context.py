@@ -10,9 +10,10 @@ import pytest
 from gguf import GGMLQuantizationType
 
 import tiny_gguf
-from pyselfspec import Context, LayerMask, Model, _lib
-from pyselfspec.context import CACHE_TYPES, FLOAT_CACHE_TYPES
+from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime.context import CACHE_TYPES, FLOAT_CACHE_TYPES
 
 
 def test_sizes(tiny: Any) -> None:

@@ -5,12 +5,12 @@ import math
 import pytest
 from simulation import table
 
-from pyselfspec import controllers
-from pyselfspec.controllers.adaptive import Adaptive
-from pyselfspec.controllers.fixed import Fixed
-from pyselfspec.controllers.product import Product
 from pyselfspec.errors import ArgumentError
-from pyselfspec.types import After, Draft, DraftLimit, Step, Verdict
+from pyselfspec.speculate import controllers
+from pyselfspec.speculate.controllers.adaptive import Adaptive
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.controllers.product import Product
+from pyselfspec.speculate.types import After, Draft, DraftLimit, Step, Verdict
 
 
 def step(n_accepted, n_drafted, p=0.1):

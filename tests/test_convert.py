@@ -17,8 +17,10 @@ from gguf import GGUFReader
 from test_cli_errors import FAILED, check_error
 from test_quantize import metadata, small_files
 
-from pyselfspec import Model, convert, gguf_file
+from pyselfspec import Model
+from pyselfspec.convert import huggingface as convert
 from pyselfspec.errors import ModelFileError, SelfSpecError, UnsupportedError
+from pyselfspec.gguf import file as gguf_file
 
 INTERRUPTED = 130
 Stand = Callable[[str], Path]

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from fakes import EOG, Broken, FakeContext, FakeModel, FakeSampler, plain_tokens, state
 
-from pyselfspec import drafters
-from pyselfspec.controllers.fixed import Fixed
-from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ArgumentError, ContextFullError, MaskError, UnsupportedError
-from pyselfspec.loop import generate_steps
-from pyselfspec.types import Draft, DraftLimit, LayerMask, Verdict
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.speculate import drafters
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.loop import generate_steps
+from pyselfspec.speculate.types import Draft, DraftLimit, Verdict
 
 HISTORY = [5, 3, 5, 3, 5, 3, 5]  # repeats itself, for drafters that copy
 in_both_ways = pytest.mark.parametrize("enters", [True, False], ids=["shared", "forked"])

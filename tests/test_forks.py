@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from command_line import strict_json
 
 import forks
-from pyselfspec import LayerMask, types
+from pyselfspec import LayerMask
+from pyselfspec.speculate import types
 
 MASK = LayerMask.early_exit(4, 2)
 

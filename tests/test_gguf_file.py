@@ -14,9 +14,9 @@ from broken_gguf import RawGguf, RawTensor
 from gguf import GGUFReader, GGUFValueType
 
 import tiny_gguf
-from pyselfspec import gguf_file
 from pyselfspec.errors import ModelFileError
-from pyselfspec.gguf_file import check, sublayer
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.gguf.file import check, sublayer
 
 TOKENS = "tokenizer.ggml.tokens"
 QUERY = "blk.1.attn_q.weight"

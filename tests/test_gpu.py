@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model, _lib
-from pyselfspec import model as model_module
-from pyselfspec._lib import llama
+from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ModelFileError
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime import model as model_module
+from pyselfspec.runtime._lib import llama
 
 HAS_GPU = bool(_lib.gpus())
 with_gpu = pytest.mark.skipif(not HAS_GPU, reason="there is no GPU, or the library is for CPUs")

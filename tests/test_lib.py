@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pyselfspec import BUILD_ID, _build, _lib
-from pyselfspec._lib import llama
+from pyselfspec import BUILD_ID, _build
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime._lib import llama
 
 
 @pytest.fixture(scope="module")

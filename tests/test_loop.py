@@ -14,10 +14,10 @@ from fakes import (
     plain_tokens,
 )
 
-from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ArgumentError, ContextFullError
-from pyselfspec.loop import generate_steps
-from pyselfspec.types import LayerMask
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.loop import generate_steps
 
 PROMPT = [3, 1, 4, 1, 5]
 

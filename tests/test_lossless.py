@@ -40,9 +40,9 @@ from pyselfspec import (
     SamplingParams,
     generate_steps,
 )
-from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ContextFullError
-from pyselfspec.widths import same_at_widths
+from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.speculate.drafters import layer_skip
 from replay import AsDrafted, Replay
 
 N_LAYER = 4

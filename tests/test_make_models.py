@@ -14,8 +14,8 @@ from gguf import GGMLQuantizationType, quants
 import make_bench_model
 import make_demo
 from pyselfspec import LayerMask, Model
-from pyselfspec.gguf_file import check
-from pyselfspec.surgery.stream import read_model
+from pyselfspec.convert.stream import read_model
+from pyselfspec.gguf.file import check
 
 Q8_0 = GGMLQuantizationType.Q8_0
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from pyselfspec import LayerMask, mask_formats
+from pyselfspec import LayerMask
 from pyselfspec.errors import MaskError
+from pyselfspec.masks import formats as mask_formats
 
 MASK = LayerMask.skipping(6, attn=[1, 3], ffn=[3, 4])
 SETS = {"llama-2-13b": {"attention": [1, 3], "mlp": [3, 4]}, "other": {"attention": [], "mlp": [2]}}

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 import tiny_gguf
 from pyselfspec import Context, LayerMask, Model
-from pyselfspec._lib import LIB_DIR, llama
 from pyselfspec.errors import (
     ArgumentError,
     ContextFullError,
@@ -33,6 +32,7 @@ from pyselfspec.errors import (
     SelfSpecError,
     UnsupportedError,
 )
+from pyselfspec.runtime._lib import LIB_DIR, llama
 
 N_LAYER = 4
 ALL = range(N_LAYER)

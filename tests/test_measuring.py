@@ -7,9 +7,9 @@ import pytest
 
 from pyselfspec import LayerMask
 from pyselfspec.errors import ArgumentError
-from pyselfspec.measuring import AbortRatio, Confident, Measuring, Never, Pass, Scored
-from pyselfspec.results import Results
-from pyselfspec.score import Score
+from pyselfspec.masks.score import Score
+from pyselfspec.selection.measuring import AbortRatio, Confident, Measuring, Never, Pass, Scored
+from pyselfspec.selection.results import Results
 
 N_LAYER = 5
 FULL = LayerMask.full(N_LAYER)

@@ -13,7 +13,7 @@ from gguf import GGUFWriter
 import tiny_gguf
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
-from pyselfspec.model import MASK_KEY
+from pyselfspec.runtime.model import MASK_KEY
 
 
 @pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 import tiny_gguf
-from pyselfspec import LayerMask, own_text
-from pyselfspec.chunks import cut
+from pyselfspec import LayerMask
 from pyselfspec.errors import ArgumentError
-from pyselfspec.masked_passes import entry
-from pyselfspec.match import Match
-from pyselfspec.perplexity import Perplexity
-from pyselfspec.score import Score
+from pyselfspec.masks.layer_mask import entry
+from pyselfspec.masks.score import Score
+from pyselfspec.selection import own_text
+from pyselfspec.selection.chunks import cut
+from pyselfspec.selection.match import Match
+from pyselfspec.selection.perplexity import Perplexity
 
 N_LAYER = 4
 N_CTX = 48

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
-from pyselfspec.convert import NEEDED, convert
+from pyselfspec.convert.huggingface import NEEDED, convert
 
 # On a machine that is known, a missing judge is a failure, not a reason to skip.
 if not os.environ.get("CI"):

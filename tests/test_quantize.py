@@ -16,9 +16,10 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import quantize as gguf_quantize
 from test_cli_errors import FAILED, USAGE, check_error
 
-from pyselfspec import gguf_file, subprogram
+from pyselfspec.convert import subprogram
+from pyselfspec.convert.quantize import TYPES, quantize, quantize_steps
 from pyselfspec.errors import ArgumentError, ModelFileError
-from pyselfspec.quantize import TYPES, quantize, quantize_steps
+from pyselfspec.gguf import file as gguf_file
 
 # llama.cpp writes these keys anew.
 REWRITTEN = {"general.file_type", "general.quantization_version"}

@@ -11,8 +11,8 @@ import pytest
 from simulation import table
 
 from pyselfspec import BUILD_ID, Fixed, GenerationStats, LayerMask, SamplingParams
-from pyselfspec.controllers.auto import Auto, Decision, Rule, plain_rule
-from pyselfspec.report import Explainer, closing_line, report, speedup
+from pyselfspec.speculate.controllers.auto import Auto, Decision, Rule, plain_rule
+from pyselfspec.speculate.report import Explainer, closing_line, report, speedup
 
 MASK = LayerMask(4, frozenset({1, 2}), frozenset({3}))
 SAMPLING = SamplingParams(temperature=0.5, seed=7)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pyselfspec import LayerMask
-from pyselfspec.results import SAME, ResultFile, ResultFileError
-from pyselfspec.score import Score
+from pyselfspec.masks.score import Score
+from pyselfspec.selection.results import SAME, ResultFile, ResultFileError
 
 HEADER = {
     "build": "b1", "model_sha256": "m1", "text_sha256": "t1", "seed": 0, "objective": "match",

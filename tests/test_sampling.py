@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import tiny_gguf
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError
-from pyselfspec.sampling import FLOAT_MAX, SEED_MAX
+from pyselfspec.runtime.sampling import FLOAT_MAX, SEED_MAX
 
 N_VOCAB = tiny_gguf.N_VOCAB_MIN
 NAN, INF = float("nan"), float("inf")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from pyselfspec import LayerMask, plots
-from pyselfspec.costs import N_WIDTH, WIDTH_COST
-from pyselfspec.gains import ByteCosts, Gain, gain
-from pyselfspec.measuring import Scored
-from pyselfspec.scan_report import best_line, report, to_dict, to_lines
-from pyselfspec.score import Score
+from pyselfspec.costs.by_bytes import WIDTH_COST, ByteCosts
+from pyselfspec.costs.expected import Gain, gain
+from pyselfspec.costs.table import N_WIDTH
+from pyselfspec.masks.score import Score
+from pyselfspec.selection.measuring import Scored
+from pyselfspec.selection.scan_report import best_line, report, to_dict, to_lines
 
 N = 4
 FULL = LayerMask.full(N)

@@ -5,17 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from pyselfspec import LayerMask, scans
-from pyselfspec.chunks import cut
-from pyselfspec.context import MaskSupport
+from pyselfspec import LayerMask
 from pyselfspec.errors import ArgumentError
-from pyselfspec.masked_passes import entry
-from pyselfspec.match import Match
-from pyselfspec.measuring import Confident, Measuring, Never, Scored
-from pyselfspec.perplexity import Perplexity
-from pyselfspec.results import ResultFile, Results
-from pyselfspec.scans import Plan, Prune, Space, Unit
-from pyselfspec.score import Score
+from pyselfspec.masks.layer_mask import entry
+from pyselfspec.masks.score import Score
+from pyselfspec.masks.space import MaskSupport, Space, Unit
+from pyselfspec.selection import scans
+from pyselfspec.selection.chunks import cut
+from pyselfspec.selection.match import Match
+from pyselfspec.selection.measuring import Confident, Measuring, Never, Scored
+from pyselfspec.selection.perplexity import Perplexity
+from pyselfspec.selection.results import ResultFile, Results
+from pyselfspec.selection.scans import Plan, Prune
 
 UNPRUNED = Prune(share=0)
 N_LAYER = 4

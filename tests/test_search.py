@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from command_line import run as run_command
 
-from pyselfspec import LayerMask, search
-from pyselfspec.chunks import cut
-from pyselfspec.context import MaskSupport
+from pyselfspec import LayerMask
+from pyselfspec.costs.by_bytes import ByteCosts
 from pyselfspec.errors import ArgumentError
-from pyselfspec.gains import ByteCosts
-from pyselfspec.judges import Agreement, Expected
-from pyselfspec.match import Match
-from pyselfspec.measuring import Measuring, Never
-from pyselfspec.results import Results
-from pyselfspec.scans import Space, Unit
-from pyselfspec.search import Budget, Setting, Trial, best_of
-from pyselfspec.search.clasp import Blocks
-from pyselfspec.search.swift import regress
+from pyselfspec.masks.space import MaskSupport, Space, Unit
+from pyselfspec.selection import search
+from pyselfspec.selection.chunks import cut
+from pyselfspec.selection.judges import Agreement, Expected
+from pyselfspec.selection.match import Match
+from pyselfspec.selection.measuring import Measuring, Never
+from pyselfspec.selection.results import Results
+from pyselfspec.selection.search import Budget, Setting, Trial, best_of
+from pyselfspec.selection.search.clasp import Blocks
+from pyselfspec.selection.search.swift import regress
 
 N_LAYER = 8
 EVERY = frozenset(range(N_LAYER))

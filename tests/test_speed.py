@@ -16,7 +16,7 @@ from simulation import Q8_0, table
 import bench
 import records
 import speed
-from pyselfspec import timing
+from pyselfspec.costs import timing
 
 COSTS = table(c=0.3, growth=Q8_0, shared=0.25, plain_us=10_000).levels[0]
 

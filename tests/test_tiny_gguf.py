@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import random_gguf
 import tiny_gguf
-from pyselfspec.gguf_file import check
+from pyselfspec.gguf.file import check
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pyselfspec.errors import ArgumentError, MaskError
-from pyselfspec.types import Draft, DraftLimit, GenerationStats, LayerMask, Step, Verdict
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.speculate.types import Draft, DraftLimit, GenerationStats, Step, Verdict
 
 
 def step(drafted=(), n_accepted=0, own=9, draft_us=0, verify_us=0):

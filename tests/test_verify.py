@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pyselfspec import Model, Sampler, SamplingParams
-from pyselfspec.types import Verdict
-from pyselfspec.verify import verify
+from pyselfspec.speculate.types import Verdict
+from pyselfspec.speculate.verify import verify
 
 N_VOCAB = 5
 Prefix = tuple[int, ...]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import random_gguf
 import tiny_gguf
 from pyselfspec import Context, Model
-from pyselfspec.widths import same_at_widths
+from pyselfspec.runtime.widths import same_at_widths
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 N_TOKENS = 16

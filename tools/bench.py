@@ -35,8 +35,8 @@ import peers
 import speed
 import widths as width_times
 from pyselfspec import GREEDY, Completion, Context, KVSequence, LayerMask, Model
-from pyselfspec._lib import LIB_DIR, system_info
-from pyselfspec.context import usable_cores
+from pyselfspec.runtime._lib import LIB_DIR, system_info
+from pyselfspec.util.machine import usable_cores
 from records import Record, append, provenance, rounded
 
 ROOT = Path(__file__).resolve().parent.parent

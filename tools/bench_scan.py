@@ -7,13 +7,23 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from pyselfspec import Context, LayerMask, Model, chunks, scans
-from pyselfspec.masked_passes import CACHE_BYTES
-from pyselfspec.measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass, Scored
-from pyselfspec.perplexity import Perplexity
-from pyselfspec.results import Results
-from pyselfspec.scans import Plan, Prune, Space, Unit
-from pyselfspec.score import Score
+from pyselfspec import Context, LayerMask, Model
+from pyselfspec.masks.score import Score
+from pyselfspec.masks.space import Space, Unit
+from pyselfspec.selection import chunks, scans
+from pyselfspec.selection.masked_passes import CACHE_BYTES
+from pyselfspec.selection.measuring import (
+    AbortRatio,
+    Confident,
+    GiveUp,
+    Measuring,
+    Never,
+    Pass,
+    Scored,
+)
+from pyselfspec.selection.perplexity import Perplexity
+from pyselfspec.selection.results import Results
+from pyselfspec.selection.scans import Plan, Prune
 
 Record = dict[str, Any]
 

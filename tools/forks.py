@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from pyselfspec import Context, LayerMask, Model, SamplingParams, Step
-from pyselfspec.context import usable_cores
-from pyselfspec.controllers.fixed import Fixed
-from pyselfspec.drafters import layer_skip, off
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.drafters import layer_skip, off
+from pyselfspec.util.machine import usable_cores
 from records import Record, append, provenance
 from replay import AsDrafted, Replay, run_steps
 from speed import mask_for, tokens_of

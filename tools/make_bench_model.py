@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 import click
 from gguf import GGMLQuantizationType
 
+from pyselfspec.convert.quantize import TYPES, quantize
+from pyselfspec.convert.stream import Source, read_model
+from pyselfspec.convert.widen import n_params, widen
 from pyselfspec.errors import SelfSpecError
-from pyselfspec.gguf_file import check
-from pyselfspec.models import DEMO
-from pyselfspec.quantize import TYPES, quantize
-from pyselfspec.surgery.stream import Source, read_model
-from pyselfspec.surgery.widen import n_params, widen
+from pyselfspec.gguf.file import check
+from pyselfspec.util.paths import DEMO
 from random_gguf import parse_count
 
 FACTORS = range(2, 65)

@@ -18,11 +18,11 @@ from gguf import GGMLQuantizationType, GGUFValueType, Keys, LlamaFileType, quant
 from gguf.gguf_writer import GGUFValue
 from numpy.typing import NDArray
 
+from pyselfspec.convert.stream import Copy, Source, StoredTensor, Tensor, read_model
 from pyselfspec.errors import SelfSpecError
-from pyselfspec.model import MASK_KEY
-from pyselfspec.models import DEMO
-from pyselfspec.surgery.stream import Copy, Source, StoredTensor, Tensor, read_model
-from pyselfspec.types import LayerMask
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.runtime.model import MASK_KEY
+from pyselfspec.util.paths import DEMO
 
 Q8_0 = GGMLQuantizationType.Q8_0
 QUANTIZATION_VERSION = 2

@@ -28,9 +28,11 @@ from rich.progress import track
 
 import bench_scan
 import upstream
-from pyselfspec import LayerMask, Model, chunks, gguf_file
-from pyselfspec.context import usable_cores
-from pyselfspec.perplexity import Perplexity
+from pyselfspec import LayerMask, Model
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.selection import chunks
+from pyselfspec.selection.perplexity import Perplexity
+from pyselfspec.util.machine import usable_cores
 from records import Record, append, provenance
 
 PROGRAMS = ("llama-bench", "llama-speculative-simple", "llama-lookup", "llama-perplexity")

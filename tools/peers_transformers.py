@@ -23,8 +23,8 @@ from rich.progress import track
 
 from peers import EXIT_HEAD, EXIT_RULE, SIDES, exit_rows
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SelfSpecError
-from pyselfspec.context import usable_cores
-from pyselfspec.convert import convert
+from pyselfspec.convert.huggingface import convert
+from pyselfspec.util.machine import usable_cores
 from records import Record, append, provenance, rounded
 
 N_CTX = 1024  # tokens

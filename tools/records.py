@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyselfspec import BUILD_ID, __version__
-from pyselfspec.calibration import machine
+from pyselfspec.costs.calibration import machine
 
 FORMAT = 1
 KERNELS_OFF = "PYSELFSPEC_KERNELS=off "  # before a command: with upstream's kernels

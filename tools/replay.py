@@ -23,9 +23,9 @@ from pyselfspec import (
     Verdict,
     generate_steps,
 )
-from pyselfspec.controllers import Controller
-from pyselfspec.drafters import Drafter
-from pyselfspec.types import SharedBlocks
+from pyselfspec.speculate.controllers import Controller
+from pyselfspec.speculate.drafters import Drafter
+from pyselfspec.speculate.types import SharedBlocks
 
 
 def run_steps(

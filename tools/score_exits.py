@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from pyselfspec import GREEDY, Context, Fixed, LayerMask, Model, Sampler, drafters, generate_steps
-from pyselfspec.chunks import cut, first_scored
+from pyselfspec import GREEDY, Context, Fixed, LayerMask, Model, Sampler, generate_steps
 from pyselfspec.errors import SelfSpecError
-from pyselfspec.score import token_loss
+from pyselfspec.masks.score import token_loss
+from pyselfspec.selection.chunks import cut, first_scored
+from pyselfspec.speculate import drafters
 
 N_PROMPT = 48  # tokens
 DRAFT_LENGTHS = range(2, 7)

@@ -22,15 +22,16 @@ import click
 import numpy as np
 from rich.progress import track
 
-from pyselfspec import Context, LayerMask, Model, Sampler, SamplingParams, controllers
-from pyselfspec.calibration import Calibration, costs_for, save
-from pyselfspec.context import usable_cores
-from pyselfspec.controllers.fixed import Fixed
-from pyselfspec.costs import Costs, CostTable
-from pyselfspec.drafters import layer_skip, off
-from pyselfspec.loop import generate_steps
-from pyselfspec.timing import measure
-from pyselfspec.types import Step
+from pyselfspec import Context, LayerMask, Model, Sampler, SamplingParams
+from pyselfspec.costs.calibration import Calibration, costs_for, save
+from pyselfspec.costs.table import Costs, CostTable
+from pyselfspec.costs.timing import measure
+from pyselfspec.speculate import controllers
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.drafters import layer_skip, off
+from pyselfspec.speculate.loop import generate_steps
+from pyselfspec.speculate.types import Step
+from pyselfspec.util.machine import usable_cores
 from records import KERNELS_OFF, Record, append, provenance
 
 PLAIN = "plain"

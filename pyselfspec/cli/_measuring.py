@@ -17,23 +17,27 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .. import BUILD_ID, __version__, chunks, data_dir, fingerprint, own_text, plots, profiles
-from ..calibration import mask_costs
-from ..context import Context
+from .. import BUILD_ID, __version__, plots
+from ..costs.by_bytes import ByteCosts
+from ..costs.calibration import mask_costs
 from ..errors import ArgumentError
-from ..files import require_target
-from ..gains import ByteCosts
-from ..masked_passes import CACHE_BYTES
-from ..match import WINDOW, Match
-from ..measuring import Objective
-from ..measuring import Progress as Done
-from ..model import Model
-from ..perplexity import Perplexity
-from ..profiles import Profile
-from ..results import ResultFile
-from ..scan_report import Point
-from ..scans import Unit
-from ..types import LayerMask
+from ..gguf import fingerprint
+from ..masks import profiles
+from ..masks.layer_mask import LayerMask
+from ..masks.profiles import Profile
+from ..masks.space import Unit
+from ..runtime.context import Context
+from ..runtime.model import Model
+from ..selection import chunks, own_text
+from ..selection.masked_passes import CACHE_BYTES
+from ..selection.match import WINDOW, Match
+from ..selection.measuring import Objective
+from ..selection.measuring import Progress as Done
+from ..selection.perplexity import Perplexity
+from ..selection.results import ResultFile
+from ..selection.scan_report import Point
+from ..util import paths
+from ..util.files import require_target
 from ._options import (
     F,
     _together,
@@ -216,7 +220,7 @@ def _default_path(header: Mapping[str, Any]) -> Path:
     what = ("build", "model_sha256", "objective", "n_ctx", "window")
     names = (*what, "attention", "text_sha256", "seed")
     key = hashlib.sha256(json.dumps([header[name] for name in names]).encode()).hexdigest()
-    folder = data_dir.folder("scans")
+    folder = paths.data("scans")
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{Path(header['model']).stem}-{header['objective']}-{key[:12]}.jsonl"
 

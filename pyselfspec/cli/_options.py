@@ -11,16 +11,18 @@ from typing import Any, TypeVar
 
 import click
 
-from .. import _lib, adapt, controllers, drafters
-from ..adapt import Adapt
-from ..context import CACHE_TYPE, CACHE_TYPES, N_CTX
-from ..controllers.fixed import Fixed
 from ..errors import ArgumentError
-from ..files import require_target
-from ..model import INT32_MAX, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
-from ..models import DEMO
-from ..sampling import SEED_MAX, SamplingParams
-from ..types import LayerMask
+from ..masks.layer_mask import LayerMask
+from ..runtime import _lib
+from ..runtime._lib import INT32_MAX
+from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX
+from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
+from ..runtime.sampling import SEED_MAX, SamplingParams
+from ..speculate import adapt, controllers, drafters
+from ..speculate.adapt import Adapt
+from ..speculate.controllers.fixed import Fixed
+from ..util.files import require_target
+from ..util.paths import DEMO
 
 F = TypeVar("F", bound=Callable[..., Any])
 

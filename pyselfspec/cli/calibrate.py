@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .. import plots
-from ..calibration import Calibration, save
-from ..completion import default_mask
-from ..context import Context
-from ..costs import CostTable, guessed_costs
+from ..costs.by_bytes import guessed_costs
+from ..costs.calibration import Calibration, save
+from ..costs.table import CostTable
+from ..costs.timing import measure
 from ..errors import ArgumentError
-from ..timing import measure
-from ..types import LayerMask
+from ..masks.layer_mask import LayerMask
+from ..runtime.context import Context
+from ..speculate.completion import default_mask
 from ._options import (
     common_options,
     context_options,

@@ -14,19 +14,13 @@ from rich.progress import DownloadColumn, Progress
 from rich.table import Table
 from rich.text import Text
 
-from ..completion import Completion
-from ..context import Context
-from ..demo import FACTORS, make_wide, race, wide_path
-from ..model import Model
-from ..report import closing_line, report
-from ..sampling import SEED_MAX, SamplingParams
-from ._options import (
-    common_options,
-    context_params,
-    device_options,
-    model_params,
-    n_predict_option,
-)
+from ..runtime.context import Context
+from ..runtime.model import Model
+from ..runtime.sampling import SEED_MAX, SamplingParams
+from ..speculate.completion import Completion
+from ..speculate.demo import FACTORS, make_wide, race, wide_path
+from ..speculate.report import closing_line, report
+from ._options import common_options, context_params, device_options, model_params, n_predict_option
 
 SIZE = "0.6B"
 N_PREDICT = 160  # tokens

@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from .. import adapt
-from ..adapt import Adapt
-from ..completion import INTERRUPTED, N_PREDICT, Completion
-from ..context import Context
-from ..controllers.fixed import Fixed
-from ..model import Model
-from ..report import Explainer, closing_line, report
-from ..sampling import SamplingParams
-from ..types import LayerMask
+from ..masks.layer_mask import LayerMask
+from ..runtime.context import Context
+from ..runtime.model import Model
+from ..runtime.sampling import SamplingParams
+from ..speculate import adapt
+from ..speculate.adapt import Adapt
+from ..speculate.completion import INTERRUPTED, N_PREDICT, Completion
+from ..speculate.controllers.fixed import Fixed
+from ..speculate.report import Explainer, closing_line, report
 from ._options import (
     STDIN,
     adapt_from,

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 
-from .. import BUILD_ID, __version__, mask_formats, profiles
+from .. import BUILD_ID, __version__
 from ..errors import ArgumentError
-from ..files import replacing
-from ..model import Model
-from ..profiles import Profile
+from ..masks import formats as mask_formats
+from ..masks import profiles
+from ..masks.profiles import Profile
+from ..runtime.model import Model
+from ..util.files import replacing
 from ._measuring import command_line
 from ._options import model_argument, open_model, read_text
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..surgery.relayer import relayer
+from ..convert.relayer import relayer
 from ._options import parse_blocks
 from ._writing import copy_arguments, read, write
 

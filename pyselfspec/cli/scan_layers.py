@@ -8,10 +8,21 @@ from typing import Any
 
 import click
 
-from .. import plots, profiles, scans
-from ..measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass
-from ..scan_report import MEASURES, NOTHING_PAYS, ScanReport, best_line, report, to_dict, to_lines
-from ..scans import Plan, Prune, Space, Unit
+from .. import plots
+from ..masks import profiles
+from ..masks.space import Space, Unit
+from ..selection import scans
+from ..selection.measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass
+from ..selection.scan_report import (
+    MEASURES,
+    NOTHING_PAYS,
+    ScanReport,
+    best_line,
+    report,
+    to_dict,
+    to_lines,
+)
+from ..selection.scans import Plan, Prune
 from ._measuring import (
     Bench,
     followed,

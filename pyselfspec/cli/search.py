@@ -10,19 +10,21 @@ from typing import Any
 
 import click
 
-from .. import plots, profiles, search
-from ..chunks import first_scored
-from ..controllers.fixed import Fixed
+from .. import plots
+from ..costs.expected import gains
 from ..errors import MaskError
-from ..files import replacing
-from ..gains import gains
-from ..judges import Agreement, Expected, Measured
-from ..measuring import Measuring, Never
-from ..sampling import SamplingParams
-from ..scan_report import best_line, point
-from ..scans import Space, Unit
-from ..search import Budget, Judge, Setting, Trial, best_of
-from ..types import LayerMask
+from ..masks import profiles
+from ..masks.layer_mask import LayerMask
+from ..masks.space import SHARE, Space, Unit
+from ..runtime.sampling import SamplingParams
+from ..selection import search
+from ..selection.chunks import first_scored
+from ..selection.judges import Agreement, Expected, Measured
+from ..selection.measuring import Measuring, Never
+from ..selection.scan_report import best_line, point
+from ..selection.search import Budget, Judge, Setting, Trial, best_of
+from ..speculate.controllers.fixed import Fixed
+from ..util.files import replacing
 from ._measuring import (
     Bench,
     interrupted,
@@ -72,7 +74,7 @@ N_START = 3  # masks of an earlier scan to start from
 )
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to search.")
 @space_options(
-    search.SHARE,
+    SHARE,
     unit_help="What masks are made of",
     share_help="Of the units, skipped at most.",
 )

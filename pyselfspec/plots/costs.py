@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..costs import N_WIDTH, CostTable
+from ..costs.table import N_WIDTH, CostTable
 
 
 def draw(table: CostTable, guessed: CostTable) -> Figure:

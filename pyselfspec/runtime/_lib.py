@@ -1,0 +1,359 @@
+"""The only file that talks to C: loads the patched library, binds our functions, turns statuses
+into errors.
+
+Stock functions and structs come from llama-cpp-python's ``llama_cpp.llama_cpp``, which is made to
+load our library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import (
+    ArgumentError,
+    ContextFullError,
+    DecodeError,
+    LibraryError,
+    SelfSpecError,
+    UnsupportedError,
+)
+
+
+def _import_build() -> Any:
+    """What the build wrote about itself; the library lies beside it.
+
+    In the source folder there is neither. Python started there finds this package before the
+    installed one, so the build is then taken from the installation.
+    """
+    try:
+        return importlib.import_module("pyselfspec._build")
+    except ModuleNotFoundError:
+        pass
+    try:
+        file = importlib.metadata.distribution("pyselfspec").locate_file("pyselfspec/_build.py")
+        spec = importlib.util.spec_from_file_location("pyselfspec._build", str(file))
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        raise LibraryError(
+            "this is the source folder of pyselfspec and nothing is installed; "
+            "install it with CMAKE_ARGS='-DLLAMA_BUILD=OFF' pip install ."
+        ) from None
+    return module
+
+
+_build = _import_build()
+LIB_DIR = Path(_build.__file__).resolve().parent / "lib"
+
+
+def _import_llama_cpp() -> Any:
+    """``llama_cpp.llama_cpp`` on top of our library; LibraryError when another one is loaded
+    already."""
+    if "llama_cpp.llama_cpp" not in sys.modules:
+        before = os.environ.get("LLAMA_CPP_LIB_PATH")
+        os.environ["LLAMA_CPP_LIB_PATH"] = str(LIB_DIR)
+        try:
+            importlib.import_module("llama_cpp.llama_cpp")
+        except (OSError, RuntimeError) as error:
+            raise LibraryError(
+                f"the patched llama.cpp library in {LIB_DIR} cannot be loaded ({error}); "
+                "install pyselfspec again on this machine"
+            ) from None
+        finally:
+            if before is None:
+                del os.environ["LLAMA_CPP_LIB_PATH"]
+            else:
+                os.environ["LLAMA_CPP_LIB_PATH"] = before
+
+    module = sys.modules["llama_cpp.llama_cpp"]
+    loaded = Path(module._lib._name)
+    if loaded.resolve().parent != LIB_DIR.resolve():
+        raise LibraryError(
+            f"llama_cpp was imported before with another library ({loaded}); "
+            "import pyselfspec first"
+        )
+    return module
+
+
+llama = _import_llama_cpp()
+_lib = llama._lib
+
+
+def _bind(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    try:
+        function = getattr(_lib, name)
+    except AttributeError:
+        raise LibraryError(
+            f"the library in {LIB_DIR} has no {name}: it is not pyselfspec's; "
+            "install pyselfspec again"
+        ) from None
+    function.restype = restype
+    function.argtypes = argtypes
+    return function  # type: ignore[no-any-return]
+
+
+INT32_MAX = 2**31 - 1
+_i32, _u8_p, _f32_p, _ptr = ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+
+# const char * selfspec_build_id(void);
+_build_id = _bind("selfspec_build_id", ctypes.c_char_p)
+# struct selfspec_session * selfspec_init(struct llama_context * ctx);
+session_init = _bind("selfspec_init", _ptr, _ptr)
+# void selfspec_free(struct selfspec_session * session);
+session_free = _bind("selfspec_free", None, _ptr)
+# const char * selfspec_error(const struct selfspec_session * session);
+_error = _bind("selfspec_error", ctypes.c_char_p, _ptr)
+# int32_t selfspec_mask_support(struct selfspec_session * session, uint8_t * out, int32_t n_layer);
+_mask_support = _bind("selfspec_mask_support", _i32, _ptr, _u8_p, _i32)
+# int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
+_can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
+# int32_t selfspec_memory(const struct selfspec_session * session);
+session_memory = _bind("selfspec_memory", _i32, _ptr)
+# size_t selfspec_graph_bytes(const struct selfspec_session * session);
+graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
+# int32_t selfspec_decode(session, seq_id, pos, n_tokens, tokens, hidden, mask, n_layer, hidden_at,
+# hidden_out, outputs, in_place);
+_decode = _bind(
+    "selfspec_decode",
+    _i32,
+    *(_ptr, _i32, _i32, _i32, _ptr, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p, _i32),
+    ctypes.c_bool,
+)
+# int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
+_argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
+
+# ggml's own, which the stock bindings leave out.
+_device_count = _bind("ggml_backend_dev_count", ctypes.c_size_t)
+_device_get = _bind("ggml_backend_dev_get", _ptr, ctypes.c_size_t)
+_device_type = _bind("ggml_backend_dev_type", ctypes.c_int, _ptr)
+_device_description = _bind("ggml_backend_dev_description", ctypes.c_char_p, _ptr)
+_GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+
+MEMORY_ROLLBACK = 1
+MEMORY_IN_PLACE = 2
+OUTPUTS = {"none": 0, "last": 1, "all": 2, "best": 3}
+
+BUILD_ID: str = _build_id().decode()
+if BUILD_ID != _build.BUILD_ID:
+    raise LibraryError(
+        f"the library in {LIB_DIR} is build {BUILD_ID}, this package needs {_build.BUILD_ID}; "
+        "install pyselfspec again"
+    )
+
+_STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
+    1: ContextFullError,
+    -1: ArgumentError,
+    -10: UnsupportedError,
+}
+
+
+def _check(session: int, status: int) -> int:
+    if status == 0:
+        return 0
+    raise _STATUS_ERRORS.get(status, DecodeError)(_error(session).decode(errors="replace"))
+
+
+def decode(
+    session: int,
+    *,
+    seq_id: int,
+    pos: int,
+    n_tokens: int,
+    tokens: Sequence[int] | None,
+    hidden: NDArray[np.float32] | None,
+    mask: bytes | None,
+    hidden_at: int,
+    hidden_out: NDArray[np.float32] | None,
+    outputs: str,
+    in_place: bool,
+) -> None:
+    """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says."""
+    ids = None if tokens is None else (_i32 * n_tokens)(*tokens)
+    status = _decode(
+        session,
+        seq_id,
+        pos,
+        n_tokens,
+        ids,
+        None if hidden is None else hidden.ctypes.data,
+        mask,
+        0 if mask is None else len(mask),
+        hidden_at,
+        None if hidden_out is None else hidden_out.ctypes.data,
+        OUTPUTS[outputs],
+        in_place,
+    )
+    if status:
+        _check(session, status)
+
+
+def argmax(session: int, row: int) -> tuple[int, float]:
+    """The most likely token of a logits row and its probability, 0..1."""
+    p = ctypes.c_float()
+    token = int(_argmax(session, row, p))
+    if token < 0:
+        _check(session, token)
+    return token, p.value
+
+
+def mask_support(session: int, n_layer: int) -> bytes:
+    """For each block, which parts a mask may skip: 1 attention, 2 feed-forward."""
+    out = ctypes.create_string_buffer(n_layer)
+    _check(session, _mask_support(session, out, n_layer))
+    return out.raw
+
+
+def can_enter(session: int, block: int) -> bool:
+    """Whether states entering a block can be copied out and put in again, rewriting K/V."""
+    answer = int(_can_enter(session, block))
+    if answer < 0:
+        _check(session, answer)
+    return bool(answer)
+
+
+def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """A copy of one row of logits, float32 [n_vocab]."""
+    pointer = llama.llama_get_logits_ith(context, row)
+    if not pointer:
+        raise ArgumentError(f"there are no logits in row {row}")
+    return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
+
+
+def require_logits(context: int, row: int) -> None:
+    """Raise ArgumentError when a row has no logits; sampling from it would end the process."""
+    if row < 0 or not llama.llama_get_logits_ith(context, row):
+        raise ArgumentError(f"there are no logits in row {row}")
+
+
+def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
+    """Draw a token id with a sampler chain from logits, float32 [n_vocab], and let the chain accept
+    it."""
+    candidates = np.zeros(len(logits), dtype=[("id", "i4"), ("logit", "f4"), ("p", "f4")])
+    candidates["id"] = np.arange(len(logits))
+    candidates["logit"] = logits
+    array = llama.llama_token_data_array(
+        data=candidates.ctypes.data_as(ctypes.POINTER(llama.llama_token_data)),
+        size=len(logits),
+        selected=-1,
+        sorted=False,
+    )
+    llama.llama_sampler_apply(sampler, ctypes.byref(array))
+    token = int(array.data[array.selected].id)
+    llama.llama_sampler_accept(sampler, token)
+    return token
+
+
+def tokenize(vocab: int, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
+    """Token ids of UTF-8 text."""
+    n_max = len(text) + 8
+    while True:
+        ids = (_i32 * n_max)()
+        n = llama.llama_tokenize(vocab, text, len(text), ids, n_max, add_special, parse_special)
+        if n >= 0:
+            return ids[:n]
+        if -n <= n_max:
+            raise ArgumentError("the model's vocabulary cannot tokenize this text")
+        n_max = -n
+
+
+def token_to_piece(vocab: int, token: int) -> bytes:
+    """The bytes of one token; not always whole UTF-8 characters."""
+    size = 64
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = llama.llama_token_to_piece(vocab, token, buffer, size, 0, False)
+        if n >= 0:
+            return buffer.raw[:n]
+        size = -n
+
+
+def model_meta(model: int, key: str) -> str | None:
+    """A metadata value of the model as text, None when it has no such key."""
+    size = 4096
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = llama.llama_model_meta_val_str(model, key.encode(), buffer, size)
+        if n < size:
+            return None if n < 0 else buffer.value.decode(errors="replace")
+        size = n + 1
+
+
+def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> int:
+    """``llama_model_quantize`` with its defaults; status 0 is success, the log says why not."""
+    params = llama.llama_model_quantize_default_params()
+    params.ftype = file_type
+    params.nthread = n_threads
+    return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
+
+
+def gpus() -> tuple[str, ...]:
+    """Names of the GPUs that this library can use, in llama.cpp's order."""
+    devices = [_device_get(i) for i in range(_device_count())]
+    found = [device for device in devices if _device_type(device) in _GPU_TYPES]
+    return tuple(_device_description(device).decode(errors="replace") for device in found)
+
+
+def has_cuda() -> bool:
+    """Whether this library was built with CUDA, on whatever machine it runs now."""
+    return any(LIB_DIR.glob("*ggml-cuda*"))
+
+
+def system_info() -> str:
+    """What the backends of this library make use of."""
+    return str(llama.llama_print_system_info().decode(errors="replace")).strip()
+
+
+#
+# logging
+#
+
+_LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR
+_verbose = False
+_first_error = ""
+
+
+@llama.llama_log_callback  # type: ignore[untyped-decorator]
+def _log(level: int, text: bytes, _user_data: Any) -> None:
+    global _first_error
+    if level == _LOG_LEVEL_ERROR and not _first_error:
+        _first_error = text.decode(errors="replace").strip()
+    if _verbose:
+        sys.stderr.write(text.decode(errors="replace"))
+
+
+def set_verbose(verbose: bool) -> None:
+    """Show llama.cpp's log on stderr, or keep it silent (the default)."""
+    global _verbose
+    _verbose = verbose
+
+
+def is_verbose() -> bool:
+    return _verbose
+
+
+def clear_log_error() -> None:
+    global _first_error
+    _first_error = ""
+
+
+def log_error() -> str:
+    """The first error that llama.cpp logged since clear_log_error(), without function names."""
+    text = re.sub(r"^(\w+: )+", "", _first_error)
+    return text or "it gives no reason; run with -v to see its log"
+
+
+llama.llama_log_set(_log, None)
+llama.llama_backend_init()

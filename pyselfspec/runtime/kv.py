@@ -1,0 +1,81 @@
+"""Sequences in the K/V cache: fork, rollback, drop. All sequence work of the package is here.
+
+A context keeps one unified cache. A cell belongs to every sequence that shares its token, so a fork
+copies no K/V, only metadata, and cells are freed when the last sequence lets go of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import ArgumentError, UnsupportedError
+from ._lib import llama
+
+if TYPE_CHECKING:
+    from .context import Context
+
+
+class KVSequence:
+    """The tokens that a context holds under one sequence id, at positions 0..n_past-1."""
+
+    def __init__(self, context: Context, seq_id: int) -> None:
+        if not 0 <= seq_id < context.n_seq_max:
+            raise ArgumentError(
+                f"sequence id {seq_id} is not allowed, the context has 0 to {context.n_seq_max - 1}"
+            )
+        self.context = context
+        self.seq_id = seq_id
+
+    @property
+    def _memory(self) -> int:
+        memory = llama.llama_get_memory(self.context.handle)
+        if not memory:
+            raise UnsupportedError(
+                f"architecture {self.context.model.file.architecture} keeps no K/V cache; "
+                "pyselfspec needs one to generate"
+            )
+        return int(memory)
+
+    @property
+    def n_past(self) -> int:
+        """Tokens held, which is also the position of the next one."""
+        return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
+
+    def fork(self, seq_id: int) -> KVSequence:
+        """Make sequence seq_id hold the same tokens, dropping what it held; no K/V is copied."""
+        other = KVSequence(self.context, seq_id)
+        if seq_id == self.seq_id:
+            raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
+        self._require_rollback()
+        other.drop()
+        llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
+        return other
+
+    def rollback(self, n_keep: int) -> None:
+        """Forget everything from position n_keep on.
+
+        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models).
+        """
+        n_past = self.n_past
+        if n_keep >= n_past:
+            return
+        if n_keep < 0:
+            raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
+        if n_keep > 0:
+            self._require_rollback()
+        if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
+            raise self._no_rollback()
+
+    def drop(self) -> None:
+        """Forget the whole sequence."""
+        self.rollback(0)
+
+    def _require_rollback(self) -> None:
+        if not self.context.can_rollback:
+            raise self._no_rollback()
+
+    def _no_rollback(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"architecture {self.context.model.file.architecture}: its memory cannot take tokens "
+            "back, which drafting needs; generate with --draft off"
+        )

@@ -1,0 +1,38 @@
+"""Start with everything skipped but the first and the last block, and add back what matters most.
+
+As the "anti mode" of llama.cpp's pull request 3565, https://github.com/ggml-org/llama.cpp/pull/3565,
+which also adds back the runners-up of a pass, as many as it prunes.
+"""
+
+from __future__ import annotations
+
+from ...errors import ArgumentError
+from ...masks.space import Space
+from ..measuring import Pass
+from . import Passes, Plan, in_order
+
+
+def scan(space: Space, plan: Plan) -> Passes:
+    ends = {0, space.n_layer - 1}
+    left = [i for i, unit in enumerate(space.units) if unit.first_skipped not in ends]
+    if not left:
+        raise ArgumentError("the scan anti needs a unit between the first and the last block")
+    skipped = set(left)
+    n_wanted = min(space.count(plan.share), len(skipped))
+    n_back = 1 + (plan.prune.count or 0)
+    scored = yield Pass(space.full, (space.mask(skipped),), best_only=False)
+    while left and len(skipped) > n_wanted:
+        n_passes = -(-(len(skipped) - n_wanted) // n_back) - 1
+        scored = yield Pass(
+            space.mask(skipped),
+            tuple(space.mask(skipped - {i}) for i in left),
+            best_only=True,
+            n_later=max(0, n_passes * len(left) - n_back * n_passes * (n_passes + 1) // 2),
+        )
+        order = in_order(left, scored)
+        n_taken = min(n_back, len(skipped) - n_wanted)
+        skipped.difference_update(order[:n_taken])
+        rest = order[n_taken:]
+        if plan.prune.count is None:
+            rest = plan.prune.keep(rest, len(skipped) - n_wanted)
+        left = sorted(rest)
