@@ -31,7 +31,8 @@ import upstream
 from pyselfspec import LayerMask, Model
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.selection import chunks
-from pyselfspec.selection.perplexity import Perplexity
+from pyselfspec.selection.objectives import Setting
+from pyselfspec.selection.objectives.perplexity import Objective as Perplexity
 from pyselfspec.util.machine import usable_cores
 from records import Record, append, provenance
 
@@ -174,7 +175,9 @@ def our_perplexity(model: Path, threads: int, n_ctx: int, n_chunks: int) -> list
     """The same as scan-layers computes it."""
     with Model(model) as loaded, bench_scan.context_of(loaded, n_ctx, threads) as context:
         texts = bench_scan.texts_of(loaded, n_ctx, n_chunks)
-        score = bench_scan.score_of(Perplexity(context, texts), LayerMask.full(loaded.n_layer))
+        score = bench_scan.score_of(
+            Perplexity(Setting(context, texts)), LayerMask.full(loaded.n_layer)
+        )
     return [score.perplexity, score.perplexity * score.stderr]
 
 
@@ -235,7 +238,7 @@ def perplexity(
     click.echo("\n".join([PPL_HEAD, PPL_RULE, ppl_row(record | {"model": model.name})]))
 
 
-PPL_HEAD = "| model | chunks | llama-perplexity | scan-layers --objective ppl |"
+PPL_HEAD = "| model | chunks | llama-perplexity | scan-layers --objective perplexity |"
 PPL_RULE = "|---|---|---:|---:|"
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import ArgumentError
+from ..masks import formats as mask_formats
 from ..masks.layer_mask import LayerMask
 from ..runtime import _lib
 from ..runtime._lib import INT32_MAX
@@ -253,7 +254,11 @@ def sampling_from(options: Mapping[str, Any]) -> SamplingParams:
 
 # What drafts skip, see mask_from.
 mask_options = _together(
-    click.option("--mask", "mask_file", help="JSON file with the mask to draft with, - for stdin."),
+    click.option(
+        "--mask",
+        "mask_file",
+        help="File with the mask to draft with, - for stdin, in any format of profile export.",
+    ),
     click.option(
         "--skip-attn",
         metavar="BLOCKS",
@@ -266,7 +271,7 @@ mask_options = _together(
         metavar="BLOCKS",
         callback=parse_blocks,
         default="",
-        help="Blocks whose feed-forward part the draft skips.",
+        help="Blocks whose feed-forward sublayer the draft skips.",
     ),
     click.option(
         "--exit-layer",
@@ -362,7 +367,7 @@ def mask_from(n_layer: int, options: Mapping[str, Any]) -> LayerMask | None:
             "give --mask, or --exit-layer, or --skip-attn and --skip-ffn, not both"
         )
     if file is not None:
-        return LayerMask.from_json(read_text(file)).require(n_layer)
+        return mask_formats.read(read_text(file), n_layer)
     if last is not None:
         return LayerMask.early_exit(n_layer, last)
     return LayerMask(n_layer, attn, ffn) if attn or ffn else None
