@@ -149,6 +149,8 @@ PURE = (
     "selection/runner.py",
     "selection/bounded.py",
     "selection/report.py",
+    "selection/tables.py",
+    "selection/options.py",
     "selection/objectives/__init__.py",
     "selection/strategies/__init__.py",
     *(

@@ -11,8 +11,9 @@ from pyselfspec.costs.expected import Gain, gain
 from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.masks.score import Score
 from pyselfspec.selection.objectives import agreement, perplexity
-from pyselfspec.selection.report import best_line, report, to_dict, to_lines
+from pyselfspec.selection.report import report
 from pyselfspec.selection.rounds import Scored
+from pyselfspec.selection.tables import best_line, to_dict, to_lines
 
 N = 4
 FULL = LayerMask.full(N)

@@ -68,6 +68,15 @@ def test_every_objective_scans_and_searches(name, model):
     assert bool(measured) == (not counts)
 
 
+@pytest.mark.parametrize("objective", ["agreement", "perplexity"])
+def test_there_is_room_for_strategies_that_read_the_text_themselves(objective, model):
+    """Also where K/V cells for chunk and text are more than a multiple of 256."""
+    options = SMALL | {"chunks": 1, "n_ctx": 250}
+    scanned = ps.scan(model, "clasp", objective, **options)
+    found = ps.search(model, "clasp", objective, **options)
+    assert len(scanned.report.curve) > 1 and found.trials
+
+
 def test_timings_are_not_kept(model):
     found = ps.search(model, "random", "measured-speed", trials=2, **SMALL)
     assert found.best.value > 0 and found.save() is None

@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import plots
 from ..masks.space import Unit
 from ..selection import chunks, objectives
+from ..selection.options import Options
 from ..selection.rounds import Follow
 from ..selection.rounds import Progress as Done
 from ..selection.session import Interrupted
-from ..selection.session import Options as SessionOptions
 from ..util.files import require_target
 from ._options import F, _together, context_params, device_options, read_text
 
@@ -96,10 +96,10 @@ measuring_options = _together(
 )
 
 
-def session_options(options: Mapping[str, Any]) -> SessionOptions:
+def session_options(options: Mapping[str, Any]) -> Options:
     """What measuring_options say about a session."""
     file = options["text_file"]
-    return SessionOptions(
+    return Options(
         text=None if file is None else read_text(file),
         text_name=file,
         chunks=options["chunks"],

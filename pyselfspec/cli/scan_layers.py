@@ -10,10 +10,10 @@ import click
 from .. import plots
 from ..masks.space import Unit
 from ..selection import scanning, strategies
-from ..selection.report import NOTHING_PAYS, best_line, to_dict, to_lines
 from ..selection.rounds import AbortRatio, GiveUp, Never
 from ..selection.scanning import ScanResult, scan
 from ..selection.strategies import Prune
+from ..selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
 from ..util import records
 from ._measuring import (
     measuring_options,

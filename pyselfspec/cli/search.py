@@ -11,9 +11,9 @@ import click
 from .. import plots
 from ..masks.space import SHARE, Unit
 from ..selection import objectives, searching, strategies
-from ..selection.report import best_line
 from ..selection.rounds import Scored
 from ..selection.searching import SearchResult, search
+from ..selection.tables import best_line
 from ..util import records
 from ..util.files import replacing
 from ._measuring import (

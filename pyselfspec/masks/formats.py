@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import MaskError
+from ..util import records
 from .layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 
 FORMATS = ("mask", "skip-layers", "attn-mlp", "numbers")
@@ -32,9 +33,10 @@ def read(text: str, n_layer: int, entry: str | None = None) -> LayerMask:
     if NUMBERS.fullmatch(text):
         return _from_numbers([int(number) for number in re.findall(r"-?\d+", text)], n_layer)
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        raise MaskError("this is no mask: neither JSON nor a list of numbers") from None
+        data = records.parse(text)
+    except records.RecordError as error:
+        why = f"neither JSON nor a list of numbers ({error})"
+        raise MaskError(f"this is no mask: {why}") from None
     if isinstance(data, list):
         return _from_numbers(data, n_layer)
     if not isinstance(data, dict):

@@ -14,6 +14,7 @@ from ..masks.space import Space, Unit
 from ..runtime.context import Context
 from ..runtime.model import Model
 from . import session, strategies
+from .options import Options
 from .report import Point, ScanReport, report
 from .rounds import Confident, Follow, GiveUp, Never, Round, Scored, ignore
 from .runner import run
@@ -60,7 +61,7 @@ def scan(
     share: float = SHARE,
     give_up: GiveUp | None = None,
     progress: Follow = ignore,
-    **options: Unpack[session.Options],
+    **options: Unpack[Options],
 ) -> ScanResult:
     """Score what a strategy asks for, to its end.
 
@@ -78,7 +79,7 @@ def scan(
         where the objective tells.
     progress: called with every score. What it raises ends the scan; the file of results keeps the
         scores, and the same call goes on from there.
-    options: text, chunks, out and so on, see session.Options.
+    options: text, chunks, out and so on, see options.Options.
 
     Raises what session.opened raises, and ArgumentError for names that do not exist and for
     strategies that never end.

@@ -17,6 +17,7 @@ from ..runtime.model import Model
 from . import session, strategies
 from .bounded import Bounded
 from .objectives import About, Objective
+from .options import Options
 from .report import Point, point
 from .rounds import Follow, Scored, best_of, ignore
 from .runner import Budget, run
@@ -80,7 +81,7 @@ def search(
     share: float = SHARE,
     max_cost: float = MAX_COST,
     progress: Follow = ignore,
-    **options: Unpack[session.Options],
+    **options: Unpack[Options],
 ) -> SearchResult:
     """Try masks that a strategy asks for, until the budget is used up.
 
@@ -99,7 +100,7 @@ def search(
         plain one, above 0, 1 at most.
     progress: called with every score. What it raises ends the search; the file of results keeps the
         scores, and the same call need not measure them again.
-    options: text, chunks, out and so on, see session.Options.
+    options: text, chunks, out and so on, see options.Options.
 
     Starts from what an earlier scan of the same text has left in the file of results.
 

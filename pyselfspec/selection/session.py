@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from .. import __version__
 from ..costs.by_bytes import ByteCosts
@@ -26,7 +26,8 @@ from ..runtime.context import Context
 from ..runtime.model import Model
 from . import chunks as cutting
 from . import objectives, own_text
-from .objectives import CACHE_BYTES, WINDOW, About, Objective
+from .objectives import About, Objective
+from .options import Options, Wanted
 from .provenance import default_path, header_of
 from .report import Point
 from .results import ResultFile, Results
@@ -42,51 +43,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, path: Path) -> None:
         super().__init__(f"stopped; {path} has the results so far")
         self.path = path
-
-
-class Options(TypedDict, total=False):
-    """On what masks are scored, and where scores are kept; all of them may be left out.
-
-    text: what to score on. A path is read; default: the sample that comes with the package, whose
-        second halves the model writes itself for objectives about drafts.
-    text_name: how the file of results calls it.
-    chunks: of text, to score on; default: as the objective says, see objectives.About.
-    n_ctx: tokens in a chunk, the second half is scored; default: 512, or the model's context.
-    window: tokens in a masked pass of agreement; default: 32.
-    seed: of everything random, the model's own text included; default: 0.
-    out: file of results, taken up again when it exists; default: in the user's data folder, by
-        model, text and objective.
-    cache_bytes: most memory for hidden states that masks share; default: 512 MiB.
-    context: options of the Context to make, such as n_threads.
-    command: for provenance; default: the command line of this process.
-    """
-
-    text: str | Path | None
-    text_name: str | None
-    chunks: int | None
-    n_ctx: int | None
-    window: int
-    seed: int
-    out: Path | None
-    cache_bytes: int
-    context: Mapping[str, Any]
-    command: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The same with the defaults."""
-
-    text: str | Path | None = None
-    text_name: str | None = None
-    chunks: int | None = None
-    n_ctx: int | None = None
-    window: int = WINDOW
-    seed: int = 0
-    out: Path | None = None
-    cache_bytes: int = CACHE_BYTES
-    context: Mapping[str, Any] = field(default_factory=dict)
-    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +106,7 @@ def opened(
 
     model: a path is opened and closed here; a Context is used as it is, and needs room, see
         objectives.Setting.
-    keep: keep the K/V of all chunks, for masks that come one by one.
+    keep: keep the K/V of all chunks where the objective can use it, for masks that come one by one.
 
     Raises ArgumentError for text that cannot be scored, ResultFileError for a file of results that
     cannot be used, Interrupted for Ctrl-C, and the errors of Model and Context.
@@ -165,7 +121,7 @@ def opened(
         loaded = model.model if isinstance(model, Context) else model
         n_chunks = about.n_chunks if wanted.chunks is None else wanted.chunks
         cut = _cut(loaded, text.content, wanted.n_ctx, n_chunks)
-        n_kept = min(len(cut), N_KEPT) if keep else 1
+        n_kept = min(len(cut), N_KEPT) if keep and about.counts_drafts else 1
         room = _room(about, len(cut[0]), n_kept, wanted.window)
         context = _context(model, room, wanted.context, stack)
         seed = wanted.seed if about.writes_text and wanted.text is None else None
@@ -210,7 +166,7 @@ def _cut(model: Model, text: str, n_ctx: int | None, n_chunks: int) -> list[tupl
 def _room(about: About, n_ctx: int, n_kept: int, window: int) -> dict[str, int]:
     """What a context needs, as options of Context."""
     n_window = window if about.results == "agreement" else 0
-    n_free = n_ctx if n_kept > 1 else 0  # for strategies that look at the text themselves
+    n_free = n_ctx  # for strategies that look at the text themselves
     return {
         "n_ctx": n_kept * n_ctx + n_window + n_free,
         "n_batch": max(min(n_ctx, cutting.N_CHUNK), n_kept + 1),
@@ -223,7 +179,7 @@ def _context(
 ) -> Context:
     """The context given, or a new one that closes with the stack."""
     if isinstance(model, Model):
-        return stack.enter_context(model.context(**room, **options))
+        return stack.enter_context(model.context(**{**options, **room}))
     for name, needed in room.items():
         if getattr(model, name) < needed:
             raise ArgumentError(
