@@ -12,17 +12,20 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import ArgumentError
+from ..masks import formats
 from ..masks.layer_mask import LayerMask
 from ..runtime import _lib
 from ..runtime._lib import INT32_MAX
 from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX
 from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.sampling import SEED_MAX, SamplingParams
-from ..speculate import adapt, controllers, drafters
+from ..speculate import adapt, candidates, controllers, drafters
 from ..speculate.adapt import Adapt
 from ..speculate.controllers.fixed import Fixed
+from ..speculate.prepared import AUTO
 from ..util.files import require_target
 from ..util.paths import DEMO
+from ._drafter_options import options_from
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -279,8 +282,18 @@ mask_options = _together(
 draft_options = _together(
     click.option(
         "--draft",
-        type=click.Choice(drafters.names()),
-        help="How to draft.  [default: layer-skip where the model can, else off]",
+        type=click.Choice([AUTO, "off", *drafters.names()]),
+        default=AUTO,
+        show_default=True,
+        help="How to draft; off: plain decoding; auto: what suits the model.",
+    ),
+    click.option(
+        "-o",
+        "--draft-option",
+        "drafter_options",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="An option of the drafter that --draft names; may be given several times.",
     ),
     mask_options,
     click.option(
@@ -298,7 +311,8 @@ draft_options = _together(
     click.option(
         "--draft-max",
         type=click.IntRange(min=1),
-        help=f"Tokens to draft per step, always.  [default of fixed: {Fixed().n_max}]",
+        help="Most tokens to draft per step; a draft ends sooner at --draft-p-min.  "
+        f"[default of fixed: {Fixed().n_max}]",
     ),
     click.option(
         "--draft-p-min",
@@ -328,6 +342,22 @@ adapt_options = _together(
 )
 
 
+def draft_from(options: Mapping[str, Any]) -> str | None:
+    """The drafter's name, AUTO, or None for plain decoding."""
+    draft: str = options["draft"]
+    return None if draft == "off" else draft
+
+
+def drafter_options_from(n_layer: int, options: Mapping[str, Any]) -> Any:
+    """The ``Options`` of the drafter, None where none are given."""
+    pairs, draft = options["drafter_options"], draft_from(options)
+    if not pairs:
+        return None
+    if draft is None or draft == AUTO:
+        raise click.UsageError("-o sets options of the drafter that --draft names; name one")
+    return options_from(draft, pairs, lambda path: formats.read(read_text(path), n_layer))
+
+
 def describes_mask(options: Mapping[str, Any]) -> bool:
     names = ("mask_file", "skip_attn", "skip_ffn", "exit_layer")
     return any(options[name] for name in names)
@@ -345,7 +375,7 @@ def adapt_from(model: Model, options: Mapping[str, Any]) -> Adapt | None:
     path, share = options["adapt_state"], options["adapt_share"]
     if path is not None:
         require_target(path)
-    state = adapt.load(path, model) if path is not None and path.exists() else None
+    state = candidates.load(path, model) if path is not None and path.exists() else None
     if state is not None and describes_mask(options):
         raise click.UsageError(
             f"{path} has a mask of its own to go on with; remove it, or give no other mask"

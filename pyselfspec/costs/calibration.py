@@ -1,7 +1,7 @@
 """Keeps what passes cost on this machine, in the user's cache folder.
 
 A table belongs to a model, a library build, devices, threads, a size of context, a kind of
-attention and a mask; its file is named after the hash of all that.
+attention and a drafter with its options; its file is named after the hash of all that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,13 +23,12 @@ from typing import Any
 from ..masks.layer_mask import LayerMask
 from ..runtime._lib import BUILD_ID, gpus, system_info
 from ..runtime.context import Context
-from ..speculate.drafters.layer_skip import Drafter
 from ..util import paths
 from ..util.machine import usable_cores
 from .by_bytes import ByteCosts, guessed_costs
 from .table import N_WIDTH, Costs, CostTable
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CalibrationWarning(UserWarning):
@@ -48,8 +48,7 @@ class Key:
     n_threads: int
     n_ctx: int  # rounded up to a power of two
     attention: str  # Context.attention
-    mask: dict[str, Any]
-    shares: bool
+    drafter: dict[str, Any]  # its identity
 
     @property
     def path(self) -> Path:
@@ -57,7 +56,8 @@ class Key:
         return paths.cache("calibration") / f"{name}.json"
 
 
-def key_of(context: Context, mask: LayerMask) -> Key:
+def key_of(context: Context, drafter: Mapping[str, Any]) -> Key:
+    """drafter: its identity, see Drafter."""
     model = context.model
     return Key(
         model=model.fingerprint,
@@ -67,8 +67,7 @@ def key_of(context: Context, mask: LayerMask) -> Key:
         n_threads=context.n_threads,
         n_ctx=1 << (context.n_ctx - 1).bit_length(),
         attention=context.attention,
-        mask=mask.to_dict(),
-        shares=Drafter(context, mask).shares,
+        drafter=dict(drafter),
     )
 
 
@@ -147,8 +146,8 @@ def load(key: Key) -> Calibration | None:
 
 def width_costs(context: Context) -> tuple[float, ...] | None:
     """Times of full passes over 1 to N_WIDTH tokens over that of one, from any table of this model
-    with these threads on this machine, whatever mask it was measured for."""
-    like = key_of(context, LayerMask.full(context.model.n_layer))
+    with these threads on this machine, whatever drafter it was measured for."""
+    like = key_of(context, {})
     for path in sorted(like.path.parent.glob("*.json")):
         try:
             found = Calibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -168,8 +167,13 @@ def mask_costs(context: Context) -> ByteCosts:
     return ByteCosts(model.file, shares, width_costs(context))
 
 
-def costs_for(context: Context, mask: LayerMask) -> CostTable:
-    """Measured costs if there are any, else those that the bytes of the weights suggest."""
-    key = key_of(context, mask)
-    known = load(key)
-    return known.table if known else guessed_costs(context.model.file, mask, key.shares)
+def costs_for(
+    context: Context, mask: LayerMask, shares: bool, drafter: Mapping[str, Any]
+) -> CostTable:
+    """Of drafting with a mask: measured costs if there are any, else those that the bytes of the
+    weights suggest.
+
+    shares: whether draft and verification pass share blocks. drafter: its identity.
+    """
+    known = load(key_of(context, drafter))
+    return known.table if known else guessed_costs(context.model.file, mask, shares)

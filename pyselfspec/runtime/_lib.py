@@ -144,7 +144,7 @@ _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
-OUTPUTS = {"none": 0, "last": 1, "all": 2, "best": 3}
+HEADS = {"logits": 0, "best": 1}
 
 BUILD_ID: str = _build_id().decode()
 if BUILD_ID != _build.BUILD_ID:
@@ -169,31 +169,33 @@ def _check(session: int, status: int) -> int:
 def decode(
     session: int,
     *,
-    seq_id: int,
-    pos: int,
-    n_tokens: int,
     tokens: Sequence[int] | None,
+    seq_ids: Sequence[int],
+    pos: Sequence[int],
+    outputs: bytes,
     hidden: NDArray[np.float32] | None,
     mask: bytes | None,
     hidden_at: int,
     hidden_out: NDArray[np.float32] | None,
-    outputs: str,
+    head: str,
     in_place: bool,
 ) -> None:
     """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says."""
-    ids = None if tokens is None else (_i32 * n_tokens)(*tokens)
+    n = len(seq_ids)
+    numbers = _i32 * n
     status = _decode(
         session,
-        seq_id,
-        pos,
-        n_tokens,
-        ids,
+        n,
+        None if tokens is None else numbers(*tokens),
+        numbers(*seq_ids),
+        numbers(*pos),
+        outputs,
         None if hidden is None else hidden.ctypes.data,
         mask,
         0 if mask is None else len(mask),
         hidden_at,
         None if hidden_out is None else hidden_out.ctypes.data,
-        OUTPUTS[outputs],
+        HEADS[head],
         in_place,
     )
     if status:

@@ -6,6 +6,7 @@ copies no K/V, only metadata, and cells are freed when the last sequence lets go
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnsupportedError
@@ -41,6 +42,39 @@ class KVSequence:
         """Tokens held, which is also the position of the next one."""
         return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
 
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens at the beginning of the sequence that are known to be evaluated by the full
+        model. Passes forget what they touch; who knows better says so with ``holds``."""
+        return tuple(self._held)
+
+    def holds(self, tokens: Sequence[int]) -> None:
+        """Say that the sequence begins with these tokens, evaluated by the full model."""
+        held = self._held
+        del held[len(tokens) :]
+        held += tokens[len(held) :]
+
+    def keep(self, tokens: Sequence[int]) -> int:
+        """Keep of these tokens' beginning what the sequence holds, and forget the rest; how many
+        were kept. Memories that cannot take tokens back keep all or nothing."""
+        held = self._held
+        n = next(
+            (i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b),
+            min(len(held), len(tokens)),
+        )
+        n = self._keepable(n)
+        self.rollback(n)
+        return n
+
+    def _keepable(self, n: int) -> int:
+        if n == self.n_past or self.context.can_rollback:
+            return n
+        return 0
+
+    @property
+    def _held(self) -> list[int]:
+        return self.context.held_tokens(self.seq_id)
+
     def fork(self, seq_id: int) -> KVSequence:
         """Make sequence seq_id hold the same tokens, dropping what it held; no K/V is copied."""
         other = KVSequence(self.context, seq_id)
@@ -49,6 +83,7 @@ class KVSequence:
         self._require_rollback()
         other.drop()
         llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
+        other.holds(self._held)
         return other
 
     def rollback(self, n_keep: int) -> None:
@@ -57,6 +92,7 @@ class KVSequence:
         Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models).
         """
         n_past = self.n_past
+        del self._held[max(n_keep, 0) :]
         if n_keep >= n_past:
             return
         if n_keep < 0:

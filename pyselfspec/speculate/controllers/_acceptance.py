@@ -44,7 +44,7 @@ class Acceptance:
         self._right *= FORGET ** len(outcomes)
         self._all *= FORGET ** len(outcomes)
         for place, (p, right) in enumerate(outcomes):
-            at = bin_of(p), place_of(place)
+            at = bin_of(0.5 if p is None else p), place_of(place)
             self._right[at] += right
             self._all[at] += 1
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...costs.table import CostTable
 from ..types import After, DraftLimit, Step
+from . import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,9 @@ class Adaptive:
         elif n < self.n_max:
             wanted -= self.epsilon
         self.threshold = self.inertia * self.threshold + (1 - self.inertia) * wanted
+
+    def explain(self) -> Decision | None:
+        return None
 
 
 def make(costs: CostTable) -> Adaptive:

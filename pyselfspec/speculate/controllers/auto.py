@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ...costs.table import Costs, CostTable
 from ...costs.timed import TimedCosts
 from ..types import After, DraftLimit, Step
+from . import Decision
 from ._acceptance import Acceptance, Rates, bin_of, place_of, upwards
 
 # Credit and losses are in plain tokens, the time that one takes.
@@ -169,7 +170,7 @@ def _further(costs: Costs, rule: Rule, n: int) -> Iterator[tuple[float, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Plan:
     """Whether drafting is expected to pay, and why. Times in microseconds."""
 
     rule: Rule  # n_max 0: plain decoding
@@ -185,11 +186,6 @@ class Decision:
     def us_per_token(self) -> float:
         return 1 / self.rule.speed
 
-    @property
-    def speedup(self) -> float:
-        """Expected of the best rule, over plain decoding; below 1 when drafting would lose."""
-        return self.best.speed * self.costs.plain_us
-
 
 class Auto:
     """The default controller. Times that steps report correct the table of costs."""
@@ -204,6 +200,19 @@ class Auto:
         self._next_watch = 0  # in generated tokens
         self._next_plain = N_BETWEEN  # in steps
         self._plan()
+
+    def explain(self) -> Decision:
+        plan, best = self.decision, self.decision.best
+        return Decision(
+            drafts=plan.drafts,
+            n_max=best.n_max,
+            tokens=best.tokens,
+            plain_us=plan.costs.plain_us,
+            token_us=plan.costs.guess_us,
+            verify_us=plan.costs.check_us[best.n_max],
+            draft_us_per_token=1 / best.speed,
+            us_per_token=plan.us_per_token,
+        )
 
     def limit(self, n_past: int) -> DraftLimit:
         self._n_past = n_past
@@ -222,13 +231,13 @@ class Auto:
 
     def _time(self, step: Step) -> None:
         self._costs.observe(
-            self._n_past, step.n_guesses, step.n_drafted, step.draft.draft_us, step.verify_us
+            self._n_past, step.draft.n_proposed, step.n_drafted, step.draft.draft_us, step.verify_us
         )
 
     def observe(self, step: Step) -> None:
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
-        if step.n_guesses == 0:
+        if step.draft.n_proposed == 0:
             self._time(step)
             self._next_plain = self._n_steps + N_BETWEEN
         else:
@@ -238,20 +247,20 @@ class Auto:
 
     def _learn(self, step: Step) -> None:
         """From a step with guesses."""
-        n_new = self._costs.n_new(step.n_guesses, step.n_drafted)
+        n_new = self._costs.n_new(step.draft.n_proposed, step.n_drafted)
         self._time(step)
         self._settle(step, n_new)
         self._acceptance.observe(step)
         if not self.decision.drafts and any(right for _, right in step.outcomes):
             self._replan_at = self._n_steps  # watching may have changed the case
-        if step.n_guesses == 1 and step.n_drafted == 0:
+        if step.draft.n_proposed == 1 and step.n_drafted == 0:
             self._next_watch = self._n_tokens + math.ceil(self._watch_cost / WATCH_SHARE)
 
     def _settle(self, step: Step, n_new: int) -> None:
         """Pay for a step with guesses, or be paid. What it took counts, since the table may be
         wrong, but a hiccup is no loss."""
         costs = self.decision.costs
-        most_us = 2 * costs.step_us(step.n_guesses, step.n_drafted) + NEW_US * n_new
+        most_us = 2 * costs.step_us(step.draft.n_proposed, step.n_drafted) + NEW_US * n_new
         us = min(step.draft.draft_us + step.verify_us, most_us)
         self._credit = min(CREDIT_MAX, self._credit + len(step.tokens) - us / costs.plain_us)
 
@@ -267,7 +276,7 @@ class Auto:
         if rule is None or rule.speed * costs.plain_us < 1 + GAIN_MIN:
             rule = plain_rule(costs)
         hopeless = costs.speedup(SURE)[0] < 1 + GAIN_MIN
-        self.decision = Decision(rule, costs, hopeless, best)
+        self.decision = Plan(rule, costs, hopeless, best)
         self._limit = worth(costs, rule, self._acceptance.rates())
         self._watch_cost = max(WATCH_COST_MIN, costs.step_us(1, 0) / costs.plain_us - 1)
         self._watch_cost += self._new(costs, 0)

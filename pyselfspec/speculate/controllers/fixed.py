@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ..types import DraftLimit, Step
+from . import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class Fixed:
 
     def observe(self, step: Step) -> None:
         pass
+
+    def explain(self) -> Decision | None:
+        return None
 
 
 def make(costs: CostTable) -> Fixed:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ..types import After, DraftLimit, Step
+from . import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,9 @@ class Product:
 
     def observe(self, step: Step) -> None:
         pass
+
+    def explain(self) -> Decision | None:
+        return None
 
 
 def make(costs: CostTable) -> Product:
