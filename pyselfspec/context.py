@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,13 @@ def _require_quantizable(model: Model, flash_attn: bool | None, type_k: str, typ
             f"K of type {type_k} needs heads of a multiple of {N_BLOCK} values, the model's have "
             f"{model.head_size_k}; take one of {', '.join(FLOAT_CACHE_TYPES)} for --cache-type-k"
         )
+
+
+def _output_marks(outputs: Outputs, n_tokens: int) -> bytes:
+    """For each token, whether it gets an output."""
+    if outputs == "none":
+        return bytes(n_tokens)
+    return b"\1" * n_tokens if outputs == "all" else bytes(n_tokens)[:-1] + b"\1"
 
 
 def usable_cores() -> int:
@@ -300,8 +307,8 @@ class Context(Closing):
         seq = self._checked_sequence(seq)
         if mask is not None:
             mask.require(self.model.n_layer)
-        if outputs not in _lib.OUTPUTS:
-            raise ArgumentError(f"outputs is one of {', '.join(_lib.OUTPUTS)}, got {outputs!r}")
+        if outputs not in (all_outputs := get_args(Outputs)):
+            raise ArgumentError(f"outputs is one of {', '.join(all_outputs)}, got {outputs!r}")
         if tokens is not None:
             tokens = [operator.index(token) for token in tokens]
             self.model.require_tokens(tokens)
@@ -317,15 +324,16 @@ class Context(Closing):
         self.n_decodes += 1
         _lib.decode(
             self.session,
-            seq_id=seq.seq_id,
-            pos=pos,
             n_tokens=n_tokens,
             tokens=tokens,
+            seq_ids=[seq.seq_id] * n_tokens,
+            pos=range(pos, pos + n_tokens),
+            outputs=_output_marks(outputs, n_tokens),
             hidden=hidden,
             mask=None if mask is None else mask.to_bytes(),
             hidden_at=-1 if hidden_at is None else hidden_at,
             hidden_out=hidden_out,
-            outputs=outputs,
+            head=_lib.HEAD_BEST if outputs == "best" else _lib.HEAD_LOGITS,
             in_place=in_place,
         )
         n_outputs = {"none": 0, "last": 1, "all": n_tokens, "best": 0}[outputs]
