@@ -9,14 +9,6 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from fakes import (
-    Broken,
-    FakeContext,
-    FakeController,
-    FakeModel,
-    FakeSampler,
-    plain_tokens,
-)
 
 from pyselfspec import GREEDY, Completion, Fixed, LayerMask, SamplingParams
 from pyselfspec.costs.by_bytes import ByteCosts
@@ -29,6 +21,14 @@ from pyselfspec.speculate.adapt import MARGIN, N_WINDOWS, WINDOW, Adapt, Adaptat
 from pyselfspec.speculate.drafters import layer_skip
 from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.types import Draft, Step, Verdict
+from pyselfspec.testing.fakes import (
+    Broken,
+    FakeContext,
+    FakeController,
+    FakeModel,
+    FakeSampler,
+    plain_tokens,
+)
 
 N = 6
 ALL = frozenset(range(N))

@@ -124,15 +124,19 @@ _can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
 session_memory = _bind("selfspec_memory", _i32, _ptr)
 # size_t selfspec_graph_bytes(const struct selfspec_session * session);
 graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
-# int32_t selfspec_decode(session, seq_id, pos, n_tokens, tokens, hidden, mask, n_layer, hidden_at,
-# hidden_out, outputs, in_place);
+# int32_t selfspec_exact_width(const struct selfspec_session * session);
+exact_width = _bind("selfspec_exact_width", _i32, _ptr)
+# int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
+n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
+# int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, pos, outputs, hidden, mask, n_layer,
+# hidden_at, hidden_out, head, in_place);
 _decode = _bind(
     "selfspec_decode",
     _i32,
-    *(_ptr, _i32, _i32, _i32, _ptr, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p, _i32),
-    ctypes.c_bool,
+    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p),
+    *(_i32, ctypes.c_bool),
 )
-# int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
+# int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
 
 # ggml's own, which the stock bindings leave out.
@@ -203,7 +207,7 @@ def decode(
 
 
 def argmax(session: int, row: int) -> tuple[int, float]:
-    """The most likely token of a logits row and its probability, 0..1."""
+    """The most likely token after a row with an output and its probability, 0..1."""
     p = ctypes.c_float()
     token = int(_argmax(session, row, p))
     if token < 0:

@@ -259,6 +259,11 @@ class Context(Closing):
         return _lib.can_enter(self.session, block)
 
     @property
+    def n_graph_checks(self) -> int:
+        """Graphs built without computing them so far, to find out what masks may do."""
+        return int(_lib.n_graph_checks(self.session))
+
+    @property
     def graph_bytes(self) -> int:
         """Memory of the graphs kept prepared for narrow batches, over all devices."""
         return int(_lib.graph_bytes(self.session))
@@ -267,7 +272,7 @@ class Context(Closing):
     def exact_width(self) -> int:
         """Up to so many rows in a pass, the bits of each row's results do not depend on how many
         there are; 0 where the library cannot promise that."""
-        return _lib.exact_width(self.session)
+        return int(_lib.exact_width(self.session))
 
     @property
     def pass_width(self) -> int:

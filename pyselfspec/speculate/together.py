@@ -6,6 +6,7 @@ width: it is a budget for the rows of all.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 

@@ -8,19 +8,25 @@ tokens, room for every cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import groupby
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyselfspec.errors import ArgumentError, ContextFullError, UnsupportedError
-from pyselfspec.masks.layer_mask import LayerMask
-from pyselfspec.masks.space import MaskSupport
-from pyselfspec.speculate.types import Draft, DraftLimit, Step, Verdict
+from ..costs.table import N_WIDTH, Costs, CostTable
+from ..errors import ArgumentError, ContextFullError, UnsupportedError
+from ..masks.layer_mask import LayerMask
+from ..masks.space import MaskSupport
+from ..runtime.passes import FULL as FULL_PASS
+from ..runtime.passes import Head, Hidden, Pass, Rows
+from ..speculate.controllers import Decision
+from ..speculate.types import Draft, DraftLimit, Step, Verdict
 
 EOG = 0
 N_LAYER = 6
@@ -29,6 +35,17 @@ N_EMBD = 3
 
 class Broken(Exception):
     """What a fake raises when a test asks it to fail."""
+
+
+class FakeFile:
+    """The part of GgufFile that costs are estimated from: every sublayer weighs the same."""
+
+    architecture = "fake"
+    head_bytes = 1000
+
+    def weight_bytes(self, skip_attn: Iterable[int] = (), skip_ffn: Iterable[int] = ()) -> int:
+        n_skipped = len(set(skip_attn)) + len(set(skip_ffn))
+        return self.head_bytes + 1000 * (2 * N_LAYER - n_skipped)
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,13 @@ class FakeModel:
     seed: int = 0
     n_vocab: int = 11
     n_layer: int = N_LAYER
+
+    draft_mask: ClassVar[LayerMask | None] = None
+    file: ClassVar[FakeFile] = FakeFile()
+    fingerprint: ClassVar[str] = "fake"
+    n_gpu_layers: ClassVar[int] = 0
+    split_mode: ClassVar[str] = "layer"
+    main_gpu: ClassVar[int] = 0
 
     @cached_property
     def _laws(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -99,28 +123,48 @@ def state(prefix: Sequence[int], block: int) -> list[float]:
 
 
 class FakeSequence:
+    """The part of KVSequence that loops and drafters use."""
+
     def __init__(self, context: FakeContext, seq_id: int) -> None:
         if not 0 <= seq_id < context.n_seq_max:
             raise ArgumentError(f"sequence id {seq_id} is not allowed")
-        self._context = context
+        self.context = context
         self.seq_id = seq_id
 
     @property
     def cells(self) -> list[Cell]:
-        return self._context.cells[self.seq_id]
+        return self.context.cells[self.seq_id]
 
     @property
-    def tokens(self) -> list[int]:
+    def held(self) -> list[int]:
+        """All tokens that cells of the sequence hold, whatever their K/V is."""
         return [cell.token for cell in self.cells]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        n = next((i for i, cell in enumerate(self.cells) if not cell.is_full), self.n_past)
+        return tuple(self.held[:n])
 
     @property
     def n_past(self) -> int:
         return len(self.cells)
 
+    def holds(self, tokens: Sequence[int]) -> None:
+        assert list(self.tokens[: len(tokens)]) == list(tokens), "says what is not so"
+
+    def keep(self, tokens: Sequence[int]) -> int:
+        pairs = zip(self.tokens, tokens, strict=False)
+        same = [a == b for a, b in pairs]
+        n = same.index(False) if False in same else len(same)
+        if n < self.n_past and not self.context.can_rollback:
+            n = 0
+        self.rollback(n)
+        return n
+
     def fork(self, seq_id: int) -> FakeSequence:
         assert seq_id != self.seq_id
-        self._context.require_rollback()
-        other = FakeSequence(self._context, seq_id)
+        self.context.require_rollback()
+        other = FakeSequence(self.context, seq_id)
         other.cells[:] = self.cells
         return other
 
@@ -128,7 +172,7 @@ class FakeSequence:
         assert n_keep >= 0
         if n_keep == 0 or n_keep < self.n_past:
             if n_keep:
-                self._context.require_rollback()
+                self.context.require_rollback()
             del self.cells[n_keep:]
 
     def drop(self) -> None:
@@ -140,7 +184,12 @@ class FakeContext:
 
     enters: whether states can be read and given back, see Context.can_enter.
     fail_at_decode: the n-th decode (from 1) raises Broken.
+    pass_width: most rows of a verification pass.
     """
+
+    best_head: Head = "best"
+    attention = "none"
+    n_threads = 1
 
     def __init__(
         self,
@@ -152,6 +201,7 @@ class FakeContext:
         can_rollback: bool = True,
         enters: bool = True,
         fail_at_decode: int | None = None,
+        pass_width: int = N_WIDTH,
     ) -> None:
         self.model = model
         self.n_ctx = n_ctx
@@ -160,12 +210,13 @@ class FakeContext:
         self.can_rollback = can_rollback
         self.enters = enters
         self.fail_at_decode = fail_at_decode
+        self.pass_width = pass_width
         self.n_decodes = 0
         self.cells: list[list[Cell]] = [[] for _ in range(n_seq_max)]
-        self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, tokens, mask
-        self.rows: dict[int, NDArray[np.float64]] = {}  # the last batch's next-token laws
-
-    best_only = "best"
+        self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, rows, mask
+        self.widths: list[int] = []  # rows of each pass, of all sequences
+        self.laws: dict[int, NDArray[np.float64]] = {}  # by row of the last pass: of the next token
+        self._lent: set[int] = set()
 
     @property
     def mask_support(self) -> MaskSupport:
@@ -183,66 +234,88 @@ class FakeContext:
         if not self.can_rollback:
             raise UnsupportedError("this memory cannot take tokens back")
 
+    def require_spare(self) -> None:
+        if self.n_seq_max < 2:
+            raise ArgumentError("drafting needs a context with n_seq_max of at least 2")
+
+    @contextmanager
+    def spare_sequence(self) -> Iterator[FakeSequence]:
+        seq_id = next(
+            i for i in reversed(range(self.n_seq_max)) if i not in self._lent and not self.cells[i]
+        )
+        self._lent.add(seq_id)
+        seq = self.sequence(seq_id)
+        try:
+            yield seq
+        finally:
+            self._lent.discard(seq_id)
+            seq.drop()
+
     def can_enter(self, block: int) -> bool:
         return self.enters and self.can_rollback and 1 <= block < self.model.n_layer
 
-    def decode(
-        self,
-        tokens: Sequence[int],
-        *,
-        seq: FakeSequence | None = None,
-        pos: int | None = None,
-        mask: LayerMask | None = None,
-        hidden: NDArray[np.float32] | None = None,
-        hidden_at: int | None = None,
-        outputs: str = "all",
-        in_place: bool = False,
-    ) -> Any:
-        seq = seq or self.sequence()
-        start = seq.n_past if pos is None else pos
-        text = [*seq.tokens[:start], *tokens]
-        assert 1 <= len(tokens) <= self.n_batch
-        assert all(0 <= token < self.model.n_vocab for token in tokens)
-        if in_place:
-            assert seq.tokens == text, f"rewrites {seq.tokens} as {text}"
-        else:
-            assert start == seq.n_past, f"position {pos} after {seq.n_past} tokens"
+    def run(self, rows: Rows, what: Pass = FULL_PASS) -> Any:
+        """See Context.run. Rows of one sequence lie together."""
+        assert 1 <= len(rows) <= self.n_batch
+        assert all(0 <= token < self.model.n_vocab for token in rows.tokens)
         self.n_decodes += 1
+        self.widths.append(len(rows))
+        self.laws = {}
+        states = []
+        first = 0
+        n_new = 0 if what.in_place else len(rows)
+        if self.n_decodes != self.fail_at_decode and self.n_cells + n_new > self.n_ctx:
+            raise ContextFullError("no room")
+        for seq_id, group in groupby(rows.seq_ids):
+            n = len(list(group))
+            part = slice(first, first + n)
+            found = self._run_one(seq_id, rows, part, what.on(part))
+            states += found
+            first += n
+        hidden = Hidden(np.array(states, np.float32)) if what.leave is not None else None
+        return SimpleNamespace(hidden=hidden)
+
+    def _run_one(self, seq_id: int, rows: Rows, part: slice, what: Pass) -> list[list[float]]:
+        """The rows of one sequence; returns the states that are asked for."""
+        seq, tokens, start = self.sequence(seq_id), rows.tokens[part], rows.pos[part.start]
+        text = [*seq.held[:start], *tokens]
+        assert rows.pos[part] == tuple(range(start, start + len(tokens)))
+        if what.in_place:
+            assert seq.held[: len(text)] == text, f"rewrites {seq.held} as {text}"
+        else:
+            assert start == seq.n_past, f"position {start} after {seq.n_past} tokens"
         if self.n_decodes == self.fail_at_decode:
-            if in_place:
+            if what.in_place:
                 seq.rollback(start)  # as the native one does
             raise Broken
-        if not in_place:
-            if self.n_cells + len(tokens) > self.n_ctx:
-                raise ContextFullError("no room")
+        if not what.in_place:
             nothing = [NOTHING] * self.model.n_layer
             seq.cells.extend(Cell(token, [*nothing]) for token in tokens)
 
         ends = range(start + 1, len(text) + 1)
-        mask = mask or LayerMask.full(self.model.n_layer)
+        mask = what.mask or LayerMask.full(self.model.n_layer)
         entry = 0
-        if hidden is not None:
+        if what.enter is not None:
             entry = mask.first_active
-            want = np.float32([state(text[:end], entry) for end in ends])
-            assert np.array_equal(hidden, want), "states of other tokens, or of another block"
+            want = np.array([state(text[:end], entry) for end in ends], np.float32)
+            given = what.enter.numpy()
+            assert np.array_equal(given, want), "states of other tokens, or of another block"
         true_until = LayerMask(
             mask.n_layer, mask.skip_attn - set(range(entry)), mask.skip_ffn - set(range(entry))
         ).first_skipped  # all states up to the one that enters this block are the full model's
-        self._attend(seq.cells, start, mask, true_until)
+        self._attend(seq.cells[: len(text)], start, mask, true_until)
         self.passes.append(
-            (seq.seq_id, len(tokens), None if mask.first_skipped == mask.n_layer else mask)
+            (seq_id, len(tokens), None if mask.first_skipped == mask.n_layer else mask)
         )
-
         is_full = true_until == mask.n_layer
         law = self.model.target if is_full else partial(self.model.masked, mask=mask)
-        last = len(tokens) - 1
-        first = {"none": len(tokens), "last": last, "best": last, "all": 0}[outputs]
-        self.rows = {i: law(text[: start + i + 1]) for i in range(first, len(tokens))}
-        states = None
-        if hidden_at is not None:
-            assert entry < hidden_at <= true_until, "asks for states that a mask has touched"
-            states = np.float32([state(text[:end], hidden_at) for end in ends])
-        return SimpleNamespace(n_tokens=len(tokens), n_outputs=len(self.rows), hidden=states)
+        for i, end in zip(range(part.start, part.stop), ends, strict=True):
+            if rows.outputs[i]:
+                self.laws[i] = law(text[:end])
+        if what.leave is None:
+            return []
+        assert entry < what.leave <= true_until, "asks for states that a mask has touched"
+        return [state(text[:end], what.leave) for end in ends]
 
     def _attend(self, cells: Sequence[Cell], start: int, mask: LayerMask, true_until: int) -> None:
         """Write K/V of the cells from start on, and read that of all, block by block."""
@@ -254,11 +327,13 @@ class FakeContext:
             assert {cell.blocks[il] for cell in cells} <= allowed, "reads K/V of another mask"
 
     def prefill(self, tokens: Sequence[int], seq: FakeSequence | None = None) -> None:
+        seq = seq or self.sequence()
         for i in range(0, len(tokens), self.n_batch):
-            self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
+            part = tokens[i : i + self.n_batch]
+            self.run(Rows.of(seq.seq_id, seq.n_past, part, "none"))
 
     def argmax(self, row: int) -> tuple[int, float]:
-        law = self.rows[row]
+        law = self.laws[row]
         return int(law.argmax()), float(law.max())
 
 
@@ -288,22 +363,37 @@ class FakeSampler:
         return int(self._rng.choice(len(law), p=law))
 
     def sample(self, context: FakeContext, row: int) -> int:
-        return self.draw(context.rows[row])
+        return self.draw(context.laws[row])
 
 
 @dataclass
 class FakeDrafter:
-    """Drafts with the script's draft law, without K/V cells."""
+    """Drafts with the script's draft law, without passes.
+
+    has_probs: whether its drafts state probabilities. fail_at: the n-th draft (from 1) raises
+    Broken.
+    """
 
     model: FakeModel
     verdicts: list[Verdict] = field(default_factory=list)
     limits: list[DraftLimit] = field(default_factory=list)
-    fail_at: int | None = None  # the n-th draft (from 1) raises Broken
+    has_probs: bool = True
+    fail_at: int | None = None
+    n_closed: int = 0
 
-    def begin(self, history: Sequence[int]) -> None:
+    mask = None
+    identity: ClassVar[Mapping[str, Any]] = {"drafter": "fake"}
+
+    def costs(self) -> CostTable:
+        widths = tuple(1000.0 + 100 * i for i in range(N_WIDTH))
+        return CostTable((Costs(0, widths, widths, 1.0, 0.0),))
+
+    def begin(self, seq: Any, history: Sequence[int]) -> None:
         self.begun_with = list(history)
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        if limit.n_max == 0:
+            return Draft()
         self.limits.append(limit)
         if len(self.limits) == self.fail_at:
             raise Broken
@@ -313,10 +403,13 @@ class FakeDrafter:
             law = self.model.draft([*history, *tokens])
             tokens.append(int(law.argmax()))
             probs.append(float(law.max()))
-        return Draft(tuple(tokens), tuple(probs))
+        return Draft(tuple(tokens), probs=tuple(probs) if self.has_probs else None)
 
     def accept(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
+
+    def close(self) -> None:
+        self.n_closed += 1
 
 
 @dataclass
@@ -332,6 +425,9 @@ class FakeController:
 
     def observe(self, step: Step) -> None:
         self.steps.append(step)
+
+    def explain(self) -> Decision | None:
+        return None
 
 
 def plain_tokens(
