@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import _lib
 from ._lib import llama
 from .errors import ArgumentError, UnsupportedError
 
@@ -51,10 +52,16 @@ class KVSequence:
         llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
         return other
 
+    def can_keep(self, n: int) -> int:
+        """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
+        back (recurrent models), or a sliding window before position n is no longer whole."""
+        return _lib.can_keep(self.context.session, self.seq_id, min(n, self.n_past))
+
     def rollback(self, n_keep: int) -> None:
         """Forget everything from position n_keep on.
 
-        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models).
+        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models),
+        or no longer holds what the next token sees through a sliding window; see can_keep().
         """
         n_past = self.n_past
         if n_keep >= n_past:
@@ -63,6 +70,7 @@ class KVSequence:
             raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
         if n_keep > 0:
             self._require_rollback()
+            self._require_window(n_keep)
         if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
             raise self._no_rollback()
 
@@ -73,6 +81,13 @@ class KVSequence:
     def _require_rollback(self) -> None:
         if not self.context.can_rollback:
             raise self._no_rollback()
+
+    def _require_window(self, n_keep: int) -> None:
+        if self.can_keep(n_keep) < n_keep:
+            raise UnsupportedError(
+                f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
+                "its sliding window; drop it and decode its tokens anew"
+            )
 
     def _no_rollback(self) -> UnsupportedError:
         return UnsupportedError(
