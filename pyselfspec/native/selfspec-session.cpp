@@ -66,6 +66,12 @@ int32_t selfspec_session::failed(int32_t status, const char * text) noexcept {
 // checks before anything is touched
 //
 
+void selfspec_session::require_seq(int32_t seq_id) const {
+    if (seq_id < 0 || seq_id >= (int32_t) ctx->n_seq_max()) {
+        refuse(allowed("seq_id", seq_id, 0, (int64_t) ctx->n_seq_max() - 1));
+    }
+}
+
 void selfspec_session::check_rows(const selfspec_rows & rows) const {
     if (rows.n < 1 || rows.n > (int32_t) ctx->n_batch()) {
         refuse("n_tokens is " + std::to_string(rows.n) + ", allowed is 1 to n_batch = " + std::to_string(ctx->n_batch()));
@@ -75,9 +81,7 @@ void selfspec_session::check_rows(const selfspec_rows & rows) const {
     }
     const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
     for (int32_t i = 0; i < rows.n; ++i) {
-        if (rows.seq_ids[i] < 0 || rows.seq_ids[i] >= (int32_t) ctx->n_seq_max()) {
-            refuse(allowed("seq_id", rows.seq_ids[i], 0, (int64_t) ctx->n_seq_max() - 1));
-        }
+        require_seq(rows.seq_ids[i]);
         if (rows.tokens && (rows.tokens[i] < 0 || rows.tokens[i] >= n_vocab)) {
             refuse("token id " + std::to_string(rows.tokens[i]) + " is not in the vocabulary, allowed is 0 to " + std::to_string(n_vocab - 1));
         }
@@ -165,6 +169,22 @@ void selfspec_session::check_span(const span & rows, bool in_place) const {
         refuse("in place needs positions that " + name + " holds: asked " + std::to_string(rows.first) + " to " +
             std::to_string(rows.last) + ", held " + std::to_string(first) + " to " + std::to_string(last));
     }
+    if (!holds_window(rows.seq_id, (llama_pos) rows.first)) {
+        refuse(name + " no longer holds all that position " + std::to_string(rows.first) + " sees through its sliding window, "
+            "it begins at " + std::to_string(first) + "; decode it anew", SELFSPEC_UNSUPPORTED);
+    }
+}
+
+// A cache with a sliding window may let go of what lies outside. After a rollback the window reaches further back.
+bool selfspec_session::holds_window(int32_t seq_id, llama_pos pos) const {
+    const auto * mem = dynamic_cast<const llama_kv_cache_iswa *>(ctx->get_memory());
+    if (!mem) {
+        return true;
+    }
+    const auto    & hparams = model.hparams;
+    const llama_pos first   = mem->seq_pos_min(seq_id);
+
+    return first <= 0 || llama_hparams::is_masked_swa(hparams.n_swa, hparams.swa_type, first - 1, pos);
 }
 
 // Refuses what the architecture cannot do before any cell is written: builds the graph once, without computing it.
@@ -400,6 +420,17 @@ int32_t selfspec_session::memory_bits() const {
     }
     // recurrent, hybrid and compressed memories
     return 0;
+}
+
+int32_t selfspec_session::can_keep(int32_t seq_id, int32_t n) const {
+    require_seq(seq_id);
+
+    const auto    * mem  = ctx->get_memory();
+    const llama_pos last = mem ? mem->seq_pos_max(seq_id) : -1;
+    if (n > last) {
+        return last + 1;
+    }
+    return n > 0 && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK) && holds_window(seq_id, n) ? n : 0;
 }
 
 int32_t selfspec_session::exact_width() const {

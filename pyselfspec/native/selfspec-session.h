@@ -65,6 +65,7 @@ struct selfspec_session {
     const std::vector<uint8_t> & mask_support();
     bool    can_enter(int32_t il);
     int32_t memory_bits() const;
+    int32_t can_keep(int32_t seq_id, int32_t n) const;
     int32_t exact_width() const;
 
     llama_context     * ctx;
@@ -85,6 +86,8 @@ private:
     void check_place (const selfspec_rows & rows, const selfspec_pass & pass) const;
     void check_span  (const span & rows, bool in_place) const;
     void check_graph (const selfspec_pass & pass);
+    void require_seq (int32_t seq_id) const;
+    bool holds_window(int32_t seq_id, llama_pos pos) const;
 
     static std::vector<span> spans_of(const selfspec_rows & rows);
 

@@ -62,6 +62,10 @@ int32_t selfspec_memory(const selfspec_session * session) {
     return session->memory_bits();
 }
 
+int32_t selfspec_can_keep(selfspec_session * session, int32_t seq_id, int32_t n) {
+    return session->guarded([&]() -> int32_t { return session->can_keep(seq_id, n); });
+}
+
 int32_t selfspec_exact_width(const selfspec_session * session) {
     return session->exact_width();
 }

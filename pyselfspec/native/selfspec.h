@@ -74,6 +74,10 @@ SELFSPEC_API int32_t selfspec_can_enter(struct selfspec_session * session, int32
 // selfspec_memory_bits of the context's memory.
 SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
 
+// The most tokens, at most n, that sequence seq_id can be rolled back to: n, or 0 where it has to start anew, because
+// the memory takes no tail back or a sliding window before position n has lost tokens.
+SELFSPEC_API int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
+
 // Up to this many rows, a row's results do not depend on what else is in its batch, on the number of threads, or on the
 // other texts in the cache. 0: no promise, because the weights are not all on the CPU, or our kernels are switched off
 // or not made for this processor.

@@ -124,6 +124,8 @@ _can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
 session_memory = _bind("selfspec_memory", _i32, _ptr)
 # size_t selfspec_graph_bytes(const struct selfspec_session * session);
 graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
+# int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
+_can_keep = _bind("selfspec_can_keep", _i32, _ptr, _i32, _i32)
 # int32_t selfspec_exact_width(const struct selfspec_session * session);
 exact_width = _bind("selfspec_exact_width", _i32, _ptr)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
@@ -228,6 +230,14 @@ def can_enter(session: int, block: int) -> bool:
     if answer < 0:
         _check(session, answer)
     return bool(answer)
+
+
+def can_keep(session: int, seq_id: int, n: int) -> int:
+    """How many tokens, at most n, a sequence can be rolled back to."""
+    answer = int(_can_keep(session, seq_id, n))
+    if answer < 0:
+        _check(session, answer)
+    return answer
 
 
 def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:

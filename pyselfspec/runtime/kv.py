@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnsupportedError
+from . import _lib
 from ._lib import llama
 
 if TYPE_CHECKING:
@@ -56,20 +57,15 @@ class KVSequence:
 
     def keep(self, tokens: Sequence[int]) -> int:
         """Keep of these tokens' beginning what the sequence holds, and forget the rest; how many
-        were kept. Memories that cannot take tokens back keep all or nothing."""
+        were kept, see can_keep()."""
         held = self._held
         n = next(
             (i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b),
             min(len(held), len(tokens)),
         )
-        n = self._keepable(n)
+        n = n if n == self.n_past else self.can_keep(n)
         self.rollback(n)
         return n
-
-    def _keepable(self, n: int) -> int:
-        if n == self.n_past or self.context.can_rollback:
-            return n
-        return 0
 
     @property
     def _held(self) -> list[int]:
@@ -86,10 +82,16 @@ class KVSequence:
         other.holds(self._held)
         return other
 
+    def can_keep(self, n: int) -> int:
+        """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
+        back (recurrent models), or a sliding window before position n is no longer whole."""
+        return int(_lib.can_keep(self.context.session, self.seq_id, min(n, self.n_past)))
+
     def rollback(self, n_keep: int) -> None:
         """Forget everything from position n_keep on.
 
-        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models).
+        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models),
+        or no longer holds what the next token sees through a sliding window; see can_keep().
         """
         n_past = self.n_past
         del self._held[max(n_keep, 0) :]
@@ -99,6 +101,7 @@ class KVSequence:
             raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
         if n_keep > 0:
             self._require_rollback()
+            self._require_window(n_keep)
         if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
             raise self._no_rollback()
 
@@ -109,6 +112,13 @@ class KVSequence:
     def _require_rollback(self) -> None:
         if not self.context.can_rollback:
             raise self._no_rollback()
+
+    def _require_window(self, n_keep: int) -> None:
+        if self.can_keep(n_keep) < n_keep:
+            raise UnsupportedError(
+                f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
+                "its sliding window; drop it and decode its tokens anew"
+            )
 
     def _no_rollback(self) -> UnsupportedError:
         return UnsupportedError(
