@@ -86,7 +86,7 @@ def test_missing_library(tmp_path: Path, run_python: Any) -> None:
 LOAD = """
 import sys
 from pyselfspec import *
-from pyselfspec._lib import set_verbose
+from pyselfspec.runtime._lib import set_verbose
 set_verbose("-v" in sys.argv)
 with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
     context.decode([5], mask=LayerMask.skipping(4, attn=[1]))
