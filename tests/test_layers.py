@@ -170,6 +170,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("ctypes", {"runtime/_lib.py"}),
         ("llama_cpp", {"runtime/_lib.py"}),
         ("platformdirs", {"util/paths.py"}),
+        ("msgspec", {"util/records.py"}),
         ("click", CLI),
         ("optuna", {"selection/search/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),

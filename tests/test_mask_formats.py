@@ -58,7 +58,7 @@ def test_one_of_several_sets():
         ('{"attn": [6], "mlp": []}', "block 6, but the model has 6 blocks"),
         ('{"n_layer": 5, "skip_attn": [1]}', "5 blocks, not for 6"),
         ('{"m": {"attention": [40], "mlp": []}}', "block 40"),
-        ('{"attn": 3}', "list of block numbers"),
+        ('{"attn": 3}', "expected array, got int in skip_attn"),
         ('{"m": {"heads": [1]}}', "not 'heads'"),
         ("{}", "no mask"),
         ('"x"', "an object or a list"),

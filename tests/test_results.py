@@ -114,7 +114,7 @@ def test_a_second_process_is_refused(path, run_python):
     fill(path)
     code = (
         "import sys, json, pathlib\n"
-        "from pyselfspec.results import ResultFile\n"
+        "from pyselfspec.selection.results import ResultFile\n"
         "ResultFile(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]))"
     )
     with ResultFile(path, HEADER) as results:

@@ -270,7 +270,7 @@ def command_line() -> str:
 def profile_of(bench: Bench, point: Point, source: str) -> Profile:
     return Profile(
         model=bench.model.path.name,
-        model_sha256=bench.model.fingerprint,
+        fingerprint=bench.model.fingerprint,
         mask=point.mask,
         source=f"{source}, {bench.results.path.name}",
         version=__version__,

@@ -14,6 +14,7 @@ from ..masks import formats as mask_formats
 from ..masks import profiles
 from ..masks.profiles import Profile
 from ..runtime.model import Model
+from ..util import records
 from ..util.files import replacing
 from ._measuring import command_line
 from ._options import model_argument, open_model, read_text
@@ -32,7 +33,7 @@ def list_all(as_json: bool) -> None:
     """All profiles."""
     found = profiles.every()
     if as_json:
-        click.echo(json.dumps({"profiles": [profile.to_dict() for profile in found]}))
+        click.echo(json.dumps({"profiles": [records.to_dict(profile) for profile in found]}))
     elif not found:
         click.echo("no profiles yet; make one with pyselfspec scan-layers MODEL", err=True)
     else:
@@ -46,7 +47,7 @@ def show(model: str, as_json: bool) -> None:
     """The profile of MODEL."""
     with open_model(model) as loaded:
         profile = _existing(loaded)
-    click.echo(json.dumps(profile.to_dict()) if as_json else _text(profile))
+    click.echo(json.dumps(records.to_dict(profile)) if as_json else _text(profile))
 
 
 @command.command()
@@ -83,7 +84,7 @@ def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None
         mask = mask_formats.read(read_text(file), loaded.n_layer, entry)
         profile = Profile(
             model=loaded.path.name,
-            model_sha256=loaded.fingerprint,
+            fingerprint=loaded.fingerprint,
             mask=mask,
             source=f"import, {file}" + (f", {entry}" if entry else ""),
             version=__version__,
@@ -92,7 +93,7 @@ def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None
             command=command_line(),
         )
     profiles.save(profile)
-    click.echo(json.dumps(profile.to_dict()) if as_json else _line(profile))
+    click.echo(json.dumps(records.to_dict(profile)) if as_json else _line(profile))
 
 
 @command.command()
@@ -127,7 +128,7 @@ def _line(profile: Profile) -> str:
 
 
 def _text(profile: Profile) -> str:
-    facts = {key: value for key, value in profile.to_dict().items() if value is not None}
+    facts = {key: value for key, value in records.to_dict(profile).items() if value is not None}
     facts |= {"mask": profile.mask.to_json()}
     width = max(map(len, facts))
     return "\n".join(f"{key:{width}}  {value}" for key, value in facts.items())

@@ -5,16 +5,17 @@ Block numbers are 0-based as in GGUF's ``blk.N.``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from ..errors import MaskError
+from ..util import records
 
 SKIP_ATTN = 1
 SKIP_FFN = 2
+EXAMPLE = '{"n_layer": 12, "skip_attn": [4], "skip_ffn": [4, 5]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,42 +139,28 @@ class LayerMask:
         return _mask_bytes(self)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "n_layer": self.n_layer,
-            "skip_attn": sorted(self.skip_attn),
-            "skip_ffn": sorted(self.skip_ffn),
-        }
+        return records.to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LayerMask:
-        unknown = set(data) - {"n_layer", "skip_attn", "skip_ffn"}
-        if unknown:
-            raise MaskError(
-                f"a mask has n_layer, skip_attn and skip_ffn, not {sorted(unknown)[0]!r}"
-            )
-        if not _is_int(data.get("n_layer")):
-            raise MaskError(f"n_layer of a mask is a whole number, got {data.get('n_layer')!r}")
-        return cls(
-            data["n_layer"],
-            _blocks(data.get("skip_attn", []), "skip_attn"),
-            _blocks(data.get("skip_ffn", []), "skip_ffn"),
-        )
+        """Raises MaskError for anything but n_layer and lists of block numbers."""
+        try:
+            return records.convert(data, cls, partial=True)
+        except records.RecordError as error:
+            if isinstance(error.__cause__, MaskError):
+                raise error.__cause__ from None
+            raise MaskError(f"this is no mask ({error}); a mask is like {EXAMPLE}") from None
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict())
+        return records.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> LayerMask:
+        """Raises MaskError, as from_dict does, and for what is no JSON."""
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise MaskError(f"the mask is not JSON: {error}") from None
-        if not isinstance(data, dict):
-            raise MaskError(
-                'a mask is an object like {"n_layer": 12, "skip_attn": [4], "skip_ffn": [4, 5]}, '
-                f"got {type(data).__name__}"
-            )
-        return cls.from_dict(data)
+            return cls.from_dict(records.parse(text))
+        except records.RecordError as error:
+            raise MaskError(f"the mask is {error}") from None
 
 
 @lru_cache(maxsize=256)
@@ -183,19 +170,6 @@ def _mask_bytes(mask: LayerMask) -> bytes:
         SKIP_ATTN * (il in mask.skip_attn) + SKIP_FFN * (il in mask.skip_ffn)
         for il in range(mask.n_layer)
     )
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _blocks(value: object, name: str) -> frozenset[int]:
-    if not isinstance(value, list) or not all(_is_int(il) for il in value):
-        raise MaskError(f"{name} of a mask is a list of block numbers, got {value!r}")
-    if len(set(value)) != len(value):
-        twice = next(il for il in value if value.count(il) > 1)
-        raise MaskError(f"{name} of a mask names block {twice} twice")
-    return frozenset(value)
 
 
 def entry(base: LayerMask, mask: LayerMask) -> int:

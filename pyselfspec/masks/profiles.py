@@ -6,18 +6,13 @@ renamed and another one never gets it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import ClassVar, Protocol
 
-from ..errors import ArgumentError, SelfSpecError
-from ..util import paths
-from ..util.files import replacing
+from ..util import paths, records
 from .layer_mask import LayerMask
-
-FORMAT = 1
 
 
 class Fingerprinted(Protocol):
@@ -33,12 +28,21 @@ class Fingerprinted(Protocol):
     def n_layer(self) -> int: ...
 
 
+def _from_format_1(data: records.Data) -> records.Data:
+    """Format 1 called the fingerprint a SHA-256, which it is not for large files."""
+    data["fingerprint"] = data.pop("model_sha256", None)
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """agreement, cost, speed: as measured and expected when it was made; None for imported ones."""
 
+    FORMAT: ClassVar[int] = 2
+    OLDER: ClassVar[records.Older] = {1: _from_format_1}
+
     model: str  # file name
-    model_sha256: str
+    fingerprint: str  # of the model, see gguf/fingerprint.py
     mask: LayerMask
     source: str  # "scan-layers", "search" or "import", with the file of results
     version: str
@@ -50,38 +54,22 @@ class Profile:
     cost: float | None = None
     speed: float | None = None
     draft_max: int | None = None
-    format: int = FORMAT
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"mask": self.mask.to_dict()}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Raises KeyError, TypeError or a SelfSpecError for anything that is no profile."""
-        if data["format"] != FORMAT:
-            raise ArgumentError(f"its format is {data['format']}, known is {FORMAT}")
-        values = {field.name: data[field.name] for field in fields(cls)}
-        return cls(**values | {"mask": LayerMask.from_dict(data["mask"])})
 
 
-def path_of(model_sha256: str) -> Path:
-    return paths.data("profiles") / f"{model_sha256[:32]}.json"
+def path_of(fingerprint: str) -> Path:
+    return paths.data("profiles") / f"{fingerprint[:32]}.json"
 
 
 def save(profile: Profile) -> Path:
-    path = path_of(profile.model_sha256)
+    path = path_of(profile.fingerprint)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(profile.to_dict(), indent=1) + "\n", encoding="utf-8")
+    records.save(path, profile)
     return path
 
 
 def load(path: Path) -> Profile:
     """Raises ArgumentError for a file that is no profile."""
-    try:
-        return Profile.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, SelfSpecError) as error:
-        raise ArgumentError(f"{path} is no profile ({error}); remove it") from None
+    return records.load(path, Profile, what="profile")
 
 
 def find(model: Fingerprinted) -> Profile | None:

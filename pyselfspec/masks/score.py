@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..util import records
 
 N_PIECES = 8  # of the text that one score is of
 DEPTH = 15  # longest draft that match scores tell about; its check is 16 tokens wide
@@ -123,18 +125,12 @@ class Score:
         return 1 + sum(right / n for right, n in list(pairs)[:n_draft])
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return records.to_dict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Raises KeyError or TypeError for an object that is no score."""
-        values = {field.name: data[field.name] for field in fields(cls)}
-        tuples = {name: tuple(values[name]) for name in ("pieces", "n_runs", "n_right_runs")}
-        numbers = [v for name, v in values.items() if name not in tuples]
-        for value in (*numbers, *itertools.chain.from_iterable(tuples.values())):
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{value!r} is no number")
-        return cls(**values | tuples)
+        """Raises ArgumentError for an object that is no score."""
+        return records.convert(data, cls)
 
 
 def _means(excess: NDArray[np.float64]) -> tuple[float, ...]:
