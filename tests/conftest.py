@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+# Behind everything else: what is tested is the installed package, not the checkout's folder.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import pyselfspec
-import tiny_gguf
 from pyselfspec import Context, Model
 from pyselfspec.util.paths import DEMO
+from tools.models import tiny_gguf
 
 # One thread: the models are so small that a second one only waits, and spins while it does.
 CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-import tiny_gguf
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
 from pyselfspec.runtime import _lib
 from pyselfspec.runtime.context import CACHE_TYPES, FLOAT_CACHE_TYPES
+from tools.models import tiny_gguf
 
 
 def test_sizes(tiny: Any) -> None:

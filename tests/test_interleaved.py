@@ -14,11 +14,11 @@ from typing import cast
 
 import numpy as np
 import pytest
+import random_gguf
+import tiny_gguf
 from conftest import NewContext, TinyModel
 from numpy.typing import NDArray
 
-import random_gguf
-import tiny_gguf
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.runtime import _lib

@@ -25,8 +25,6 @@ import numpy as np
 import pytest
 from attentions import ATTENTIONS
 
-import replay
-import tiny_gguf
 from pyselfspec import (
     GREEDY,
     Completion,
@@ -43,7 +41,9 @@ from pyselfspec import (
 from pyselfspec.errors import ContextFullError
 from pyselfspec.runtime.widths import same_at_widths
 from pyselfspec.speculate.drafters import layer_skip
-from replay import AsDrafted, Replay
+from tools import replay
+from tools.models import tiny_gguf
+from tools.replay import AsDrafted, Replay
 
 N_LAYER = 4
 N_PREDICT = 40

@@ -23,7 +23,6 @@ from attentions import ATTENTIONS
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
-import tiny_gguf
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import (
     ArgumentError,
@@ -33,6 +32,7 @@ from pyselfspec.errors import (
     UnsupportedError,
 )
 from pyselfspec.runtime._lib import LIB_DIR, llama
+from tools.models import tiny_gguf
 
 N_LAYER = 4
 ALL = range(N_LAYER)

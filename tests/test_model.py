@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from gguf import GGUFWriter
 
-import tiny_gguf
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
 from pyselfspec.runtime.model import MASK_KEY
+from tools.models import tiny_gguf
 
 
 @pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)

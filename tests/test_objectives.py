@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import tiny_gguf
 from pyselfspec import LayerMask
 from pyselfspec.errors import ArgumentError
 from pyselfspec.masks.layer_mask import entry
@@ -12,6 +11,7 @@ from pyselfspec.selection import own_text
 from pyselfspec.selection.chunks import cut
 from pyselfspec.selection.match import Match
 from pyselfspec.selection.perplexity import Perplexity
+from tools.models import tiny_gguf
 
 N_LAYER = 4
 N_CTX = 48

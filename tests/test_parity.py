@@ -193,13 +193,13 @@ def test_tokenizer(pair: Pair, text: str) -> None:
 
 
 def test_speeds_are_compared(tmp_path: Any) -> None:
-    """tools/peers_transformers.py runs on any checkpoint and says whether texts are equal."""
-    import peers_transformers
+    """The bench beside transformers runs on any checkpoint and says whether texts are equal."""
+    from tools.bench import transformers_exit
 
     judge = tiny_checkpoint.model("llama", seed=0)
     checkpoint = tiny_checkpoint.save("llama", judge, tmp_path / "tiny")
     options = f"--exit 2 -n 20 --rounds 3 -t 1 --out {tmp_path / 'out.jsonl'}"
-    outcome = CliRunner().invoke(peers_transformers.main, [str(checkpoint), *options.split()])
+    outcome = CliRunner().invoke(transformers_exit.command, [str(checkpoint), *options.split()])
     assert outcome.exit_code == 0, outcome.output
     record = json.loads((tmp_path / "out.jsonl").read_text())
     assert record["transformers_same_text"] and record["pyselfspec_same_text"]

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from conftest import NewContext
 
-import random_gguf
-import tiny_gguf
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
+from tools.models import random_gguf, tiny_gguf
 
 TYPES = ("Q4_0", "Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16")
 N_TEXTS = 50

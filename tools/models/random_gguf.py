@@ -11,6 +11,7 @@ import errno
 import math
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-from tiny_gguf import (
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tools.models.tiny_gguf import (
     CONTROL_TOKEN_GAIN,
     N_CONTROL,
     N_VOCAB_MIN,

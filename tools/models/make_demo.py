@@ -1,7 +1,7 @@
 """Turns a trained F16 model into the bundled demo: Q8_0, with the mask to draft with, the recipe
 and the texts in its metadata.
 
-    python tools/make_demo.py TRAINED.gguf --exit 3
+    python tools/models/make_demo.py TRAINED.gguf --exit 3
 
 Embeddings, attention and feed-forward matrices become Q8_0; norms stay F32. The result is the same
 on every machine.

@@ -1,11 +1,14 @@
-"""What scans save: prefix reuse in time, giving up in blocks evaluated. For bench.py scan."""
+"""What scans save: prefix reuse in time, giving up in blocks evaluated."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+
+import click
 
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.masks.score import Score
@@ -24,8 +27,10 @@ from pyselfspec.selection.measuring import (
 from pyselfspec.selection.perplexity import Perplexity
 from pyselfspec.selection.results import Results
 from pyselfspec.selection.scans import Plan, Prune
+from tools.records import Record, provenance
 
-Record = dict[str, Any]
+from ._options import keep, model_argument, run_options
+from ._table import Table
 
 SHARE = 0.45  # of the parts, skipped at the end of the greedy search
 
@@ -102,3 +107,102 @@ def score_of(objective: Perplexity, mask: LayerMask) -> Score:
     measuring = Measuring(objective, Results(), objective.n_chunks, Never())
     request = Pass(LayerMask.full(mask.n_layer), (mask,), best_only=False)
     return finish(measuring.scores(request))[0].score
+
+
+@click.command()
+@model_argument
+@run_options
+@click.option("-c", "--ctx-size", "n_ctx", default=512)
+@click.option("--rounds", type=click.IntRange(min=1), default=3)
+@click.option("--chunks", "n_chunks", type=click.IntRange(min=1), default=15)
+@click.option("--only", type=click.Choice(["reuse", "greedy"]), help="[default: both]")
+def command(
+    model: Path,
+    threads: int,
+    out: Path | None,
+    n_ctx: int,
+    rounds: int,
+    n_chunks: int,
+    only: str | None,
+) -> None:
+    """Scans with and without prefix reuse in time; greedy searches in blocks evaluated."""
+    of_reuse, of_greedy = TABLES
+    if only != "greedy":
+        record = reuse(model, threads, n_ctx, rounds)
+        given = f" -c {n_ctx} --rounds {rounds} --only reuse"
+        keep(
+            provenance("scan reuse", model, threads, given, command="scan") | record, of_reuse, out
+        )
+    if only != "reuse":
+        record = greedy(model, threads, n_ctx, n_chunks)
+        given = f" -c {n_ctx} --chunks {n_chunks} --only greedy"
+        head = provenance("scan greedy", model, threads, given, command="scan")
+        keep(head | record, of_greedy, out)
+
+
+#
+# figures
+#
+
+
+def reuse_cells(record: Record) -> list[list[str]]:
+    reused, anew = (statistics.median(record[key]) for key in ("reused_us", "anew_us"))
+    return [
+        [
+            record["model"],
+            str(record["n_layer"]),
+            str(record["n_masks"]),
+            f"{reused / 1e6:.1f}",
+            f"{anew / 1e6:.1f}",
+            f"{anew / reused:.2f}",
+        ]
+    ]
+
+
+def share_skipped(mask: Record) -> float:
+    """Skipped parts over all."""
+    skipped = len(mask["skip_attn"]) + len(mask["skip_ffn"])
+    return float(skipped / (2 * mask["n_layer"]))
+
+
+def greedy_cells(record: Record) -> list[list[str]]:
+    arms = record["arms"]
+    most = next(iter(arms.values()))["n_block_tokens"]
+    return [
+        [
+            record["model"],
+            name,
+            f"{arm['n_block_tokens'] / 1e6:.1f}",
+            f"{most / arm['n_block_tokens']:.1f}",
+            f"{share_skipped(arm['mask']):.0%}",
+            f"{arm['full_perplexity']:.1f}",
+            f"{arm['perplexity']:.1f}",
+            f"{arm['further_perplexity']:.1f}",
+        ]
+        for name, arm in arms.items()
+    ]
+
+
+TABLES = (
+    Table(
+        "scan reuse",
+        ("model", "blocks", "masks", "seconds with reuse", "without", "ratio"),
+        "<>>>>>",
+        reuse_cells,
+    ),
+    Table(
+        "scan greedy",
+        (
+            "model",
+            "search",
+            "block tokens, millions",
+            "times fewer",
+            "skipped",
+            "perplexity, full",
+            "masked",
+            "masked, further text",
+        ),
+        "<<>>>>>>",
+        greedy_cells,
+    ),
+)

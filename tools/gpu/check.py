@@ -1,8 +1,8 @@
-"""Builds, tests and measures on a machine with a GPU; what gpu_check.sh starts.
+"""Builds, tests and measures on a machine with a GPU; what check.sh starts.
 
-Models are made while the library is compiled. Then come, as long as time is left: tests, texts
-against replays (``forks.py``), speed with the calibrated costs, switches and overhead
-(``bench.py``). Where there is no GPU, or with --cpu, the same is done on the CPU with small models.
+Models are made while the library is compiled. Then come, as long as time is left: tests, and the
+benches divergence, speed, switch and overhead. Where there is no GPU, or with --cpu, the same is
+done on the CPU with small models.
 
 All output of what is run goes to FOLDER/log; the last line on stdout is one JSON object.
 """
@@ -27,11 +27,13 @@ from typing import IO, Any
 
 import click
 
-import cuda_toolkit
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.gpu import cuda_toolkit
+
+ROOT = Path(__file__).resolve().parents[2]
 FORMAT = 1
-TESTS = ("gpu", "masks", "lossless", "kv", "context", "forks")
+TESTS = ("gpu", "masks", "lossless", "kv", "context", "divergence")
 TAIL = 3  # lines of what failed
 LEFT_OUT_S = 5.0  # nothing is started with less time left
 
@@ -42,7 +44,7 @@ Report = dict[str, Any]
 class Plan:
     """What is made and how long it runs. types: of the models, most important first."""
 
-    random: tuple[str, ...]  # options of random_gguf.py
+    random: tuple[str, ...]  # options of models/random_gguf.py
     wide: str  # parameters of the widened demo
     types: tuple[str, ...]
     n_tokens: int
@@ -53,9 +55,9 @@ class Plan:
         for name in self.types:
             random, wide = folder / f"random-{name}.gguf", folder / f"wide-{name}.gguf"
             options = ["--type", name.upper(), *self.random]
-            yield "random", random, tool("random_gguf.py", random, *options)
+            yield "random", random, tool("models/random_gguf.py", random, *options)
             options = ["--params", self.wide, "--type", name, "--out", str(wide)]
-            yield "wide", wide, tool("make_bench_model.py", *options)
+            yield "wide", wide, tool("models/make_bench_model.py", *options)
 
 
 # Late blocks that change little give the random model drafts that are often right.
@@ -211,8 +213,8 @@ def measure(runner: Runner, plan: Plan, kind: str, model: Path) -> Iterator[tupl
     """Everything that is measured of one model, most important first."""
     tokens = ("--tokens", plan.n_tokens)
     exit_layer = () if kind == "wide" else ("--exit-layer", plan.random[-1])
-    forks = tool("forks.py", model, *map(str, (*tokens, *exit_layer)))
-    yield f"forks {model.stem}", runner.records(f"forks-{model.stem}", forks)
+    command = tool("bench.py", "divergence", model, *map(str, (*tokens, *exit_layer)))
+    yield f"divergence {model.stem}", runner.records(f"divergence-{model.stem}", command)
     speed = map(str, (*tokens, *exit_layer, "--mode", "4", "--mode", "auto"))
     command = tool("bench.py", "speed", model, *speed, "--pairs", "5", "--no-memory")
     yield f"speed {model.stem}", runner.records(f"speed-{model.stem}", command)
@@ -306,7 +308,8 @@ def main(
 def versions(runner: Runner) -> Report:
     """What was built and where it runs, in the library's own words."""
     code = (
-        "import json; from pyselfspec import BUILD_ID; from pyselfspec import _lib, calibration; "
+        "import json; from pyselfspec import BUILD_ID; from pyselfspec.runtime import _lib; "
+        "from pyselfspec.costs import calibration; "
         "print(json.dumps({'build': BUILD_ID, 'machine': calibration.machine(), "
         "'system': _lib.system_info(), 'gpus': _lib.gpus()}))"
     )

@@ -1,6 +1,6 @@
 """Checks that the CUDA build compiles, on a machine that needs no GPU.
 
-    python tools/cuda_build.py FOLDER --arch 90
+    python tools/gpu/cuda_build.py FOLDER --arch 90
 
 Needs nvcc 12 or 13, a C++ compiler, CMake, and cuBLAS: the toolkit's, or the nvidia-cublas wheel
 in this Python. Compiles everything that an install compiles, for the architectures named, and
@@ -20,12 +20,13 @@ from pathlib import Path
 
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vendor"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vendor"))
 
-import cuda_toolkit
 import source
+from tools.gpu import cuda_toolkit
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ("libllama.so", "libggml-cuda.so", "libggml-cpu.so", "libggml.so", "libggml-base.so")
 
 

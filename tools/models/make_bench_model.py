@@ -1,6 +1,6 @@
 """Makes a benchmark model of about any size out of the bundled demo, with no download.
 
-    python tools/make_bench_model.py --params 0.5B --type q4_k_m
+    python tools/models/make_bench_model.py --params 0.5B --type q4_k_m
 
 The demo is widened, which keeps its text and its acceptance, and quantized, which changes them a
 little. A file with all weights as F16 is beside the result meanwhile.
@@ -9,11 +9,14 @@ little. A file with all weights as F16 is beside the result meanwhile.
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 from gguf import GGMLQuantizationType
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from pyselfspec.convert.quantize import TYPES, quantize
 from pyselfspec.convert.stream import Source, read_model
@@ -21,7 +24,7 @@ from pyselfspec.convert.widen import n_params, widen
 from pyselfspec.errors import SelfSpecError
 from pyselfspec.gguf.file import check
 from pyselfspec.util.paths import DEMO
-from random_gguf import parse_count
+from tools.models.random_gguf import parse_count
 
 FACTORS = range(2, 65)
 

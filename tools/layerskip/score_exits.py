@@ -1,6 +1,6 @@
 """What each exit of a model is worth as a drafter, as a table for a model card.
 
-    python tools/score_exits.py model.gguf held-out.txt
+    python tools/layerskip/score_exits.py model.gguf held-out.txt
 
 Perplexity and agreement: the text in windows of n_ctx tokens behind a BOS, the second half of each
 window scored; agreement is the share of positions at which an exit's likeliest token is the last

@@ -1,10 +1,8 @@
 """Where drafted texts leave the plain ones, and whether each is what its own passes give.
 
-    python tools/forks.py model.gguf
-
 Where kernels round differently for several tokens than for one, a near-tie may fall the other way:
-the text forks. Plain decoding then is no reference, but a replay is (``replay.py``): it makes the
-same passes without drafting, and must give the same text.
+the texts diverge. Plain decoding then is no reference, but a replay is (``tools/replay.py``): it
+makes the same passes without drafting, and must give the same text.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ import click
 from pyselfspec import Context, LayerMask, Model, SamplingParams, Step
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import layer_skip, off
-from pyselfspec.util.machine import usable_cores
-from records import Record, append, provenance
-from replay import AsDrafted, Replay, run_steps
-from speed import mask_for, tokens_of
+from tools.records import Record, provenance
+from tools.replay import AsDrafted, Replay, run_steps
 
-N_CTX = 1024
+from ._modes import N_CTX, mask_for, tokens_of
+from ._options import exit_option, keep, model_argument, run_options
+from ._table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Texts:
     n_accepted: int
 
     @property
-    def fork(self) -> int | None:
+    def diverges_at(self) -> int | None:
         """The first token that differs, counted from the prompt; None where none does."""
         pairs = zip(self.plain, self.drafted, strict=True)
         return next((i for i, (one, other) in enumerate(pairs) if one != other), None)
@@ -80,51 +78,70 @@ def gap_at(context: Context, prompt: Sequence[int], texts: Texts, at: int) -> fl
 def compare(
     context: Context, mask: LayerMask, prompts: Sequence[Sequence[int]], temp: float, n: int
 ) -> Record:
-    """What became of every prompt. at: tokens before the fork; gap: see gap_at."""
-    forks, n_replayed, n_accepted = [], 0, 0
+    """What became of every prompt. at: tokens before they diverge; gap: see gap_at."""
+    diverged, n_replayed, n_accepted = [], 0, 0
     for i, prompt in enumerate(prompts):
         texts = continued(context, mask, prompt, SamplingParams(temperature=temp, seed=i), n)
         n_replayed += texts.replayed == texts.drafted
         n_accepted += texts.n_accepted
-        if (at := texts.fork) is not None:
+        if (at := texts.diverges_at) is not None:
             gap = round(gap_at(context, prompt, texts, at), 4)
-            forks.append({"text": i, "at": at, "gap": gap})
+            diverged.append({"text": i, "at": at, "gap": gap})
     return {
         "temp": temp,
         "n_tokens": n,
         "n_texts": len(prompts),
         "n_accepted": n_accepted,
         "n_as_replayed": n_replayed,
-        "forks": forks,
+        "diverged": diverged,
     }
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-t", "--threads", type=int, default=usable_cores())
-@click.option("--exit-layer", type=click.IntRange(min=1), help="Draft with the first blocks.")
+@click.command()
+@model_argument
+@run_options
+@exit_option
 @click.option("--tokens", type=click.IntRange(min=2), default=96, help="In each text.")
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0, help="Temperature.")
-@click.option("--out", type=click.Path(path_type=Path), help="Append the result here.")
-def main(
-    model: Path, threads: int, exit_layer: int | None, tokens: int, temp: float, out: Path | None
+def command(
+    model: Path, threads: int, out: Path | None, exit_layer: int | None, tokens: int, temp: float
 ) -> None:
     """Compare plain, drafted and replayed texts; fails when a replay differs."""
     with Model(model) as loaded, loaded.context(n_ctx=N_CTX, n_threads=threads) as context:
         mask = mask_for(loaded, exit_layer)
         found = compare(context, mask, tokens_of(loaded, None), temp, tokens)
-    options = f" --tokens {tokens} --temp {temp:g}"
-    append(provenance("forks", model, threads, options, program="forks.py") | found, out)
-    n = found["n_texts"]
-    places = ", ".join(f"after {f['at']} tokens (gap {f['gap']:g})" for f in found["forks"])
-    click.echo(
-        f"{model.name}: {n - len(found['forks'])} of {n} texts are the plain ones"
-        + (f", forks {places}" if places else "")
-        + f"; {found['n_as_replayed']} of {n} are what their passes give"
-    )
-    if found["n_as_replayed"] < n:
+    given = f" --tokens {tokens} --temp {temp:g}"
+    given += "" if exit_layer is None else f" --exit-layer {exit_layer}"
+    keep(provenance("divergence", model, threads, given) | found, TABLES[0], out)
+    if found["n_as_replayed"] < found["n_texts"]:
         raise click.ClickException("drafting has reached the text: a replay differs")
 
 
-if __name__ == "__main__":
-    main()
+def cells(record: Record) -> list[list[str]]:
+    n, diverged = record["n_texts"], record["diverged"]
+    places = [f"after {each['at']} tokens (gap {each['gap']:g})" for each in diverged]
+    return [
+        [
+            record["model"],
+            f"{record['temp']:g}",
+            f"{n - len(diverged)} of {n}",
+            f"{record['n_as_replayed']} of {n}",
+            ", ".join(places) or "-",
+        ]
+    ]
+
+
+TABLES = (
+    Table(
+        "divergence",
+        (
+            "model",
+            "temperature",
+            "texts as plain",
+            "texts as replayed",
+            "where they leave the plain ones",
+        ),
+        "<>>><",
+        cells,
+    ),
+)

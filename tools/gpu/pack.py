@@ -1,9 +1,9 @@
-"""Packs what gpu_check.sh needs on a machine without a network.
+"""Packs what check.sh needs on a machine without a network.
 
-    python tools/gpu_pack.py
+    python tools/gpu/pack.py
 
 The patched llama.cpp source as one archive, and the wheels of what a machine with PyTorch does not
-have. Copy the checkout with this folder in it, then run tools/gpu_check.sh there.
+have. Copy the checkout with this folder in it, then run tools/gpu/check.sh there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vendor"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vendor"))
 
-import vendor
 from source import Project, SourceError, fetch_sdist
+from tools import vendor
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "gpu_pack"
 PYTHONS = ("3.11", "3.12", "3.13")
 BESIDES = ("pytest", "ninja")

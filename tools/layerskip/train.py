@@ -1,6 +1,6 @@
 """Trains a small Llama model that can draft from its own early blocks.
 
-    python tools/train_layerskip.py tools/layerskip/demo.toml TEXT.txt.xz OUT --eval HELDOUT.txt
+    python tools/layerskip/train.py tools/layerskip/demo.toml TEXT.txt.xz OUT --eval HELDOUT.txt
 
 OUT becomes a Hugging Face directory; `pyselfspec convert` makes a GGUF file of it. A run that was
 interrupted goes on from its last checkpoint when started again. --recipe plain trains the same
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,10 +26,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from transformers import LlamaTokenizer
 
-from layerskip import config as settings
-from layerskip import data, evaluation, training
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-DEMO_CONFIG = Path(__file__).parent / "layerskip" / "demo.toml"
+from tools.layerskip import config as settings
+from tools.layerskip import data, evaluation, training
+
+DEMO_CONFIG = Path(__file__).parent / "demo.toml"
 TOKENIZER = "tokenizer.model"
 CHECKPOINT = "checkpoint.pt"
 LOG = "log.jsonl"
