@@ -14,8 +14,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-import random_gguf
-import tiny_gguf
 from conftest import NewContext, TinyModel
 from numpy.typing import NDArray
 
@@ -23,6 +21,7 @@ from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.runtime import _lib
 from pyselfspec.runtime._lib import llama
+from tools.models import random_gguf, tiny_gguf
 
 Logits = NDArray[np.float32]
 N_CTX = 512

@@ -16,13 +16,13 @@ from typing import Any
 
 import click
 import numpy as np
-from pyselfspec.costs.timing import measure
 
 from pyselfspec import Context, LayerMask, Model, Sampler, SamplingParams
 from pyselfspec.costs.table import Costs, CostTable
 from pyselfspec.speculate import controllers
+from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.drafters import layer_skip, off
+from pyselfspec.speculate.drafters import layer_skip
 from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.types import Step
 from tools.records import Record
@@ -81,7 +81,7 @@ class Run:
         self.us.append(us / n_tokens)
         self.n_tokens += n_tokens
         for step in steps:
-            kind = f"{step.n_guesses},{step.n_drafted}"
+            kind = f"{step.draft.n_proposed},{step.n_drafted}"
             self.steps[kind] = self.steps.get(kind, 0) + 1
             self.n_accepted += step.n_accepted
             self.n_rejected += step.n_accepted < step.n_drafted
@@ -106,7 +106,7 @@ class Setup:
         """Tokens of a text that nothing ends, its steps but the first, and their microseconds.
         mode: None for plain decoding."""
         controller: Any = Fixed()
-        drafter: Any = off.Drafter(self.context, self.mask)
+        drafter: layer_skip.Drafter | None = None
         if mode is not None:
             drafter = layer_skip.Drafter(self.context, self.mask, share=mode.shares)
             if mode.controller is None:
@@ -142,7 +142,8 @@ class Setup:
         jobs = [(prompt, seed) for seed in range(-(-pairs // len(prompts))) for prompt in prompts]
         tables = []
         for prompt, seed in progress(jobs, "pairs"):
-            made = measure(self.context, self.mask, lambda _: None, N_COST_ROUND)
+            drafter = layer_skip.Drafter(self.context, self.mask)
+            made = measure(self.context, drafter, lambda _: None, N_COST_ROUND)
             tables.append(made.table)
             plain, steps, us = self.generate(None, prompt, seed)
             runs[PLAIN].observe(steps, us)

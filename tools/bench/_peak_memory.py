@@ -12,7 +12,7 @@ import click
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from pyselfspec import Model
-from pyselfspec.costs.calibration import costs_for
+from pyselfspec.speculate.drafters import layer_skip
 from tools.bench import _modes
 from tools.bench._options import exit_option, model_argument
 
@@ -27,7 +27,8 @@ N_TOKENS = 32
 def main(model: Path, mode: str, threads: int, exit_layer: int | None) -> None:
     with Model(model) as loaded, loaded.context(n_ctx=_modes.N_CTX, n_threads=threads) as context:
         mask = _modes.mask_for(loaded, exit_layer)
-        setup = _modes.Setup(context, mask, costs_for(context, mask), N_TOKENS, 0.0)
+        table = layer_skip.Drafter(context, mask).costs()
+        setup = _modes.Setup(context, mask, table, N_TOKENS, 0.0)
         parsed = None if mode == _modes.PLAIN else _modes.Mode.parse(mode)
         setup.generate(parsed, _modes.tokens_of(loaded, None)[0], 0)
     click.echo(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -16,7 +16,7 @@ import click
 
 from pyselfspec import Context, LayerMask, Model, SamplingParams, Step
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.drafters import layer_skip, off
+from pyselfspec.speculate.drafters import layer_skip
 from tools.records import Record, provenance
 from tools.replay import AsDrafted, Replay, run_steps
 
@@ -58,9 +58,9 @@ def continued(
 ) -> Texts:
     """n tokens each way."""
     fixed = Fixed(p_min=0.0)
-    runs = [run(context, prompt, off.Drafter(context, mask), fixed, sampling, n)]
+    runs = [run(context, prompt, None, fixed, sampling, n)]
     runs.append(run(context, prompt, layer_skip.Drafter(context, mask), fixed, sampling, n))
-    runs.append(run(context, prompt, Replay(runs[1], context), AsDrafted(), sampling, n))
+    runs.append(run(context, prompt, Replay(runs[1]), AsDrafted(), sampling, n))
     plain, drafted, replayed = (tuple(t for step in steps for t in step.tokens) for steps in runs)
     return Texts(plain, drafted, replayed, sum(step.n_accepted for step in runs[1]))
 

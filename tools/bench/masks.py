@@ -32,7 +32,7 @@ def masks_to_time(n_layer: int) -> dict[str, LayerMask]:
 def time_pass(context: Context, seq: KVSequence, mask: LayerMask, pos: int) -> float:
     """Microseconds of a one-token pass with its arg-max."""
     start = time.perf_counter_ns()
-    context.decode([1], seq=seq, pos=pos, mask=mask, outputs=context.best_only)
+    context.decode([1], seq=seq, pos=pos, mask=mask, head=context.best_head)
     context.argmax(0)
     return (time.perf_counter_ns() - start) / 1000
 

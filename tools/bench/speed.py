@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
-from pyselfspec.costs.timing import measure
 
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.costs.calibration import Calibration, save
 from pyselfspec.costs.table import Costs
+from pyselfspec.speculate.calibrate import measure
+from pyselfspec.speculate.drafters import layer_skip
 from tools.records import KERNELS_OFF, Record, provenance
 
 from ._modes import N_CTX, PLAIN, Mode, Setup, mask_for, shares, tokens_of, typical
@@ -25,7 +26,7 @@ PEAK_MEMORY = Path(__file__).resolve().with_name("_peak_memory.py")
 
 def calibrated(context: Context, mask: LayerMask) -> Calibration:
     """Costs measured just now: the machine of a stored table may have been busy."""
-    made = measure(context, mask, lambda _: None)
+    made = measure(context, layer_skip.Drafter(context, mask), lambda _: None)
     save(made)
     return made
 

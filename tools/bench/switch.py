@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import click
-import numpy as np
 
 from pyselfspec import Context, LayerMask, Model
+from pyselfspec.runtime.passes import Hidden
 from tools.records import Record, provenance, rounded
 
 from ._options import keep, model_argument, progress, run_options
@@ -24,14 +24,14 @@ def draft_steps(context: Context, mask: LayerMask, n_steps: int, check: bool) ->
     for i in range(n_steps):
         start = time.perf_counter_ns()
         done = context.decode(
-            [1], seq=seq, pos=n_past + i, mask=mask, hidden_at=first, outputs=context.best_only
+            [1], seq=seq, pos=n_past + i, mask=mask, hidden_at=first, head=context.best_head
         )
         context.argmax(0)
         times.append((time.perf_counter_ns() - start) / 1000)
         states.append(done.hidden)
     if check:
         rest = LayerMask.enter_at(mask.n_layer, first)
-        hidden = np.concatenate([state for state in states if state is not None])
+        hidden = Hidden.joined([state for state in states if state is not None])
         context.decode([1] * n_steps, seq=seq, pos=n_past, mask=rest, hidden=hidden, in_place=True)
     seq.rollback(n_past)
     return times

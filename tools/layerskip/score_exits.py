@@ -24,7 +24,7 @@ from pyselfspec import GREEDY, Context, Fixed, LayerMask, Model, Sampler, genera
 from pyselfspec.errors import SelfSpecError
 from pyselfspec.masks.score import token_loss
 from pyselfspec.selection.chunks import cut, first_scored
-from pyselfspec.speculate import drafters
+from pyselfspec.speculate.drafters import layer_skip
 
 N_PROMPT = 48  # tokens
 DRAFT_LENGTHS = range(2, 7)
@@ -77,7 +77,7 @@ def acceptance(
     context: Context, prompts: Sequence[tuple[int, ...]], keep: int, n_max: int, n_predict: int
 ) -> Acceptance:
     mask = LayerMask.early_exit(context.model.n_layer, keep)
-    drafter = drafters.load("layer-skip")(context, mask)
+    drafter = layer_skip.Drafter(context, mask)
     drafted = accepted = compared = 0
     for prompt in prompts:
         with Sampler(context.model, GREEDY) as sampler:
