@@ -382,7 +382,7 @@ def test_where_masks_cannot_be_tried(options):
 
 
 STEP_US = 1000
-STEP = Step(Draft(), Verdict(0, 7, False), verify_us=STEP_US)
+STEP = Step(Draft(), Verdict.of_chain(0, 7, False), verify_us=STEP_US)
 
 
 class TimedContext:

@@ -11,8 +11,8 @@ from command_line import ONE_THREAD, run, run_alone
 from conftest import TinyPath
 
 from pyselfspec import LayerMask
-from pyselfspec.costs import timing
 from pyselfspec.costs.table import N_WIDTH
+from pyselfspec.speculate import calibrate as calibration_run
 
 EXIT = ("--exit-layer", "2")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
@@ -21,7 +21,7 @@ HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(timing, "N_ROUND", 1)
+    monkeypatch.setattr(calibration_run, "N_ROUND", 1)
 
 
 def calibrate(path: Path, *args: str | Path) -> Any:

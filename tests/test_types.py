@@ -11,7 +11,7 @@ from pyselfspec.speculate.types import Draft, DraftLimit, GenerationStats, Step,
 
 def step(drafted=(), n_accepted=0, own=9, draft_us=0, verify_us=0):
     draft = Draft(tuple(drafted), (0.5,) * len(drafted), draft_us)
-    return Step(draft, Verdict(n_accepted, own, own is None), verify_us)
+    return Step(draft, Verdict.of_chain(n_accepted, own, own is None), verify_us)
 
 
 # masks
@@ -256,7 +256,7 @@ def test_statistics_do_not_share_their_lists():
 def judged(n_drafted, n_accepted, next_token=7, dropped=None):
     probs = (0.9, 0.8, 0.7, 0.6)[:n_drafted]
     draft = Draft((1, 2, 3, 4)[:n_drafted], probs, dropped=dropped)
-    return Step(draft, Verdict(n_accepted, next_token, False), 1)
+    return Step(draft, Verdict.of_chain(n_accepted, next_token, False), 1)
 
 
 @pytest.mark.parametrize(

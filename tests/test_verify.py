@@ -43,15 +43,15 @@ def emitted(draft, verdict):
 @pytest.mark.parametrize(
     ("draft", "draws", "verdict"),
     [
-        pytest.param([], [7], Verdict(0, 7, False), id="no draft"),
-        pytest.param([1, 2], [7], Verdict(0, 7, False), id="none accepted"),
-        pytest.param([1, 2], [1, 7], Verdict(1, 7, False), id="some accepted"),
-        pytest.param([1, 2], [1, 2, 7], Verdict(2, 7, False), id="all accepted"),
-        pytest.param([1, 0, 2], [1, 0], Verdict(2, None, True), id="end inside the draft"),
-        pytest.param([0], [0], Verdict(1, None, True), id="end is all of the draft"),
-        pytest.param([1, 2], [1, 0], Verdict(1, 0, True), id="end as correction"),
-        pytest.param([1, 2], [1, 2, 0], Verdict(2, 0, True), id="end as bonus"),
-        pytest.param([1, 0], [1, 7], Verdict(1, 7, False), id="drafted end rejected"),
+        pytest.param([], [7], Verdict.of_chain(0, 7, False), id="no draft"),
+        pytest.param([1, 2], [7], Verdict.of_chain(0, 7, False), id="none accepted"),
+        pytest.param([1, 2], [1, 7], Verdict.of_chain(1, 7, False), id="some accepted"),
+        pytest.param([1, 2], [1, 2, 7], Verdict.of_chain(2, 7, False), id="all accepted"),
+        pytest.param([1, 0, 2], [1, 0], Verdict.of_chain(2, None, True), id="end inside the draft"),
+        pytest.param([0], [0], Verdict.of_chain(1, None, True), id="end is all of the draft"),
+        pytest.param([1, 2], [1, 0], Verdict.of_chain(1, 0, True), id="end as correction"),
+        pytest.param([1, 2], [1, 2, 0], Verdict.of_chain(2, 0, True), id="end as bonus"),
+        pytest.param([1, 0], [1, 7], Verdict.of_chain(1, 7, False), id="drafted end rejected"),
     ],
 )
 def test_verdicts(draft, draws, verdict):

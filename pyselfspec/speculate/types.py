@@ -61,23 +61,23 @@ class Draft:
     """Tokens proposed to follow the text.
 
     tokens: oldest first.
-    parents: for each token, the index of the one it follows, -1 for the last token of the text;
-        empty: a chain, each follows the one before it. A parent comes before its children.
     probs: the drafter's probability of each token; None where it has none.
+    draft_us: what the draft took; 0 leaves it to the loop to time it.
     verify: the verification pass. A draft whose pass enters behind shared blocks has left its rows
         (the last token of the text and all of its own) in the sequence, with the K/V of a full pass
         in those blocks.
-    draft_us: what the draft took; 0 leaves it to the loop to time it.
     dropped: a last draft token that was not worth verifying, and its probability. The target's own
         draw tells whether it was right.
+    parents: for each token, the index of the one it follows, -1 for the last token of the text;
+        empty: a chain, each follows the one before it. A parent comes before its children.
     """
 
     tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
     probs: tuple[float, ...] | None = None
-    verify: Pass = field(default=FULL, compare=False)
     draft_us: int = 0
+    verify: Pass = field(default=FULL, compare=False)
     dropped: tuple[int, float] | None = None
+    parents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
@@ -125,6 +125,11 @@ class Verdict:
     path: tuple[int, ...]
     next_token: int | None
     ended: bool
+
+    @classmethod
+    def of_chain(cls, n_accepted: int, next_token: int | None, ended: bool) -> Self:
+        """The first n_accepted tokens of a draft without branches."""
+        return cls(tuple(range(n_accepted)), next_token, ended)
 
     @property
     def n_accepted(self) -> int:
