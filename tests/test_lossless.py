@@ -105,7 +105,7 @@ def assert_state(context: Context, completion: Completion) -> None:
 
 
 def plain(context: Context, prompt: Sequence[int], **options: Any) -> list[int]:
-    return complete(context, prompt, **(options | {"draft": "off", "mask": None})).tokens
+    return complete(context, prompt, **(options | {"draft": None, "mask": None})).tokens
 
 
 # --- against plain decoding ------------------------------------------------------------------
@@ -185,8 +185,8 @@ def test_drafts_are_the_same_where_logits_stay_on_the_device(
     share: bool, exact: Any, new_context: Any, token_ids: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = []
-    for outputs in ("last", "best"):
-        monkeypatch.setattr(Context, "best_only", outputs)
+    for head in ("logits", "best"):
+        monkeypatch.setattr(Context, "best_head", head)
         context = new_context(exact())
         drafter = layer_skip.Drafter(context, GOOD, share=share)
         runs.append(run_steps(context, token_ids(9), drafter, Fixed(4, p_min=0), GREEDY))
@@ -270,7 +270,7 @@ def assert_replays(
     assert drafter.shares == share
     params = SAMPLINGS[sampling]
     steps = run_steps(drafted, token_ids(9), drafter, Fixed(5, p_min=0), params)
-    again = run_steps(replayed, token_ids(9), Replay(steps, replayed), AsDrafted(), params)
+    again = run_steps(replayed, token_ids(9), Replay(steps), AsDrafted(), params)
     assert [step.tokens for step in again] == [step.tokens for step in steps]
     if sampling == "greedy":  # some drafts fail, some do not
         assert 0 < sum(step.n_accepted for step in steps) < sum(step.n_drafted for step in steps)
@@ -395,12 +395,12 @@ def test_stop_strings(mask: str, exact: Any, new_context: Any) -> None:
     """A stop string may end in the middle of an accepted draft, and span tokens."""
     context = new_context(exact())
     model = context.model
-    text_of_all = complete(context, model.tokenize("the"), draft="off")
+    text_of_all = complete(context, model.tokenize("the"), draft=None)
     text = text_of_all.text
     assert len(text) > 20
     for start in range(0, 12, 3):
         stop = text[start : start + 3]
-        want = complete(context, model.tokenize("the"), draft="off", stop=[stop])
+        want = complete(context, model.tokenize("the"), draft=None, stop=[stop])
         got = complete(
             context,
             model.tokenize("the"),
@@ -418,7 +418,7 @@ def test_end_of_text_inside_a_draft(exact: Any, new_context: Any) -> None:
     context = new_context(exact())
     sampling = SamplingParams(temperature=0.0, grammar='root ::= "the" " "? "end"')
     prompt = context.model.tokenize("at")
-    want = complete(context, prompt, draft="off", sampling=sampling)
+    want = complete(context, prompt, draft=None, sampling=sampling)
     assert want.finish_reason == "eog" and want.text.replace(" ", "") == "theend"
     for mask in MASKS.values():
         got = complete(context, prompt, mask=mask, sampling=sampling, controller=Fixed(8, p_min=0))

@@ -20,9 +20,10 @@ from typing import Any, ClassVar
 
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
-from ..runtime._lib import BUILD_ID, gpus, system_info
+from ..runtime._lib import gpus, system_info
 from ..runtime.context import Context
 from ..util import paths, records
+from ..util.build import BUILD_ID
 from ..util.machine import usable_cores
 from .by_bytes import ByteCosts, guessed_costs
 from .table import N_WIDTH, CostTable

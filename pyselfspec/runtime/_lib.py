@@ -1,5 +1,5 @@
-"""The only file that talks to C: loads the patched library, binds our functions, turns statuses
-into errors.
+"""The only file that talks to C: loads the patched library on first use, binds our functions, turns
+statuses into errors.
 
 Stock functions and structs come from llama-cpp-python's ``llama_cpp.llama_cpp``, which is made to
 load our library.
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +28,10 @@ from ..errors import (
     SelfSpecError,
     UnsupportedError,
 )
+from ..util import build
 
-
-def _import_build() -> Any:
-    """What the build wrote about itself; the library lies beside it.
-
-    In the source folder there is neither. Python started there finds this package before the
-    installed one, so the build is then taken from the installation.
-    """
-    try:
-        return importlib.import_module("pyselfspec._build")
-    except ModuleNotFoundError:
-        pass
-    try:
-        file = importlib.metadata.distribution("pyselfspec").locate_file("pyselfspec/_build.py")
-        spec = importlib.util.spec_from_file_location("pyselfspec._build", str(file))
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except (importlib.metadata.PackageNotFoundError, OSError):
-        raise LibraryError(
-            "this is the source folder of pyselfspec and nothing is installed; "
-            "install it with CMAKE_ARGS='-DLLAMA_BUILD=OFF' pip install ."
-        ) from None
-    return module
-
-
-_build = _import_build()
-LIB_DIR = Path(_build.__file__).resolve().parent / "lib"
+LIB_DIR = build.LIB_DIR
+BUILD_ID = build.BUILD_ID
 
 
 def _import_llama_cpp() -> Any:
@@ -88,13 +63,57 @@ def _import_llama_cpp() -> Any:
     return module
 
 
-llama = _import_llama_cpp()
-_lib = llama._lib
+@cache
+def _loaded() -> Any:
+    """``llama_cpp.llama_cpp`` with our library behind it, loaded and started on first use."""
+    module = _import_llama_cpp()
+    function = getattr(module._lib, "selfspec_build_id", None)
+    if function is None:
+        raise LibraryError(
+            f"the library in {LIB_DIR} is not pyselfspec's; install pyselfspec again"
+        )
+    function.restype = ctypes.c_char_p
+    found = function().decode()
+    if found != BUILD_ID:
+        raise LibraryError(
+            f"the library in {LIB_DIR} is build {found}, this package needs {BUILD_ID}; "
+            "install pyselfspec again"
+        )
+    global _log_callback
+    _log_callback = module.llama_log_callback(_log)
+    module.llama_log_set(_log_callback, None)
+    module.llama_backend_init()
+    return module
+
+
+class _OnFirstUse:
+    """Attributes of ``llama_cpp.llama_cpp``, which is loaded when the first one is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(_loaded(), name)
+        setattr(self, name, value)  # not asked for here again
+        return value
+
+
+llama: Any = _OnFirstUse()
 
 
 def _bind(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """A function of our library, looked up when it is called first."""
+    function: Any = None
+
+    def call(*args: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = _lookup(name, restype, argtypes)
+        return function(*args)
+
+    return call
+
+
+def _lookup(name: str, restype: Any, argtypes: Sequence[Any]) -> Any:
     try:
-        function = getattr(_lib, name)
+        function = getattr(_loaded()._lib, name)
     except AttributeError:
         raise LibraryError(
             f"the library in {LIB_DIR} has no {name}: it is not pyselfspec's; "
@@ -102,14 +121,12 @@ def _bind(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
         ) from None
     function.restype = restype
     function.argtypes = argtypes
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 INT32_MAX = 2**31 - 1
 _i32, _u8_p, _f32_p, _ptr = ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 
-# const char * selfspec_build_id(void);
-_build_id = _bind("selfspec_build_id", ctypes.c_char_p)
 # struct selfspec_session * selfspec_init(struct llama_context * ctx);
 session_init = _bind("selfspec_init", _ptr, _ptr)
 # void selfspec_free(struct selfspec_session * session);
@@ -151,13 +168,6 @@ _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
 HEADS = {"logits": 0, "best": 1}
-
-BUILD_ID: str = _build_id().decode()
-if BUILD_ID != _build.BUILD_ID:
-    raise LibraryError(
-        f"the library in {LIB_DIR} is build {BUILD_ID}, this package needs {_build.BUILD_ID}; "
-        "install pyselfspec again"
-    )
 
 _STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
     1: ContextFullError,
@@ -341,7 +351,9 @@ _verbose = False
 _first_error = ""
 
 
-@llama.llama_log_callback  # type: ignore[untyped-decorator]
+_log_callback: Any = None  # kept as long as the library may call it
+
+
 def _log(level: int, text: bytes, _user_data: Any) -> None:
     global _first_error
     if level == _LOG_LEVEL_ERROR and not _first_error:
@@ -369,7 +381,3 @@ def log_error() -> str:
     """The first error that llama.cpp logged since clear_log_error(), without function names."""
     text = re.sub(r"^(\w+: )+", "", _first_error)
     return text or "it gives no reason; run with -v to see its log"
-
-
-llama.llama_log_set(_log, None)
-llama.llama_backend_init()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..runtime._lib import BUILD_ID
+from ..util.build import BUILD_ID
 from .completion import Completion
 from .controllers import Decision
 
