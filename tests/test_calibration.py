@@ -19,6 +19,7 @@ from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.errors import ArgumentError
 from pyselfspec.speculate import calibrate
 from pyselfspec.speculate.drafters.layer_skip import Drafter
+from pyselfspec.testing.fakes import FakeDrafter, FakeModel
 
 MASK = LayerMask.early_exit(4, 2)
 
@@ -53,10 +54,8 @@ def two_levels() -> CostTable:
 def test_as_many_rounds_as_asked_for(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     for n_rounds in (1, 2):
-        assert (
-            calibrate.measure(context, Drafter(context, MASK), lambda _: None, n_rounds).n_rounds
-            == n_rounds
-        )
+        made = calibrate.measure(context, Drafter(context, MASK), lambda _: None, n_rounds)
+        assert made.n_rounds == n_rounds
 
 
 @pytest.mark.parametrize("mask", [MASK, LayerMask.skipping(4, ffn=[0])], ids=["shared", "forked"])
@@ -75,6 +74,40 @@ def test_every_kind_of_pass_is_timed(mask: LayerMask, tiny: Any, new_context: An
     assert shares == sorted(shares) and shares[-1] == 1.0
     assert made.n_rounds == 2
     assert [context.sequence(i).n_past for i in range(4)] == [0, 0, 0, 0]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_drafter_that_needs_no_pass_is_timed_as_well(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    made = calibrate.measure(context, FakeDrafter(FakeModel()), lambda _: None)
+    assert made.key == key_of(context, {"drafter": "fake"})
+    for costs in made.table.levels:
+        assert costs.check_us == costs.full_us and len(costs.full_us) == N_WIDTH
+        assert costs.guess_us > 0 and costs.last_us == 0
+    save(made)
+    assert load(made.key) == made
+
+
+@pytest.mark.parametrize("mask", [MASK, LayerMask.skipping(4, ffn=[0])], ids=["shared", "forked"])
+@pytest.mark.usefixtures("quick")
+def test_drafts_are_as_long_as_asked_for_whatever_the_model_says(
+    mask: LayerMask, tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its likeliest token ends the text."""
+    context, lengths = new_context(tiny()), []
+    draws = context.argmax
+    monkeypatch.setattr(context, "argmax", lambda row: (draws(row) and context.model.eos, 1.0))
+    monkeypatch.setattr(type(context.model), "is_eog", lambda self, token: token == self.eos)
+    monkeypatch.setattr(type(context.model), "eos", 2, raising=False)
+
+    class Watched(Drafter):
+        def _chain(self, *args: Any) -> Any:
+            draft = yield from super()._chain(*args)
+            lengths.append(len(draft.tokens))
+            return draft
+
+    calibrate.measure(context, Watched(context, mask), lambda _: None, 1)
+    assert lengths == [N_WIDTH - 1, calibrate.N_DRAFT] * 2
 
 
 @pytest.mark.usefixtures("quick")
@@ -110,6 +143,8 @@ def test_a_key_tells_apart_what_changes_speed(tiny: Any, tiny_path: Any, new_con
         key_of(new_context(tiny(), n_threads=2), identity(MASK)),
         key_of(new_context(tiny(), n_ctx=1024), identity(MASK)),
         key_of(new_context(tiny()), identity(LayerMask.early_exit(4, 3))),
+        key_of(new_context(tiny()), identity(MASK, shares=False)),
+        key_of(new_context(tiny()), {"drafter": "another"}),
         key_of(new_context(tiny(), flash_attn=False), identity(MASK)),
         key_of(new_context(tiny(), type_k="q8_0"), identity(MASK)),
         key_of(new_context(tiny(), type_v="q8_0"), identity(MASK)),
@@ -117,7 +152,9 @@ def test_a_key_tells_apart_what_changes_speed(tiny: Any, tiny_path: Any, new_con
     with Model(tiny_path(), split_mode="none") as model:
         others.append(key_of(new_context(model), identity(MASK)))
     assert key_of(new_context(tiny()), identity(MASK)) == plain
-    assert len({k.path for k in [plain, *others]}) == 9
+    assert len({k.path for k in [plain, *others]}) == 11
+    # another drafter, or size of context, is no other machine: times of full passes are shared
+    assert len({k.folder for k in [plain, *others]}) == 7
 
 
 def test_layers_kept_on_gpus_are_counted(tiny: Any, tiny_path: Any, new_context: Any) -> None:
@@ -132,7 +169,7 @@ def test_layers_kept_on_gpus_are_counted(tiny: Any, tiny_path: Any, new_context:
 
 def test_contexts_of_one_class_share_a_table(tiny: Any, new_context: Any) -> None:
     assert key_of(new_context(tiny(), n_ctx=768), identity(MASK)) == key_of(
-        new_context(tiny(), n_ctx=1024), MASK
+        new_context(tiny(), n_ctx=1024), identity(MASK)
     )
 
 
@@ -178,6 +215,7 @@ def with_level(**changes: Any) -> dict[str, Any]:
         b"[" * 100_000,
         {},
         changed(format=99),
+        changed(format=1),
         changed(key={}),
         changed(key=good()["key"] | {"n_threads": 64}),  # renamed by hand
         changed(table={"levels": []}),
@@ -207,7 +245,7 @@ def test_a_folder_in_the_way_is_ignored() -> None:
         assert load(key()) is None
 
 
-def test_costs_are_measured_ones_or_guesses(tiny: Any, new_context: Any) -> None:
+def test_costs_are_measured_ones_or_estimated_from_bytes(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     guessed = guessed_costs(tiny().file, MASK, True)
     assert Drafter(context, MASK).costs() == guessed
@@ -227,6 +265,6 @@ def test_width_costs_come_from_any_table_of_this_model_here(tiny: Any, new_conte
         path = save(Calibration(replace(here, **other), two_levels(), i))
         assert calibration.width_costs(context) is None
     path.write_text("{")  # no table at all
-    save(Calibration(replace(here, n_ctx=4096), two_levels(), 1))
+    save(Calibration(replace(here, n_ctx=4096, drafter={"drafter": "another"}), two_levels(), 1))
     costs = two_levels().levels[0]
     assert calibration.width_costs(context) == tuple(us / costs.plain_us for us in costs.full_us)

@@ -65,7 +65,7 @@ def test_predictions_add_up_the_steps_that_were_made() -> None:
     mixed = run(steps={"3,3": 5, "2,1": 4, "0,0": 2})
     us = 5 * COSTS.step_us(3, 3) + 4 * COSTS.step_us(2, 1) + 2 * COSTS.plain_us
     assert speed.predicted(mixed, COSTS, "auto") == pytest.approx(30 * 10_000 / us)
-    # where nothing is shared, checks are full passes
+    # where nothing is shared, verification passes are full ones
     us = 10 * (3 * 3000 + 10_000 * Q8_0[3])
     assert speed.predicted(run(), COSTS, "unshared-3") == pytest.approx(30 * 10_000 / us)
 

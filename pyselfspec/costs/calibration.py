@@ -26,7 +26,7 @@ from ..util import paths, records
 from ..util.build import BUILD_ID
 from ..util.machine import usable_cores
 from .by_bytes import ByteCosts, guessed_costs
-from .table import N_WIDTH, CostTable
+from .table import N_WIDTH, Costs, CostTable
 
 MAX_US = 1e12
 
@@ -180,3 +180,19 @@ def costs_for(
     """
     known = load(key_of(context, drafter))
     return known.table if known else guessed_costs(context.model.file, mask, shares)
+
+
+COPY_US = 5.0  # of a token that is looked up
+
+
+def costs_of_copies(context: Context, drafter: Mapping[str, Any]) -> CostTable:
+    """Of drafts that take no passes: full passes as measured, for this drafter or any other, else
+    as the bytes of the weights suggest."""
+    known = load(key_of(context, drafter))
+    if known is not None:
+        return known.table
+    full = LayerMask.full(context.model.n_layer)
+    guessed = guessed_costs(context.model.file, full, shares=False).levels[0]
+    widths = width_costs(context)
+    full_us = guessed.full_us if widths is None else tuple(guessed.plain_us * w for w in widths)
+    return CostTable((Costs(0, full_us, full_us, COPY_US, 0.0),))

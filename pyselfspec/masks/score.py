@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..util import records
 
 N_PIECES = 8  # of the text that one score is of
-DEPTH = 15  # longest draft that match scores tell about; its check is 16 tokens wide
+DEPTH = 15  # longest draft that scores tell about: its verification pass is 16 tokens wide
 
 
 @dataclass(frozen=True, slots=True)

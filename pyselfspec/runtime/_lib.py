@@ -30,6 +30,8 @@ from ..errors import (
 )
 from ..util import build
 
+SPIN_COUNT = "10000"  # rounds of a loop, some ten microseconds
+
 LIB_DIR = build.LIB_DIR
 BUILD_ID = build.BUILD_ID
 
@@ -66,6 +68,10 @@ def _import_llama_cpp() -> Any:
 @cache
 def _loaded() -> Any:
     """``llama_cpp.llama_cpp`` with our library behind it, loaded and started on first use."""
+    # Read by GCC's OpenMP when it is loaded. By default threads spin at barriers for about a
+    # millisecond, which stalls them all wherever another program wants the cores.
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
     module = _import_llama_cpp()
     function = getattr(module._lib, "selfspec_build_id", None)
     if function is None:

@@ -8,7 +8,7 @@ tokens, room for every cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -217,6 +217,7 @@ class FakeContext:
         self.widths: list[int] = []  # rows of each pass, of all sequences
         self.laws: dict[int, NDArray[np.float64]] = {}  # by row of the last pass: of the next token
         self._lent: set[int] = set()
+        self._made: dict[Hashable, Any] = {}
 
     @property
     def mask_support(self) -> MaskSupport:
@@ -226,6 +227,11 @@ class FakeContext:
     @property
     def n_cells(self) -> int:
         return len({id(cell) for cells in self.cells for cell in cells})
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def sequence(self, seq_id: int = 0) -> FakeSequence:
         return FakeSequence(self, seq_id)
