@@ -93,20 +93,18 @@ def test_a_drafter_that_needs_no_pass_is_timed_as_well(tiny: Any, new_context: A
 def test_drafts_are_as_long_as_asked_for_whatever_the_model_says(
     mask: LayerMask, tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where its likeliest token ends the text."""
-    context, lengths = new_context(tiny()), []
-    draws = context.argmax
-    monkeypatch.setattr(context, "argmax", lambda row: (draws(row) and context.model.eos, 1.0))
-    monkeypatch.setattr(type(context.model), "is_eog", lambda self, token: token == self.eos)
-    monkeypatch.setattr(type(context.model), "eos", 2, raising=False)
+    """Here its likeliest token always ends the text."""
+    context, end, lengths = new_context(tiny()), 2, []
+    monkeypatch.setattr(context, "argmax", lambda row: (end, 1.0))
+    monkeypatch.setattr(context.model, "is_eog", lambda token: token == end)
 
-    class Watched(Drafter):
+    class Counted(Drafter):
         def _chain(self, *args: Any) -> Any:
             draft = yield from super()._chain(*args)
             lengths.append(len(draft.tokens))
             return draft
 
-    calibrate.measure(context, Watched(context, mask), lambda _: None, 1)
+    calibrate.measure(context, Counted(context, mask), lambda _: None, 1)
     assert lengths == [N_WIDTH - 1, calibrate.N_DRAFT] * 2
 
 

@@ -7,6 +7,7 @@ through passes of their own, here and there, so the bits of their K/V are the sa
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -60,12 +61,11 @@ def counts(completion: Completion) -> dict[str, Any]:
 def assert_statistics_add_up(completion: Completion) -> None:
     stats = completion.stats
     assert stats.n_prompt == len(completion.prompt)
+    assert stats.n_prompt_reused == 0
     assert stats.n_generated == len(completion.tokens)
     assert stats.n_steps + stats.n_accepted == stats.n_generated
     assert sum(stats.n_drafted_at) == stats.n_drafted
     assert sum(stats.n_accepted_at) == stats.n_accepted
-    assert stats.prefill_us > 0 and stats.verify_us > 0
-    assert stats.draft_us + stats.verify_us <= stats.total_us - stats.prefill_us
 
 
 def assert_same_texts(
@@ -127,7 +127,7 @@ def test_texts_are_those_alone(
     n_together, n_alone = assert_same_texts(
         lambda: new_context(model, n_seq_max=6), prompts, [options] * n_texts
     )
-    assert n_together < 0.75 * n_alone, "passes are shared"
+    assert n_together < (0.9 if n_texts == 2 else 0.75) * n_alone, "passes are shared"
 
 
 @pytest.mark.parametrize(("arch", "qtype"), [("llama", "Q8_0"), ("gemma3", "F16")])
@@ -181,6 +181,27 @@ def test_passes_keep_to_the_exact_width(
     assert {len(rows) for rows in drafting} >= {3}
     for i, text in enumerate(texts):
         assert text.tokens == plain_text(new_context(context.model), token_ids(9, seed=i), 29)
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])
+def test_times_add_up(
+    share: bool, typed: TypedModel, new_context: NewContext, token_ids: Any
+) -> None:
+    """Of every text: reading the prompt, drafting and verification are parts of its time. The
+    prompts are read in one pass together, but one that is read in three parts."""
+    context = new_context(typed("falcon", "Q4_0"), n_seq_max=6, n_ctx=512)
+    options = {"options": layer_skip.Options(EXIT, share), "sampling": GREEDY}
+    prompts = [token_ids(n, seed=n) for n in (6, 7, 150)]
+    texts = [completion(context, prompt, i, **options) for i, prompt in enumerate(prompts)]
+    start = time.perf_counter_ns()
+    for _ in interleaved(texts):
+        pass
+    us = (time.perf_counter_ns() - start) // 1000
+    for text in texts:
+        stats = text.stats
+        assert stats.prefill_us > 0 and stats.verify_us > 0 and stats.draft_us > 0
+        assert stats.draft_us + stats.verify_us + stats.prefill_us <= stats.total_us <= us
+    assert texts[2].stats.prefill_us > texts[0].stats.prefill_us
 
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])

@@ -38,15 +38,8 @@ from ..selection.results import ResultFile
 from ..selection.scan_report import Point
 from ..util import paths
 from ..util.files import require_target
-from ._options import (
-    F,
-    _together,
-    context_params,
-    device_options,
-    model_params,
-    open_model,
-    read_text,
-)
+from ._options import F, context_params, device_options, model_params, open_model, read_text
+from ._options import together as _together
 
 T = TypeVar("T")
 

@@ -20,12 +20,11 @@ from ..runtime.context import Context
 from ..speculate.calibrate import measure
 from ..speculate.drafters import Drafter
 from ..speculate.prepared import prepared
+from ._drafting import mask_from, mask_options
 from ._options import (
     common_options,
     context_options,
     context_params,
-    mask_from,
-    mask_options,
     model_argument,
     model_params,
     open_model,

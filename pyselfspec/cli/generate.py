@@ -19,20 +19,22 @@ from ..speculate.adapt import Adapt
 from ..speculate.completion import INTERRUPTED, N_PREDICT, Completion
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.report import Explainer, closing_line, report
-from ._options import (
-    STDIN,
+from ._drafting import (
     adapt_from,
     adapt_options,
     adapts,
-    common_options,
-    context_options,
-    context_params,
     controller_from,
     describes_mask,
     draft_from,
     draft_options,
     drafter_options_from,
     mask_from,
+)
+from ._options import (
+    STDIN,
+    common_options,
+    context_options,
+    context_params,
     model_argument,
     model_params,
     n_predict_option,
@@ -40,9 +42,8 @@ from ._options import (
     parse_tokens,
     read_text,
     require_one_reader_of_stdin,
-    sampling_from,
-    sampling_options,
 )
+from ._sampling import sampling_from, sampling_options
 
 N_WARM_UP = 16  # tokens
 
