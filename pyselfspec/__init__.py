@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .runtime.kv import KVSequence
     from .runtime.model import Model
     from .runtime.sampling import GREEDY, Sampler, SamplingParams
+    from .selection import objectives, strategies
+    from .selection.scanning import ScanResult, scan
+    from .selection.searching import SearchResult, search
     from .speculate import controllers, drafters
     from .speculate.adapt import Adapt
     from .speculate.completion import Completion, generate
@@ -44,6 +47,12 @@ _HOMES = {
     "GREEDY": "runtime.sampling",
     "Sampler": "runtime.sampling",
     "SamplingParams": "runtime.sampling",
+    "objectives": "selection.objectives",
+    "strategies": "selection.strategies",
+    "ScanResult": "selection.scanning",
+    "scan": "selection.scanning",
+    "SearchResult": "selection.searching",
+    "search": "selection.searching",
     "controllers": "speculate.controllers",
     "drafters": "speculate.drafters",
     "Adapt": "speculate.adapt",
@@ -77,6 +86,8 @@ __all__ = [
     "Model",
     "Sampler",
     "SamplingParams",
+    "ScanResult",
+    "SearchResult",
     "SelfSpecError",
     "Step",
     "Verdict",
@@ -85,6 +96,10 @@ __all__ = [
     "errors",
     "generate",
     "generate_steps",
+    "objectives",
+    "scan",
+    "search",
+    "strategies",
 ]
 
 

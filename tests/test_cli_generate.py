@@ -28,6 +28,7 @@ from test_report import FIELDS
 
 from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
+from pyselfspec.masks import formats as mask_formats
 from pyselfspec.runtime.context import N_CTX
 from pyselfspec.speculate import controllers, drafters
 from pyselfspec.speculate.adapt import SHARE
@@ -365,6 +366,16 @@ def test_every_way_to_give_a_mask(generate: Generate, tmp_path: Path) -> None:
     for report in reports:
         assert report["mask"] == mask.to_dict()
         assert report["n_accepted"] == reports[0]["n_accepted"]
+
+
+@pytest.mark.parametrize("form", mask_formats.FORMATS)
+def test_masks_in_every_format_that_profiles_are_imported_from(
+    generate: Generate, tmp_path: Path, form: str
+) -> None:
+    mask = LayerMask.skipping(12, attn=[3, 5], ffn=[0, 11])
+    file = tmp_path / "mask"
+    file.write_text(mask_formats.write(mask, form, "some-model"))
+    assert generate("-n", "1", "--mask", file, "--json").json["mask"] == mask.to_dict()
 
 
 def test_one_kind_of_skip_is_enough(generate: Generate) -> None:

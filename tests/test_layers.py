@@ -115,7 +115,7 @@ def test_imports_only_go_down(name):
 @pytest.mark.parametrize(
     ("name", "planted"),
     [
-        ("speculate/loop.py", ".selection.measuring"),
+        ("speculate/loop.py", ".selection.scorer"),
         ("runtime/context.py", ".speculate.types"),
         ("costs/table.py", ".convert.widen"),
         ("speculate/types.py", ".speculate.drafters.layer_skip"),
@@ -144,6 +144,18 @@ PURE = (
     "speculate/text_stream.py",
     "speculate/controllers/",
     "selection/chunks.py",
+    "selection/rounds.py",
+    "selection/results.py",
+    "selection/scorer.py",
+    "selection/runner.py",
+    "selection/bounded.py",
+    "selection/report.py",
+    "selection/objectives/__init__.py",
+    "selection/strategies/__init__.py",
+    *(
+        f"selection/strategies/{name}.py"
+        for name in ("anti", "climb", "exit", "greedy", "random", "rank", "single", "swift")
+    ),
     "plots/",
 )
 
@@ -173,7 +185,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("platformdirs", {"util/paths.py"}),
         ("msgspec", {"util/records.py", "cli/_drafter_options.py"}),
         ("click", CLI),
-        ("optuna", {"selection/search/optuna.py"}),
+        ("optuna", {"selection/strategies/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import cast
 
@@ -274,6 +275,7 @@ def generate(propose, draw, accept=drive) -> Prefix:
 def chains(draft_next: Callable[[Prefix], int], n_draft: int) -> Callable[[Prefix], Draft]:
     """Drafts of n tokens, each made from those before it."""
 
+    @cache
     def propose(text: Prefix) -> Draft:
         tokens: list[int] = []
         while len(tokens) < min(n_draft, 2 - len(text)):
@@ -286,6 +288,7 @@ def chains(draft_next: Callable[[Prefix], int], n_draft: int) -> Callable[[Prefi
 def trees(drafters: Sequence[Callable[[Prefix], int]]) -> Callable[[Prefix], Draft]:
     """Drafts of two levels that branch by drafter, where these do not agree."""
 
+    @cache
     def propose(text: Prefix) -> Draft:
         tokens: list[int] = []
         parents: list[int] = []

@@ -123,7 +123,8 @@ def _line(profile: Profile) -> str:
     expected = "" if profile.speed is None else f" · expected {profile.speed:.2f}x"
     return (
         f"{profile.model} · skips {len(mask.skip_attn)} attention, {len(mask.skip_ffn)} "
-        f"feed-forward parts of {mask.n_layer} blocks{expected} · {profile.source}, {profile.date}"
+        f"feed-forward sublayers of {mask.n_layer} blocks{expected} · {profile.source}, "
+        f"{profile.date}"
     )
 
 

@@ -30,7 +30,7 @@ def read(text: str, n_layer: int, entry: str | None = None) -> LayerMask:
     Raises MaskError for text in none of them, and for a set that does not fit n_layer blocks.
     """
     if NUMBERS.fullmatch(text):
-        return _from_numbers([int(part) for part in re.findall(r"-?\d+", text)], n_layer)
+        return _from_numbers([int(number) for number in re.findall(r"-?\d+", text)], n_layer)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

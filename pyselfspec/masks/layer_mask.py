@@ -20,7 +20,7 @@ EXAMPLE = '{"n_layer": 12, "skip_attn": [4], "skip_ffn": [4, 5]}'
 
 @dataclass(frozen=True, slots=True)
 class LayerMask:
-    """Which attention and feed-forward parts of a model a pass skips.
+    """Which attention and feed-forward sublayers of a model a pass skips.
 
     Raises MaskError for a block outside ``0..n_layer-1`` and for a mask that skips everything.
 
@@ -37,16 +37,16 @@ class LayerMask:
         object.__setattr__(self, "skip_ffn", frozenset(self.skip_ffn))
         if self.n_layer < 1:
             raise MaskError(f"a mask needs at least one block, got n_layer = {self.n_layer}")
-        for part, blocks in (("attention", self.skip_attn), ("feed-forward", self.skip_ffn)):
+        for sublayer, blocks in (("attention", self.skip_attn), ("feed-forward", self.skip_ffn)):
             outside = sorted(il for il in blocks if not 0 <= il < self.n_layer)
             if outside:
                 raise MaskError(
-                    f"the mask skips the {part} of block {outside[0]}, "
+                    f"the mask skips the {sublayer} of block {outside[0]}, "
                     f"but the model has {self.n_layer} blocks (0 to {self.n_layer - 1})"
                 )
         if self.n_active == 0:
             raise MaskError(
-                f"the mask skips all {self.n_layer} blocks; at least one part of one block must run"
+                f"the mask skips all {self.n_layer} blocks; at least one sublayer of one must run"
             )
 
     @classmethod
@@ -89,7 +89,7 @@ class LayerMask:
 
     @property
     def n_active(self) -> int:
-        """Parts that run, 0..2 * n_layer."""
+        """Sublayers that run, 0..2 * n_layer."""
         return 2 * self.n_layer - len(self.skip_attn) - len(self.skip_ffn)
 
     @property

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 
 from ..util import records
 
+OVERFLOW = 1e3  # nats, for a token of a pass whose logits overflowed
 N_PIECES = 8  # of the text that one score is of
-DEPTH = 15  # longest draft that scores tell about: its verification pass is 16 tokens wide
+DEPTH = 15  # longest draft that scores of agreement tell about; its verification is 16 tokens wide
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """Losses of a masked pass, token by token, and how far they exceed those of the full model.
 
-    Loss: nats (perplexity), or 1 for a token that is not the full model's and 0 for one that is
-    (match). The excess is taken per token, so its spread is much smaller than that of the losses.
+    Loss: nats (perplexity), microseconds (measured speed), or 1 for a token that is not the full
+    model's and 0 for one that is (agreement). The excess is taken per token, so its spread is much
+    smaller than that of the losses. All numbers are finite.
     """
 
     n: int = 0  # tokens
@@ -34,13 +36,14 @@ class Score:
     excess: float = 0.0
     excess_sq: float = 0.0
     pieces: tuple[float, ...] = ()  # mean excess of pieces of the text, for scores on the same text
-    # match only: of so many runs of 1, 2, ... tokens, so many were right throughout
+    # agreement only: of so many runs of 1, 2, ... tokens, so many were right throughout
     n_runs: tuple[int, ...] = ()
     n_right_runs: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, losses: NDArray[np.float64], full: NDArray[np.float64]) -> Self:
         """From the losses of a masked and of the full pass, float64 [n_tokens] each."""
+        losses, full = (np.nan_to_num(x, nan=OVERFLOW, posinf=OVERFLOW) for x in (losses, full))
         excess = losses - full
         return cls(
             len(losses),
@@ -115,12 +118,12 @@ class Score:
 
     @property
     def agreement(self) -> float:
-        """Share of tokens that are the full model's, of a match score."""
+        """Share of tokens that are the full model's, of a score of agreement."""
         return 1 - self.mean
 
     def tokens_per_check(self, n_draft: int) -> float:
-        """Tokens that a draft of this length (DEPTH at most) and its check yield on average, of a
-        match score."""
+        """Tokens that a draft of this length (DEPTH at most) and its verification yield on average,
+        of a score of agreement."""
         pairs = zip(self.n_right_runs, self.n_runs, strict=True)
         return 1 + sum(right / n for right, n in list(pairs)[:n_draft])
 

@@ -18,7 +18,7 @@ SHARE = 0.8  # of the units; what skips more than that hardly ever agrees
 
 @dataclass(frozen=True, slots=True)
 class MaskSupport:
-    """Which blocks of a model a mask may skip, each part alone."""
+    """Which blocks of a model a mask may skip, each sublayer alone."""
 
     n_layer: int
     attn: frozenset[int]
@@ -34,7 +34,7 @@ class Unit(StrEnum):
 
     ATTN = "attn"
     FFN = "ffn"
-    BOTH = "both"  # attention and feed-forward parts, each alone
+    BOTH = "both"  # attention and feed-forward sublayers, each alone
     BLOCK = "block"
 
 
@@ -80,20 +80,20 @@ class Space:
     def count(self, share: float) -> int:
         """How many units are this share of all, at least one and never a whole model."""
         whole = all(
-            len(set().union(*(getattr(unit, part) for unit in self.units))) == self.n_layer
-            for part in ("skip_attn", "skip_ffn")
+            len(set().union(*(getattr(unit, skipped) for unit in self.units))) == self.n_layer
+            for skipped in ("skip_attn", "skip_ffn")
         )
         return max(1, min(round(share * len(self.units)), len(self.units) - whole))
 
 
 def neighbour(space: Space, mask: LayerMask, rng: np.random.Generator) -> LayerMask | None:
-    """A mask that skips one part or block more, or less, or another one instead. None where there
+    """A mask that skips one unit or block more, or less, or another one instead. None where there
     is no such mask that skips something, but not more than a search would."""
     here = space.inside(mask)
     units = [frozenset({i}) for i in range(len(space.units))]
     numbers = range(len(units))
     blocks = groupby(numbers, key=lambda i: space.units[i].first_skipped)
-    units += [block for _il, parts in blocks if len(block := frozenset(parts)) > 1]
+    units += [block for _il, group in blocks if len(block := frozenset(group)) > 1]
     inside = [unit for unit in units if unit <= here]
     outside = [unit for unit in units if not unit & here]
 

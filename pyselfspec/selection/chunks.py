@@ -1,8 +1,11 @@
-"""A text cut into equal chunks of tokens, as llama.cpp's perplexity program cuts it. Pure."""
+"""A text, and how it is cut into equal chunks of tokens, as llama.cpp's perplexity program does.
+Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import ArgumentError
 from ..util import paths
@@ -40,3 +43,27 @@ def first_scored(n_ctx: int) -> int:
 def sample_text() -> str:
     """The text that comes with the package."""
     return paths.SAMPLE_TEXT.read_text(encoding="utf-8")
+
+
+class Text(NamedTuple):
+    name: str
+    content: str
+
+
+def text_of(text: str | Path | None, name: str | None = None) -> Text:
+    """A text with its name. A path is read, None is the sample.
+
+    Raises ArgumentError for what is no text.
+    """
+    if text is None:
+        return Text("sample", sample_text())
+    if isinstance(text, Path):
+        name = name or str(text)
+        try:
+            text = text.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ArgumentError(f"{name} is not UTF-8 text: {error}") from None
+    name = name or "given"
+    if "\0" in text:
+        raise ArgumentError(f"{name} is no text: it has NUL characters")
+    return Text(name, text)

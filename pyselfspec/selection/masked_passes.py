@@ -17,8 +17,6 @@ from ..runtime.context import Context, Decoded
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Hidden, Outputs
 
-CACHE_BYTES = 512 * 2**20  # of kept states
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -43,7 +41,7 @@ class MaskedPasses:
         batches: Sequence[Batch],
         base: LayerMask,
         place: Callable[[int], KVSequence],
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int,
     ) -> None:
         self._context = context
         self._batches = tuple(batches)
@@ -53,7 +51,7 @@ class MaskedPasses:
         self._shares = n_tokens * context.model.n_embd * 4 <= cache_bytes
         self._at = 0  # the block that the kept states enter
         self._states: list[Hidden] = []
-        self.n_parts = 0  # attention and feed-forward parts run so far, per token
+        self.n_sublayers = 0  # attention and feed-forward sublayers run so far, times tokens
 
     def run(self, mask: LayerMask) -> Iterator[Decoded]:
         """Decode all batches; read the logits of each before taking the next."""
@@ -89,7 +87,7 @@ class MaskedPasses:
     ) -> Iterator[Decoded]:
         mask |= LayerMask.enter_at(mask.n_layer, at)
         for i, batch in enumerate(self._batches):
-            self.n_parts += mask.n_active * len(batch.tokens)
+            self.n_sublayers += mask.n_active * len(batch.tokens)
             yield self._context.decode(
                 batch.tokens,
                 seq=self._place(batch.pos),

@@ -7,10 +7,10 @@ by one and forced to the disk, so an interrupted run loses nothing that was meas
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ from filelock import FileLock, Timeout
 from ..errors import SelfSpecError
 from ..masks.layer_mask import LayerMask
 from ..masks.score import Score
+from ..util import records
 from ..util.closing import Closing
 
-FORMAT = 1
+FORMAT = 2
 # What must agree for scores to be comparable, and how to call it.
 SAME = {
     "format": "format",
     "build": "library build",
-    "model_sha256": "model",
+    "fingerprint": "model",
     "text_sha256": "text",
     "seed": "seed",
     "objective": "objective",
@@ -34,6 +35,34 @@ SAME = {
     "window": "window",
     "attention": "kind of attention",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreLine:
+    """What one mask scored on one chunk."""
+
+    chunk: int
+    mask: LayerMask
+    score: Score
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """Token ids of a chunk whose second half the model wrote."""
+
+    chunk: int
+    tokens: tuple[int, ...]
+
+
+def _from_format_1(header: records.Data) -> records.Data:
+    """Lines are the same in both formats, headers used other names."""
+    former = {"match": "agreement", "ppl": "perplexity"}
+    objective = header.get("objective")
+    return header | {
+        "format": 2,
+        "fingerprint": header.get("model_sha256"),
+        "objective": former.get(str(objective), objective),
+    }
 
 
 class ResultFileError(SelfSpecError):
@@ -74,7 +103,7 @@ class ResultFile(Results, Closing):
     """Results that are also in a file, to be taken up again later. Use in a ``with`` block.
 
     header: what the scores are of; must agree in everything that SAME names with that of a file
-    that exists.
+    that exists. Files of format 1 are taken up, too.
 
     A file beside it, with ".lock" added to the name, keeps other processes out.
 
@@ -109,21 +138,21 @@ class ResultFile(Results, Closing):
 
     def add_score(self, mask: LayerMask, chunk: int, score: Score) -> None:
         super().add_score(mask, chunk, score)
-        self._append({"chunk": chunk, "mask": mask.to_dict(), "score": score.to_dict()})
+        self._append(ScoreLine(chunk, mask, score))
 
     def add_text(self, chunk: int, tokens: tuple[int, ...]) -> None:
         super().add_text(chunk, tokens)
-        self._append({"chunk": chunk, "tokens": tokens})
+        self._append(TextLine(chunk, tokens))
 
-    def _append(self, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(record).encode() + b"\n")
+    def _append(self, record: object) -> None:
+        self._file.write(records.encode(record) + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _take_up(self, data: bytes) -> None:
         """Read what an earlier run wrote, or start the file."""
         whole, newline, cut_off = data.rpartition(b"\n")
-        head = json.dumps({"format": FORMAT})[:-1].encode()
+        head = records.encode({"format": FORMAT})[:-1]
         if not newline and not cut_off.startswith(head[: len(cut_off)]):
             raise self._foreign("it does not begin with a header")
         if cut_off:
@@ -132,19 +161,25 @@ class ResultFile(Results, Closing):
             self._append(self._header)
             return
         header, *lines = whole.split(b"\n")
-        self._check_header(_parse(header))
+        self._check_header(header)
         for number, line in enumerate(lines, 2):
             try:
-                self._read(_parse(line))
-            except (KeyError, TypeError, ValueError):
+                self._read(records.parse(line))
+            except records.RecordError:
                 raise ResultFileError(
                     f"{self.path}, line {number} is no result; remove the line or give another "
                     "--out"
                 ) from None
 
-    def _check_header(self, header: Any) -> None:
+    def _check_header(self, line: bytes) -> None:
+        try:
+            header = records.parse(line)
+        except records.RecordError:
+            header = None
         if not isinstance(header, dict) or "format" not in header:
             raise self._foreign("it does not begin with a header")
+        if header["format"] == 1:
+            header = _from_format_1(header)
         for key, what in SAME.items():
             if header.get(key) != self._header.get(key):
                 raise ResultFileError(
@@ -152,22 +187,16 @@ class ResultFile(Results, Closing):
                     f"{_short(self._header.get(key))}); give another --out"
                 )
 
-    def _read(self, record: Any) -> None:
-        if "tokens" in record:
-            super().add_text(int(record["chunk"]), tuple(map(int, record["tokens"])))
+    def _read(self, data: Any) -> None:
+        if isinstance(data, dict) and "tokens" in data:
+            text = records.convert(data, TextLine)
+            super().add_text(text.chunk, text.tokens)
         else:
-            mask = LayerMask.from_dict(record["mask"])
-            super().add_score(mask, int(record["chunk"]), Score.from_dict(record["score"]))
+            line = records.convert(data, ScoreLine)
+            super().add_score(line.mask, line.chunk, line.score)
 
     def _foreign(self, why: str) -> ResultFileError:
         return ResultFileError(f"{self.path} is no file of results: {why}; give another --out")
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
 
 
 def _short(value: object) -> str:

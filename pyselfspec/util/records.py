@@ -45,7 +45,7 @@ FiledT = TypeVar("FiledT", bound=Filed)
 
 
 class RecordError(ArgumentError):
-    """Data that is no such record; the message says why, as the part of a sentence."""
+    """Data that is no such record; the message says why, as a part of a sentence."""
 
 
 def load(path: Path, cls: type[FiledT], *, what: str, fix: str = "remove it") -> FiledT:
@@ -116,19 +116,23 @@ def to_dict(record: Any) -> Data:
 
     A record with a file of its own has its format number first.
     """
+    if isinstance(record, dict):  # as it is: "deterministic" would sort the keys
+        return record
     data: Data = msgspec.to_builtins(record, order="deterministic")
     number = getattr(record, "FORMAT", None)
     return data if number is None else {"format": number, **data}
 
 
 def encode(record: Any) -> bytes:
-    """A record as JSON on one line, without the line end. Numbers that are not finite become null,
-    for want of a word for them in JSON."""
+    """A record, or what it consists of, as JSON on one line, without the line end.
+
+    Numbers that are not finite become null, for want of a word for them in JSON.
+    """
     return msgspec.json.encode(to_dict(record))
 
 
 def _plainly(message: str) -> str:
-    """msgspec's message as the part of a sentence.
+    """msgspec's message as a part of a sentence.
 
     >>> _plainly("Expected `int`, got `bool` - at `$.mask.n_layer`")
     'expected int, got bool in mask.n_layer'

@@ -10,7 +10,8 @@ import click
 
 from pyselfspec import LayerMask, Model
 from pyselfspec.selection import chunks
-from pyselfspec.selection.perplexity import Perplexity
+from pyselfspec.selection.objectives import Setting
+from pyselfspec.selection.objectives.perplexity import Objective as Perplexity
 from tools.records import Record, provenance
 
 from . import scan
@@ -45,7 +46,7 @@ def our_perplexity(model: Path, threads: int, n_ctx: int, n_chunks: int) -> list
     """The same as scan-layers computes it."""
     with Model(model) as loaded, scan.context_of(loaded, n_ctx, threads) as context:
         texts = scan.texts_of(loaded, n_ctx, n_chunks)
-        score = scan.score_of(Perplexity(context, texts), LayerMask.full(loaded.n_layer))
+        score = scan.score_of(Perplexity(Setting(context, texts)), LayerMask.full(loaded.n_layer))
     return [score.perplexity, score.perplexity * score.stderr]
 
 
@@ -78,7 +79,7 @@ def cells(record: Record) -> list[list[str]]:
 TABLES = (
     Table(
         "perplexity",
-        ("model", "chunks", "llama-perplexity", "scan-layers --objective ppl"),
+        ("model", "chunks", "llama-perplexity", "scan-layers --objective perplexity"),
         "<<>>",
         cells,
     ),

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.masks.score import Score
 from pyselfspec.masks.space import Space, Unit
-from pyselfspec.selection import chunks, scans
-from pyselfspec.selection.masked_passes import CACHE_BYTES
-from pyselfspec.selection.measuring import (
-    AbortRatio,
-    Confident,
-    GiveUp,
-    Measuring,
-    Never,
-    Pass,
-    Scored,
-)
-from pyselfspec.selection.perplexity import Perplexity
-from pyselfspec.selection.results import Results
-from pyselfspec.selection.scans import Plan, Prune
+from pyselfspec.selection import chunks, strategies
+from pyselfspec.selection.objectives import CACHE_BYTES, Setting
+from pyselfspec.selection.objectives.perplexity import Objective as Perplexity
+from pyselfspec.selection.rounds import AbortRatio, Confident, GiveUp, Never, Round
+from pyselfspec.selection.runner import run
+from pyselfspec.selection.scorer import Scorer
+from pyselfspec.selection.strategies import Prune
 from tools.records import Record, provenance
 
 from ._options import keep, model_argument, run_options
 from ._table import Table
 
-SHARE = 0.45  # of the parts, skipped at the end of the greedy search
+SHARE = 0.45  # of the sublayers, skipped at the end of the greedy search
 
 # name: prune, give up, bytes for reuse
 SEARCHES: dict[str, tuple[Prune, GiveUp, int]] = {
@@ -47,15 +38,6 @@ def texts_of(model: Model, n_ctx: int, n_chunks: int) -> list[tuple[int, ...]]:
     return chunks.cut(tokens, n_ctx, model.start_token)[:n_chunks]
 
 
-def finish(steps: Generator[Any, None, list[Scored]]) -> list[Scored]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: list[Scored] = end.value
-            return found
-
-
 def context_of(model: Model, n_ctx: int, threads: int) -> Context:
     return model.context(n_ctx=n_ctx, n_batch=n_ctx, n_threads=threads)
 
@@ -66,14 +48,14 @@ def reuse(path: Path, threads: int, n_ctx: int, rounds: int) -> Record:
     with Model(path) as model, context_of(model, n_ctx, threads) as context:
         texts = texts_of(model, n_ctx, 1)
         space = Space.of(context.mask_support, Unit.BOTH)
-        request = Pass(space.full, space.units, best_only=False)
+        request = Round(space.full, space.units, best_only=False)
         for _ in range(rounds):
             found = {}
             for name, cache_bytes in (("reused_us", CACHE_BYTES), ("anew_us", 0)):
-                objective = Perplexity(context, texts, cache_bytes=cache_bytes)
+                objective = Perplexity(Setting(context, texts, cache_bytes=cache_bytes))
                 next(objective.scores(0, space.full, [space.full]))  # both need the full model
                 start = time.perf_counter_ns()
-                found[name] = finish(Measuring(objective, Results(), 1, Never()).scores(request))
+                found[name] = Scorer(objective).score(request)
                 times[name].append((time.perf_counter_ns() - start) // 1000)
             if found["reused_us"] != found["anew_us"]:
                 raise AssertionError("reuse changed the scores")
@@ -86,17 +68,18 @@ def greedy(path: Path, threads: int, n_ctx: int, n_chunks: int) -> Record:
     arms: dict[str, Record] = {}
     with Model(path) as model, context_of(model, n_ctx, threads) as context:
         texts = texts_of(model, n_ctx, 2 * n_chunks)
-        further = Perplexity(context, texts[n_chunks:])
+        further = Perplexity(Setting(context, texts[n_chunks:]))
         space = Space.of(context.mask_support, Unit.BOTH)
         for name, (prune, give_up, cache_bytes) in SEARCHES.items():
-            objective = Perplexity(context, texts[:n_chunks], cache_bytes=cache_bytes)
-            measuring = Measuring(objective, Results(), n_chunks, give_up)
-            found = finish(scans.run(scans.load("greedy")(space, Plan(SHARE, prune)), measuring))
+            setting = Setting(context, texts[:n_chunks], cache_bytes=cache_bytes)
+            objective = Perplexity(setting)
+            greedy = strategies.load("greedy", prune=prune)(strategies.Setting(space, SHARE))
+            last = run(greedy, Scorer(objective, give_up=give_up))[-1].chosen[0]
             arms[name] = {
-                "n_block_tokens": objective.n_parts // 2,
-                "mask": found[-1].mask.to_dict(),
-                "perplexity": found[-1].score.perplexity,
-                "further_perplexity": score_of(further, found[-1].mask).perplexity,
+                "n_block_tokens": objective.n_sublayers // 2,
+                "mask": last.mask.to_dict(),
+                "perplexity": last.score.perplexity,
+                "further_perplexity": score_of(further, last.mask).perplexity,
                 "full_perplexity": score_of(objective, space.full).perplexity,
             }
     return {"n_ctx": n_ctx, "n_chunks": n_chunks, "share": SHARE, "arms": arms}
@@ -104,9 +87,7 @@ def greedy(path: Path, threads: int, n_ctx: int, n_chunks: int) -> Record:
 
 def score_of(objective: Perplexity, mask: LayerMask) -> Score:
     """Over all chunks."""
-    measuring = Measuring(objective, Results(), objective.n_chunks, Never())
-    request = Pass(LayerMask.full(mask.n_layer), (mask,), best_only=False)
-    return finish(measuring.scores(request))[0].score
+    return Scorer(objective).one(mask).score
 
 
 @click.command()

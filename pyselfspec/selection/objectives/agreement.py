@@ -1,4 +1,6 @@
-"""Agreement of masked passes with the full model, measured the way drafts are made.
+"""Agreement of masked passes with the full model: which of its tokens a draft would have had right.
+
+Measured the way drafts are made.
 
 A draft reads the full model's K/V for the text and its own K/V for the few tokens it has drafted.
 So a chunk is decoded by the full model once, and windows of its second half are decoded by masked
@@ -14,41 +16,33 @@ context, and asks for the text instead of the model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError
-from ..masks.layer_mask import LayerMask
-from ..masks.score import Score
-from ..runtime.context import Context
-from ..runtime.kv import KVSequence
-from .chunks import first_scored
-from .masked_passes import CACHE_BYTES, Batch, MaskedPasses
-
-Tokens = tuple[int, ...]
-
-WINDOW = 32  # tokens, as SWIFT; shorter ones cost more and tell the same
+from ...errors import ArgumentError
+from ...masks.layer_mask import LayerMask
+from ...masks.score import Score
+from ...runtime.kv import KVSequence
+from ..chunks import first_scored
+from ..masked_passes import Batch, MaskedPasses
+from . import About, Setting
 
 
-class Match:
-    """Scores masks on chunks of a text: the share of tokens that are not the full model's.
+class Objective:
+    """Scores count the tokens of masked passes that are not the full model's.
 
-    context: room for `n_kept` chunks and a window. Sequences 0 to n_kept - 1 keep the full model's
-    K/V of the chunks used last; one more is for windows.
+    Sequences 0 to n_kept - 1 of the context keep the full model's K/V of the chunks used last; one
+    more is for windows.
+
+    Raises ArgumentError for a window that does not fit into a batch, and too few sequences.
     """
 
-    name = "match"
+    about: ClassVar[About] = About(label="agreement", lost="agreement lost", n_chunks=4)
 
-    def __init__(
-        self,
-        context: Context,
-        chunks: Sequence[Tokens],
-        *,
-        window: int = WINDOW,
-        n_kept: int = 1,
-        cache_bytes: int = CACHE_BYTES,
-    ) -> None:
+    def __init__(self, setting: Setting) -> None:
+        context, window, n_kept = setting.context, setting.window, setting.n_kept
         if not 1 <= window <= context.n_batch:
             raise ArgumentError(f"a window has 1 to {context.n_batch} tokens, got {window}")
         if context.n_seq_max <= n_kept:
@@ -57,23 +51,20 @@ class Match:
                 f"got {context.n_seq_max}"
             )
         self._context = context
-        self._chunks = chunks
+        self._chunks = setting.chunks
         self._window = window
-        self._cache_bytes = cache_bytes
+        self._cache_bytes = setting.cache_bytes
         self._kept: dict[int, int] = {}  # chunk of each sequence
         self._n_kept = n_kept
-        self._wanted: dict[
-            int, NDArray[np.int32]
-        ] = {}  # the full model's tokens, [n_windows, window], by chunk
-        self.n_parts = 0  # attention and feed-forward parts run so far, per token
+        # the full model's tokens by chunk, int32 [n_windows, window]
+        self._wanted: dict[int, NDArray[np.int32]] = {}
+        self.n_sublayers = 0
 
     @property
     def n_chunks(self) -> int:
         return len(self._chunks)
 
     def scores(self, chunk: int, base: LayerMask, masks: Sequence[LayerMask]) -> Iterator[Score]:
-        """A score for each mask, in turn. What masks share with base runs once, see MaskedPasses
-        on their best order."""
         target = self._load(chunk)
         windows = self._windows(chunk)
         wanted = self._wanted[chunk]
@@ -85,11 +76,21 @@ class Match:
 
         passes = MaskedPasses(self._context, windows, base, place, self._cache_bytes)
         for mask in masks:
-            before = passes.n_parts
+            before = passes.n_sublayers
             got = [self._best(self._window) for decoded in passes.run(mask)]
             self._context.sequence(self._n_kept).drop()
-            self.n_parts += passes.n_parts - before
+            self.n_sublayers += passes.n_sublayers - before
             yield Score.of_drafts(np.array(got, np.int32) == wanted)
+
+    def value(self, mask: LayerMask, score: Score) -> float:
+        """The share of tokens that are the full model's, 0..1."""
+        return score.agreement
+
+    def shown(self, mask: LayerMask, score: Score) -> float:
+        return score.agreement
+
+    def error(self, score: Score) -> float | None:
+        return score.stderr
 
     def _windows(self, chunk: int) -> list[Batch]:
         """As many whole windows as the second half holds."""
@@ -117,7 +118,7 @@ class Match:
                 wanted.append(self._best(self._window))
             self._wanted[chunk] = np.array(wanted, np.int32)
             self._kept[seq_id] = chunk
-            self.n_parts += 2 * self._context.model.n_layer * seq.n_past
+            self.n_sublayers += 2 * self._context.model.n_layer * seq.n_past
         return seq
 
     def _best(self, n_rows: int) -> list[int]:

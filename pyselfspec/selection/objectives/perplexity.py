@@ -2,56 +2,67 @@
 
 Chunks of n_ctx tokens, the K/V cache empty before each, the second half scored: the first half
 gives the model some context. The mask holds for the whole chunk. So the number says what a model
-without these parts is worth; for what a draft is worth see match.py.
+without these sublayers is worth; for what a draft is worth see agreement.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..masks.layer_mask import LayerMask
-from ..masks.score import Score, token_loss
-from ..runtime.context import Context
-from ..runtime.kv import KVSequence
-from .chunks import first_scored
-from .masked_passes import CACHE_BYTES, Batch, MaskedPasses
-
-Tokens = tuple[int, ...]
+from ...masks.layer_mask import LayerMask
+from ...masks.score import Score, token_loss
+from ...runtime.kv import KVSequence
+from ..chunks import first_scored
+from ..masked_passes import Batch, MaskedPasses
+from . import About, Setting
 
 
-class Perplexity:
-    """Scores masks on chunks of a text, in nats per token.
+class Objective:
+    """Scores are in nats per token. Uses sequence 0 of the context, which has room for a chunk."""
 
-    context: room for one chunk; its sequence 0 is used.
-    """
+    about: ClassVar[About] = About(
+        label="perplexity",
+        lost="nats per token lost",
+        n_chunks=15,
+        higher_is_better=False,
+        writes_text=False,
+        results="perplexity",
+    )
 
-    name = "ppl"
-
-    def __init__(
-        self, context: Context, chunks: Sequence[Tokens], *, cache_bytes: int = CACHE_BYTES
-    ) -> None:
-        self._context = context
-        self._chunks = chunks
-        self._cache_bytes = cache_bytes
+    def __init__(self, setting: Setting) -> None:
+        self._context = setting.context
+        self._chunks = setting.chunks
+        self._cache_bytes = setting.cache_bytes
         self._full: dict[int, NDArray[np.float64]] = {}  # losses of the full model, by chunk
-        self.n_parts = 0  # attention and feed-forward parts run so far, per token
+        self.n_sublayers = 0
 
     @property
     def n_chunks(self) -> int:
         return len(self._chunks)
 
     def scores(self, chunk: int, base: LayerMask, masks: Sequence[LayerMask]) -> Iterator[Score]:
-        """A score for each mask, in turn. What masks share with base runs once, see MaskedPasses
-        on their best order."""
         if chunk not in self._full:
             full = LayerMask.full(base.n_layer)
             self._full[chunk] = self._losses(chunk, self._passes(chunk, full), full)
         passes = self._passes(chunk, base)
         for mask in masks:
             yield Score.of(self._losses(chunk, passes, mask), self._full[chunk])
+
+    def value(self, mask: LayerMask, score: Score) -> float:
+        """The full model's perplexity over that with the mask: 1 for no harm, less for more."""
+        return math.exp(-max(score.mean_excess, -700.0))
+
+    def shown(self, mask: LayerMask, score: Score) -> float:
+        return score.perplexity
+
+    def error(self, score: Score) -> float | None:
+        """Of the distance from the full model's perplexity, which is known better than either."""
+        return score.perplexity * score.stderr_excess
 
     def _passes(self, chunk: int, base: LayerMask) -> MaskedPasses:
         return MaskedPasses(
@@ -70,15 +81,15 @@ class Perplexity:
     def _losses(self, chunk: int, passes: MaskedPasses, mask: LayerMask) -> NDArray[np.float64]:
         """Float64 [n_tokens scored]."""
         tokens = self._chunks[chunk]
-        before = passes.n_parts
+        before = passes.n_sublayers
         rows = (row for decoded in passes.run(mask) for row in decoded.rows())
         targets = tokens[first_scored(len(tokens)) + 1 :]
         losses = [token_loss(row, token) for row, token in zip(rows, targets, strict=True)]
-        self.n_parts += passes.n_parts - before
+        self.n_sublayers += passes.n_sublayers - before
         return np.array(losses)
 
 
-def batches(chunk: Tokens, n_batch: int) -> list[Batch]:
+def batches(chunk: tuple[int, ...], n_batch: int) -> list[Batch]:
     """A chunk as batches, those of its context without outputs. Its last token predicts nothing
     that is scored and is left out.
 
@@ -89,6 +100,6 @@ def batches(chunk: Tokens, n_batch: int) -> list[Batch]:
     found = []
     for start, end in ((0, first), (first, len(chunk) - 1)):
         for pos in range(start, end, n_batch):
-            part = chunk[pos : min(pos + n_batch, end)]
-            found.append(Batch(part, pos, "all" if start else "none"))
+            piece = chunk[pos : min(pos + n_batch, end)]
+            found.append(Batch(piece, pos, "all" if start else "none"))
     return found

@@ -6,17 +6,17 @@ harm together, which ``greedy`` sees and this does not.
 
 from __future__ import annotations
 
-from ...masks.space import Space
-from ..measuring import Pass
-from . import Passes, Plan, in_order
+from ..rounds import Round
+from . import Rounds, Setting, from_rounds, in_order
 
 N_POINTS = 8
 
 
-def scan(space: Space, plan: Plan) -> Passes:
-    n = space.count(plan.share)
+@from_rounds
+def make(setting: Setting) -> Rounds:
+    space, n = setting.space, setting.n_max
     counts = sorted({max(1, round(n * i / N_POINTS)) for i in range(1, N_POINTS + 1)})
-    scored = yield Pass(space.full, space.units, best_only=False, n_later=len(counts))
+    scored = yield Round(space.full, space.units, best_only=False, n_later=len(counts))
     order = in_order(range(len(space.units)), scored)
     together = tuple(space.mask(order[:count]) for count in counts)
-    yield Pass(space.full, together, best_only=False)
+    yield Round(space.full, together, best_only=False)
