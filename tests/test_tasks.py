@@ -62,7 +62,7 @@ def test_a_run(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
 
 def test_every_drafter_is_measured_unless_some_are_named() -> None:
     [option] = [p for p in tasks.command.params if p.name == "names"]
-    assert set(option.default) == set(drafters.names()) - {"off"}
+    assert set(option.default) == set(drafters.names())
 
 
 def test_only_some_tasks(demo_path: Path, tasks_file: Path) -> None:

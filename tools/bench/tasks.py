@@ -24,8 +24,7 @@ from ._options import file_path, keep, model_argument, progress, run_options
 from ._table import Table
 
 PLAIN = "plain"
-NO_DRAFTS = "off"  # what plain decoding is called where drafters are named
-DRAFTERS = tuple(name for name in drafters.names() if name != NO_DRAFTS)
+DRAFTERS = drafters.names()
 ALL = "all"  # the row over all kinds of tasks
 
 
@@ -111,7 +110,7 @@ class Answering:
             self.context,
             prompt,
             n_predict=self.n_predict,
-            draft=NO_DRAFTS if way == PLAIN else way,
+            draft=None if way == PLAIN else way,
             controller=self.controller,
             sampling=SamplingParams(temperature=self.temp, seed=seed),
         )
