@@ -17,13 +17,14 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from attentions import ATTENTIONS
+from typed_models import EXIT, TypedModel, each_model, opened, plain_text, require_exact
 
 from pyselfspec import (
     GREEDY,
@@ -39,6 +40,7 @@ from pyselfspec import (
     generate_steps,
 )
 from pyselfspec.errors import ContextFullError
+from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.runtime.widths import same_at_widths
 from pyselfspec.speculate.drafters import layer_skip
 from tools import replay
@@ -224,6 +226,64 @@ def test_drafts_of_known_quality(
     assert [token for step in steps for token in step.tokens] == want[:N_PREDICT]
     assert {step.n_accepted for step in steps[:-1]} == {min(n_right, n_draft)}
     assert context.sequence().n_past == len(prompt) + N_PREDICT - 1
+
+
+# --- drafts wider than the exact width -------------------------------------------------------
+
+WIDE = {"15": Fixed(15, p_min=0), "16": Fixed(16, p_min=0), "40": Fixed(40, p_min=0)}
+
+
+@pytest.fixture(scope="module")
+def typed(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypedModel]:
+    with opened(tiny, tmp_path_factory.mktemp("typed")) as models:
+        yield models
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])
+@pytest.mark.parametrize("n_draft", WIDE)
+@each_model
+def test_same_tokens_for_drafts_wider_than_a_pass(
+    arch: str,
+    qtype: str,
+    n_draft: str,
+    share: bool,
+    typed: TypedModel,
+    new_context: Any,
+    token_ids: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are verified in parts, none of which is wider than the exact width."""
+    widths: list[int] = []
+    run = Context.run
+
+    def recorded(context: Context, rows: Rows, what: Pass = FULL) -> Any:
+        widths.append(len(rows))
+        return run(context, rows, what)
+
+    model = typed(arch, qtype)
+    context = new_context(model)
+    require_exact(context)
+    monkeypatch.setattr(Context, "run", recorded)
+    n_drafted: set[int] = set()
+    for seed, (name, sampling) in enumerate(SAMPLINGS.items()):
+        want = plain_text(new_context(model), token_ids(9, seed=seed), 80, sampling)
+        for mask in (EXIT, EMPTY):
+            widths.clear()
+            options = layer_skip.Options(mask, share)
+            got = complete(
+                context,
+                token_ids(9, seed=seed),
+                sampling=sampling,
+                options=options,
+                controller=WIDE[n_draft],
+                n_predict=80,
+            )
+            assert got.tokens == want, name
+            assert max(widths) <= context.exact_width
+            if mask == EMPTY and len(want) == 80:
+                assert max(widths) == context.exact_width, "parts are as wide as they may be"
+            n_drafted.add(len(got.stats.n_drafted_at))
+    assert max(n_drafted) == int(n_draft)
 
 
 def test_empty_mask_saves_steps(exact: Any, new_context: Any, token_ids: Any) -> None:

@@ -102,6 +102,3 @@ class AsDrafted:
 
     def observe(self, step: Step) -> None:
         pass
-
-    def explain(self) -> None:
-        return None

@@ -176,7 +176,7 @@ class Context(Closing):
         self.n_decodes = 0
         # By sequence: the tokens at its beginning whose K/V is known to be the full model's.
         self._held: list[list[int]] = [[] for _ in range(n_seq_max)]
-        self._lent: set[int] = set()  # sequence ids
+        self._taken: set[int] = set()  # sequence ids, of texts or lent
         self._made: dict[Hashable, Any] = {}
         self._stack = ExitStack()
 
@@ -293,26 +293,37 @@ class Context(Closing):
 
     @contextmanager
     def spare_sequence(self) -> Iterator[KVSequence]:
-        """An empty sequence to work in, empty again afterwards. Ids are lent from the highest down.
+        """An empty sequence to work in, empty again afterwards. Ids are lent from the highest down,
+        never those that texts have claimed.
 
-        Raises ArgumentError when no sequence is empty.
+        Raises ArgumentError when none is free.
         """
-        for seq_id in reversed(range(self.n_seq_max)):
-            seq = self.sequence(seq_id)
-            if seq_id not in self._lent and seq.n_past == 0:
-                break
-        else:
+        seq = self._spare()
+        if seq is None:
             raise ArgumentError(
                 f"all {self.n_seq_max} sequences of the context are in use; give it a larger "
                 "n_seq_max"
             )
-        self._lent.add(seq_id)
+        self._taken.add(seq.seq_id)
         try:
             yield seq
         finally:
-            self._lent.discard(seq_id)
+            self._taken.discard(seq.seq_id)
             if self._handle is not None:
                 seq.drop()
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether there is a sequence to lend."""
+        return self._spare() is not None
+
+    def _spare(self) -> KVSequence | None:
+        free = (i for i in reversed(range(self.n_seq_max)) if i not in self._taken)
+        return next((seq for seq in map(self.sequence, free) if seq.n_past == 0), None)
+
+    def claim(self, seq_id: int) -> None:
+        """This sequence is a text's, for as long as the context lives: never lend it."""
+        self._taken.add(seq_id)
 
     def decode(
         self,

@@ -58,14 +58,20 @@ class KVSequence:
     def keep(self, tokens: Sequence[int]) -> int:
         """Keep of these tokens' beginning what the sequence holds, and forget the rest; how many
         were kept, see can_keep()."""
-        held = self._held
-        n = next(
-            (i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b),
-            min(len(held), len(tokens)),
-        )
+        n = self.n_common(tokens)
         n = n if n == self.n_past else self.can_keep(n)
         self.rollback(n)
         return n
+
+    def claim(self) -> None:
+        """A text lives here: the context does not lend this sequence to anybody."""
+        self.context.claim(self.seq_id)
+
+    def n_common(self, tokens: Sequence[int]) -> int:
+        """How many tokens at their beginning the sequence and these have in common."""
+        pairs = enumerate(zip(self._held, tokens, strict=False))
+        differing = (i for i, (held, token) in pairs if held != token)
+        return next(differing, min(len(self._held), len(tokens)))
 
     @property
     def _held(self) -> list[int]:

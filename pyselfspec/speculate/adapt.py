@@ -29,9 +29,9 @@ from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Pass, Rows
 from .candidates import State
-from .controllers import Controller, Decision
-from .drafters import Drafter
-from .requests import Request, Work, timed
+from .controllers import Controller, Decision, explain
+from .drafters import Drafter, drafted
+from .requests import Request, Work
 from .types import Draft, DraftLimit, Step, Verdict
 
 SHARE = 0.03  # of the time
@@ -126,11 +126,7 @@ class Adaptation:
             yield from self._compare(history)
         if self._drafter is not drafter:
             return Draft()  # the limit is that of the controller before
-        draft = drafter.draft(history, limit)
-        if isinstance(draft, Draft):
-            return draft
-        draft, us = yield from timed(draft)
-        return replace(draft, draft_us=us)
+        return (yield from drafted(drafter, history, limit))
 
     def accept(self, verdict: Verdict) -> None:
         self._drafter.accept(verdict)
@@ -151,7 +147,7 @@ class Adaptation:
         self.controller.observe(step)
 
     def explain(self) -> Decision | None:
-        return self.controller.explain()
+        return explain(self.controller)
 
     def summary(self) -> dict[str, int]:
         """What has been done since the beginning, ready for JSON."""
@@ -165,9 +161,10 @@ class Adaptation:
     # trials
 
     def _has_room(self, history: Sequence[int]) -> bool:
-        """Enough new tokens, and cells for them once more."""
+        """Enough new tokens, cells for them once more, and a sequence to try them in."""
         n = len(history)
-        return n - self._n_used >= WINDOW and n - 1 + WINDOW <= self._context.n_ctx
+        room = n - 1 + WINDOW <= self._context.n_ctx and self._context.has_spare
+        return n - self._n_used >= WINDOW and room
 
     def _compare(self, history: Sequence[int]) -> Work[None]:
         """Try both masks on the last tokens, if there is time for it."""

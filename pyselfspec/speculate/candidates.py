@@ -107,7 +107,8 @@ def _from_format_1(data: records.Data) -> records.Data:
         "rival_score": "candidate_score",
     }
     flat = {names.get(key, key): value for key, value in data.items()}
-    return {"model": flat.pop("model"), "fingerprint": flat.pop("fingerprint"), "state": flat}
+    ours = {name: flat.pop(name, None) for name in ("model", "fingerprint")}
+    return {**ours, "state": flat}
 
 
 @dataclass(frozen=True, slots=True)

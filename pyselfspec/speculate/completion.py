@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from ..errors import ArgumentError
@@ -80,6 +81,7 @@ class Completion:
         self.context = context
         self._seq = context.sequence() if seq is None else seq
         self._n_predict = n_predict
+        self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self._owned: list[Drafter] = []  # to close at the end
         self._drafter, self._controller, self.draft = self._drafting(
             draft, options, mask, profile, controller
@@ -88,7 +90,6 @@ class Completion:
         self.adaptation: Adaptation | None = None
         if adapt is not None:
             self._adapt(adapt, options, controller)
-        self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self.tokens: list[int] = []
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
@@ -129,7 +130,9 @@ class Completion:
         drafter = found.make()
         self._owned.append(drafter)
         if isinstance(controller, str):
-            controller = found.controller(controller)
+            held = len(self._seq.tokens)
+            goes_on = 0 < held <= 2 * self._seq.n_common(self.prompt)
+            controller = found.controller(controller, self._seq.seq_id, goes_on=goes_on)
         return drafter, controller
 
     def _adapt(self, adapt: Adapt, options: Any, controller: Controller | str) -> None:
@@ -137,6 +140,8 @@ class Completion:
             raise ArgumentError("there is no mask to adapt, since nothing is drafted with one here")
         assert self.sampling.seed is not None and self.draft is not None
         name = self.draft
+        if getattr(options, "mask", None) is not None:
+            options = replace(options, mask=None)  # each has its own
 
         def equip(mask: LayerMask) -> tuple[Drafter, Controller]:
             found = prepared(self.context, name, options=options, mask=mask)

@@ -7,16 +7,19 @@ and no graph is checked again before its first token.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..costs.table import CostTable
+from ..costs.timed import TimedCosts
 from ..errors import ArgumentError
 from ..masks import profiles
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from . import controllers, drafters
-from .controllers import Controller
+from .controllers import Acceptance, Controller, Memory
 from .drafters import Drafter
 
 AUTO = "auto"  # the drafter that suits the context, plain decoding where none does
@@ -28,16 +31,28 @@ class Speculation:
     make: a new drafter for a text.
     mask: what drafts skip, None where they skip nothing of the model.
     costs: what drafts and verification passes cost, as known before there are timings.
+    timings: what they turn out to cost; for all texts of the context.
+    acceptance: of the conversation in each sequence.
     """
 
     name: str
     make: Callable[[], Drafter]
     mask: LayerMask | None
     costs: CostTable
+    timings: TimedCosts
+    acceptance: dict[int, Acceptance] = field(default_factory=dict)
 
-    def controller(self, name: str) -> Controller:
-        """A controller for a text. Raises ArgumentError for a name that is no file."""
-        return controllers.load(name)(self.costs)
+    def controller(self, name: str, seq_id: int, *, goes_on: bool) -> Controller:
+        """A controller for a text in this sequence. Raises ArgumentError for a name that is no
+        file.
+
+        goes_on: whether the text continues what the sequence holds; else acceptance is learned
+            anew.
+        """
+        if not goes_on:
+            self.acceptance.pop(seq_id, None)
+        memory = Memory(self.timings, self.acceptance.setdefault(seq_id, Acceptance()))
+        return controllers.load(name)(self.costs, memory)
 
 
 def prepared(
@@ -59,6 +74,8 @@ def prepared(
     """
     if draft is None:
         return None
+    if options is not None and not (is_dataclass(options) and options.__hash__):
+        raise ArgumentError(f"options of a drafter are a frozen dataclass, got {options!r}")
     key = ("speculation", draft, options, mask, profile)
     return context.once(key, lambda: _looked_up(context, draft, options, mask, profile))
 
@@ -66,6 +83,8 @@ def prepared(
 def _looked_up(
     context: Context, draft: str, options: Any, mask: LayerMask | None, profile: bool
 ) -> Speculation | None:
+    if mask is not None and getattr(options, "mask", None) not in (None, mask):
+        raise ArgumentError("the options have a mask of their own; give one or the other")
     if mask is None and profile:
         mask = profiles.mask_for(context.model)
     name = draft
@@ -76,15 +95,14 @@ def _looked_up(
         name, suggestion = found
         options = suggestion if options is None else options
     module = drafters.load(name)
-    chosen = _with_mask(name, module.Options() if options is None else options, mask)
-    drafter = module.make(context, chosen)
-    return Speculation(name, lambda: module.make(context, chosen), drafter.mask, drafter.costs())
+    chosen = _with_mask(module.Options() if options is None else options, mask)
+    make = partial(module.make, context, chosen)
+    with closing(make()) as drafter:
+        costs = drafter.costs()
+        return Speculation(name, make, drafter.mask, costs, TimedCosts(costs))
 
 
-def _with_mask(name: str, options: Any, mask: LayerMask | None) -> Any:
-    if not is_dataclass(options) or isinstance(options, type):
-        raise ArgumentError(f"options of {name} are a dataclass, got {options!r}")
-    takes_mask = any(field.name == "mask" for field in fields(options))
-    if mask is None or not takes_mask or options.mask is not None:  # type: ignore[attr-defined]
-        return options
-    return replace(options, mask=mask)
+def _with_mask(options: Any, mask: LayerMask | None) -> Any:
+    """The options, with this mask where they could have one and have none."""
+    takes_mask = "mask" in {field.name for field in fields(options)}
+    return replace(options, mask=mask) if takes_mask and options.mask is None else options

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..util.build import BUILD_ID
 from .completion import Completion
-from .controllers import Decision
+from .controllers import Decision, explain
 
 
 def report(completion: Completion, model: str, plain: Completion | None = None) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
 
 
 def _decision(completion: Completion) -> Decision | None:
-    return completion.controller.explain()
+    return explain(completion.controller)
 
 
 class Explainer:
@@ -124,11 +124,11 @@ class Explainer:
 
 
 def _reason(decision: Decision) -> str:
+    costs, rule = decision.costs, decision.best
     return (
-        f"plain {_ms(decision.plain_us)}, draft up to {decision.n_max} x {_ms(decision.token_us)} "
-        f"+ verify up to {_ms(decision.verify_us)} for {decision.tokens:.1f} expected tokens → "
-        f"{_ms(decision.draft_us_per_token)} per token, "
-        f"{'drafting' if decision.drafts else 'plain'}"
+        f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.guess_us)} + verify "
+        f"up to {_ms(costs.check_us[rule.n_max])} for {rule.tokens:.1f} expected tokens → "
+        f"{_ms(1 / rule.speed)} per token, {'drafting' if decision.drafts else 'plain'}"
     )
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Rows
 from ..runtime.sampling import Sampler
 from .controllers import Controller
-from .drafters import Drafter
+from .drafters import Drafter, drafted
 from .requests import Request, Work, timed
 from .types import Draft, Step, Verdict
 from .verify import verify
@@ -76,6 +74,7 @@ class Text:
 
     def begin(self) -> Work[None]:
         """Evaluate the prompt, all but its last token, as far as the sequence does not hold it."""
+        self.seq.claim()
         wanted = self.history[:-1]
         self.n_reused = self.seq.keep(wanted)
         n_batch = self._context.n_batch
@@ -103,12 +102,7 @@ class Text:
         n = len(self.history)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
         limit = self._controller.limit(n - 1).capped(room)
-        start = time.perf_counter_ns()
-        draft = self._drafter.draft(self.history, limit)
-        us = (time.perf_counter_ns() - start) // 1000
-        if not isinstance(draft, Draft):
-            draft, us = yield from timed(draft)
-        return replace(draft, draft_us=draft.draft_us or us) if draft.n_proposed else draft
+        return (yield from drafted(self._drafter, self.history, limit))
 
     def _verified(self, draft: Draft) -> Work[Verdict]:
         if not draft.is_chain:

@@ -25,7 +25,6 @@ from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
-from ..speculate.controllers import Decision
 from ..speculate.types import Draft, DraftLimit, Step, Verdict
 
 EOG = 0
@@ -153,13 +152,18 @@ class FakeSequence:
         assert list(self.tokens[: len(tokens)]) == list(tokens), "says what is not so"
 
     def keep(self, tokens: Sequence[int]) -> int:
-        pairs = zip(self.tokens, tokens, strict=False)
-        same = [a == b for a, b in pairs]
-        n = same.index(False) if False in same else len(same)
+        n = self.n_common(tokens)
         if n < self.n_past and not self.context.can_rollback:
             n = 0
         self.rollback(n)
         return n
+
+    def n_common(self, tokens: Sequence[int]) -> int:
+        same = [a == b for a, b in zip(self.tokens, tokens, strict=False)]
+        return same.index(False) if False in same else len(same)
+
+    def claim(self) -> None:
+        self.context._taken.add(self.seq_id)
 
     def fork(self, seq_id: int) -> FakeSequence:
         assert seq_id != self.seq_id
@@ -216,7 +220,7 @@ class FakeContext:
         self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, rows, mask
         self.widths: list[int] = []  # rows of each pass, of all sequences
         self.laws: dict[int, NDArray[np.float64]] = {}  # by row of the last pass: of the next token
-        self._lent: set[int] = set()
+        self._taken: set[int] = set()
         self._made: dict[Hashable, Any] = {}
 
     @property
@@ -246,16 +250,24 @@ class FakeContext:
 
     @contextmanager
     def spare_sequence(self) -> Iterator[FakeSequence]:
-        seq_id = next(
-            i for i in reversed(range(self.n_seq_max)) if i not in self._lent and not self.cells[i]
-        )
-        self._lent.add(seq_id)
-        seq = self.sequence(seq_id)
+        free = self._free()
+        if not free:
+            raise ArgumentError("all sequences of the context are in use")
+        self._taken.add(free[0])
+        seq = self.sequence(free[0])
         try:
             yield seq
         finally:
-            self._lent.discard(seq_id)
+            self._taken.discard(seq.seq_id)
             seq.drop()
+
+    @property
+    def has_spare(self) -> bool:
+        return bool(self._free())
+
+    def _free(self) -> list[int]:
+        ids = reversed(range(self.n_seq_max))
+        return [i for i in ids if i not in self._taken and not self.cells[i]]
 
     def can_enter(self, block: int) -> bool:
         return self.enters and self.can_rollback and 1 <= block < self.model.n_layer
@@ -431,9 +443,6 @@ class FakeController:
 
     def observe(self, step: Step) -> None:
         self.steps.append(step)
-
-    def explain(self) -> Decision | None:
-        return None
 
 
 def plain_tokens(

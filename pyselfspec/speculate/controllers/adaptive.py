@@ -11,7 +11,7 @@ from typing import Any
 
 from ...costs.table import CostTable
 from ..types import After, DraftLimit, Step
-from . import Decision
+from ._memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,6 @@ class Adaptive:
             wanted -= self.epsilon
         self.threshold = self.inertia * self.threshold + (1 - self.inertia) * wanted
 
-    def explain(self) -> Decision | None:
-        return None
 
-
-def make(costs: CostTable) -> Adaptive:
+def make(costs: CostTable, memory: Memory | None = None) -> Adaptive:
     return Adaptive()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ..types import After, DraftLimit, Step
-from . import Decision
+from ._memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,6 @@ class Product:
     def observe(self, step: Step) -> None:
         pass
 
-    def explain(self) -> Decision | None:
-        return None
 
-
-def make(costs: CostTable) -> Product:
+def make(costs: CostTable, memory: Memory | None = None) -> Product:
     return Product()

@@ -10,12 +10,14 @@ and those of other packages through the entry-point group "pyselfspec.drafters".
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...costs.table import CostTable
 from ...util import by_name
-from ..requests import Work
+from ..requests import Work, timed
 from ..types import Draft, DraftLimit, Verdict
 
 if TYPE_CHECKING:
@@ -65,6 +67,16 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Free what was opened for drafting."""
+
+
+def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+    """A draft with the time that it took, whether the drafter needs passes or not."""
+    start = time.perf_counter_ns()
+    draft = drafter.draft(history, limit)
+    us = (time.perf_counter_ns() - start) // 1000
+    if not isinstance(draft, Draft):
+        draft, us = yield from timed(draft)
+    return replace(draft, draft_us=draft.draft_us or max(1, us)) if draft.n_proposed else draft
 
 
 class DrafterModule(Protocol):
