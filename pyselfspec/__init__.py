@@ -1,22 +1,24 @@
 """Lossless self-speculative generation for quantized GGUF models, with nothing but the model
 itself.
 
-Names are loaded on first use, so that the parts that need no native library can be imported without
-it.
+Names are loaded on first use, and so is the native library. Whoever imports llama_cpp after this
+package gets the same library.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+from . import errors
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import errors
     from .errors import SelfSpecError
     from .masks.layer_mask import LayerMask
-    from .runtime._lib import BUILD_ID
     from .runtime.context import Context
     from .runtime.kv import KVSequence
     from .runtime.model import Model
@@ -31,14 +33,14 @@ if TYPE_CHECKING:
     from .speculate.controllers.fixed import Fixed
     from .speculate.loop import generate_steps
     from .speculate.types import Draft, DraftLimit, GenerationStats, Step, Verdict
+    from .util.build import BUILD_ID
     from .util.paths import DEMO
 
 # Where each public name is defined; a module stands for itself.
 _HOMES = {
-    "errors": "errors",
     "SelfSpecError": "errors",
     "LayerMask": "masks.layer_mask",
-    "BUILD_ID": "runtime._lib",
+    "BUILD_ID": "util.build",
     "Context": "runtime.context",
     "KVSequence": "runtime.kv",
     "Model": "runtime.model",
@@ -99,6 +101,17 @@ __all__ = [
     "search",
     "strategies",
 ]
+
+
+def _offer_library() -> None:
+    """Let llama_cpp find our library, unless the user has named one or nothing is built yet."""
+    with contextlib.suppress(errors.LibraryError):
+        from .util.build import LIB_DIR
+
+        os.environ.setdefault("LLAMA_CPP_LIB_PATH", str(LIB_DIR))
+
+
+_offer_library()
 
 
 def __getattr__(name: str) -> Any:

@@ -95,7 +95,7 @@ def run(
             )
         )
         made = Draft(made.tokens, made.probs, round(drafting), None, made.dropped)
-        step = Step(made, Verdict(n_right, RIGHT, False), round(checking))
+        step = Step(made, Verdict.of_chain(n_right, RIGHT, False), round(checking))
         steps.append(step)
         controller.observe(step)
         text.n_tokens += len(step.tokens)

@@ -15,7 +15,7 @@ from pyselfspec.speculate.types import After, Draft, DraftLimit, Step, Verdict
 
 def step(n_accepted, n_drafted, p=0.1):
     draft = Draft((1,) * n_drafted, (p,) * n_drafted, draft_us=1)
-    return Step(draft, Verdict(n_accepted, 9, False), verify_us=1)
+    return Step(draft, Verdict.of_chain(n_accepted, 9, False), verify_us=1)
 
 
 def test_controllers_are_found_by_file():

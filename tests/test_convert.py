@@ -110,7 +110,8 @@ def test_interrupt(tmp_path: Path, target: Path, run_python: Any) -> None:
         "signal.pause()\n"
     )
     code = (
-        "import sys\nfrom pathlib import Path\nfrom pyselfspec import convert\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from pyselfspec.convert import huggingface as convert\n"
         "from pyselfspec.cli import main\n"
         "convert.CONVERTER, convert.NEEDED = Path(sys.argv[1]), ()\n"
         "main(['convert', *sys.argv[2:]])\n"

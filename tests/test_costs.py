@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from simulation import BF16, Q8_0, table
 
-import tiny_gguf
 from pyselfspec.costs.by_bytes import guessed_costs
 from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.costs.timed import N_RECENT, TimedCosts
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.masks.layer_mask import LayerMask
+from tools.models import tiny_gguf
 
 
 def test_a_step_is_the_sum_of_its_passes():

@@ -54,7 +54,7 @@ def test_products(name: str, tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler
     ggml, program = llama_cpp() / "ggml", tmp_path / "kernels"
-    include = (KERNELS, ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
+    include = (KERNELS, KERNELS.parent, ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
     command = [compiler, "-std=c++17", "-O1", "-g", "-ffp-contract=off", "-o", program]
     command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     command += [f"-m{flag}" for flag in INSTRUCTIONS[name]] + [f"-I{path}" for path in include]

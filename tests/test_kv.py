@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tiny_gguf
 from pyselfspec import KVSequence, LayerMask
-from pyselfspec.errors import ArgumentError, ContextFullError
+from pyselfspec.errors import ArgumentError, ContextFullError, UnsupportedError
+from pyselfspec.runtime._lib import llama
+from tools.models import tiny_gguf
 
 EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
 
@@ -149,3 +150,92 @@ def test_closed_context(tiny: Any, new_context: Any) -> None:
     for use in (lambda: seq.n_past, lambda: seq.fork(1), seq.drop, lambda: seq.rollback(1)):
         with pytest.raises(ArgumentError, match="closed"):
             use()
+
+
+# --- sliding windows ---------------------------------------------------------------------------
+
+N_LOST = 100  # first tokens that a cache has let go of
+
+
+def feed(context: Any, tokens: list[int], seq_id: int) -> None:
+    for i in range(0, len(tokens), 64):
+        context.decode(tokens[i : i + 64], seq=context.sequence(seq_id), outputs="none")
+
+
+def lose(context: Any) -> None:
+    """Stands for a cache of the window's size, which overwrites what no later token sees."""
+    llama.llama_memory_seq_rm(llama.llama_get_memory(context.handle), 0, 0, N_LOST)
+
+
+def test_other_sequences_take_no_cells_of_a_window(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    """Upstream's search gives away cells outside of the window, which a rollback needs again."""
+    tokens = token_ids(260)
+    context, fresh = new_context(tiny("gemma3")), new_context(tiny("gemma3"))
+    feed(context, tokens[:100], 0)
+    feed(context, tokens[200:240], 1)
+    feed(context, tokens[100:160], 0)
+    context.sequence(1).drop()
+    feed(context, tokens[200:260], 2)
+    assert context.sequence().can_keep(140) == 140
+    context.sequence().rollback(140)
+    feed(fresh, tokens[:100], 0)
+    feed(fresh, tokens[100:160], 0)
+    fresh.sequence().rollback(140)
+    np.testing.assert_array_equal(context.decode([7]).logits, fresh.decode([7]).logits)
+
+
+def test_rollback_into_a_lost_window_is_refused(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    context = new_context(tiny("gemma3"))
+    feed(context, token_ids(160), 0)
+    lose(context)
+    seq = context.sequence()
+    least = N_LOST + tiny_gguf.SLIDING_WINDOW - 1  # the first position that sees only what is left
+    assert [seq.can_keep(n) for n in (least - 1, least, 160, 1000)] == [0, least, 160, 160]
+    with pytest.raises(UnsupportedError, match=f"position {least - 1} sees .* decode its tokens"):
+        seq.rollback(least - 1)
+    assert seq.n_past == 160
+    seq.rollback(least)
+    context.decode([7])
+    assert seq.n_past == least + 1
+    seq.drop()
+    assert seq.n_past == 0
+
+
+def test_in_place_needs_its_window(tiny: Any, new_context: Any, token_ids: Any) -> None:
+    tokens = token_ids(160)
+    context = new_context(tiny("gemma3"))
+    feed(context, tokens, 0)
+    lose(context)
+    context.decode(tokens[150:], pos=150, in_place=True)
+    with pytest.raises(UnsupportedError, match=r"position 120 sees .* begins at 100"):
+        context.decode(tokens[120:130], pos=120, in_place=True)
+
+
+def test_a_fork_does_not_go_on_without_its_window(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    context = new_context(tiny("gemma3"))
+    feed(context, token_ids(160), 0)
+    lose(context)
+    fork = context.sequence().fork(1)
+    context.decode([7], seq=fork)
+    with pytest.raises(UnsupportedError, match="sequence 1 no longer holds"):
+        fork.rollback(110)
+    memory = llama.llama_get_memory(context.handle)
+    llama.llama_memory_seq_rm(memory, 1, 110, -1)  # behind our back
+    with pytest.raises(UnsupportedError, match=r"sequence 1 no longer holds .* position 110"):
+        context.decode([7], seq=fork)
+
+
+def test_models_without_a_window_keep_what_they_hold(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    context = new_context(tiny())
+    feed(context, token_ids(100), 0)
+    seq = context.sequence()
+    assert [seq.can_keep(n) for n in (0, 1, 99, 100, 101)] == [0, 1, 99, 100, 100]
+    assert context.sequence(1).can_keep(5) == 0

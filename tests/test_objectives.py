@@ -4,7 +4,6 @@ against none, bit for bit."""
 import numpy as np
 import pytest
 
-import tiny_gguf
 from pyselfspec import LayerMask
 from pyselfspec.costs.by_bytes import ByteCosts
 from pyselfspec.errors import ArgumentError
@@ -15,6 +14,7 @@ from pyselfspec.selection.bounded import Bounded
 from pyselfspec.selection.chunks import cut
 from pyselfspec.selection.objectives import Setting, agreement, perplexity
 from pyselfspec.selection.scorer import Scorer
+from tools.models import tiny_gguf
 
 N_LAYER = 4
 N_CTX = 48

@@ -16,10 +16,9 @@ import pytest
 from conftest import NewContext, TinyModel
 from numpy.typing import NDArray
 
-import random_gguf
-import tiny_gguf
 from pyselfspec import Context, Model
 from pyselfspec.runtime.widths import same_at_widths
+from tools.models import random_gguf, tiny_gguf
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 N_TOKENS = 16

@@ -21,7 +21,8 @@ from ..selection.rounds import Follow
 from ..selection.rounds import Progress as Done
 from ..selection.session import Interrupted
 from ..util.files import require_target
-from ._options import F, _together, context_params, device_options, read_text
+from ._options import F, context_params, device_options, read_text
+from ._options import together as _together
 
 
 class NameChoice(click.Choice[str]):

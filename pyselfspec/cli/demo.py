@@ -19,6 +19,7 @@ from ..runtime.model import Model
 from ..runtime.sampling import SEED_MAX, SamplingParams
 from ..speculate.completion import Completion
 from ..speculate.demo import FACTORS, make_wide, race, wide_path
+from ..speculate.prepared import AUTO
 from ..speculate.report import closing_line, report
 from ._options import common_options, context_params, device_options, model_params, n_predict_option
 
@@ -81,8 +82,8 @@ def command(
 
         def pair(n_predict: int) -> tuple[Completion, Completion]:
             return (
-                _completion(plain_context, "off", prompt, n_predict, sampling),
-                _completion(context, None, prompt, n_predict, sampling),
+                _completion(plain_context, None, prompt, n_predict, sampling),
+                _completion(context, AUTO, prompt, n_predict, sampling),
             )
 
         for _ in race(pair(N_WARM_UP)):

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..convert.relayer import relayer
-from ._options import parse_blocks
+from ._drafting import parse_blocks
 from ._writing import copy_arguments, read, write
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import ModelFileError, SelfSpecError, UnsupportedError
 from ..gguf import file as gguf_file
-from ..runtime._lib import LIB_DIR
+from ..util.build import LIB_DIR
 from ..util.files import replacing
 from . import subprogram
 from .quantize import Progress, Steps, require_type, require_written, run_quantizer

@@ -15,20 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gguf import LlamaFileType
+
 from ..errors import ArgumentError, ModelFileError
 from ..gguf import file as gguf_file
 from ..runtime import _lib
-from ..runtime._lib import llama
 from ..util.files import replacing
 from ..util.machine import usable_cores
 from . import subprogram
 
 # Names as people type them, such as q4_k_m, with llama.cpp's numbers.
 TYPES: dict[str, int] = {
-    re.sub("^LLAMA_FTYPE_(ALL|MOSTLY)_", "", name).lower(): number
-    for name, number in vars(llama).items()
-    if name.startswith("LLAMA_FTYPE_") and name != "LLAMA_FTYPE_GUESSED"
-}
+    re.sub("^(ALL|MOSTLY)_", "", each.name).lower(): each.value
+    for each in LlamaFileType
+    if each is not LlamaFileType.GUESSED
+} | {"q2_0": 41}  # newer than the gguf package
 _TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
 _IS_QUANTIZED = re.compile(r"requantizing from type (\w+) is disabled")
 # C++ streams, NumPy and the system, each in its words.

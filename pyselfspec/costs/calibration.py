@@ -1,34 +1,34 @@
 """Keeps what passes cost on this machine, in the user's cache folder.
 
 A table belongs to a model, a library build, devices, threads, a size of context, a kind of
-attention and a mask; its file is named after the hash of all that.
+attention and a drafter with its options; its file is named after the hash of all that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
-import tempfile
 import time
 import warnings
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
-from ..runtime._lib import BUILD_ID, gpus, system_info
+from ..runtime._lib import gpus, system_info
 from ..runtime.context import Context
-from ..speculate.drafters.layer_skip import Drafter
-from ..util import paths
+from ..util import paths, records
+from ..util.build import BUILD_ID
 from ..util.machine import usable_cores
 from .by_bytes import ByteCosts, guessed_costs
 from .table import N_WIDTH, Costs, CostTable
 
-FORMAT = 1
+MAX_US = 1e12
 
 
 class CalibrationWarning(UserWarning):
@@ -46,18 +46,27 @@ class Key:
     build: str
     devices: str
     n_threads: int
-    n_ctx: int  # rounded up to a power of two
     attention: str  # Context.attention
-    mask: dict[str, Any]
-    shares: bool
+    n_ctx: int  # rounded up to a power of two
+    drafter: dict[str, Any]  # its identity
+
+    @property
+    def folder(self) -> Path:
+        """For all tables with the same times of full passes."""
+        machine = (self.model, self.build, self.devices, self.n_threads, self.attention)
+        return paths.cache("calibration") / _digest(machine)
 
     @property
     def path(self) -> Path:
-        name = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
-        return paths.cache("calibration") / f"{name}.json"
+        return self.folder / f"{_digest((self.n_ctx, self.drafter))}.json"
 
 
-def key_of(context: Context, mask: LayerMask) -> Key:
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def key_of(context: Context, drafter: Mapping[str, Any]) -> Key:
+    """drafter: its identity, see Drafter."""
     model = context.model
     return Key(
         model=model.fingerprint,
@@ -65,10 +74,9 @@ def key_of(context: Context, mask: LayerMask) -> Key:
         devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on GPUs, "
         f"split by {model.split_mode}, main GPU {model.main_gpu}",
         n_threads=context.n_threads,
-        n_ctx=1 << (context.n_ctx - 1).bit_length(),
         attention=context.attention,
-        mask=mask.to_dict(),
-        shares=Drafter(context, mask).shares,
+        n_ctx=1 << (context.n_ctx - 1).bit_length(),
+        drafter=dict(drafter),
     )
 
 
@@ -92,72 +100,66 @@ def machine() -> str:
 class Calibration:
     """Measured costs with what they belong to. n_rounds: repetitions that medians are of."""
 
+    FORMAT: ClassVar[int] = 2
+
     key: Key
     table: CostTable
     n_rounds: int
     date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Calibration:
-        """Raises KeyError, TypeError or ValueError for anything but what to_dict makes."""
-        if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']!r}, this version reads {FORMAT}")
-        levels = tuple(_costs_from(level) for level in data["table"]["levels"])
-        if not levels or [c.n_past for c in levels] != sorted({c.n_past for c in levels}):
-            raise ValueError("levels are not in order")
-        return cls(Key(**data["key"]), CostTable(levels), data["n_rounds"], data["date"])
+        return records.to_dict(self)
 
 
-def _costs_from(level: dict[str, Any]) -> Costs:
-    lists = {name: tuple(map(float, level[name])) for name in ("full_us", "check_us")}
-    costs = Costs(**(level | lists))
-    numbers = (*costs.full_us, *costs.check_us, costs.guess_us, costs.last_us + 1)
-    if {len(us) for us in lists.values()} != {N_WIDTH} or not all(0 < us < 1e12 for us in numbers):
-        raise ValueError("times are not what times can be")
-    return costs
+def _require_sound(table: CostTable) -> None:
+    """Raise ArgumentError for times that cannot be."""
+    lengths = [costs.n_past for costs in table.levels]
+    if not lengths or lengths != sorted(set(lengths)):
+        raise ArgumentError("levels are not in order")
+    for costs in table.levels:
+        numbers = (*costs.full_us, *costs.check_us, costs.guess_us, costs.last_us + 1)
+        widths = {len(costs.full_us), len(costs.check_us)}
+        if widths != {N_WIDTH} or not all(0 < us < MAX_US for us in numbers):
+            raise ArgumentError("times are not what times can be")
 
 
 def save(calibration: Calibration) -> Path:
     path = calibration.key.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
-        json.dump(calibration.to_dict(), file)
-    os.replace(file.name, path)
+    records.save(path, calibration)
     return path
+
+
+def _read(path: Path) -> Calibration:
+    found = records.load(path, Calibration, what="calibration")
+    _require_sound(found.table)
+    return found
 
 
 def load(key: Key) -> Calibration | None:
     """The table measured before, if there is one. Warns of a file that does not hold it."""
     try:
-        found = Calibration.from_dict(json.loads(key.path.read_text(encoding="utf-8")))
+        found = _read(key.path)
         if found.key != key:
-            raise ValueError("it belongs to something else")
+            raise ArgumentError("it belongs to something else")
         return found
     except FileNotFoundError:
         return None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        text = f"{key.path} is no calibration of this model here ({what}); it is ignored"
+    except (OSError, ArgumentError) as error:
+        text = f"{key.path} is no calibration of this model here ({error}); it is ignored"
         warnings.warn(text, CalibrationWarning, stacklevel=2)
         return None
 
 
 def width_costs(context: Context) -> tuple[float, ...] | None:
     """Times of full passes over 1 to N_WIDTH tokens over that of one, from any table of this model
-    with these threads on this machine, whatever mask it was measured for."""
-    like = key_of(context, LayerMask.full(context.model.n_layer))
-    for path in sorted(like.path.parent.glob("*.json")):
+    with these threads on this machine, whatever drafter it was measured for."""
+    for path in sorted(key_of(context, {}).folder.glob("*.json")):
         try:
-            found = Calibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            costs = _read(path).table.levels[0]
+        except (OSError, ArgumentError):
             continue  # load() warns of it where it matters
-        same = ("model", "build", "devices", "n_threads", "attention")
-        if all(getattr(found.key, name) == getattr(like, name) for name in same):
-            costs = found.table.levels[0]
-            return tuple(us / costs.plain_us for us in costs.full_us)
+        return tuple(us / costs.plain_us for us in costs.full_us)
     return None
 
 
@@ -168,8 +170,29 @@ def mask_costs(context: Context) -> ByteCosts:
     return ByteCosts(model.file, shares, width_costs(context))
 
 
-def costs_for(context: Context, mask: LayerMask) -> CostTable:
-    """Measured costs if there are any, else those that the bytes of the weights suggest."""
-    key = key_of(context, mask)
-    known = load(key)
-    return known.table if known else guessed_costs(context.model.file, mask, key.shares)
+def costs_for(
+    context: Context, mask: LayerMask, shares: bool, drafter: Mapping[str, Any]
+) -> CostTable:
+    """Of drafting with a mask: measured costs if there are any, else those that the bytes of the
+    weights suggest.
+
+    shares: whether draft and verification pass share blocks. drafter: its identity.
+    """
+    known = load(key_of(context, drafter))
+    return known.table if known else guessed_costs(context.model.file, mask, shares)
+
+
+COPY_US = 5.0  # of a token that is looked up
+
+
+def costs_of_copies(context: Context, drafter: Mapping[str, Any]) -> CostTable:
+    """Of drafts that take no passes: full passes as measured, for this drafter or any other, else
+    as the bytes of the weights suggest."""
+    known = load(key_of(context, drafter))
+    if known is not None:
+        return known.table
+    full = LayerMask.full(context.model.n_layer)
+    guessed = guessed_costs(context.model.file, full, shares=False).levels[0]
+    widths = width_costs(context)
+    full_us = guessed.full_us if widths is None else tuple(guessed.plain_us * w for w in widths)
+    return CostTable((Costs(0, full_us, full_us, COPY_US, 0.0),))

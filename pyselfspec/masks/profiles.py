@@ -19,6 +19,9 @@ class Fingerprinted(Protocol):
     """What a profile needs to know of a model. The fingerprint is read only where it is needed."""
 
     @property
+    def path(self) -> Path: ...
+
+    @property
     def fingerprint(self) -> str: ...
 
     @property

@@ -1,4 +1,4 @@
-#include "selfspec-hooks.h"
+#include "selfspec-batch.h"
 
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -6,7 +6,6 @@
 #include "llama-batch.h"
 #include "llama-graph.h"
 #include "llama-hparams.h"
-#include "llama-kv-cells.h"
 #include "llama-model.h"
 
 #include <algorithm>
@@ -14,33 +13,53 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <tuple>
+#include <utility>
 
 static const selfspec_batch * selfspec_of(const llama_ubatch & ubatch) {
     return ubatch.selfspec.get();
 }
 
-bool selfspec_in_place(const llama_ubatch & ubatch) {
-    return ubatch.selfspec && ubatch.selfspec->in_place;
+static const selfspec_pass & selfspec_pass_of(const llama_ubatch & ubatch) {
+    static const selfspec_pass plain;
+
+    return ubatch.selfspec ? ubatch.selfspec->pass : plain;
 }
 
-bool selfspec_same_graph(const selfspec_batch_ptr & a, const selfspec_batch_ptr & b) {
-    static const selfspec_batch plain;
+static auto selfspec_key(const selfspec_pass & p) {
+    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.in_place, p.has_tokens);
+}
 
-    const selfspec_batch & sa = a ? *a : plain;
-    const selfspec_batch & sb = b ? *b : plain;
+bool selfspec_pass::operator==(const selfspec_pass & other) const { return selfspec_key(*this) == selfspec_key(other); }
+bool selfspec_pass::operator< (const selfspec_pass & other) const { return selfspec_key(*this) <  selfspec_key(other); }
 
-    return sa.mask == sb.mask && sa.enter_at == sb.enter_at && sa.hidden_at == sb.hidden_at && !sa.best == !sb.best;
+selfspec_batch::selfspec_batch(selfspec_pass pass, int32_t n_layer) : pass(std::move(pass)) {
+    found.asked.assign(n_layer, 0);
+    found.ended.assign(n_layer, 0);
+}
+
+bool selfspec_same_graph(const llama_ubatch & a, const llama_ubatch & b) {
+    return selfspec_pass_of(a) == selfspec_pass_of(b);
+}
+
+bool selfspec_plan_changed(selfspec_pass_ptr & planned, const llama_ubatch & ubatch) {
+    const auto & pass = selfspec_pass_of(ubatch);
+    if (planned ? *planned == pass : pass.is_plain()) {
+        return false;
+    }
+    planned = std::make_shared<const selfspec_pass>(pass);
+    return true;
 }
 
 // True when the mask skips this part; records that the part asked.
 static bool selfspec_consult(const llama_ubatch & ubatch, int il, int part) {
     const auto * ss = selfspec_of(ubatch);
-    if (!ss || il < 0 || il >= (int) ss->seen.size()) {
+    if (!ss || il < 0 || il >= (int) ss->found.asked.size()) {
         return false;
     }
-    ss->seen[il] |= part;
+    ss->found.asked[il] |= part;
 
-    return ss->skips(il, part);
+    return ss->pass.skips(il, part);
 }
 
 static ggml_tensor * selfspec_zeros(const llm_graph_context & gctx, int64_t ne0, int64_t ne1, int il) {
@@ -97,21 +116,21 @@ private:
 
 ggml_tensor * selfspec_block_end(const llm_graph_context & gctx, ggml_tensor * cur, int il) {
     const auto * ss = selfspec_of(gctx.ubatch);
-    if (!ss || il < 0 || il >= (int) ss->seen_end.size()) {
+    if (!ss || il < 0 || il >= (int) ss->found.ended.size()) {
         return cur;
     }
-    ss->seen_end[il]++;
+    ss->found.ended[il]++;
 
     const int il_next = il + 1;
 
-    if (il_next == ss->enter_at) {
+    if (il_next == ss->pass.enter_at) {
         cur = ggml_new_tensor_2d(gctx.ctx0, GGML_TYPE_F32, gctx.n_embd, gctx.n_tokens);
         ggml_set_input(cur);
         gctx.cb(cur, "selfspec_hidden", il);
         gctx.res->add_input(std::make_unique<selfspec_input_hidden>(cur));
     }
 
-    if (il_next == ss->hidden_at) {
+    if (il_next == ss->pass.hidden_at) {
         ggml_set_output(cur);
         ggml_build_forward_expand(gctx.gf, cur);
         gctx.res->t_layer_inp[il_next] = cur;
@@ -150,7 +169,7 @@ static int selfspec_cache_block_of(const ggml_tensor * t) {
 }
 
 static bool selfspec_refuse(const selfspec_batch & ss, const llama_model & model, int il, const std::string & why) {
-    ss.error = std::string("architecture ") + llm_arch_name(model.arch) + ", block " + std::to_string(il) + ": " + why;
+    ss.found.error = std::string("architecture ") + llm_arch_name(model.arch) + ", block " + std::to_string(il) + ": " + why;
     return false;
 }
 
@@ -166,8 +185,8 @@ int selfspec_parts_of(const llama_model & model, int il) {
 }
 
 static bool selfspec_check_seen(const selfspec_batch & ss, const llama_model & model) {
-    for (int il = 0; il < (int) ss.mask.size(); ++il) {
-        int missing = ss.mask[il] & ~ss.seen[il];
+    for (int il = 0; il < (int) ss.pass.mask.size(); ++il) {
+        int missing = ss.pass.mask[il] & ~ss.found.asked[il];
         if (missing) {
             missing &= selfspec_parts_of(model, il);
         }
@@ -176,11 +195,11 @@ static bool selfspec_check_seen(const selfspec_batch & ss, const llama_model & m
                 (missing & SELFSPEC_SKIP_ATTN ? "attention" : "feed-forward part") + " that a mask can skip");
         }
     }
-    if (ss.enter_at > 0 && ss.seen_end[ss.enter_at - 1] != 1) {
-        return selfspec_refuse(ss, model, ss.enter_at, "hidden states cannot enter here");
+    if (ss.pass.enter_at > 0 && ss.found.ended[ss.pass.enter_at - 1] != 1) {
+        return selfspec_refuse(ss, model, ss.pass.enter_at, "hidden states cannot enter here");
     }
-    if (ss.hidden_at > 0 && ss.seen_end[ss.hidden_at - 1] != 1) {
-        return selfspec_refuse(ss, model, ss.hidden_at, "the states entering it cannot be copied");
+    if (ss.pass.hidden_at > 0 && ss.found.ended[ss.pass.hidden_at - 1] != 1) {
+        return selfspec_refuse(ss, model, ss.pass.hidden_at, "the states entering it cannot be copied");
     }
     return true;
 }
@@ -188,7 +207,7 @@ static bool selfspec_check_seen(const selfspec_batch & ss, const llama_model & m
 // Models that run the same weights as several blocks: there a block of the file is no block of the mask.
 static bool selfspec_check_shared(const selfspec_batch & ss, const llama_model & model) {
     std::map<const ggml_tensor *, int> owner;
-    for (int il = 0; il < (int) ss.mask.size(); ++il) {
+    for (int il = 0; il < (int) ss.pass.mask.size(); ++il) {
         const ggml_tensor * down = model.layers[il].ffn_down;
         if (down && !owner.emplace(down, il).second) {
             return selfspec_refuse(ss, model, il, "shares its weights with block " + std::to_string(owner[down]) +
@@ -210,7 +229,7 @@ static bool selfspec_check_node(
         }
 
         const int il_kv = selfspec_cache_block_of(src);
-        if (il_kv >= 0 && ss.skips(il_kv, SELFSPEC_SKIP_ATTN) && !written.count(src->view_src ? src->view_src : src)) {
+        if (il_kv >= 0 && ss.pass.skips(il_kv, SELFSPEC_SKIP_ATTN) && !written.count(src->view_src ? src->view_src : src)) {
             return selfspec_refuse(ss, model, il_kv, "a later block uses its K/V, so its attention cannot be skipped alone");
         }
 
@@ -219,11 +238,11 @@ static bool selfspec_check_node(
         if (il < 0) {
             continue;
         }
-        if (ss.skips(il, SELFSPEC_SKIP_FFN) && starts_with(rest, "ffn_down")) {
+        if (ss.pass.skips(il, SELFSPEC_SKIP_FFN) && starts_with(rest, "ffn_down")) {
             return selfspec_refuse(ss, model, il, "its feed-forward part cannot be skipped as a whole");
         }
-        if (il < ss.enter_at) {
-            return selfspec_refuse(ss, model, ss.enter_at, "hidden states cannot enter here, later blocks read more than "
+        if (il < ss.pass.enter_at) {
+            return selfspec_refuse(ss, model, ss.pass.enter_at, "hidden states cannot enter here, later blocks read more than "
                 "the previous block's output");
         }
     }
@@ -294,61 +313,58 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
         }
     }
 
-    if (!ss->has_tokens && selfspec_reads_ids(gf)) {
-        return selfspec_refuse(*ss, model, ss->enter_at, "hidden states alone do not suffice, give the token ids too");
+    if (!ss->pass.has_tokens && selfspec_reads_ids(gf)) {
+        return selfspec_refuse(*ss, model, ss->pass.enter_at, "hidden states alone do not suffice, give the token ids too");
     }
 
-    const auto * hidden = ss->hidden_at > 0 ? res.get_layer_inp(ss->hidden_at) : nullptr;
+    const auto * hidden = ss->pass.hidden_at > 0 ? res.get_layer_inp(ss->pass.hidden_at) : nullptr;
     if (hidden && (hidden->ne[0] != model.hparams.n_embd || hidden->ne[1] != ubatch.n_tokens || !ggml_is_matrix(hidden) ||
             !ggml_is_contiguous(hidden))) {
-        return selfspec_refuse(*ss, model, ss->hidden_at, "the states entering it are not one vector per token");
+        return selfspec_refuse(*ss, model, ss->pass.hidden_at, "the states entering it are not one vector per token");
     }
 
-    if (ss->best) {
+    if (ss->pass.head == SELFSPEC_HEAD_BEST) {
         selfspec_add_best(res);
     }
     return true;
 }
 
-static void selfspec_copy_best(selfspec_best & best, ggml_cgraph * gf, ggml_backend_sched * sched) {
-    const auto copy = [&](const char * name, void * out, size_t n_bytes) {
-        ggml_tensor * t = ggml_graph_get_tensor(gf, name);
-        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, out, 0, n_bytes);
+static void selfspec_copy_best(const selfspec_batch & ss, const llama_ubatch & ubatch, ggml_cgraph * gf, ggml_backend_sched * sched) {
+    const auto copy = [&](ggml_tensor * t, size_t row, void * out) {
+        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, out, row*t->nb[0], t->nb[0]);
     };
-    copy(BEST_TOKEN, &best.token, sizeof(best.token));
-    copy(BEST_P,     &best.p,     sizeof(best.p));
+    ggml_tensor * token = ggml_graph_get_tensor(gf, BEST_TOKEN);
+    ggml_tensor * p     = ggml_graph_get_tensor(gf, BEST_P);
+
+    size_t row = 0; // of the outputs
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        if (ubatch.output[i]) {
+            auto & best = ss.best[ubatch.data->batch_idxs[i]];
+            copy(token, row, &best.token);
+            copy(p,     row, &best.p);
+            row++;
+        }
+    }
 }
 
-void selfspec_copy_hidden(const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
-    const auto * ss = selfspec_of(ubatch);
-    if (ss && ss->best) {
-        selfspec_copy_best(*ss->best, res.get_gf(), sched);
-    }
-    if (!ss || ss->hidden_at < 1) {
-        return;
-    }
-
-    ggml_tensor    * hidden  = res.get_layer_inp(ss->hidden_at);
-    ggml_backend_t   backend = ggml_backend_sched_get_tensor_backend(sched, hidden);
+static void selfspec_copy_hidden(const selfspec_batch & ss, const llama_ubatch & ubatch, ggml_tensor * hidden, ggml_backend_sched * sched) {
+    ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, hidden);
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const size_t dst = ubatch.data->batch_idxs[i];
-        ggml_backend_tensor_get_async(backend, hidden, ss->hidden_out + dst*hidden->ne[0], i*hidden->nb[1], hidden->nb[1]);
+        ggml_backend_tensor_get_async(backend, hidden, ss.hidden_out + dst*hidden->ne[0], i*hidden->nb[1], hidden->nb[1]);
     }
 }
 
-std::vector<uint32_t> selfspec_find_cells(const llama_ubatch & ubatch, const llama_kv_cells & cells, uint32_t i0, uint32_t n) {
-    std::vector<uint32_t> idxs;
-    idxs.reserve(n);
-
-    for (uint32_t i = i0; i < i0 + n; ++i) {
-        const auto & placed = cells.seq_pos_get(ubatch.seq_id[i][0]);
-
-        const auto it = placed.lower_bound({ ubatch.pos[i], 0 });
-        if (it == placed.end() || it->first != ubatch.pos[i]) {
-            return {};
-        }
-        idxs.push_back(it->second);
+void selfspec_copy_out(const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
+    const auto * ss = selfspec_of(ubatch);
+    if (!ss) {
+        return;
     }
-    return idxs;
+    if (ss->pass.head == SELFSPEC_HEAD_BEST) {
+        selfspec_copy_best(*ss, ubatch, res.get_gf(), sched);
+    }
+    if (ss->pass.hidden_at > 0) {
+        selfspec_copy_hidden(*ss, ubatch, res.get_layer_inp(ss->pass.hidden_at), sched);
+    }
 }

@@ -10,13 +10,13 @@
 
 // What a context holds for its current graph, and what that graph is for.
 struct selfspec_slots::slot {
-    slot(llama_context & ctx, const selfspec_batch_ptr & want, int32_t n_tokens, int32_t n_outputs) :
-        want(want), n_tokens(n_tokens), n_outputs(n_outputs),
+    slot(llama_context & ctx, const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs) :
+        pass(pass), n_tokens(n_tokens), n_outputs(n_outputs),
         sched(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), (int) ctx.backend_ptrs.size(),
             ctx.gf_res_reserve->get_max_nodes(), false, ctx.cparams.op_offload)) {}
 
-    bool fits(const selfspec_batch_ptr & other, int32_t n_tokens, int32_t n_outputs) const {
-        return this->n_tokens == n_tokens && this->n_outputs == n_outputs && selfspec_same_graph(want, other);
+    bool fits(const selfspec_pass & other, int32_t n_tokens, int32_t n_outputs) const {
+        return this->n_tokens == n_tokens && this->n_outputs == n_outputs && pass == other;
     }
 
     void swap_with(llama_context & ctx) {
@@ -26,14 +26,14 @@ struct selfspec_slots::slot {
         std::swap(ctx.selfspec_planned,   planned);
     }
 
-    const selfspec_batch_ptr want;
-    const int32_t            n_tokens;
-    const int32_t            n_outputs;
+    const selfspec_pass pass;
+    const int32_t       n_tokens;
+    const int32_t       n_outputs;
 
     ggml_backend_sched_ptr              sched;
     std::array<llm_graph_result_ptr, 2> results;
     llm_graph_result                  * active = nullptr;
-    selfspec_batch_ptr                  planned;
+    selfspec_pass_ptr                   planned;
 };
 
 selfspec_slots::selfspec_slots(llama_context & ctx) : ctx(ctx) {}
@@ -52,7 +52,7 @@ selfspec_slots::lease::~lease() {
     }
 }
 
-selfspec_slots::lease selfspec_slots::use(const selfspec_batch_ptr & want, int32_t n_tokens, int32_t n_outputs) {
+selfspec_slots::lease selfspec_slots::use(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs) {
     // pipelines switch between copies of their inputs, which belong to the context's own scheduler
     if (n_tokens > MAX_WIDTH || ctx.cparams.pipeline_parallel) {
         return { ctx, nullptr };
@@ -63,7 +63,7 @@ selfspec_slots::lease selfspec_slots::use(const selfspec_batch_ptr & want, int32
     ctx.memory_update(false);
 
     const auto it = std::find_if(slots.begin(), slots.end(),
-        [&](const auto & s) { return s->fits(want, n_tokens, n_outputs); });
+        [&](const auto & s) { return s->fits(pass, n_tokens, n_outputs); });
 
     if (it != slots.end()) {
         slots.splice(slots.begin(), slots, it);
@@ -71,7 +71,7 @@ selfspec_slots::lease selfspec_slots::use(const selfspec_batch_ptr & want, int32
         if (slots.size() == MAX_SLOTS) {
             slots.pop_back();
         }
-        slots.push_front(std::make_unique<slot>(ctx, want, n_tokens, n_outputs));
+        slots.push_front(std::make_unique<slot>(ctx, pass, n_tokens, n_outputs));
     }
     return { ctx, slots.front().get() };
 }

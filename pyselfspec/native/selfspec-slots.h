@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "selfspec-hooks.h"
+#include "selfspec-batch.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ struct llama_context;
 class selfspec_slots {
 public:
     // Wider batches are prompts: they go through the context's own graph, whose memory is reserved for them.
-    static constexpr int32_t MAX_WIDTH = 16;
+    static constexpr int32_t MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
     static constexpr size_t  MAX_SLOTS = 12;
 
     explicit selfspec_slots(llama_context & ctx);
@@ -38,8 +38,8 @@ public:
         slot          * in_use; // NULL: the context's own graph
     };
 
-    // The slot for batches that ask for the same and have the same shape. The least recently used one makes room.
-    lease use(const selfspec_batch_ptr & want, int32_t n_tokens, int32_t n_outputs);
+    // The slot for passes that do the same and have the same shape. The least recently used one makes room.
+    lease use(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs);
 
     // Memory of the slots' compute buffers on all devices.
     size_t n_bytes() const;

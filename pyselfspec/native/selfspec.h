@@ -24,17 +24,19 @@ extern "C" {
 struct llama_context;
 struct selfspec_session;
 
+// A pass over so many rows gives each of them the bits of a pass over it alone, see selfspec_exact_width().
+#define SELFSPEC_EXACT_WIDTH 16
+
 // One byte per block. A set bit means: skip this part of the block.
 enum selfspec_part {
     SELFSPEC_SKIP_ATTN = 1,
     SELFSPEC_SKIP_FFN  = 2,
 };
 
-enum selfspec_outputs {
-    SELFSPEC_OUTPUTS_NONE = 0, // no logits
-    SELFSPEC_OUTPUTS_LAST = 1, // logits of the last token
-    SELFSPEC_OUTPUTS_ALL  = 2, // logits of every token
-    SELFSPEC_OUTPUTS_BEST = 3, // no logits, but selfspec_argmax() of the last token, found where the head runs
+// What the head leaves behind for the rows with an output.
+enum selfspec_head {
+    SELFSPEC_HEAD_LOGITS = 0, // logits, read with llama_get_logits_ith() as after llama_decode()
+    SELFSPEC_HEAD_BEST   = 1, // no logits on the host, but selfspec_argmax(), found where the head runs
 };
 
 enum selfspec_status {
@@ -72,35 +74,53 @@ SELFSPEC_API int32_t selfspec_can_enter(struct selfspec_session * session, int32
 // selfspec_memory_bits of the context's memory.
 SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
 
+// The most tokens, at most n, that sequence seq_id can be rolled back to: n, or 0 where it has to start anew, because
+// the memory takes no tail back or a sliding window before position n has lost tokens.
+SELFSPEC_API int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
+
+// Up to this many rows, a row's results do not depend on what else is in its batch, on the number of threads, or on the
+// other texts in the cache. 0: no promise, because the weights are not all on the CPU, or our kernels are switched off
+// or not made for this processor.
+SELFSPEC_API int32_t selfspec_exact_width(const struct selfspec_session * session);
+
 // Memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.
 SELFSPEC_API size_t selfspec_graph_bytes(const struct selfspec_session * session);
 
-// Decode n_tokens tokens of one sequence at positions pos, pos + 1, ...
+// Graphs built so far only to check what they do. Each mask, entry and copy is checked once.
+SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
+
+// Decode n_tokens rows, each a token of some sequence at some position. For every sequence in the batch the positions
+// are consecutive and go on where it ends.
 //   tokens     [n_tokens] ids. May be NULL when hidden is given and the architecture reads ids only at its input.
+//   seq_ids    [n_tokens] the sequence of each row
+//   pos        [n_tokens] its position there
+//   outputs    [n_tokens] 1: the row wants an output
 //   hidden     [n_tokens, n_embd] states entering the first block that the mask does not skip whole, or NULL
 //   mask       [n_layer] selfspec_part bits, or NULL: run everything
 //   hidden_at  copy the states entering block hidden_at (1..n_layer; n_layer: leaving the last) to hidden_out, or -1
 //   hidden_out [n_tokens, n_embd]
+//   head       a selfspec_head
 //   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells
-// Logits are read with llama_get_logits_ith() as after llama_decode().
+// After a status other than SELFSPEC_OK no row has an output, also none of a decode before.
 SELFSPEC_API int32_t selfspec_decode(
         struct selfspec_session * session,
-                        int32_t   seq_id,
-                        int32_t   pos,
                         int32_t   n_tokens,
                   const int32_t * tokens,
+                  const int32_t * seq_ids,
+                  const int32_t * pos,
+                  const uint8_t * outputs,
                     const float * hidden,
                   const uint8_t * mask,
                         int32_t   n_layer,
                         int32_t   hidden_at,
                           float * hidden_out,
-                        int32_t   outputs,
+                        int32_t   head,
                            bool   in_place);
 
-// The most likely token of logits row i (as llama_get_logits_ith counts) and, when p is not NULL, its probability
-// under softmax. Of equal logits the lowest id wins, except after SELFSPEC_OUTPUTS_BEST, where the device decides.
-// Negative: a selfspec_status, there is no such row or no number in it.
-SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
+// The most likely token after a row with an output and, when p is not NULL, its probability under softmax. Of equal
+// logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. Also after llama_decode().
+// Negative: a selfspec_status, the row has no output or there is no number in it.
+SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-"""The only file that talks to C: loads the patched library, binds our functions, turns statuses
-into errors.
+"""The only file that talks to C: loads the patched library on first use, binds our functions, turns
+statuses into errors.
 
 Stock functions and structs come from llama-cpp-python's ``llama_cpp.llama_cpp``, which is made to
 load our library.
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +28,12 @@ from ..errors import (
     SelfSpecError,
     UnsupportedError,
 )
+from ..util import build
 
+SPIN_COUNT = "10000"  # rounds of a loop, some ten microseconds
 
-def _import_build() -> Any:
-    """What the build wrote about itself; the library lies beside it.
-
-    In the source folder there is neither. Python started there finds this package before the
-    installed one, so the build is then taken from the installation.
-    """
-    try:
-        return importlib.import_module("pyselfspec._build")
-    except ModuleNotFoundError:
-        pass
-    try:
-        file = importlib.metadata.distribution("pyselfspec").locate_file("pyselfspec/_build.py")
-        spec = importlib.util.spec_from_file_location("pyselfspec._build", str(file))
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except (importlib.metadata.PackageNotFoundError, OSError):
-        raise LibraryError(
-            "this is the source folder of pyselfspec and nothing is installed; "
-            "install it with CMAKE_ARGS='-DLLAMA_BUILD=OFF' pip install ."
-        ) from None
-    return module
-
-
-_build = _import_build()
-LIB_DIR = Path(_build.__file__).resolve().parent / "lib"
+LIB_DIR = build.LIB_DIR
+BUILD_ID = build.BUILD_ID
 
 
 def _import_llama_cpp() -> Any:
@@ -88,13 +65,61 @@ def _import_llama_cpp() -> Any:
     return module
 
 
-llama = _import_llama_cpp()
-_lib = llama._lib
+@cache
+def _loaded() -> Any:
+    """``llama_cpp.llama_cpp`` with our library behind it, loaded and started on first use."""
+    # Read by GCC's OpenMP when it is loaded. By default threads spin at barriers for about a
+    # millisecond, which stalls them all wherever another program wants the cores.
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    module = _import_llama_cpp()
+    function = getattr(module._lib, "selfspec_build_id", None)
+    if function is None:
+        raise LibraryError(
+            f"the library in {LIB_DIR} is not pyselfspec's; install pyselfspec again"
+        )
+    function.restype = ctypes.c_char_p
+    found = function().decode()
+    if found != BUILD_ID:
+        raise LibraryError(
+            f"the library in {LIB_DIR} is build {found}, this package needs {BUILD_ID}; "
+            "install pyselfspec again"
+        )
+    global _log_callback
+    _log_callback = module.llama_log_callback(_log)
+    module.llama_log_set(_log_callback, None)
+    module.llama_backend_init()
+    return module
+
+
+class _OnFirstUse:
+    """Attributes of ``llama_cpp.llama_cpp``, which is loaded when the first one is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(_loaded(), name)
+        setattr(self, name, value)  # not asked for here again
+        return value
+
+
+llama: Any = _OnFirstUse()
 
 
 def _bind(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """A function of our library, looked up when it is called first."""
+    function: Any = None
+
+    def call(*args: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = _lookup(name, restype, argtypes)
+        return function(*args)
+
+    return call
+
+
+def _lookup(name: str, restype: Any, argtypes: Sequence[Any]) -> Any:
     try:
-        function = getattr(_lib, name)
+        function = getattr(_loaded()._lib, name)
     except AttributeError:
         raise LibraryError(
             f"the library in {LIB_DIR} has no {name}: it is not pyselfspec's; "
@@ -102,14 +127,12 @@ def _bind(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
         ) from None
     function.restype = restype
     function.argtypes = argtypes
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 INT32_MAX = 2**31 - 1
 _i32, _u8_p, _f32_p, _ptr = ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 
-# const char * selfspec_build_id(void);
-_build_id = _bind("selfspec_build_id", ctypes.c_char_p)
 # struct selfspec_session * selfspec_init(struct llama_context * ctx);
 session_init = _bind("selfspec_init", _ptr, _ptr)
 # void selfspec_free(struct selfspec_session * session);
@@ -124,15 +147,21 @@ _can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
 session_memory = _bind("selfspec_memory", _i32, _ptr)
 # size_t selfspec_graph_bytes(const struct selfspec_session * session);
 graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
-# int32_t selfspec_decode(session, seq_id, pos, n_tokens, tokens, hidden, mask, n_layer, hidden_at,
-# hidden_out, outputs, in_place);
+# int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
+_can_keep = _bind("selfspec_can_keep", _i32, _ptr, _i32, _i32)
+# int32_t selfspec_exact_width(const struct selfspec_session * session);
+exact_width = _bind("selfspec_exact_width", _i32, _ptr)
+# int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
+n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
+# int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, pos, outputs, hidden, mask, n_layer,
+# hidden_at, hidden_out, head, in_place);
 _decode = _bind(
     "selfspec_decode",
     _i32,
-    *(_ptr, _i32, _i32, _i32, _ptr, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p, _i32),
-    ctypes.c_bool,
+    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p),
+    *(_i32, ctypes.c_bool),
 )
-# int32_t selfspec_argmax(struct selfspec_session * session, int32_t i, float * p);
+# int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
 
 # ggml's own, which the stock bindings leave out.
@@ -144,14 +173,7 @@ _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
-OUTPUTS = {"none": 0, "last": 1, "all": 2, "best": 3}
-
-BUILD_ID: str = _build_id().decode()
-if BUILD_ID != _build.BUILD_ID:
-    raise LibraryError(
-        f"the library in {LIB_DIR} is build {BUILD_ID}, this package needs {_build.BUILD_ID}; "
-        "install pyselfspec again"
-    )
+HEADS = {"logits": 0, "best": 1}
 
 _STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
     1: ContextFullError,
@@ -169,31 +191,33 @@ def _check(session: int, status: int) -> int:
 def decode(
     session: int,
     *,
-    seq_id: int,
-    pos: int,
-    n_tokens: int,
     tokens: Sequence[int] | None,
+    seq_ids: Sequence[int],
+    pos: Sequence[int],
+    outputs: bytes,
     hidden: NDArray[np.float32] | None,
     mask: bytes | None,
     hidden_at: int,
     hidden_out: NDArray[np.float32] | None,
-    outputs: str,
+    head: str,
     in_place: bool,
 ) -> None:
     """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says."""
-    ids = None if tokens is None else (_i32 * n_tokens)(*tokens)
+    n = len(seq_ids)
+    numbers = _i32 * n
     status = _decode(
         session,
-        seq_id,
-        pos,
-        n_tokens,
-        ids,
+        n,
+        None if tokens is None else numbers(*tokens),
+        numbers(*seq_ids),
+        numbers(*pos),
+        outputs,
         None if hidden is None else hidden.ctypes.data,
         mask,
         0 if mask is None else len(mask),
         hidden_at,
         None if hidden_out is None else hidden_out.ctypes.data,
-        OUTPUTS[outputs],
+        HEADS[head],
         in_place,
     )
     if status:
@@ -201,7 +225,7 @@ def decode(
 
 
 def argmax(session: int, row: int) -> tuple[int, float]:
-    """The most likely token of a logits row and its probability, 0..1."""
+    """The most likely token after a row with an output and its probability, 0..1."""
     p = ctypes.c_float()
     token = int(_argmax(session, row, p))
     if token < 0:
@@ -222,6 +246,14 @@ def can_enter(session: int, block: int) -> bool:
     if answer < 0:
         _check(session, answer)
     return bool(answer)
+
+
+def can_keep(session: int, seq_id: int, n: int) -> int:
+    """How many tokens, at most n, a sequence can be rolled back to."""
+    answer = int(_can_keep(session, seq_id, n))
+    if answer < 0:
+        _check(session, answer)
+    return answer
 
 
 def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
@@ -325,7 +357,9 @@ _verbose = False
 _first_error = ""
 
 
-@llama.llama_log_callback  # type: ignore[untyped-decorator]
+_log_callback: Any = None  # kept as long as the library may call it
+
+
 def _log(level: int, text: bytes, _user_data: Any) -> None:
     global _first_error
     if level == _LOG_LEVEL_ERROR and not _first_error:
@@ -353,7 +387,3 @@ def log_error() -> str:
     """The first error that llama.cpp logged since clear_log_error(), without function names."""
     text = re.sub(r"^(\w+: )+", "", _first_error)
     return text or "it gives no reason; run with -v to see its log"
-
-
-llama.llama_log_set(_log, None)
-llama.llama_backend_init()

@@ -7,10 +7,10 @@ threads.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,12 @@ from ..util.machine import usable_cores
 from . import _lib
 from ._lib import INT32_MAX, llama
 from .kv import KVSequence
+from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
 
 if TYPE_CHECKING:
     from .model import Model
 
-Outputs = Literal["none", "last", "all", "best"]
+T = TypeVar("T")
 
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
 N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
@@ -78,36 +79,43 @@ def _require_quantizable(model: Model, flash_attn: bool | None, type_k: str, typ
 
 
 class Decoded:
-    """What a decode left behind. Logits are fetched when asked for, and only until the next
-    decode."""
+    """What a pass left behind. Logits are fetched when asked for, and only until the context's next
+    pass.
 
-    __slots__ = ("_context", "_serial", "hidden", "n_outputs", "n_tokens")
+    hidden: the states that were asked for, one per row; None when none were.
+    """
+
+    __slots__ = ("_context", "_outputs", "_serial", "hidden")
 
     def __init__(
-        self,
-        context: Context,
-        serial: int,
-        n_tokens: int,
-        n_outputs: int,
-        hidden: NDArray[np.float32] | None,
+        self, context: Context, serial: int, outputs: Sequence[bool], hidden: Hidden | None
     ) -> None:
         self._context = context
         self._serial = serial
-        self.n_tokens = n_tokens
-        self.n_outputs = n_outputs
-        self.hidden = hidden  # float32 [n_tokens, n_embd], None when not asked for
+        self._outputs = outputs
+        self.hidden = hidden
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._outputs)
+
+    @property
+    def n_outputs(self) -> int:
+        return sum(self._outputs)
 
     @property
     def logits(self) -> NDArray[np.float32]:
-        """A copy, float32 [n_outputs, n_vocab]. Raises ArgumentError after the context decoded
-        again."""
+        """A copy, float32 [n_outputs, n_vocab]. Raises ArgumentError after the context's next
+        pass."""
         rows = list(self.rows())
         return np.stack(rows) if rows else np.empty((0, self._context.model.n_vocab), np.float32)
 
     def rows(self) -> Iterator[NDArray[np.float32]]:
         """The same row by row, each float32 [n_vocab], for batches whose logits fill memory."""
         context = self._context
-        for i in range(self.n_tokens - self.n_outputs, self.n_tokens):
+        for i, wanted in enumerate(self._outputs):
+            if not wanted:
+                continue
             if self._serial != context.n_decodes:
                 raise ArgumentError(
                     "the context has decoded again; read logits before the next decode"
@@ -166,6 +174,10 @@ class Context(Closing):
         self.type_k = type_k
         self.type_v = type_v
         self.n_decodes = 0
+        # By sequence: the tokens at its beginning whose K/V is known to be the full model's.
+        self._held: list[list[int]] = [[] for _ in range(n_seq_max)]
+        self._taken: set[int] = set()  # sequence ids, of texts or lent
+        self._made: dict[Hashable, Any] = {}
         self._stack = ExitStack()
 
         _lib.clear_log_error()
@@ -194,6 +206,14 @@ class Context(Closing):
     def close(self) -> None:
         self.model.contexts.discard(self)
         self._stack.close()
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make()`` returned the first time that it was asked for under this key; kept as
+        long as the context is."""
+        if key not in self._made:
+            self._made[key] = make()
+        value: T = self._made[key]
+        return value
 
     @property
     def handle(self) -> int:
@@ -239,12 +259,71 @@ class Context(Closing):
         return _lib.can_enter(self.session, block)
 
     @property
+    def n_graph_checks(self) -> int:
+        """Graphs built without computing them so far, to find out what masks may do."""
+        return int(_lib.n_graph_checks(self.session))
+
+    @property
     def graph_bytes(self) -> int:
         """Memory of the graphs kept prepared for narrow batches, over all devices."""
         return int(_lib.graph_bytes(self.session))
 
+    @property
+    def exact_width(self) -> int:
+        """Up to so many rows in a pass, the bits of each row's results do not depend on how many
+        there are; 0 where the library cannot promise that."""
+        return int(_lib.exact_width(self.session))
+
+    @property
+    def pass_width(self) -> int:
+        """Most rows of a verification pass: wider ones could change the text."""
+        return self.exact_width or self.n_batch
+
     def sequence(self, seq_id: int = 0) -> KVSequence:
         return KVSequence(self, seq_id)
+
+    def held_tokens(self, seq_id: int) -> list[int]:
+        """The list behind KVSequence.tokens."""
+        return self._held[seq_id]
+
+    def require_spare(self) -> None:
+        """Raise ArgumentError where all sequence ids are the texts' own."""
+        if self.n_seq_max < 2:
+            raise ArgumentError("drafting needs a context with n_seq_max of at least 2")
+
+    @contextmanager
+    def spare_sequence(self) -> Iterator[KVSequence]:
+        """An empty sequence to work in, empty again afterwards. Ids are lent from the highest down,
+        never those that texts have claimed.
+
+        Raises ArgumentError when none is free.
+        """
+        seq = self._spare()
+        if seq is None:
+            raise ArgumentError(
+                f"all {self.n_seq_max} sequences of the context are in use; give it a larger "
+                "n_seq_max"
+            )
+        self._taken.add(seq.seq_id)
+        try:
+            yield seq
+        finally:
+            self._taken.discard(seq.seq_id)
+            if self._handle is not None:
+                seq.drop()
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether there is a sequence to lend."""
+        return self._spare() is not None
+
+    def _spare(self) -> KVSequence | None:
+        free = (i for i in reversed(range(self.n_seq_max)) if i not in self._taken)
+        return next((seq for seq in map(self.sequence, free) if seq.n_past == 0), None)
+
+    def claim(self, seq_id: int) -> None:
+        """This sequence is a text's, for as long as the context lives: never lend it."""
+        self._taken.add(seq_id)
 
     def decode(
         self,
@@ -252,115 +331,131 @@ class Context(Closing):
         *,
         seq: KVSequence | None = None,
         pos: int | None = None,
-        mask: LayerMask | None = None,
-        hidden: NDArray[np.float32] | None = None,
-        hidden_at: int | None = None,
         outputs: Outputs = "all",
+        mask: LayerMask | None = None,
+        hidden: Hidden | NDArray[np.float32] | None = None,
+        hidden_at: int | None = None,
+        head: Head = "logits",
         in_place: bool = False,
     ) -> Decoded:
-        """One pass over a batch of one sequence (default: sequence 0).
+        """One pass over tokens of one sequence: ``run`` for what is needed most.
 
-        tokens: ids, at most n_batch.
+        tokens: ids, at most n_batch. None with hidden states, where the architecture needs no ids.
+        seq: default: sequence 0.
         pos: position of the first token; default: the next one. in_place needs it.
-        mask: which parts to skip; None runs everything. K/V of skipped attention is not written.
-        hidden: float32 [n_tokens, n_embd], states entering ``mask.first_active``, instead of
-            tokens, or along with them for architectures that read ids in later blocks.
-        hidden_at: also return the states entering this block, 1..n_layer (n_layer: those leaving
-            the last).
-        outputs: which tokens get logits. "best": none, but argmax() of the last one works, found
-            where the head runs, so that a GPU's logits stay there.
-        in_place: rewrite the K/V that the sequence holds at these positions instead of taking fresh
-            cells. Sequences that share the cells see the new K/V too. If the computation fails, the
-            positions from pos on are lost.
+        outputs: which tokens get an output: "none", "last" or "all".
+        mask, head, in_place: as in Pass. hidden: Pass.enter, also as float32 [n_tokens, n_embd].
+        hidden_at: Pass.leave.
+
+        Raises what ``run`` does.
+        """
+        seq = self.sequence() if seq is None else seq
+        if seq.context is not self:
+            raise ArgumentError("the sequence belongs to another context")
+        if outputs not in OUTPUTS:
+            raise ArgumentError(f"outputs is one of {', '.join(OUTPUTS)}, got {outputs!r}")
+        if hidden is not None and not isinstance(hidden, Hidden):
+            hidden = Hidden(np.ascontiguousarray(hidden, np.float32))
+        if pos is None:
+            if in_place:
+                raise ArgumentError("in_place needs pos, the first position to rewrite")
+            pos = seq.n_past if self.has_memory else 0
+        ids = [0] * len(hidden or ()) if tokens is None else tokens
+        rows = Rows.of(seq.seq_id, pos, ids, outputs)
+        what = Pass(mask, hidden, hidden_at, head, in_place)
+        return self._run(rows, what, has_tokens=tokens is not None)
+
+    def run(self, rows: Rows, what: Pass = FULL) -> Decoded:
+        """One pass over rows of any sequences. The primitive under everything.
+
+        The rows of a sequence continue it, in order; with ``what.in_place`` they are at positions
+        that it holds. If the computation fails in place, those positions are lost.
 
         Raises MaskError, ArgumentError, UnsupportedError, ContextFullError or DecodeError; the
         first three before anything has changed.
         """
-        seq = self._checked_sequence(seq)
-        if mask is not None:
-            mask.require(self.model.n_layer)
-        if outputs not in _lib.OUTPUTS:
-            raise ArgumentError(f"outputs is one of {', '.join(_lib.OUTPUTS)}, got {outputs!r}")
-        if tokens is not None:
-            tokens = [operator.index(token) for token in tokens]
-            self.model.require_tokens(tokens)
-        if hidden is not None:
-            hidden = self._checked_hidden(hidden, tokens)
-        n_tokens = len(hidden) if hidden is not None else len(tokens or ())
-        hidden_out = None
-        if hidden_at is not None:
-            if not 1 <= hidden_at <= self.model.n_layer:
-                raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {hidden_at}")
-            hidden_out = np.empty((n_tokens, self.model.n_embd), np.float32)
-        pos = self._checked_position(pos, seq, n_tokens, in_place)
+        return self._run(rows, what, has_tokens=True)
+
+    def _run(self, rows: Rows, what: Pass, *, has_tokens: bool) -> Decoded:
+        if what.mask is not None:
+            what.mask.require(self.model.n_layer)
+        tokens = [operator.index(token) for token in rows.tokens]
+        self.model.require_tokens(tokens)
+        if what.enter is not None:
+            self._require_states(what.enter, len(rows))
+        states = None
+        if what.leave is not None:
+            if not 1 <= what.leave <= self.model.n_layer:
+                raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {what.leave}")
+            states = np.empty((len(rows), self.model.n_embd), np.float32)
+        self._require_positions(rows)
+        for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
+            del self._held[seq_id][max(pos, 0) :]
         self.n_decodes += 1
         _lib.decode(
             self.session,
-            seq_id=seq.seq_id,
-            pos=pos,
-            n_tokens=n_tokens,
-            tokens=tokens,
-            hidden=hidden,
-            mask=None if mask is None else mask.to_bytes(),
-            hidden_at=-1 if hidden_at is None else hidden_at,
-            hidden_out=hidden_out,
-            outputs=outputs,
-            in_place=in_place,
+            tokens=tokens if has_tokens else None,
+            seq_ids=rows.seq_ids,
+            pos=rows.pos,
+            outputs=bytes(rows.outputs),
+            hidden=None if what.enter is None else what.enter.numpy(),
+            mask=None if what.mask is None else what.mask.to_bytes(),
+            hidden_at=-1 if what.leave is None else what.leave,
+            hidden_out=states,
+            head=what.head,
+            in_place=what.in_place,
         )
-        n_outputs = {"none": 0, "last": 1, "all": n_tokens, "best": 0}[outputs]
-        return Decoded(self, self.n_decodes, n_tokens, n_outputs, hidden_out)
+        if has_tokens and what == FULL and what.enter is None:
+            self._remember(rows)
+        outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
+        return Decoded(self, self.n_decodes, outputs, None if states is None else Hidden(states))
 
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
         """Decode a prompt of any length with the full model, without outputs."""
-        seq = self._checked_sequence(seq)
-        if seq.n_past + len(tokens) > self.n_ctx:
+        seq = self.sequence() if seq is None else seq
+        n_past = seq.n_past
+        if n_past + len(tokens) > self.n_ctx:
             raise ContextFullError(
-                f"the prompt has {seq.n_past + len(tokens)} tokens, the context {self.n_ctx}; "
+                f"the prompt has {n_past + len(tokens)} tokens, the context {self.n_ctx}; "
                 "use a larger -c or a shorter prompt"
             )
         for i in range(0, len(tokens), self.n_batch):
             self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
 
     @property
-    def best_only(self) -> Outputs:
-        """What to ask for where argmax() of one token is all that is needed. Logits that are on the
-        CPU are where argmax() reads them: there, "best" would save nothing."""
-        return "best" if self.model.n_gpu_layers > self.model.n_layer else "last"
+    def best_head(self) -> Head:
+        """What to ask of the head where argmax() is all that is needed. Logits that are on the CPU
+        are where argmax() reads them: there, "best" would save nothing."""
+        return "best" if self.model.n_gpu_layers > self.model.n_layer else "logits"
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after token ``row`` of the last batch, and its probability."""
         return _lib.argmax(self.session, row)
 
-    def _checked_sequence(self, seq: KVSequence | None) -> KVSequence:
-        if seq is None:
-            return self.sequence()
-        if seq.context is not self:
-            raise ArgumentError("the sequence belongs to another context")
-        return seq
+    def _remember(self, rows: Rows) -> None:
+        """What a full pass adds to a text that is the full model's so far is the full model's."""
+        for token, seq_id, pos in zip(rows.tokens, rows.seq_ids, rows.pos, strict=True):
+            if len(self._held[seq_id]) == pos:
+                self._held[seq_id].append(token)
 
-    def _checked_position(
-        self, pos: int | None, seq: KVSequence, n_tokens: int, in_place: bool
-    ) -> int:
-        if pos is None:
-            if in_place:
-                raise ArgumentError("in_place needs pos, the first position to rewrite")
-            return seq.n_past if self.has_memory else 0
-        if not -INT32_MAX <= pos <= INT32_MAX - n_tokens:
-            raise ArgumentError(
-                f"position {pos} is not allowed, the next batch of sequence {seq.seq_id} "
-                f"starts at {seq.n_past}"
-            )
-        return pos
+    def _require_positions(self, rows: Rows) -> None:
+        for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
+            if not 0 <= seq_id < self.n_seq_max:
+                raise ArgumentError(
+                    f"sequence id {seq_id} is not allowed, the context has 0 to "
+                    f"{self.n_seq_max - 1}"
+                )
+            if not -INT32_MAX <= pos <= INT32_MAX:
+                raise ArgumentError(
+                    f"position {pos} is not allowed, the next batch of sequence {seq_id} "
+                    f"starts at {self.sequence(seq_id).n_past}"
+                )
 
-    def _checked_hidden(
-        self, hidden: NDArray[np.float32], tokens: Sequence[int] | None
-    ) -> NDArray[np.float32]:
-        hidden = np.ascontiguousarray(hidden, np.float32)
-        if hidden.ndim != 2 or hidden.shape[1] != self.model.n_embd:
+    def _require_states(self, hidden: Hidden, n_rows: int) -> None:
+        shape = hidden.numpy().shape
+        if shape[1] != self.model.n_embd:
             raise ArgumentError(
-                f"hidden states have shape [n_tokens, {self.model.n_embd}], "
-                f"got {list(hidden.shape)}"
+                f"hidden states have shape [n_tokens, {self.model.n_embd}], got {list(shape)}"
             )
-        if tokens is not None and len(tokens) != len(hidden):
-            raise ArgumentError(f"{len(tokens)} tokens do not go with {len(hidden)} hidden states")
-        return hidden
+        if len(hidden) != n_rows:
+            raise ArgumentError(f"{n_rows} tokens do not go with {len(hidden)} hidden states")

@@ -6,9 +6,11 @@ copies no K/V, only metadata, and cells are freed when the last sequence lets go
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnsupportedError
+from . import _lib
 from ._lib import llama
 
 if TYPE_CHECKING:
@@ -41,6 +43,40 @@ class KVSequence:
         """Tokens held, which is also the position of the next one."""
         return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
 
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens at the beginning of the sequence that are known to be evaluated by the full
+        model. Passes forget what they touch; who knows better says so with ``holds``."""
+        return tuple(self._held)
+
+    def holds(self, tokens: Sequence[int]) -> None:
+        """Say that the sequence begins with these tokens, evaluated by the full model."""
+        held = self._held
+        del held[len(tokens) :]
+        held += tokens[len(held) :]
+
+    def keep(self, tokens: Sequence[int]) -> int:
+        """Keep of these tokens' beginning what the sequence holds, and forget the rest; how many
+        were kept, see can_keep()."""
+        n = self.n_common(tokens)
+        n = n if n == self.n_past else self.can_keep(n)
+        self.rollback(n)
+        return n
+
+    def claim(self) -> None:
+        """A text lives here: the context does not lend this sequence to anybody."""
+        self.context.claim(self.seq_id)
+
+    def n_common(self, tokens: Sequence[int]) -> int:
+        """How many tokens at their beginning the sequence and these have in common."""
+        pairs = enumerate(zip(self._held, tokens, strict=False))
+        differing = (i for i, (held, token) in pairs if held != token)
+        return next(differing, min(len(self._held), len(tokens)))
+
+    @property
+    def _held(self) -> list[int]:
+        return self.context.held_tokens(self.seq_id)
+
     def fork(self, seq_id: int) -> KVSequence:
         """Make sequence seq_id hold the same tokens, dropping what it held; no K/V is copied."""
         other = KVSequence(self.context, seq_id)
@@ -49,20 +85,29 @@ class KVSequence:
         self._require_rollback()
         other.drop()
         llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
+        other.holds(self._held)
         return other
+
+    def can_keep(self, n: int) -> int:
+        """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
+        back (recurrent models), or a sliding window before position n is no longer whole."""
+        return int(_lib.can_keep(self.context.session, self.seq_id, min(n, self.n_past)))
 
     def rollback(self, n_keep: int) -> None:
         """Forget everything from position n_keep on.
 
-        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models).
+        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models),
+        or no longer holds what the next token sees through a sliding window; see can_keep().
         """
         n_past = self.n_past
+        del self._held[max(n_keep, 0) :]
         if n_keep >= n_past:
             return
         if n_keep < 0:
             raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
         if n_keep > 0:
             self._require_rollback()
+            self._require_window(n_keep)
         if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
             raise self._no_rollback()
 
@@ -73,6 +118,13 @@ class KVSequence:
     def _require_rollback(self) -> None:
         if not self.context.can_rollback:
             raise self._no_rollback()
+
+    def _require_window(self, n_keep: int) -> None:
+        if self.can_keep(n_keep) < n_keep:
+            raise UnsupportedError(
+                f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
+                "its sliding window; drop it and decode its tokens anew"
+            )
 
     def _no_rollback(self) -> UnsupportedError:
         return UnsupportedError(

@@ -26,10 +26,10 @@ MASK_KEY = (
 )
 
 # "tensor", which upstream calls experimental, is left out: nobody has tried masks with it.
-SPLIT_MODES = {
-    "none": llama.LLAMA_SPLIT_MODE_NONE,
-    "layer": llama.LLAMA_SPLIT_MODE_LAYER,
-    "row": llama.LLAMA_SPLIT_MODE_ROW,
+SPLIT_MODES = {  # with the numbers of enum llama_split_mode
+    "none": 0,
+    "layer": 1,
+    "row": 2,
 }
 SPLIT_MODE = "layer"
 MAIN_GPU = 0

@@ -7,22 +7,21 @@ from numpy.typing import NDArray
 
 from .context import Context
 
-N_WIDTH = 16
-WIDTHS = (2, 3, 5, 8, 9, N_WIDTH)  # kernels change between these
+WIDTHS = (2, 3, 5, 8, 9, 16)  # kernels change between these
 
 
 def same_at_widths(context: Context) -> bool | None:
-    """Tries passes over 1 to N_WIDTH tokens on an empty sequence, which is empty again afterwards;
-    None where the memory cannot take tokens back.
+    """Tries passes over 1 to 16 tokens, or as many as the library promises, on an empty sequence,
+    which is empty again afterwards; None where the memory cannot take tokens back.
 
     True means the same bits, so that drafting cannot turn even a near-tie.
     """
     if not context.can_rollback:
         return None
-    n_vocab = context.model.n_vocab
-    tokens = [i * n_vocab // N_WIDTH for i in range(N_WIDTH)]
+    n_vocab, widths = context.model.n_vocab, sorted({*WIDTHS, context.exact_width} - {0})
+    tokens = [i * n_vocab // widths[-1] for i in range(widths[-1])]
     one = _logits(context, tokens, 1)
-    return all(np.array_equal(_logits(context, tokens, width), one) for width in WIDTHS)
+    return all(np.array_equal(_logits(context, tokens, width), one) for width in widths)
 
 
 def _logits(context: Context, tokens: list[int], width: int) -> NDArray[np.uint32]:

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import UnsupportedError
 from ..masks.layer_mask import LayerMask, entry
-from ..runtime.context import Context, Decoded, Outputs
+from ..runtime.context import Context, Decoded
 from ..runtime.kv import KVSequence
+from ..runtime.passes import Hidden, Outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class MaskedPasses:
         n_tokens = sum(len(batch.tokens) for batch in self._batches)
         self._shares = n_tokens * context.model.n_embd * 4 <= cache_bytes
         self._at = 0  # the block that the kept states enter
-        self._states: list[NDArray[np.float32]] = []
+        self._states: list[Hidden] = []
         self.n_sublayers = 0  # attention and feed-forward sublayers run so far, times tokens
 
     def run(self, mask: LayerMask) -> Iterator[Decoded]:

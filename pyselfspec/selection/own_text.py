@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.sampling import Sampler, SamplingParams
-from ..speculate import drafters
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.loop import generate_steps
 from .chunks import first_scored
@@ -27,7 +25,6 @@ def continued(context: Context, chunk: tuple[int, ...], seed: int) -> tuple[int,
         for step in generate_steps(
             context,
             chunk[:first],
-            drafter=drafters.load("off")(context, LayerMask.full(model.n_layer)),
             controller=Fixed(),
             sampler=sampler,
             n_predict=len(chunk) - first,

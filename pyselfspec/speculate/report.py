@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..runtime._lib import BUILD_ID
+from ..util.build import BUILD_ID
 from .completion import Completion
-from .controllers.auto import Auto, Decision
+from .controllers import Decision, explain
 
 
 def report(completion: Completion, model: str, plain: Completion | None = None) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
             f"speculation off: the best mask known for this model would be {decision.speedup:.2f}x "
             "on this machine (see pyselfspec calibrate)"
         )
-    elif completion.draft != "off":
+    elif completion.draft is not None:
         rate = stats.acceptance_rate
         share = "" if rate is None else f" ({rate:.0%})"
         parts.append(f"{stats.n_drafted} drafted, {stats.n_accepted} accepted{share}")
@@ -63,12 +63,11 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
 
 
 def _decision(completion: Completion) -> Decision | None:
-    controller = completion.controller
-    return controller.decision if isinstance(controller, Auto) else None
+    return explain(completion.controller)
 
 
 class Explainer:
-    """Says when and why the auto controller begins or ends drafting, what came of it, and when
+    """Says when and why a controller begins or ends drafting, what came of it, and when
     another mask is taken over. At the end, what came of the last phase, or why there was no
     drafting."""
 
@@ -127,7 +126,7 @@ class Explainer:
 def _reason(decision: Decision) -> str:
     costs, rule = decision.costs, decision.best
     return (
-        f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.guess_us)} + check "
+        f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.guess_us)} + verify "
         f"up to {_ms(costs.check_us[rule.n_max])} for {rule.tokens:.1f} expected tokens → "
         f"{_ms(1 / rule.speed)} per token, {'drafting' if decision.drafts else 'plain'}"
     )
@@ -144,7 +143,7 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         "tokens": completion.tokens,
         **completion.stats.to_dict(),
         "finish_reason": completion.finish_reason,
-        "draft": completion.draft,
+        "draft": completion.draft or "off",
         "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
         "adapt": None if completion.adaptation is None else completion.adaptation.summary(),

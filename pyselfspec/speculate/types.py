@@ -11,19 +11,16 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import ArgumentError
-from ..masks.layer_mask import LayerMask
+from ..runtime.passes import FULL, Pass
 
 
 class After(Enum):
     """What to do with the token that was drafted last."""
 
     DROP = "drop"  # leave it out and stop
-    STOP = "stop"  # check it and stop
-    GO_ON = "go on"  # check it and draft another
+    STOP = "stop"  # verify it and stop
+    GO_ON = "go on"  # verify it and draft another
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,56 +35,105 @@ class DraftLimit:
         return replace(self, n_max=max(0, min(self.n_max, n_max)))
 
     def after(self, probs: Sequence[float]) -> After:
-        """What to do with a drafted token; probs: of all drafted so far, it being the last."""
+        """What to do with a draft token; probs: of all drafted so far, it being the last."""
         if probs[-1] < self.p_min:
             return After.DROP
         return After.STOP if len(probs) >= self.n_max else After.GO_ON
 
-
-@dataclass(frozen=True, slots=True)
-class SharedBlocks:
-    """What a draft leaves for the check, so that the blocks both run are run once.
-
-    The target's sequence holds the checked tokens already, with the K/V of a full pass in the
-    blocks that ``mask`` skips.
-    """
-
-    mask: LayerMask  # skips the shared blocks, runs all of the others
-    hidden: NDArray[np.float32]  # [n_drafted + 1, n_embd], states entering mask.first_active
+    def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
+        """What is left of tokens that were drafted all at once."""
+        if self.n_max == 0 or not tokens:
+            return Draft()
+        if probs is None:
+            return Draft(tuple(tokens[: self.n_max]))
+        for n in range(1, len(tokens) + 1):
+            after = self.after(probs[:n])
+            if after is After.DROP:
+                kept, dropped = n - 1, (tokens[n - 1], probs[n - 1])
+                return Draft(tuple(tokens[:kept]), probs=tuple(probs[:kept]), dropped=dropped)
+            if after is After.STOP:
+                break
+        return Draft(tuple(tokens[:n]), probs=tuple(probs[:n]))
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens proposed by a cheap pass, oldest first.
+    """Tokens proposed to follow the text.
 
-    dropped: a last guess that was not worth a check, and its probability. The target's own draw
-    tells whether it was right.
+    tokens: oldest first.
+    probs: the drafter's probability of each token; None where it has none.
+    draft_us: what the draft took; 0 leaves it to the loop to time it.
+    verify: the verification pass. A draft whose pass enters behind shared blocks has left its rows
+        (the last token of the text and all of its own) in the sequence, with the K/V of a full pass
+        in those blocks.
+    dropped: a last draft token that was not worth verifying, and its probability. The target's own
+        draw tells whether it was right.
+    parents: for each token, the index of the one it follows, -1 for the last token of the text;
+        empty: a chain, each follows the one before it. A parent comes before its children.
     """
 
     tokens: tuple[int, ...] = ()
-    probs: tuple[float, ...] = ()  # the drafter's probability of each token
+    probs: tuple[float, ...] | None = None
     draft_us: int = 0
-    shared: SharedBlocks | None = field(default=None, compare=False)
+    verify: Pass = field(default=FULL, compare=False)
     dropped: tuple[int, float] | None = None
+    parents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.tokens) != len(self.probs):
+        n = len(self.tokens)
+        if self.probs is not None and len(self.probs) != n:
             raise ArgumentError(
-                f"a draft has one probability per token, got {len(self.tokens)} tokens "
-                f"and {len(self.probs)} probabilities"
+                f"a draft has one probability per token, got {n} tokens and {len(self.probs)} "
+                "probabilities"
             )
+        if self.parents and len(self.parents) != n:
+            raise ArgumentError(
+                f"a draft has one parent per token, got {n} tokens and {len(self.parents)} parents"
+            )
+        if any(not -1 <= parent < i for i, parent in enumerate(self.parents)):
+            raise ArgumentError("a parent comes before its children, got " + str(self.parents))
+
+    @property
+    def n_proposed(self) -> int:
+        """Tokens, and the dropped one."""
+        return len(self.tokens) + (self.dropped is not None)
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == i - 1 for i, parent in enumerate(self.parents))
+
+    def child(self, node: int, token: int) -> int | None:
+        """The index of this token among those that follow a node, -1 being the text."""
+        if not self.parents:
+            here = node + 1
+            return here if here < len(self.tokens) and self.tokens[here] == token else None
+        for i in range(node + 1, len(self.tokens)):
+            if self.parents[i] == node and self.tokens[i] == token:
+                return i
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the full model makes of a draft: ``draft[:n_accepted]``, then its own next token.
+    """What the full model makes of a draft: the tokens on this path, then its own next token.
 
-    next_token is None when the text ends with the accepted part.
+    path: indices of the accepted draft tokens, each following the one before.
+    next_token: None when the text ends with the accepted tokens.
+    ended: the last of these tokens ends the text.
     """
 
-    n_accepted: int
+    path: tuple[int, ...]
     next_token: int | None
-    ended: bool  # the last of these tokens ends the text
+    ended: bool
+
+    @classmethod
+    def of_chain(cls, n_accepted: int, next_token: int | None, ended: bool) -> Self:
+        """The first n_accepted tokens of a draft without branches."""
+        return cls(tuple(range(n_accepted)), next_token, ended)
+
+    @property
+    def n_accepted(self) -> int:
+        return len(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +147,7 @@ class Step:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens this step adds to the text, at least one."""
-        accepted = self.draft.tokens[: self.verdict.n_accepted]
+        accepted = tuple(self.draft.tokens[i] for i in self.verdict.path)
         own = self.verdict.next_token
         return accepted if own is None else (*accepted, own)
 
@@ -110,28 +156,25 @@ class Step:
         return len(self.draft.tokens)
 
     @property
-    def n_guesses(self) -> int:
-        """Drafted tokens and the dropped one: masked passes with an output."""
-        return self.n_drafted + (self.draft.dropped is not None)
+    def n_accepted(self) -> int:
+        return self.verdict.n_accepted
 
     @property
-    def outcomes(self) -> list[tuple[float, bool]]:
-        """For every guess that can be judged, oldest first: its probability, and whether the target
-        drew that token."""
-        judged = [(p, True) for p in self.draft.probs[: self.n_accepted]]
+    def outcomes(self) -> list[tuple[float | None, bool]]:
+        """For every token of a chain that can be judged, oldest first: its probability if it has
+        one, and whether the target drew that token."""
+        n = self.n_accepted
+        probs = self.draft.probs or (None,) * self.n_drafted
+        judged: list[tuple[float | None, bool]] = [(p, True) for p in probs[:n]]
         own = self.verdict.next_token
         if own is None:
             return judged
-        if self.n_accepted < self.n_drafted:
-            return [*judged, (self.draft.probs[self.n_accepted], False)]
+        if n < self.n_drafted:
+            return [*judged, (probs[n], False)]
         if self.draft.dropped is not None:
             token, p = self.draft.dropped
             return [*judged, (p, token == own)]
         return judged
-
-    @property
-    def n_accepted(self) -> int:
-        return self.verdict.n_accepted
 
 
 @dataclass(slots=True)
@@ -142,6 +185,7 @@ class GenerationStats:
     """
 
     n_prompt: int = 0
+    n_prompt_reused: int = 0  # of these, held by the sequence already
     n_generated: int = 0
     n_steps: int = 0  # full-model passes after the prompt
     n_drafted: int = 0

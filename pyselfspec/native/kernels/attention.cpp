@@ -4,7 +4,7 @@
 // sums then differ with the width and with the number of threads. Here a query takes the cells one after another,
 // whoever computes it, and masked cells change nothing. So its result depends on what it sees and in which order, not
 // on where in the cache that lies. Queries that read the same K and V (the heads of a group, and the tokens) share the
-// conversion of a row.
+// conversion of a row, and a list of the cells that one of them sees: other texts in the cache cost next to nothing.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -13,12 +13,14 @@
 #include "vec.h"
 
 #include <cmath>
+#include <numeric>
 
 namespace selfspec {
 
 namespace {
 
-constexpr int QUERIES = 4;  // that share a pass over K and V
+constexpr int         QUERIES        = 4;  // that share a pass over K and V
+constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 
 int64_t up(int64_t n) { return (n + VL - 1)/VL*VL; }
 
@@ -54,36 +56,71 @@ struct Heads {
     float        scale, softcap;
 };
 
+// The cells that one of the queries sees, in ascending order. The weights of a query are in the order of this list.
+struct Visible {
+    int32_t * cells;
+    int64_t   n = 0;
+};
+
+// Bits of the cells from `begin` on that one of the queries sees.
+template <int T>
+uint32_t seen(const Query * queries, int64_t begin, int64_t n) {
+    if (n < LANES16) {
+        uint32_t bits = 0;
+        for (int64_t i = 0; i < n; i++) {
+            for (int t = 0; t < T; t++) {
+                bits |= (queries[t].mask[begin + i] != MINUS_INFINITY) << i;
+            }
+        }
+        return bits;
+    }
+    uint32_t bits = 0;
+    for (int t = 0; t < T; t++) {
+        bits |= differ16(queries[t].mask + begin, (int16_t) MINUS_INFINITY);
+    }
+    return bits;
+}
+
+template <int T>
+void find_visible(const Query * queries, int64_t n_cells, Visible & visible) {
+    if (!queries[0].mask) {
+        std::iota(visible.cells, visible.cells + n_cells, 0);
+        visible.n = n_cells;
+        return;
+    }
+    for (int64_t begin = 0; begin < n_cells; begin += LANES16) {
+        uint32_t bits = seen<T>(queries, begin, std::min<int64_t>(LANES16, n_cells - begin));
+        for (int32_t cell = (int32_t) begin; bits != 0; bits >>= 1, cell++) {
+            visible.cells[visible.n] = cell;
+            visible.n += bits & 1;
+        }
+    }
+}
+
 // The score of one cell for every query.
 template <typename KV, int T>
-void score(const Heads & heads, Query * queries, int64_t cell) {
-    float mask[T];
-    bool  visible = false;
-    for (int t = 0; t < T; t++) {
-        mask[t] = queries[t].mask ? queries[t].slope*_cvtsh_ss(queries[t].mask[cell]) : 0;
-        visible |= mask[t] != -INFINITY;
-    }
+void score(const Heads & heads, Query * queries, int64_t cell, int64_t at) {
     vf dots[T];
     std::fill_n(dots, T, zero());
-    if (visible) {
-        const auto k = (const typename KV::type *) (heads.k + cell*heads.k_row);
-        for (int64_t i = 0; i < heads.dk; i += VL) {
-            const vf x = vector_of<KV>(k, i, heads.dk);
-            for (int t = 0; t < T; t++) {
-                dots[t] = fma(x, load_f(queries[t].q + i), dots[t]);
-            }
+    const auto k = (const typename KV::type *) (heads.k + cell*heads.k_row);
+    for (int64_t i = 0; i < heads.dk; i += VL) {
+        const vf x = vector_of<KV>(k, i, heads.dk);
+        for (int t = 0; t < T; t++) {
+            dots[t] = fma(x, load_f(queries[t].q + i), dots[t]);
         }
     }
     for (int t = 0; t < T; t++) {
-        const float dot = sum(dots[t]);
-        const float s   = heads.softcap == 0 ? std::fma(dot, heads.scale, mask[t])
-                                             : std::fma(heads.softcap, tanhf(dot*heads.scale), mask[t]);
-        queries[t].weights[cell] = mask[t] == -INFINITY ? -INFINITY : s;
-        queries[t].largest       = std::max(queries[t].largest, queries[t].weights[cell]);
+        const float mask = queries[t].mask ? queries[t].slope*_cvtsh_ss(queries[t].mask[cell]) : 0;
+        const float dot  = sum(dots[t]);
+        const float s    = heads.softcap == 0 ? std::fma(dot, heads.scale, mask)
+                                              : std::fma(heads.softcap, tanhf(dot*heads.scale), mask);
+        queries[t].weights[at] = mask == -INFINITY ? -INFINITY : s;
+        queries[t].largest     = std::max(queries[t].largest, queries[t].weights[at]);
     }
 }
 
 void to_weights(Query & query, int64_t n_cells) {
+    std::fill_n(query.weights + n_cells, up(n_cells) - n_cells, -INFINITY);
     if (query.sink) {
         query.largest = std::max(query.largest, *query.sink);
     }
@@ -103,12 +140,12 @@ void to_weights(Query & query, int64_t n_cells) {
 
 // Values i to i + N*VL of the results: weights times V.
 template <typename KV, int T, int N>
-void mix(const Heads & heads, const Query * queries, int64_t i) {
+void mix(const Heads & heads, const Query * queries, const Visible & visible, int64_t i) {
     vf totals[T][N];
     for (auto & of_query : totals) {
         std::fill_n(of_query, N, zero());
     }
-    for (int64_t c = 0; c < heads.n_cells; c++) {
+    for (int64_t c = 0; c < visible.n; c++) {
         bool used = false;
         for (int t = 0; t < T; t++) {
             used |= queries[t].weights[c] != 0;
@@ -116,7 +153,7 @@ void mix(const Heads & heads, const Query * queries, int64_t i) {
         if (!used) {
             continue;
         }
-        const auto v = (const typename KV::type *) (heads.v + c*heads.v_row);
+        const auto v = (const typename KV::type *) (heads.v + visible.cells[c]*heads.v_row);
         for (int j = 0; j < N; j++) {
             const vf x = vector_of<KV>(v, i + j*VL, heads.dv);
             for (int t = 0; t < T; t++) {
@@ -134,25 +171,27 @@ void mix(const Heads & heads, const Query * queries, int64_t i) {
 }
 
 template <typename KV, int T>
-void attend(const Heads & heads, Query * queries) {
-    for (int64_t cell = 0; cell < heads.n_cells; cell++) {
-        score<KV, T>(heads, queries, cell);
+void attend(const Heads & heads, Query * queries, int32_t * cells) {
+    Visible visible = { cells };
+    find_visible<T>(queries, heads.n_cells, visible);
+    for (int64_t c = 0; c < visible.n; c++) {
+        score<KV, T>(heads, queries, visible.cells[c], c);
     }
     for (int t = 0; t < T; t++) {
-        to_weights(queries[t], heads.n_cells);
+        to_weights(queries[t], visible.n);
     }
     int64_t i = 0;
     for (; i + 4*VL <= heads.dv; i += 4*VL) {
-        mix<KV, T, 4>(heads, queries, i);
+        mix<KV, T, 4>(heads, queries, visible, i);
     }
     for (; i < heads.dv; i += VL) {
-        mix<KV, T, 1>(heads, queries, i);
+        mix<KV, T, 1>(heads, queries, visible, i);
     }
 }
 
 template <typename KV>
-void attend_all(const Heads & heads, Query * queries, int n_queries) {
-    in_tiles<QUERIES>(n_queries, [&](auto n, int first) { attend<KV, n>(heads, queries + first); });
+void attend_all(const Heads & heads, Query * queries, int n_queries, int32_t * cells) {
+    in_tiles<QUERIES>(n_queries, [&](auto n, int first) { attend<KV, n>(heads, queries + first, cells); });
 }
 
 struct Parameters {
@@ -172,8 +211,10 @@ struct Parameters {
     }
 };
 
+// Of each thread: the queries, their weights, and the list of visible cells.
 int64_t scratch_floats(const ggml_tensor * op) {
-    return QUERIES*(up(op->src[1]->ne[0]) + up(op->src[1]->ne[1]));
+    static_assert(sizeof(int32_t) == sizeof(float));
+    return QUERIES*(up(op->src[1]->ne[0]) + up(op->src[1]->ne[1])) + up(op->src[1]->ne[1]);
 }
 
 }  // namespace
@@ -231,10 +272,10 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
             query.q       = scratch + j*(up(dk) + up(heads.n_cells));
             query.weights = query.q + up(dk);
             std::fill_n(query.q + dk, up(dk) - dk, 0.0f);
-            std::fill_n(query.weights + heads.n_cells, up(heads.n_cells) - heads.n_cells, -INFINITY);
             memcpy(query.q, (const char *) q->data + token*q->nb[1] + head*q->nb[2] + i3*q->nb[3], dk*sizeof(float));
         }
-        (k->type == GGML_TYPE_F16 ? attend_all<F16> : attend_all<F32>)(heads, queries, n);
+        int32_t * const cells = (int32_t *) (scratch + QUERIES*(up(dk) + up(heads.n_cells)));
+        (k->type == GGML_TYPE_F16 ? attend_all<F16> : attend_all<F32>)(heads, queries, n, cells);
     }
 }
 

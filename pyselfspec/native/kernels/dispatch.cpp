@@ -46,9 +46,14 @@ bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * 
     return true;
 }
 
+int32_t selfspec_kernel_width(void) {
+    return switched_off() ? 0 : selfspec::MAX_WIDTH;
+}
+
 #else
 
 size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
 bool   selfspec_compute_forward(const ggml_compute_params *, ggml_tensor *) { return false; }
+int32_t selfspec_kernel_width(void) { return 0; }
 
 #endif

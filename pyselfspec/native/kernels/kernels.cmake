@@ -15,7 +15,7 @@ endif()
 foreach(target IN LISTS targets)
     target_compile_options(${target} PRIVATE ${no_amx})
     target_sources(${target} PRIVATE ${kernels})
-    target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_LIST_DIR}")
+    target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_LIST_DIR}" "${CMAKE_CURRENT_LIST_DIR}/..")
     # GCC 12 takes a deliberate oddity of its own AVX-512 header for a mistake of ours. And it puts sums of integers off
     # to where they are used, and all products until then into memory.
     set_source_files_properties(${kernels} TARGET_DIRECTORY ${target} PROPERTIES

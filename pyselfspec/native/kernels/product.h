@@ -6,6 +6,7 @@
 #if defined(SELFSPEC_KERNELS)
 
 #include "ggml.h"
+#include "selfspec.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -13,7 +14,7 @@
 namespace selfspec {
 
 // Up to this width a token's result is the same bits as at width 1. Wider batches are prompts, and upstream's.
-constexpr int MAX_WIDTH = 16;
+constexpr int MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
 
 // How a kernel wants a token's activations, in this order in memory: values, scales, sums. All 64-byte aligned; the
 // values go on with zeros up to the end of a step.

@@ -83,6 +83,9 @@ inline vi widen(__m256i a)               { return _mm512_zextsi256_si512(a); }
 inline vi abs8(vi a)                     { return _mm512_abs_epi8(a); }
 inline vi sign8(vi a, vi s)              { return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(s), zero_i(), a); }
 
+// Bit i: the i-th of LANES16 halves is not x.
+inline uint32_t differ16(const void * p, int16_t x) { return _mm512_cmpneq_epi16_mask(load(p), repeat16(x)); }
+
 #else
 
 constexpr int VB = 32;
@@ -146,6 +149,11 @@ inline vi widen(__m256i a)               { return a; }
 inline vi abs8(vi a)                     { return _mm256_abs_epi8(a); }
 inline vi sign8(vi a, vi s)              { return _mm256_sign_epi8(a, s); }
 
+inline uint32_t differ16(const void * p, int16_t x) {
+    const vi equal = _mm256_cmpeq_epi16(load(p), repeat16(x));
+    return (uint16_t) ~_mm_movemask_epi8(_mm_packs_epi16(_mm256_castsi256_si128(equal), _mm256_extracti128_si256(equal, 1)));
+}
+
 #endif
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
@@ -155,7 +163,8 @@ constexpr bool HAS_VNNI = true;
 constexpr bool HAS_VNNI = false;
 #endif
 
-constexpr int VL = VB/4;  // 32-bit lanes of a vector
+constexpr int VL      = VB/4;  // 32-bit lanes of a vector
+constexpr int LANES16 = VB/2;
 
 // Sums of eight products of bytes in 16-bit lanes, which hold them if the unsigned ones are below 32.
 inline vi dot8(const vi (&u)[4], const vi (&s)[4]) {

@@ -93,7 +93,7 @@ class Blocks:
         )
         self._seq.rollback(self._n_past)
         assert decoded.hidden is not None
-        return decoded.hidden
+        return decoded.hidden.numpy()
 
 
 def cosine(a: State, b: State) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...costs.table import CostTable
 from ..types import After, DraftLimit, Step
+from ._memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +58,5 @@ class Adaptive:
         self.threshold = self.inertia * self.threshold + (1 - self.inertia) * wanted
 
 
-def make(costs: CostTable) -> Adaptive:
+def make(costs: CostTable, memory: Memory | None = None) -> Adaptive:
     return Adaptive()

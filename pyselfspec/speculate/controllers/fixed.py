@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ..types import DraftLimit, Step
+from ._memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """Always draft the same number of tokens, but stop before one of lower probability than p_min.
 
-    The default p_min gives up where a guess is no longer better than even: it hardly shortens good
+    The default p_min stops where a draft token is no better than even: it hardly shortens good
     drafts and keeps bad ones from growing.
     """
 
@@ -33,5 +34,5 @@ class Fixed:
         pass
 
 
-def make(costs: CostTable) -> Fixed:
+def make(costs: CostTable, memory: Memory | None = None) -> Fixed:
     return Fixed()

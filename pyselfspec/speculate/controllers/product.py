@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ..types import After, DraftLimit, Step
+from ._memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +44,5 @@ class Product:
         pass
 
 
-def make(costs: CostTable) -> Product:
+def make(costs: CostTable, memory: Memory | None = None) -> Product:
     return Product()

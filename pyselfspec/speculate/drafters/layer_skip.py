@@ -2,100 +2,156 @@
 
 Zhang et al., "Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative
 Decoding", https://arxiv.org/abs/2309.08168. A mask that skips all later blocks is the exit of
-Elhoushi et al., "LayerSkip", https://arxiv.org/abs/2404.16710; running the blocks that draft and
-check share only once is its section 4.3, here for any mask.
+Elhoushi et al., "LayerSkip", https://arxiv.org/abs/2404.16710.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...errors import ArgumentError
+from ...costs.calibration import costs_for
+from ...costs.table import CostTable
 from ...masks.layer_mask import LayerMask
-from ...runtime.context import Context, Outputs
+from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ..types import After, Draft, DraftLimit, SharedBlocks, Verdict
+from ...runtime.passes import Pass, Rows
+from ..requests import Answer, Request, Work
+from ..shared_blocks import SharedBlocks
+from ..types import After, Draft, DraftLimit, Verdict
 
-DRAFT_SEQ_ID = 1
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """mask: what drafts skip; None: the model's own mask, else every other block, as far as the
+        architecture allows.
+    share: False drafts in a fork also where draft and verification could share blocks.
+    """
+
+    mask: LayerMask | None = None
+    share: bool = True
+
+
+def default_mask(context: Context) -> LayerMask | None:
+    """The mask to draft with when none is known: the model's own, else a guess, as far as the
+    architecture allows. None where that leaves nothing to skip."""
+    model = context.model
+    if model.draft_mask is not None:
+        return model.draft_mask
+    guess, can = LayerMask.alternate(model.n_layer), context.mask_support
+    attn, ffn = guess.skip_attn & can.attn, guess.skip_ffn & can.ffn
+    return LayerMask(model.n_layer, attn, ffn) if attn or ffn else None
+
+
+def suggested(context: Context, mask: LayerMask | None) -> Options | None:
+    """With a mask that is known, and wherever else masks and rollback are possible: the controller
+    stops where it does not pay."""
+    if mask is None and context.can_rollback and context.n_seq_max > 1:
+        mask = default_mask(context)
+    return None if mask is None else Options(mask)
+
+
+def make(context: Context, options: Options) -> Drafter:
+    mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
+    return Drafter(context, mask, share=options.share)
 
 
 class Drafter:
     """Greedy drafts.
 
-    Where the model allows it, drafts are decoded in the target's own sequence, and the states that
-    enter the first block with a skip are kept: the check enters there and rewrites K/V in place.
-    Else drafts are decoded in a fork, which sees the full model's K/V of the text so far and is
-    dropped before the target needs the place.
+    Where the model allows it, drafts are decoded in the text's own sequence and share blocks with
+    the verification pass. Else they are decoded in a fork, which sees the full model's K/V of the
+    text so far and is dropped before the text needs the place.
 
-    share: False asks for the fork where both would work.
+    Raises MaskError for a mask of another model.
     """
 
     def __init__(self, context: Context, mask: LayerMask, *, share: bool = True) -> None:
         self._context = context
         self._mask = mask.require(context.model.n_layer)
-        self._fork_at = mask.first_skipped  # blocks below it compute the same with the mask
-        self.shares = share and context.can_enter(self._fork_at)
-        if self.shares:
-            self._shared = LayerMask.early_exit(mask.n_layer, self._fork_at)
-            self._rest = LayerMask.enter_at(mask.n_layer, self._fork_at)
-        if not self.shares and context.n_seq_max <= DRAFT_SEQ_ID:
-            raise ArgumentError("drafting needs a context with n_seq_max of at least 2")
-
-    def begin(self, history: Sequence[int]) -> None:
-        pass
-
-    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        start = time.perf_counter_ns()
-        n_past = len(history) - 1
-        seq = self._context.sequence(0)
+        self.shares = share and SharedBlocks.possible(context, mask)
         if not self.shares:
-            seq = seq.fork(DRAFT_SEQ_ID)
-        keeps = False
-        try:
-            draft = self._guess(seq, n_past, history[-1], limit)
-            keeps = self.shares
-        finally:
-            if not keeps:
-                seq.rollback(n_past if self.shares else 0)
-        return replace(draft, draft_us=(time.perf_counter_ns() - start) // 1000)
+            context.require_spare()
+        self._seq = context.sequence()
 
-    def _guess(self, seq: KVSequence, n_past: int, token: int, limit: DraftLimit) -> Draft:
+    @property
+    def mask(self) -> LayerMask:
+        return self._mask
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {"drafter": "layer-skip", "mask": self._mask.to_dict(), "shares": self.shares}
+
+    def costs(self) -> CostTable:
+        return costs_for(self._context, self._mask, self.shares, self.identity)
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        self._seq = seq
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
+        if limit.n_max == 0:
+            return Draft()
+        return self._shared(history, limit) if self.shares else self._forked(history, limit)
+
+    def _shared(self, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+        n_past, shared = len(history) - 1, SharedBlocks(self._mask)
+        with ExitStack() as on_failure:
+            on_failure.callback(self._seq.rollback, n_past)
+            drafting = shared.drafting(self._context.best_head)
+            draft = yield from self._chain(self._seq, history, limit, drafting, shared)
+            on_failure.pop_all()
+        return draft
+
+    def _forked(self, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+        with self._context.spare_sequence() as fork:
+            self._seq.fork(fork.seq_id)
+            drafting = Pass(self._mask, head=self._context.best_head)
+            return (yield from self._chain(fork, history, limit, drafting, None))
+
+    def _chain(
+        self,
+        seq: KVSequence,
+        history: Sequence[int],
+        limit: DraftLimit,
+        drafting: Pass,
+        shared: SharedBlocks | None,
+    ) -> Work[Draft]:
         tokens: list[int] = []
         probs: list[float] = []
-        states: list[NDArray[np.float32]] = []
-
-        def run(token: int, mask: LayerMask, outputs: Outputs) -> None:
-            at = self._fork_at if self.shares else None
-            pos = n_past + len(tokens)
-            done = self._context.decode(
-                [token], seq=seq, pos=pos, mask=mask, hidden_at=at, outputs=outputs
-            )
-            if done.hidden is not None:
-                states.append(done.hidden)
-
         dropped = None
-        after = After.GO_ON
+        token, after = history[-1], After.GO_ON
+
+        def request(what: Pass, outputs: Any) -> Request:
+            pos = len(history) - 1 + len(tokens)
+            return Request(Rows.of(seq.seq_id, pos, [token], outputs), what)
+
         while after is After.GO_ON:
-            run(token, self._mask, self._context.best_only)
-            token, p = self._context.argmax(0)
+            answer: Answer = yield request(drafting, "last")
+            if shared is not None:
+                shared.keep(answer.hidden)
+            token, p = answer.argmax(0)
             after = limit.after([*probs, p])
-            # the check's own draw tells the end of the text as well, for free
+            # an end of the text need not be drafted: the verification pass draws that token anyway
             if after is After.DROP or self._context.model.is_eog(token):
                 dropped = (token, p)
                 break
             tokens.append(token)
             probs.append(p)
-        if self.shares and dropped is None:
-            # Not another guess to drop: for the same tokens to check, that took 2 to 3 % longer per
-            # step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all of it the head.
-            run(token, self._shared, "none")
-        shared = SharedBlocks(self._rest, np.concatenate(states)) if self.shares else None
-        return Draft(tuple(tokens), tuple(probs), shared=shared, dropped=dropped)
+        if shared is None:
+            return Draft(tuple(tokens), probs=tuple(probs), dropped=dropped)
+        if dropped is None:
+            # Not another masked pass and its token to drop: for the same rows to verify, that took
+            # 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all of it the
+            # head.
+            answer = yield request(shared.below(), "none")
+            shared.keep(answer.hidden)
+        verification = shared.verification()
+        return Draft(tuple(tokens), probs=tuple(probs), verify=verification, dropped=dropped)
 
     def accept(self, verdict: Verdict) -> None:
+        pass
+
+    def close(self) -> None:
         pass

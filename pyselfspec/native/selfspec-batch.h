@@ -1,0 +1,53 @@
+// What travels with one batch: what its pass does, the caller's arrays, and what a graph build found out.
+
+#pragma once
+
+#include "selfspec-hooks.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// What a pass does, apart from the tokens it does it to. A value: passes that compare equal have equal graphs, so it is
+// what graphs, memory plans and checks are kept under.
+struct selfspec_pass {
+    std::vector<uint8_t> mask; // [n_layer] selfspec_part bits; empty: run everything
+
+    int32_t enter_at   = -1;   // block that hidden states enter, 1..n_layer-1; -1: token embeddings enter block 0
+    int32_t hidden_at  = -1;   // copy the states entering this block, 1..n_layer; -1: none
+    int32_t head       = SELFSPEC_HEAD_LOGITS;
+    bool    in_place   = false;
+    bool    has_tokens = true; // false: the ids in the batch are placeholders
+
+    bool is_plain() const { return *this == selfspec_pass(); }
+
+    bool skips(int il, int part) const { return il >= 0 && il < (int) mask.size() && (mask[il] & part); }
+
+    bool operator==(const selfspec_pass & other) const;
+    bool operator< (const selfspec_pass & other) const;
+};
+
+// The most likely token after a row, and its probability.
+struct selfspec_best {
+    int32_t token = -1; // -1: none
+    float   p     = 0.0f;
+};
+
+// Rows are counted by their index in the batch. The arrays are the caller's, and lent for one decode.
+struct selfspec_batch {
+    const selfspec_pass pass;
+
+    const float   * hidden     = nullptr; // [n_tokens, n_embd]
+    float         * hidden_out = nullptr; // [n_tokens, n_embd]
+    selfspec_best * best       = nullptr; // [n_tokens]
+
+    // written while a graph is built
+    struct report {
+        std::vector<uint8_t> asked; // [n_layer] which parts consulted the mask
+        std::vector<uint8_t> ended; // [n_layer] how often the end of the block was seen
+        std::string          error; // what went wrong
+    };
+    mutable report found;
+
+    selfspec_batch(selfspec_pass pass, int32_t n_layer);
+};

@@ -1,0 +1,105 @@
+// What is kept beside a llama_context: prepared graphs, what was found out about the architecture, and the last error.
+
+#pragma once
+
+#include "selfspec-batch.h"
+#include "selfspec-slots.h"
+
+#include "llama-batch.h"
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+struct llama_context;
+struct llama_model;
+
+// Thrown inside the session only; guarded() turns it into a status and a sentence.
+struct selfspec_failure {
+    int32_t     status;
+    std::string text;
+};
+
+// The caller's rows, see selfspec_decode().
+struct selfspec_rows {
+    int32_t         n;
+    const int32_t * tokens; // may be NULL
+    const int32_t * seq_ids;
+    const int32_t * pos;
+    const uint8_t * outputs;
+
+    int32_t n_outputs() const;
+};
+
+// The caller's arrays of hidden states, see selfspec_decode().
+struct selfspec_states {
+    const float * in;
+    float       * out;
+};
+
+struct selfspec_session {
+    explicit selfspec_session(llama_context * ctx);
+
+    // Runs f and keeps what it has to say, so that no exception leaves the library.
+    template <typename F> int32_t guarded(F f) noexcept {
+        try {
+            error.clear();
+            return f();
+        } catch (const selfspec_failure & e) {
+            return failed(e.status, e.text.c_str());
+        } catch (const std::exception & e) {
+            return failed(SELFSPEC_FAILED, e.what());
+        } catch (...) {
+            return failed(SELFSPEC_FAILED, "unknown exception");
+        }
+    }
+
+    int32_t decode(const selfspec_rows & rows, const selfspec_states & states, selfspec_pass pass);
+    int32_t argmax(int32_t row, float * p) const;
+    void    forget_outputs() noexcept;
+
+    const std::vector<uint8_t> & mask_support();
+    bool    can_enter(int32_t il);
+    int32_t memory_bits() const;
+    int32_t can_keep(int32_t seq_id, int32_t n) const;
+    int32_t exact_width() const;
+
+    llama_context     * ctx;
+    const llama_model & model;
+    const int32_t       n_layer;
+    std::string         error;
+    selfspec_slots      slots;
+    int64_t             n_graph_checks = 0;
+
+private:
+    struct span {
+        int32_t seq_id;
+        int64_t first, last; // positions
+    };
+
+    void check_rows  (const selfspec_rows & rows) const;
+    void check_pass  (const selfspec_rows & rows, const selfspec_states & states, const selfspec_pass & pass) const;
+    void check_place (const selfspec_rows & rows, const selfspec_pass & pass) const;
+    void check_span  (const span & rows, bool in_place) const;
+    void check_graph (const selfspec_pass & pass);
+    void require_seq (int32_t seq_id) const;
+    bool holds_window(int32_t seq_id, llama_pos pos) const;
+
+    static std::vector<span> spans_of(const selfspec_rows & rows);
+
+    std::string build_dry(const selfspec_pass & pass);
+    int         decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs);
+    uint8_t     skippable(int32_t il);
+    int32_t     failed(int32_t status, const char * text) noexcept;
+
+    llama_batch_ext            batch; // reused, keeps its allocations
+    std::vector<selfspec_best> best;  // by row, of the last decode if it asked for it
+
+    std::set<selfspec_pass> works;     // what a dry build has shown to work
+    std::map<int32_t, bool> can_enter_at;
+    std::vector<uint8_t>    support;   // empty: nobody asked yet
+};
