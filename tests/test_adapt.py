@@ -18,8 +18,7 @@ from pyselfspec.masks.score import Score
 from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
 from pyselfspec.runtime.passes import FULL, Pass
 from pyselfspec.runtime.widths import same_at_widths
-from pyselfspec.speculate import adapt, candidates, requests
-from pyselfspec.speculate import text as text_module
+from pyselfspec.speculate import adapt, candidates, drafters, requests
 from pyselfspec.speculate.adapt import WINDOW, Adapt, Adaptation
 from pyselfspec.speculate.candidates import MARGIN, N_WINDOWS, State
 from pyselfspec.speculate.drafters import layer_skip
@@ -543,7 +542,7 @@ class Immediate(layer_skip.Drafter):
 def test_the_time_of_a_trial_is_that_of_no_draft(drafter, monkeypatch):
     context = Clocked(Harmless(quality=0.2), n_ctx=2048)
     clock = SimpleNamespace(perf_counter_ns=lambda: 1000 * context.now_us)
-    for module in (requests, text_module):
+    for module in (requests, drafters):
         monkeypatch.setattr(module, "time", clock)
     adaptation = Adaptation(
         context,
@@ -641,6 +640,8 @@ class TimedContext:
     can_rollback, n_seq_max, n_batch, n_ctx = True, 2, WINDOW, 10**6
     mask_support = MaskSupport(N, ALL, ALL)
     seq_id = 1
+
+    has_spare = True
 
     def __init__(self, slower=1.0):
         self.slower, self.now_us = slower, 0.0
