@@ -30,9 +30,11 @@ from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
 from pyselfspec.masks import formats as mask_formats
 from pyselfspec.runtime.context import N_CTX
+from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import controllers, drafters
 from pyselfspec.speculate.adapt import SHARE
 from pyselfspec.speculate.completion import N_PREDICT
+from pyselfspec.speculate.drafters import layer_skip
 
 PROMPT = "Once upon a time"
 N_LAYER = 4
@@ -399,6 +401,107 @@ def test_mask_that_skips_nothing_is_always_right(generate: Generate, tmp_path: P
     file.write_text('{"n_layer": 12}')
     report = generate(*GREEDY, *FIXED, "--mask", file, "--json").json
     assert report["acceptance_rate"] == 1.0
+
+
+# --- options of the drafter that is named ----------------------------------------------------
+
+LAYER_SKIP = ("--draft", "layer-skip")
+
+
+def test_drafter_options_reach_the_drafter(generate: Generate, tmp_path: Path) -> None:
+    mask = LayerMask.skipping(12, attn=[3, 5], ffn=[2])
+    file = tmp_path / "mask.json"
+    file.write_text(mask.to_json())
+    always = (*GREEDY, *FIXED, *LAYER_SKIP, "--json")
+    plain = generate(*GREEDY, "--draft", "off", "--json").json
+    reports = [
+        generate(*always, "--mask", file).json,
+        generate(*always, "-o", f"mask={file}").json,
+        generate(*always, "--draft-option", f"mask={file}", "-o", "share=false").json,
+        generate(*always, "-o", "mask=-", stdin=mask.to_json().encode()).json,
+    ]
+    for report in reports:
+        assert report["mask"] == mask.to_dict()
+        assert report["tokens"] == plain["tokens"]
+        assert report["n_accepted"] == reports[0]["n_accepted"] > 0
+
+
+def test_an_option_changes_nothing_else(
+    generate: Generate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's own mask stays where only the way to draft is given."""
+    shares: list[bool] = []
+    init = layer_skip.Drafter.__init__
+
+    def recorded(drafter: Any, *args: Any, **options: Any) -> None:
+        init(drafter, *args, **options)
+        shares.append(drafter.shares)
+
+    monkeypatch.setattr(layer_skip.Drafter, "__init__", recorded)
+    always = ("-n", "3", *GREEDY, *LAYER_SKIP, "--json")
+    reports = [generate(*always, *given).json for given in ((), ("-o", "share=false"))]
+    assert set(shares) == {True, False}
+    assert reports[0]["mask"] == reports[1]["mask"] == run("info", "--json").json["draft_mask"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-o", "share=false"), "-o sets options of the drafter that --draft names; name one"),
+        (("--draft", "auto", "-o", "share=false"), "name one"),
+        (("--draft", "off", "-o", "share=false"), "name one"),
+        ((*LAYER_SKIP, "-o", "width=3"), "the drafter layer-skip has the options: mask, share"),
+        ((*LAYER_SKIP, "-o", "share"), "the drafter layer-skip has the options: mask, share"),
+        ((*LAYER_SKIP, "-o", "share=1", "-o", "share=0"), "-o share is given twice"),
+    ],
+)
+def test_drafter_options_that_cannot_be(
+    generate: Generate, options: tuple[str, ...], message: str
+) -> None:
+    outcome = generate(*options)
+    assert outcome.status == 2 and message in outcome.stderr
+    assert outcome.stdout == "" and "Traceback" not in outcome.stderr
+
+
+def test_values_of_drafter_options_that_cannot_be(generate: Generate, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"n_layer": 3}')
+    cases = {
+        "-o share=perhaps: expected bool": "share=perhaps",
+        "for 3 blocks": f"mask={other}",
+        "nowhere.json": f"mask={tmp_path / 'nowhere.json'}",
+    }
+    for message, pair in cases.items():
+        outcome = generate(*LAYER_SKIP, "-o", pair)
+        assert outcome.status == 1 and message in outcome.stderr, outcome
+        assert outcome.stderr.count("\n") == 1 and outcome.stdout == ""
+
+
+@pytest.mark.parametrize("given", ["--mask", "-o"])
+def test_adapting_begins_with_the_mask_that_is_given(
+    given: str, generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And drafts with those that it takes over, whichever way the first one came."""
+    passes: list[LayerMask] = []
+    run_pass = Context.run
+
+    def recorded(context: Context, rows: Rows, what: Pass = FULL) -> Any:
+        if what.is_draft and what.mask is not None and len(rows) == 1:
+            passes.append(what.mask)
+        return run_pass(context, rows, what)
+
+    monkeypatch.setattr(Context, "run", recorded)
+    bad = LayerMask.skipping(12, attn=range(3), ffn=range(3))
+    file = tmp_path / "bad.json"
+    file.write_text(bad.to_json())
+    mask = (given, file) if given == "--mask" else (given, f"mask={file}")
+    report = generate(
+        "-n", "300", "--seed", "1", *LAYER_SKIP, *mask, *FIXED, *ALL_THE_TIME, "--json"
+    ).json  # fmt: skip
+    assert report["adapt"]["n_changes"] > 0
+    drafted = [each for each in passes if each.skip_attn or each.skip_ffn]
+    assert drafted[0] == bad
+    assert report["mask"] in [each.to_dict() for each in drafted[1:]]
 
 
 # --- other masks meanwhile -------------------------------------------------------------------

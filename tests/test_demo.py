@@ -20,7 +20,7 @@ def cache(tmp_path_factory):
     """A cache directory for this file, so that the model is made once."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "user_cache_path", lambda _name: folder)
+        patch.setattr(demo.paths, "cache", lambda name: folder / name)
         yield folder
 
 

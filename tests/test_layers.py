@@ -60,7 +60,7 @@ FLOORS = (
     {".runtime"},
     {".convert", ".costs"},
     {".speculate.types"},
-    {".speculate.verify", ".speculate.text_stream", ".speculate.requests"},
+    {".speculate.verify", ".speculate.text_stream", ".speculate.requests", ".speculate.ngrams"},
     {".speculate.shared_blocks"},
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},

@@ -16,6 +16,7 @@ from ...masks.score import Score
 from ...runtime.sampling import SamplingParams
 from ...speculate.completion import Completion
 from ...speculate.controllers.fixed import Fixed
+from ...speculate.prepared import AUTO
 from ..chunks import first_scored
 from . import About, Setting
 
@@ -65,12 +66,13 @@ class Objective:
 
     def _generate(self, chunk: int, mask: LayerMask) -> tuple[int, float]:
         """Tokens generated, and microseconds per token. The full mask stands for plain decoding."""
+        drafts = mask != LayerMask.full(mask.n_layer)
         completion = Completion(
             self._context,
             self._prompts[chunk],
             n_predict=N_PREDICT,
-            draft="layer-skip" if mask.n_active < 2 * mask.n_layer else "off",
-            mask=mask,
+            draft=AUTO if drafts else None,
+            mask=mask if drafts else None,
             controller=Fixed(),
             sampling=self._sampling,
         )
