@@ -119,3 +119,18 @@ def test_new_kinds_of_passes_are_counted():
     assert costs.n_new(1, 0) == 0
     assert costs.n_new(2, 2) == 2  # the last token's blocks below, a check of three
     assert math.isfinite(costs.at(0).plain_us)
+
+
+def test_a_width_that_was_disturbed_when_it_was_timed_is_tried_all_the_same():
+    disturbed = list(BF16)
+    disturbed[3] = 20.0
+    costs = TimedCosts(table(0.3, disturbed, plain_us=1000)).at(0)
+    assert costs.check_us[3] == pytest.approx(750 * BF16[4])
+    assert costs.check_us[4] == pytest.approx(750 * BF16[4])
+
+
+def test_a_new_width_of_a_verification_pass_does_not_hide_what_its_draft_took():
+    costs = TimedCosts(table(0.2, plain_us=1000))
+    for n in (1, 2, 3, 4, 5):
+        timed(costs, n, n * 400 + 250, 1000)
+    assert costs.at(0).guess_us > 300

@@ -205,7 +205,9 @@ def test_clasp_against_whole_masked_passes(setting):
 
     def at(depth, mask):
         cut_off = mask | LayerMask.early_exit(N_LAYER, depth)
-        state = context.decode([tokens[-1]], seq=seq, mask=cut_off, hidden_at=depth).hidden.numpy()[0]
+        state = context.decode([tokens[-1]], seq=seq, mask=cut_off, hidden_at=depth).hidden.numpy()[
+            0
+        ]
         seq.rollback(32)
         return state / np.linalg.norm(state)
 

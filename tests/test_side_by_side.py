@@ -170,12 +170,13 @@ def test_passes_keep_to_the_exact_width(
 
     context = new_context(typed("llama", "Q8_0"), n_seq_max=6)
     require_exact(context)
-    full = LayerMask.full(N_LAYER)  # always right, so the drafts stay long
+    full = LayerMask.full(N_LAYER)  # always right, so that all drafts are as long
+    n_predict = 4 * (n_draft + 1)
     options = {
         "controller": Fixed(n_draft, p_min=0),
         "mask": full,
         "sampling": GREEDY,
-        "n_predict": 29,
+        "n_predict": n_predict,
     }
     texts = [completion(context, token_ids(9, seed=i), i, **options) for i in range(3)]
     with monkeypatch.context() as patch:
@@ -187,7 +188,9 @@ def test_passes_keep_to_the_exact_width(
     assert max(len(set(rows.seq_ids)) for rows in verified) == n_together
     assert max(len(rows) for rows, what in passes if what.is_draft) >= 2
     for i, text in enumerate(texts):
-        assert text.tokens == plain_text(new_context(context.model), token_ids(9, seed=i), 29)
+        assert text.tokens == plain_text(
+            new_context(context.model), token_ids(9, seed=i), n_predict
+        )
 
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])
