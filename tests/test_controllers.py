@@ -39,7 +39,7 @@ def test_every_controller_keeps_to_what_a_loop_needs(name):
         assert 0 <= limit.n_max <= i % 5
         if limit.n_max:
             assert limit.after([0.99] * limit.n_max) in (After.STOP, After.DROP)
-        controller.observe(step(i % 2, limit.n_max))
+        controller.observe(step(min(i % 2, limit.n_max), limit.n_max))
 
 
 # fixed
