@@ -124,8 +124,8 @@ def run(
         made = draft(text, limit) if limit.n_max else Draft()
         n_right = next((i for i, t in enumerate(made.tokens) if t == WRONG), len(made.tokens))
         n_proposed = made.n_proposed
-        drafting = timed(costs.draft_us(n_proposed, len(made.tokens)))
-        verifying = timed(costs.verify_us(n_proposed, len(made.tokens)))
+        drafting = timed(costs.drafting_us(n_proposed, len(made.tokens)))
+        verifying = timed(costs.verifying_us(n_proposed, len(made.tokens)))
         made = replace(made, draft_us=round(drafting))
         step = Step(made, Verdict.of_chain(n_right, RIGHT, False), round(verifying))
         steps.append(step)

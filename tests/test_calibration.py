@@ -13,7 +13,7 @@ from simulation import table
 
 from pyselfspec import LayerMask, Model
 from pyselfspec.costs import calibration
-from pyselfspec.costs.by_bytes import guessed_costs
+from pyselfspec.costs.by_bytes import costs_by_bytes
 from pyselfspec.costs.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
 from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.errors import ArgumentError
@@ -67,10 +67,10 @@ def test_every_kind_of_pass_is_timed(mask: LayerMask, tiny: Any, new_context: An
     made = calibrate.measure(context, Drafter(context, mask), shares.append)
     assert [costs.n_past for costs in made.table.levels] == [calibrate.N_EMPTY, context.n_ctx // 2]
     for costs in made.table.levels:
-        assert len(costs.full_us) == len(costs.check_us) == N_WIDTH
-        assert all(us > 0 for us in (*costs.full_us, *costs.check_us, costs.guess_us))
+        assert len(costs.full_us) == len(costs.verify_us) == N_WIDTH
+        assert all(us > 0 for us in (*costs.full_us, *costs.verify_us, costs.token_us))
         assert (costs.last_us > 0) == made.key.drafter["shares"] == (mask == MASK)
-        assert (costs.check_us == costs.full_us) == (mask != MASK)
+        assert (costs.verify_us == costs.full_us) == (mask != MASK)
     assert shares == sorted(shares) and shares[-1] == 1.0
     assert made.n_rounds == 2
     assert [context.sequence(i).n_past for i in range(4)] == [0, 0, 0, 0]
@@ -82,8 +82,8 @@ def test_a_drafter_that_needs_no_pass_is_timed_as_well(tiny: Any, new_context: A
     made = calibrate.measure(context, FakeDrafter(FakeModel()), lambda _: None)
     assert made.key == key_of(context, {"drafter": "fake"})
     for costs in made.table.levels:
-        assert costs.check_us == costs.full_us and len(costs.full_us) == N_WIDTH
-        assert costs.guess_us > 0 and costs.last_us == 0
+        assert costs.verify_us == costs.full_us and len(costs.full_us) == N_WIDTH
+        assert costs.token_us > 0 and costs.last_us == 0
     save(made)
     assert load(made.key) == made
 
@@ -221,9 +221,9 @@ def with_level(**changes: Any) -> dict[str, Any]:
         changed(table={"levels": 5}),
         with_level(full_us=[1.0]),
         with_level(full_us=["x"] * N_WIDTH),
-        with_level(check_us=[-1.0] * N_WIDTH),
-        with_level(guess_us=float("nan")),
-        with_level(guess_us=None),
+        with_level(verify_us=[-1.0] * N_WIDTH),
+        with_level(token_us=float("nan")),
+        with_level(token_us=None),
         with_level(surprise=1),
     ],
     ids=lambda c: repr(c)[:24],
@@ -245,12 +245,12 @@ def test_a_folder_in_the_way_is_ignored() -> None:
 
 def test_costs_are_measured_ones_or_estimated_from_bytes(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
-    guessed = guessed_costs(tiny().file, MASK, True)
+    guessed = costs_by_bytes(tiny().file, MASK, True)
     assert Drafter(context, MASK).costs() == guessed
     save(Calibration(key_of(context, identity(MASK)), two_levels(), 3))
     assert Drafter(context, MASK).costs() == two_levels()
     other = LayerMask.early_exit(4, 1)
-    assert Drafter(context, other).costs() == guessed_costs(tiny().file, other, True)
+    assert Drafter(context, other).costs() == costs_by_bytes(tiny().file, other, True)
 
 
 def test_width_costs_come_from_any_table_of_this_model_here(tiny: Any, new_context: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulation import BF16, Q8_0, table
 
-from pyselfspec.costs.by_bytes import guessed_costs
+from pyselfspec.costs.by_bytes import costs_by_bytes
 from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.costs.timed import N_RECENT, TimedCosts
 from pyselfspec.gguf import file as gguf_file
@@ -32,7 +32,7 @@ def test_best_length_is_the_best_of_all(growth, alpha):
     speeds = {0: 1.0}
     for n in range(1, N_WIDTH):
         tokens = (1 - alpha ** (n + 1)) / (1 - alpha)
-        cycle = n * 0.27 + 0.25 + costs.check_us[n] / costs.plain_us
+        cycle = n * 0.27 + 0.25 + costs.verify_us[n] / costs.plain_us
         speeds[n] = tokens / cycle
     best = max(speeds, key=speeds.get)
     assert costs.speedup(alpha) == (pytest.approx(speeds[best]), best)
@@ -52,7 +52,7 @@ def test_costs_between_levels_and_beyond():
     assert costs.at(10).full_us == low.full_us
     assert costs.at(60).plain_us == pytest.approx(150)
     assert costs.at(210).plain_us == pytest.approx(300)
-    assert costs.at(60).check_us == pytest.approx([1.5 * us for us in low.check_us])
+    assert costs.at(60).verify_us == pytest.approx([1.5 * us for us in low.verify_us])
     assert CostTable((low,)).at(5000) == replace(low, n_past=5000)
 
 
@@ -65,14 +65,14 @@ def test_noise_between_levels_does_not_reach_zero():
 def test_guesses_come_from_weight_bytes(tmp_path):
     file = gguf_file.check(tiny_gguf.write(tmp_path / "m.gguf", "llama", n_layer=4))
     mask = LayerMask.early_exit(4, 1)
-    shared, forked = (guessed_costs(file, mask, s).levels[0] for s in (True, False))
+    shared, forked = (costs_by_bytes(file, mask, s).levels[0] for s in (True, False))
     total = file.weight_bytes()
     block = file.blocks[0].total
-    assert shared.guess_us / shared.plain_us == pytest.approx((block + file.head_bytes) / total)
+    assert shared.token_us / shared.plain_us == pytest.approx((block + file.head_bytes) / total)
     assert shared.last_us / shared.plain_us == pytest.approx(block / total)
-    assert shared.check_us[0] / shared.plain_us == pytest.approx(1 - block / total)
-    assert forked.check_us == forked.full_us and forked.last_us == 0
-    assert all(a < b for a, b in itertools.pairwise(shared.check_us))
+    assert shared.verify_us[0] / shared.plain_us == pytest.approx(1 - block / total)
+    assert forked.verify_us == forked.full_us and forked.last_us == 0
+    assert all(a < b for a, b in itertools.pairwise(shared.verify_us))
 
 
 # timings correct a table
@@ -88,13 +88,13 @@ def test_timings_scale_the_table():
     assert costs.at(0).plain_us == 1000
     for _ in range(N_RECENT + 1):
         timed(costs, 0, 0, 3000)
-        timed(costs, 3, round(true.draft_us(3, 3)), round(true.verify_us(3, 3)))
+        timed(costs, 3, round(true.drafting_us(3, 3)), round(true.verifying_us(3, 3)))
     now = costs.at(0)
     assert now.plain_us == pytest.approx(true.plain_us, rel=0.01)
-    assert now.check_us[3] == pytest.approx(true.check_us[3], rel=0.01)
+    assert now.verify_us[3] == pytest.approx(true.verify_us[3], rel=0.01)
     # what was not timed leans on what was
-    assert now.check_us[5] == pytest.approx(true.check_us[5], rel=0.01)
-    assert now.draft_us(3, 3) == pytest.approx(true.draft_us(3, 3), rel=0.01)
+    assert now.verify_us[5] == pytest.approx(true.verify_us[5], rel=0.01)
+    assert now.drafting_us(3, 3) == pytest.approx(true.drafting_us(3, 3), rel=0.01)
 
 
 def test_the_first_time_and_hiccups_do_not_count():
@@ -125,12 +125,12 @@ def test_a_width_that_was_disturbed_when_it_was_timed_is_tried_all_the_same():
     disturbed = list(BF16)
     disturbed[3] = 20.0
     costs = TimedCosts(table(0.3, disturbed, plain_us=1000)).at(0)
-    assert costs.check_us[3] == pytest.approx(750 * BF16[4])
-    assert costs.check_us[4] == pytest.approx(750 * BF16[4])
+    assert costs.verify_us[3] == pytest.approx(750 * BF16[4])
+    assert costs.verify_us[4] == pytest.approx(750 * BF16[4])
 
 
 def test_a_new_width_of_a_verification_pass_does_not_hide_what_its_draft_took():
     costs = TimedCosts(table(0.2, plain_us=1000))
     for n in (1, 2, 3, 4, 5):
         timed(costs, n, n * 400 + 250, 1000)
-    assert costs.at(0).guess_us > 300
+    assert costs.at(0).token_us > 300

@@ -76,8 +76,8 @@ def test_there_is_no_ceiling_for_what_shares_nothing() -> None:
 
 
 def test_typical_costs_are_medians_one_by_one() -> None:
-    slow_memory = replace(COSTS, guess_us=9000.0)
-    slow_cores = replace(COSTS, check_us=tuple(2 * us for us in COSTS.check_us), last_us=0.0)
+    slow_memory = replace(COSTS, token_us=9000.0)
+    slow_cores = replace(COSTS, verify_us=tuple(2 * us for us in COSTS.verify_us), last_us=0.0)
     assert _modes.typical([slow_memory, slow_cores, COSTS]) == COSTS
 
 

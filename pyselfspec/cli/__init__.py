@@ -72,6 +72,6 @@ class CommandFolder(click.Group):
 def main() -> None:
     """Lossless self-speculative generation with GGUF models.
 
-    The model drafts with part of itself, checks the draft in one full pass, and the text stays its
-    own.
+    The model drafts with part of itself, verifies the draft in one full pass, and the text stays
+    its own.
     """

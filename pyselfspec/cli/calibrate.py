@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .. import plots
-from ..costs.by_bytes import guessed_costs
+from ..costs.by_bytes import costs_by_bytes
 from ..costs.calibration import Calibration, save
 from ..costs.table import CostTable
 from ..errors import ArgumentError
@@ -63,16 +63,16 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         with closing(found.make()) as drafter:
             calibration = _measure(context, drafter)
             shares = bool(drafter.identity.get("shares"))
-        guessed = guessed_costs(loaded.file, found.mask, shares)
+        estimated = costs_by_bytes(loaded.file, found.mask, shares)
     path = save(calibration)
     if plot_file is not None:
         from ..plots import costs as picture
 
-        plots.save(picture.draw(calibration.table, guessed), plot_file)
+        plots.save(picture.draw(calibration.table, estimated), plot_file)
     if as_json:
         click.echo(json.dumps(calibration.to_dict() | {"file": str(path)}))
     else:
-        click.echo("\n".join(_lines(calibration, guessed)))
+        click.echo("\n".join(_lines(calibration, estimated)))
 
 
 def _measure(context: Context, drafter: Drafter) -> Calibration:
@@ -83,7 +83,7 @@ def _measure(context: Context, drafter: Drafter) -> Calibration:
         return measure(context, drafter, lambda share: progress.update(task, completed=share))
 
 
-def _lines(calibration: Calibration, guessed: CostTable) -> list[str]:
+def _lines(calibration: Calibration, estimated: CostTable) -> list[str]:
     lines = []
     for costs in calibration.table.levels:
         plain = costs.plain_us
@@ -92,12 +92,12 @@ def _lines(calibration: Calibration, guessed: CostTable) -> list[str]:
             f"{costs.n_past} tokens of context: {plain / 1000:.3g} ms per token",
             f"  full pass, 1 to {len(costs.full_us)} tokens   {widths}",
             "  verification pass           "
-            + "  ".join(f"{us / plain:.2f}" for us in costs.check_us),
-            f"  draft token {costs.guess_us / plain:.2f}, "
+            + "  ".join(f"{us / plain:.2f}" for us in costs.verify_us),
+            f"  draft token {costs.token_us / plain:.2f}, "
             f"shared blocks of the last one {costs.last_us / plain:.2f}",
         ]
-    first = guessed.levels[0]
-    lines.append(f"  draft token by weight bytes {first.guess_us / first.plain_us:.2f}")
+    first = estimated.levels[0]
+    lines.append(f"  draft token by weight bytes {first.token_us / first.plain_us:.2f}")
     lines.append("acceptance   " + "  ".join(f"{a:5.2f}" for a in ACCEPTANCES))
     best = [calibration.table.levels[0].speedup(a) for a in ACCEPTANCES]
     lines.append("best length  " + "  ".join(f"{n:5}" for _, n in best))

@@ -12,7 +12,7 @@ WIDTH_COST = 0.25  # of one more token in a pass; between a GPU's and that of a 
 BYTES_PER_US = 1e4  # any figure will do, only ratios count before there are timings
 
 
-def guessed_costs(file: GgufFile, mask: LayerMask, shares: bool) -> CostTable:
+def costs_by_bytes(file: GgufFile, mask: LayerMask, shares: bool) -> CostTable:
     """Costs from the bytes of the weights that a pass reads, for want of measurements."""
     full = file.weight_bytes()
     blocks = range(mask.first_skipped, mask.n_layer)
@@ -37,7 +37,7 @@ class ByteCosts:
 
     A table measured for each mask would be better, but takes longer than most masks are worth.
 
-    shares: whether draft and check run the blocks below the first skip only once.
+    shares: whether draft and verification run the blocks below the first skip only once.
     widths: times of full passes over 1, 2, ... tokens over that of one, see
         calibration.width_costs.
     """
@@ -48,19 +48,19 @@ class ByteCosts:
 
     def draft(self, mask: LayerMask) -> float:
         costs = self._costs(mask)
-        return costs.guess_us / costs.plain_us
+        return costs.token_us / costs.plain_us
 
     def step(self, mask: LayerMask, n_draft: int) -> float:
         costs = self._costs(mask)
-        check_us = costs.verify_us(n_draft, n_draft)
+        verify_us = costs.verifying_us(n_draft, n_draft)
         if self.widths is not None:
-            check_us *= self.widths[n_draft] * costs.plain_us / costs.full_us[n_draft]
-        return (costs.draft_us(n_draft, n_draft) + check_us) / costs.plain_us
+            verify_us *= self.widths[n_draft] * costs.plain_us / costs.full_us[n_draft]
+        return (costs.drafting_us(n_draft, n_draft) + verify_us) / costs.plain_us
 
     def wide(self, mask: LayerMask, n_tokens: int) -> float:
         costs = self._costs(mask)
         times = self.widths or [us / costs.plain_us for us in costs.full_us]
-        return times[n_tokens - 1] * costs.guess_us / costs.plain_us
+        return times[n_tokens - 1] * costs.token_us / costs.plain_us
 
     def _costs(self, mask: LayerMask) -> Costs:
-        return guessed_costs(self.file, mask, self.shares).levels[0]
+        return costs_by_bytes(self.file, mask, self.shares).levels[0]

@@ -25,7 +25,7 @@ from ..runtime.context import Context
 from ..util import paths, records
 from ..util.build import BUILD_ID
 from ..util.machine import usable_cores
-from .by_bytes import ByteCosts, guessed_costs
+from .by_bytes import ByteCosts, costs_by_bytes
 from .table import N_WIDTH, Costs, CostTable
 
 MAX_US = 1e12
@@ -117,8 +117,8 @@ def _require_sound(table: CostTable) -> None:
     if not lengths or lengths != sorted(set(lengths)):
         raise ArgumentError("levels are not in order")
     for costs in table.levels:
-        numbers = (*costs.full_us, *costs.check_us, costs.guess_us, costs.last_us + 1)
-        widths = {len(costs.full_us), len(costs.check_us)}
+        numbers = (*costs.full_us, *costs.verify_us, costs.token_us, costs.last_us + 1)
+        widths = {len(costs.full_us), len(costs.verify_us)}
         if widths != {N_WIDTH} or not all(0 < us < MAX_US for us in numbers):
             raise ArgumentError("times are not what times can be")
 
@@ -179,7 +179,7 @@ def costs_for(
     shares: whether draft and verification pass share blocks. drafter: its identity.
     """
     known = load(key_of(context, drafter))
-    return known.table if known else guessed_costs(context.model.file, mask, shares)
+    return known.table if known else costs_by_bytes(context.model.file, mask, shares)
 
 
 COPY_US = 5.0  # of a token that is looked up
@@ -192,7 +192,7 @@ def costs_of_copies(context: Context, drafter: Mapping[str, Any]) -> CostTable:
     if known is not None:
         return known.table
     full = LayerMask.full(context.model.n_layer)
-    guessed = guessed_costs(context.model.file, full, shares=False).levels[0]
+    estimated = costs_by_bytes(context.model.file, full, shares=False).levels[0]
     widths = width_costs(context)
-    full_us = guessed.full_us if widths is None else tuple(guessed.plain_us * w for w in widths)
+    full_us = estimated.full_us if widths is None else tuple(estimated.plain_us * w for w in widths)
     return CostTable((Costs(0, full_us, full_us, COPY_US, 0.0),))

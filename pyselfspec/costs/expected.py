@@ -16,7 +16,7 @@ class PassCosts(Protocol):
         """One token through a masked pass."""
 
     def step(self, mask: LayerMask, n_draft: int) -> float:
-        """So many drafted tokens and their check."""
+        """So many draft tokens and their verification pass."""
 
     def wide(self, mask: LayerMask, n_tokens: int) -> float:
         """So many tokens through one masked pass."""

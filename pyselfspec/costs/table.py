@@ -13,16 +13,16 @@ class Costs:
     """At one length of the text.
 
     full_us: a full pass over 1, 2, ... N_WIDTH tokens.
-    check_us: the same in the blocks that the draft leaves to the check; equal to full_us where the
-        two share none.
-    guess_us: a masked pass over one token, with output.
+    verify_us: a verification pass over as many, in the blocks that drafts leave to it; equal to
+        full_us where the two share none.
+    token_us: a draft token; for masks a pass over one token, with output.
     last_us: the shared blocks for the token drafted last, without output; 0 where there are none.
     """
 
     n_past: int
     full_us: tuple[float, ...]
-    check_us: tuple[float, ...]
-    guess_us: float
+    verify_us: tuple[float, ...]
+    token_us: float
     last_us: float
 
     @property
@@ -30,16 +30,16 @@ class Costs:
         """A token of plain decoding."""
         return self.full_us[0]
 
-    def step_us(self, n_guesses: int, n_drafted: int) -> float:
-        """A step that checks n_drafted of n_guesses tokens; plain decoding without guesses."""
-        return self.draft_us(n_guesses, n_drafted) + self.verify_us(n_guesses, n_drafted)
+    def step_us(self, n_proposed: int, n_drafted: int) -> float:
+        """A step that verifies n_drafted of n_proposed tokens; plain decoding without any."""
+        return self.drafting_us(n_proposed, n_drafted) + self.verifying_us(n_proposed, n_drafted)
 
-    def draft_us(self, n_guesses: int, n_drafted: int) -> float:
-        last = self.last_us if n_guesses == n_drafted > 0 else 0.0
-        return n_guesses * self.guess_us + last
+    def drafting_us(self, n_proposed: int, n_drafted: int) -> float:
+        last = self.last_us if n_proposed == n_drafted > 0 else 0.0
+        return n_proposed * self.token_us + last
 
-    def verify_us(self, n_guesses: int, n_drafted: int) -> float:
-        return self.check_us[n_drafted] if n_guesses else self.plain_us
+    def verifying_us(self, n_proposed: int, n_drafted: int) -> float:
+        return self.verify_us[n_drafted] if n_proposed else self.plain_us
 
     def speedup(self, acceptance: float) -> tuple[float, int]:
         """Speed over plain decoding at the best draft length, and that length, when each drafted
@@ -48,7 +48,7 @@ class Costs:
         Leviathan et al., https://arxiv.org/abs/2211.17192, theorem 3.8, with measured costs.
         """
         best, n_best, tokens = 1.0, 0, 1.0
-        for n in range(1, len(self.check_us)):
+        for n in range(1, len(self.verify_us)):
             tokens += acceptance**n
             speed = tokens * self.plain_us / self.step_us(n, n)
             if speed > best:
@@ -76,7 +76,7 @@ class CostTable:
         return Costs(
             n_past,
             tuple(map(mix, low.full_us, high.full_us)),
-            tuple(map(mix, low.check_us, high.check_us)),
-            mix(low.guess_us, high.guess_us),
+            tuple(map(mix, low.verify_us, high.verify_us)),
+            mix(low.token_us, high.token_us),
             mix(low.last_us, high.last_us),
         )

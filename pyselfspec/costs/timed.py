@@ -25,10 +25,10 @@ def _recent() -> deque[float]:
 class TimedCosts:
     """A table corrected by the timings of the steps that are made.
 
-    Keeps, for plain passes, drafts and checks of each width, recent ratios of measured to expected
-    time, and takes their median: it forgets, and one hiccup does not count. A width that was not
-    timed yet is expected to be as wrong as those next to it, at first as plain passes. The first
-    time of a pass does not count: its graph is built then.
+    Keeps, for plain passes, drafts and verification passes of each width, recent ratios of measured
+    to expected time, and takes their median: it forgets, and one hiccup does not count. A width
+    that was not timed yet is expected to be as wrong as those next to it, at first as plain passes.
+    The first time of a pass does not count: its graph is built then.
 
     What it learns is true of one drafter in one context, whatever the text.
     """
@@ -49,15 +49,15 @@ class TimedCosts:
         draft = median([plain, *self._draft])
         timed = sorted(self._check) or [0]
         ratios = np.interp(
-            range(len(costs.check_us)),
+            range(len(costs.verify_us)),
             timed,
             [median([plain, *self._check.get(n, ())]) for n in timed],
         )
         return Costs(
             n_past,
             tuple(plain * us for us in costs.full_us),
-            tuple((ratios * costs.check_us).tolist()),
-            draft * costs.guess_us,
+            tuple((ratios * costs.verify_us).tolist()),
+            draft * costs.token_us,
             draft * costs.last_us,
         )
 
@@ -73,24 +73,24 @@ class TimedCosts:
             self._expected = _rising(self.table.at(n_past))
         return self._expected
 
-    def n_new(self, n_guesses: int, n_drafted: int) -> int:
+    def n_new(self, n_proposed: int, n_drafted: int) -> int:
         """Kinds of passes in such a step that were not made before."""
-        return len(_kinds(n_guesses, n_drafted) - self._made)
+        return len(_kinds(n_proposed, n_drafted) - self._made)
 
     def observe(
-        self, n_past: int, n_guesses: int, n_drafted: int, draft_us: float, verify_us: float
+        self, n_past: int, n_proposed: int, n_drafted: int, draft_us: float, verify_us: float
     ) -> None:
         """A step behind n_past tokens that drafted so many tokens, verified so many of them, and
         took so long for each."""
-        new = _kinds(n_guesses, n_drafted) - self._made
+        new = _kinds(n_proposed, n_drafted) - self._made
         self._made |= new
         costs = self._table_at(n_past)
-        if not new & DRAFT_KINDS and n_guesses:
-            self._draft.append(draft_us / costs.draft_us(n_guesses, n_drafted))
+        if not new & DRAFT_KINDS and n_proposed:
+            self._draft.append(draft_us / costs.drafting_us(n_proposed, n_drafted))
         if new - DRAFT_KINDS:
             return
-        ratio = verify_us / costs.verify_us(n_guesses, n_drafted)
-        if n_guesses == 0:
+        ratio = verify_us / costs.verifying_us(n_proposed, n_drafted)
+        if n_proposed == 0:
             self._plain.append(ratio)
             return
         self._check[n_drafted].append(ratio)
@@ -103,15 +103,15 @@ def _rising(costs: Costs) -> Costs:
     def rising(us: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(accumulate(reversed(us), min))[::-1]
 
-    return replace(costs, full_us=rising(costs.full_us), check_us=rising(costs.check_us))
+    return replace(costs, full_us=rising(costs.full_us), verify_us=rising(costs.verify_us))
 
 
-DRAFT_KINDS = frozenset({"guess", "last"})
+DRAFT_KINDS = frozenset({"draft token", "last"})
 
 
 @cache
-def _kinds(n_guesses: int, n_drafted: int) -> frozenset[str]:
-    if n_guesses == 0:
+def _kinds(n_proposed: int, n_drafted: int) -> frozenset[str]:
+    if n_proposed == 0:
         return frozenset({"plain"})
-    last = {"last"} if n_guesses == n_drafted else set()
-    return frozenset({"guess", f"check {n_drafted}"} | last)
+    last = {"last"} if n_proposed == n_drafted else set()
+    return frozenset({"draft token", f"verify {n_drafted}"} | last)

@@ -18,11 +18,13 @@ def draw(table: CostTable, by_bytes: CostTable) -> Figure:
         plain = costs.plain_us
         name = f"{costs.n_past} tokens of context"
         left.plot(widths, [us / plain for us in costs.full_us], "o-", label=f"full, {name}")
-        left.plot(widths, [us / plain for us in costs.check_us], "s--", label=f"check, {name}")
+        left.plot(
+            widths, [us / plain for us in costs.verify_us], "s--", label=f"verification, {name}"
+        )
     first, byte_model = table.levels[0], by_bytes.levels[0]
-    left.axhline(first.guess_us / first.plain_us, color="grey", label="draft token")
+    left.axhline(first.token_us / first.plain_us, color="grey", label="draft token")
     left.axhline(
-        byte_model.guess_us / byte_model.plain_us,
+        byte_model.token_us / byte_model.plain_us,
         color="grey",
         linestyle=":",
         label="draft token by weight bytes",

@@ -255,7 +255,7 @@ class Context(Closing):
 
     def can_enter(self, block: int) -> bool:
         """Whether hidden states entering a block can be read and given back, K/V rewritten in
-        place: what it takes to check a draft from that block on."""
+        place: what it takes to verify a draft from that block on."""
         return _lib.can_enter(self.session, block)
 
     @property

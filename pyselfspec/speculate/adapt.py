@@ -58,14 +58,14 @@ class Adapt:
         return self.state or State(mask, seed)
 
 
-Equipment = tuple[Drafter, Controller]
+Built = tuple[Drafter, Controller]
 
 
 class Adaptation:
     """Drafter and controller in one: passes everything on to those of the mask in use, and makes
     trials before drafts.
 
-    equip: a new drafter and a new controller for a mask, since what the old ones have learned is
+    build: a new drafter and a new controller for a mask, since what the old ones have learned is
         true of the old mask only.
     clock: nanoseconds.
 
@@ -79,7 +79,7 @@ class Adaptation:
         self,
         context: Context,
         state: State,
-        equip: Callable[[LayerMask], Equipment],
+        build: Callable[[LayerMask], Built],
         share: float = SHARE,
         costs: PassCosts | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -93,10 +93,10 @@ class Adaptation:
         self._context = context
         self._space = Space.of(context.mask_support, Unit.BOTH)
         self._costs = costs or mask_costs(context)
-        self._equip = equip
+        self._build = build
         self._share = share
         self._clock = clock
-        self._drafter, self.controller = equip(state.mask)
+        self._drafter, self.controller = build(state.mask)
         self._seq = context.sequence()
         self._n_used = 0  # tokens of the text that are the prompt's or were in a trial
         self._costs_of_trial: float | None = None  # by the table
@@ -186,7 +186,7 @@ class Adaptation:
         self.state = state.evaluated(score, candidate_score, self._costs)
         if self.state.mask != state.mask:
             self._drafter.close()
-            self._drafter, self.controller = self._equip(self.state.mask)
+            self._drafter, self.controller = self._build(self.state.mask)
             self._drafter.begin(self._seq, history)
         us = (self._clock() - start) // 1000
         self._us = us / expected

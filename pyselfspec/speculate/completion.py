@@ -143,13 +143,13 @@ class Completion:
         if getattr(options, "mask", None) is not None:
             options = replace(options, mask=None)  # each has its own
 
-        def equip(mask: LayerMask) -> tuple[Drafter, Controller]:
+        def build(mask: LayerMask) -> tuple[Drafter, Controller]:
             found = prepared(self.context, name, options=options, mask=mask)
             assert found is not None
             return self._made(found, controller)
 
         state = adapt.state_for(self._drafter.mask, self.sampling.seed)
-        self.adaptation = Adaptation(self.context, state, equip, adapt.share)
+        self.adaptation = Adaptation(self.context, state, build, adapt.share)
         self._drafter = self._controller = self.adaptation
 
     @contextmanager

@@ -21,7 +21,7 @@ N_TOKENS = 2**16  # of the text that are indexed; about 60 MB
 Match = tuple[int, int]  # index of the length in LENGTHS, and how sure the matches are
 
 
-class Guess(NamedTuple):
+class Copy(NamedTuple):
     token: int
     match: Match
 
@@ -48,7 +48,7 @@ class NgramIndex:
                 before.append(last.get(key, 0))
                 last[key] = end
 
-    def following(self, context: Sequence[int]) -> Guess | None:
+    def following(self, context: Sequence[int]) -> Copy | None:
         """The token that follows most of the latest matches of the context's end."""
         for i in reversed(range(len(LENGTHS))):
             if len(context) < LENGTHS[i]:
@@ -57,7 +57,7 @@ class NgramIndex:
             tokens = self._continuations(i, end)
             if tokens:
                 (token, n), *_ = Counter(tokens).most_common(1)
-                return Guess(token, (i, _sureness(n, len(tokens))))
+                return Copy(token, (i, _sureness(n, len(tokens))))
         return None
 
     def _continuations(self, i: int, end: int) -> list[int]:

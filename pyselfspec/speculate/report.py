@@ -126,8 +126,8 @@ class Explainer:
 def _reason(decision: Decision) -> str:
     costs, rule = decision.costs, decision.best
     return (
-        f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.guess_us)} + verify "
-        f"up to {_ms(costs.check_us[rule.n_max])} for {rule.tokens:.1f} expected tokens → "
+        f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.token_us)} + verify "
+        f"up to {_ms(costs.verify_us[rule.n_max])} for {rule.tokens:.1f} expected tokens → "
         f"{_ms(1 / rule.speed)} per token, {'drafting' if decision.drafts else 'plain'}"
     )
 

@@ -161,20 +161,20 @@ class Step:
 
     @property
     def outcomes(self) -> list[tuple[float | None, bool]]:
-        """For every token of a chain that can be judged, oldest first: its probability if it has
-        one, and whether the target drew that token."""
+        """For every token of a chain that the target has decided on, oldest first: its probability
+        if it has one, and whether the target drew that token."""
         n = self.n_accepted
         probs = self.draft.probs or (None,) * self.n_drafted
-        judged: list[tuple[float | None, bool]] = [(p, True) for p in probs[:n]]
+        decided: list[tuple[float | None, bool]] = [(p, True) for p in probs[:n]]
         own = self.verdict.next_token
         if own is None:
-            return judged
+            return decided
         if n < self.n_drafted:
-            return [*judged, (probs[n], False)]
+            return [*decided, (probs[n], False)]
         if self.draft.dropped is not None:
             token, p = self.draft.dropped
-            return [*judged, (p, token == own)]
-        return judged
+            return [*decided, (p, token == own)]
+        return decided
 
 
 @dataclass(slots=True)

@@ -93,8 +93,8 @@ class DrafterConformance(ABC):
         drafter, _ = self.begun(enters=enters)
         assert isinstance(drafter.identity["drafter"], str)
         costs = drafter.costs().at(0)
-        assert len(costs.full_us) == len(costs.check_us) == N_WIDTH
-        assert all(us >= 0 for us in (*costs.full_us, costs.guess_us, costs.last_us))
+        assert len(costs.full_us) == len(costs.verify_us) == N_WIDTH
+        assert all(us >= 0 for us in (*costs.full_us, costs.token_us, costs.last_us))
 
     # a draft
 

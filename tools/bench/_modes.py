@@ -162,8 +162,8 @@ def typical(several: Sequence[Costs]) -> Costs:
     return Costs(
         several[0].n_past,
         tuple(map(median, zip(*(costs.full_us for costs in several), strict=True))),
-        tuple(map(median, zip(*(costs.check_us for costs in several), strict=True))),
-        median(costs.guess_us for costs in several),
+        tuple(map(median, zip(*(costs.verify_us for costs in several), strict=True))),
+        median(costs.token_us for costs in several),
         median(costs.last_us for costs in several),
     )
 

@@ -130,11 +130,11 @@ def figures(name: str, run: Record, plain: Record, costs: Costs) -> Figures:
 def predicted(run: Record, costs: Costs, name: str) -> float:
     """Speed over plain decoding if every pass had cost what the calibration says."""
     if not shares(name):
-        costs = replace(costs, check_us=costs.full_us, last_us=0.0)
+        costs = replace(costs, verify_us=costs.full_us, last_us=0.0)
     us = 0.0
     for step, n in run["steps"].items():
-        n_guesses, n_drafted = map(int, step.split(","))
-        us += n * costs.step_us(n_guesses, n_drafted)
+        n_proposed, n_drafted = map(int, step.split(","))
+        us += n * costs.step_us(n_proposed, n_drafted)
     return int(run["n_tokens"]) * costs.plain_us / us
 
 

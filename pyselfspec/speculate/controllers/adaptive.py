@@ -16,7 +16,7 @@ from ._memory import Memory
 
 @dataclass(frozen=True, slots=True)
 class StopBelow(DraftLimit):
-    """Stops after a token of lower probability than ``threshold``, which is still checked."""
+    """Stops after a token of lower probability than ``threshold``, which is still verified."""
 
     threshold: float = 0.0
 

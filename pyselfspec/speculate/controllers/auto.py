@@ -33,7 +33,9 @@ N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a choice to draft, or not to, la
 
 PLAIN = DraftLimit(0)
 PROBE_VERIFIED = DraftLimit(1)
-PROBE = DraftLimit(1, p_min=math.inf)  # a draft token that is dropped: the next one judges it
+PROBE = DraftLimit(
+    1, p_min=math.inf
+)  # a draft token that is dropped: the next token tells whether it was right
 
 
 def decide(costs: Costs, acceptance: Acceptance, n_most: int) -> Decision:
@@ -45,11 +47,11 @@ def decide(costs: Costs, acceptance: Acceptance, n_most: int) -> Decision:
     share, rate = acceptance.rows()
     kept, right = _at_least(share), _at_least(share * rate)
     n = np.arange(1, n_most + 1)
-    check_us = np.array(costs.check_us[: n_most + 1])
+    verify_us = np.array(costs.verify_us[: n_most + 1])
     all_kept = kept**n
     last_dropped = all_kept / kept - all_kept
-    us = np.cumsum(last_dropped * (n * costs.guess_us + check_us[:-1]), axis=1)
-    us += all_kept * (n * costs.guess_us + costs.last_us + check_us[1:])
+    us = np.cumsum(last_dropped * (n * costs.token_us + verify_us[:-1]), axis=1)
+    us += all_kept * (n * costs.token_us + costs.last_us + verify_us[1:])
     tokens = 1 + np.cumsum(right**n, axis=1)
     speeds = np.where(kept >= P_KEEP_MIN, tokens / us, 0.0)
     row, i = np.unravel_index(speeds.argmax(), us.shape)

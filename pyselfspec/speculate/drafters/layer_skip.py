@@ -35,13 +35,13 @@ class Options:
 
 
 def default_mask(context: Context) -> LayerMask | None:
-    """The mask to draft with when none is known: the model's own, else a guess, as far as the
-    architecture allows. None where that leaves nothing to skip."""
+    """The mask to draft with when none is known: the model's own, else every other block, as far as
+    the architecture allows. None where that leaves nothing to skip."""
     model = context.model
     if model.draft_mask is not None:
         return model.draft_mask
-    guess, can = LayerMask.alternate(model.n_layer), context.mask_support
-    attn, ffn = guess.skip_attn & can.attn, guess.skip_ffn & can.ffn
+    inner, can = LayerMask.alternate(model.n_layer), context.mask_support
+    attn, ffn = inner.skip_attn & can.attn, inner.skip_ffn & can.ffn
     return LayerMask(model.n_layer, attn, ffn) if attn or ffn else None
 
 

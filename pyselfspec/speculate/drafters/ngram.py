@@ -15,7 +15,7 @@ from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ..ngrams import LENGTHS, Chances, Guess, NgramIndex
+from ..ngrams import LENGTHS, Chances, Copy, NgramIndex
 from ..types import Draft, DraftLimit, Verdict
 
 
@@ -44,8 +44,8 @@ class Drafter:
         self._options = options
         self._index = NgramIndex()
         self._chances = context.once(("ngram chances",), Chances)
-        self._guesses: list[Guess] = []
-        self._next: Guess | None = None  # what would have been drafted first
+        self._copies: list[Copy] = []
+        self._next: Copy | None = None  # what would have been drafted first
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -56,34 +56,34 @@ class Drafter:
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._index = NgramIndex()
-        self._guesses = []
+        self._copies = []
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
         self._learn(history)
-        self._guesses = []
+        self._copies = []
         context = list(history[-LENGTHS[-1] :])
         probs: list[float] = []
-        while len(self._guesses) < max(1, limit.n_max):
-            guess = self._index.following(context)
-            if guess is None:
+        while len(self._copies) < max(1, limit.n_max):
+            copy = self._index.following(context)
+            if copy is None:
                 break
-            chance = self._chances.of(guess.match)
-            if self._guesses and chance < self._options.chance_min:
+            chance = self._chances.of(copy.match)
+            if self._copies and chance < self._options.chance_min:
                 break
-            self._guesses.append(guess)
+            self._copies.append(copy)
             probs.append(chance)
-            context.append(guess.token)
+            context.append(copy.token)
         if limit.n_max == 0:
             return Draft()
-        return limit.cut([guess.token for guess in self._guesses], probs)
+        return limit.cut([copy.token for copy in self._copies], probs)
 
     def _learn(self, history: Sequence[int]) -> None:
         """From the tokens that have come by, whether they had been drafted or only expected."""
         n = len(self._index)
         came = history[n:]
-        for guess, token in zip(self._guesses, came, strict=False):
-            self._chances.observe(guess.match, guess.token == token)
-            if guess.token != token:
+        for copy, token in zip(self._copies, came, strict=False):
+            self._chances.observe(copy.match, copy.token == token)
+            if copy.token != token:
                 break
         self._index.extend(came)
 
