@@ -43,9 +43,9 @@ class Drafter:
         self._context = context
         self._options = options
         self._index = NgramIndex()
+        self._n_seen = 0  # tokens of the text
         self._chances = context.once(("ngram chances",), Chances)
         self._copies: list[Copy] = []
-        self._next: Copy | None = None  # what would have been drafted first
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -56,6 +56,7 @@ class Drafter:
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._index = NgramIndex()
+        self._n_seen = 0
         self._copies = []
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
@@ -79,8 +80,8 @@ class Drafter:
 
     def _learn(self, history: Sequence[int]) -> None:
         """From the tokens that have come by, whether they had been drafted or only expected."""
-        n = len(self._index)
-        came = history[n:]
+        came = history[self._n_seen :]
+        self._n_seen = len(history)
         for copy, token in zip(self._copies, came, strict=False):
             self._chances.observe(copy.match, copy.token == token)
             if copy.token != token:
