@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from pyselfspec.masks.score import DEPTH, Score, token_loss
+from pyselfspec.masks.score import DEPTH, OVERFLOW, Score, token_loss
+from pyselfspec.util import records
 
 
 def losses(seed, n=40):
@@ -41,6 +42,12 @@ def test_a_hopeless_loss_has_infinite_perplexity():
     assert Score.of(np.array([1e4]), np.array([1.0])).perplexity == math.inf
 
 
+def test_logits_that_overflowed_are_as_wrong_as_can_be_and_survive_a_file():
+    score = Score.of(np.array([np.nan, np.inf, 1.0]), np.array([2.0, 2.0, 2.0]))
+    assert score.loss == 2 * OVERFLOW + 1 and math.isfinite(score.stderr_excess)
+    assert records.convert(records.parse(records.encode(score)), Score) == score
+
+
 def test_runs_of_right_tokens():
     right = np.array([[True, True, False, True], [True, True, True, True]])
     score = Score.of_drafts(right)
@@ -65,7 +72,7 @@ def test_runs_against_counting_one_by_one():
 
 def test_scores_survive_a_file():
     for score in (Score.of(*losses(4)), Score.of_drafts(np.array([[True, False]]))):
-        assert Score.from_dict(score.to_dict()) == score
+        assert records.convert(records.parse(records.encode(score)), Score) == score
 
 
 def test_the_loss_of_a_token_is_its_negative_log_probability():

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..util import records
 
 OVERFLOW = 1e3  # nats, for a token of a pass whose logits overflowed
 N_PIECES = 8  # of the text that one score is of
@@ -126,14 +123,6 @@ class Score:
         of a score of agreement."""
         pairs = zip(self.n_right_runs, self.n_runs, strict=True)
         return 1 + sum(right / n for right, n in list(pairs)[:n_draft])
-
-    def to_dict(self) -> dict[str, Any]:
-        return records.to_dict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Raises ArgumentError for an object that is no score."""
-        return records.convert(data, cls)
 
 
 def _means(excess: NDArray[np.float64]) -> tuple[float, ...]:
