@@ -1,17 +1,19 @@
 """A context: K/V cache, compute buffers, and the one primitive, decode a batch with a layer mask.
 
-A context belongs to one thread at a time; several contexts, also of one model, may run in several
-threads.
+A context belongs to one thread at a time, and a second thread is told so; several contexts, also of
+one model, may run in several threads.
 """
 
 from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from types import TracebackType
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -105,6 +107,29 @@ class MaskSupport:
         return len(self.attn) == len(self.ffn) == self.n_layer
 
 
+class Alone:
+    """Held by the thread that uses a context; another one is told so instead of having to wait."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ArgumentError(
+                "the context is in use in another thread; it belongs to one thread at a time"
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+
 class Decoded:
     """What a decode left behind. Logits are fetched when asked for, and only until the next
     decode."""
@@ -140,7 +165,9 @@ class Decoded:
                 raise ArgumentError(
                     "the context has decoded again; read logits before the next decode"
                 )
-            yield _lib.logits_row(context.handle, i, context.model.n_vocab)
+            with context.alone:
+                row = _lib.logits_row(context.handle, i, context.model.n_vocab)
+            yield row
 
 
 class Context(Closing):
@@ -194,6 +221,7 @@ class Context(Closing):
         self.type_k = type_k
         self.type_v = type_v
         self.n_decodes = 0
+        self.alone = Alone()
         self._stack = ExitStack()
 
         _lib.clear_log_error()
@@ -220,8 +248,9 @@ class Context(Closing):
         self._handle = None
 
     def close(self) -> None:
-        self.model.contexts.discard(self)
-        self._stack.close()
+        with self.alone:
+            self.model.contexts.discard(self)
+            self._stack.close()
 
     @property
     def handle(self) -> int:
@@ -254,7 +283,8 @@ class Context(Closing):
     @cached_property
     def mask_support(self) -> MaskSupport:
         """What masks may skip in this model, found by building each graph once."""
-        bits = _lib.mask_support(self.session, self.model.n_layer)
+        with self.alone:
+            bits = _lib.mask_support(self.session, self.model.n_layer)
         return MaskSupport(
             self.model.n_layer,
             frozenset(il for il, b in enumerate(bits) if b & SKIP_ATTN),
@@ -264,12 +294,14 @@ class Context(Closing):
     def can_enter(self, block: int) -> bool:
         """Whether hidden states entering a block can be read and given back, K/V rewritten in
         place: what it takes to check a draft from that block on."""
-        return _lib.can_enter(self.session, block)
+        with self.alone:
+            return _lib.can_enter(self.session, block)
 
     @property
     def graph_bytes(self) -> int:
         """Memory of the graphs kept prepared for narrow batches, over all devices."""
-        return int(_lib.graph_bytes(self.session))
+        with self.alone:
+            return int(_lib.graph_bytes(self.session))
 
     def sequence(self, seq_id: int = 0) -> KVSequence:
         return KVSequence(self, seq_id)
@@ -320,22 +352,23 @@ class Context(Closing):
             if not 1 <= hidden_at <= self.model.n_layer:
                 raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {hidden_at}")
             hidden_out = np.empty((n_tokens, self.model.n_embd), np.float32)
-        pos = self._checked_position(pos, seq, n_tokens, in_place)
-        self.n_decodes += 1
-        _lib.decode(
-            self.session,
-            n_tokens=n_tokens,
-            tokens=tokens,
-            seq_ids=[seq.seq_id] * n_tokens,
-            pos=range(pos, pos + n_tokens),
-            outputs=_output_marks(outputs, n_tokens),
-            hidden=hidden,
-            mask=None if mask is None else mask.to_bytes(),
-            hidden_at=-1 if hidden_at is None else hidden_at,
-            hidden_out=hidden_out,
-            head=_lib.HEAD_BEST if outputs == "best" else _lib.HEAD_LOGITS,
-            in_place=in_place,
-        )
+        with self.alone:
+            pos = self._checked_position(pos, seq, n_tokens, in_place)
+            self.n_decodes += 1
+            _lib.decode(
+                self.session,
+                n_tokens=n_tokens,
+                tokens=tokens,
+                seq_ids=[seq.seq_id] * n_tokens,
+                pos=range(pos, pos + n_tokens),
+                outputs=_output_marks(outputs, n_tokens),
+                hidden=hidden,
+                mask=None if mask is None else mask.to_bytes(),
+                hidden_at=-1 if hidden_at is None else hidden_at,
+                hidden_out=hidden_out,
+                head=_lib.HEAD_BEST if outputs == "best" else _lib.HEAD_LOGITS,
+                in_place=in_place,
+            )
         n_outputs = {"none": 0, "last": 1, "all": n_tokens, "best": 0}[outputs]
         return Decoded(self, self.n_decodes, n_tokens, n_outputs, hidden_out)
 
@@ -358,7 +391,8 @@ class Context(Closing):
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after token ``row`` of the last batch, and its probability."""
-        return _lib.argmax(self.session, row)
+        with self.alone:
+            return _lib.argmax(self.session, row)
 
     def _checked_sequence(self, seq: KVSequence | None) -> KVSequence:
         if seq is None:

@@ -211,7 +211,7 @@ def test_in_place_needs_its_window(tiny: Any, new_context: Any, token_ids: Any) 
     feed(context, tokens, 0)
     lose(context)
     context.decode(tokens[150:], pos=150, in_place=True)
-    with pytest.raises(UnsupportedError, match="position 120 sees .* begins at 100"):
+    with pytest.raises(UnsupportedError, match=r"position 120 sees .* begins at 100"):
         context.decode(tokens[120:130], pos=120, in_place=True)
 
 
@@ -227,7 +227,7 @@ def test_a_fork_does_not_go_on_without_its_window(
         fork.rollback(110)
     memory = llama.llama_get_memory(context.handle)
     llama.llama_memory_seq_rm(memory, 1, 110, -1)  # behind our back
-    with pytest.raises(UnsupportedError, match="sequence 1 no longer holds .* position 110"):
+    with pytest.raises(UnsupportedError, match=r"sequence 1 no longer holds .* position 110"):
         context.decode([7], seq=fork)
 
 

@@ -60,6 +60,7 @@ struct selfspec_session {
 
     int32_t decode(const selfspec_rows & rows, const selfspec_states & states, selfspec_pass pass);
     int32_t argmax(int32_t row, float * p) const;
+    int32_t sample(llama_sampler * chain, int32_t row);
     void    forget_outputs() noexcept;
 
     const std::vector<uint8_t> & mask_support();
@@ -94,11 +95,16 @@ private:
     std::string build_dry(const selfspec_pass & pass);
     int         decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs);
     uint8_t     skippable(int32_t il);
+
+    const float * logits_of(int32_t row) const;
     int32_t     failed(int32_t status, const char * text) noexcept;
 
     llama_batch_ext            batch; // reused, keeps its allocations
     std::vector<selfspec_best> best;  // by row, of the last decode if it asked for it
 
+    std::vector<llama_token_data> candidates; // of a draw, reused
+
+    const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
     std::set<selfspec_pass> works;     // what a dry build has shown to work
     std::map<int32_t, bool> can_enter_at;
     std::vector<uint8_t>    support;   // empty: nobody asked yet
