@@ -1,24 +1,77 @@
 """Lossless self-speculative generation for quantized GGUF models, with nothing but the model
-itself."""
+itself.
 
-from . import controllers, drafters, errors
-from ._lib import BUILD_ID
-from .adapt import Adapt
-from .completion import Completion, generate
-from .context import Context
-from .controllers import Controller
-from .controllers.fixed import Fixed
-from .errors import SelfSpecError
-from .kv import KVSequence
-from .loop import generate_steps
-from .model import Model
-from .sampling import GREEDY, Sampler, SamplingParams
-from .types import Draft, DraftLimit, GenerationStats, LayerMask, Step, Verdict
+Names are loaded on first use, and so is the native library. Whoever imports llama_cpp after this
+package gets the same library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from . import errors
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from .errors import SelfSpecError
+    from .masks.layer_mask import LayerMask
+    from .runtime.context import Context
+    from .runtime.kv import KVSequence
+    from .runtime.model import Model
+    from .runtime.sampling import GREEDY, Sampler, SamplingParams
+    from .selection import objectives, strategies
+    from .selection.scanning import ScanResult, scan
+    from .selection.searching import SearchResult, search
+    from .speculate import controllers, drafters
+    from .speculate.adapt import Adapt
+    from .speculate.completion import Completion, generate
+    from .speculate.controllers import Controller
+    from .speculate.controllers.fixed import Fixed
+    from .speculate.loop import generate_steps
+    from .speculate.types import Draft, DraftLimit, GenerationStats, Step, Verdict
+    from .util.build import BUILD_ID
+    from .util.paths import DEMO
+
+# Where each public name is defined; a module stands for itself.
+_HOMES = {
+    "SelfSpecError": "errors",
+    "LayerMask": "masks.layer_mask",
+    "BUILD_ID": "util.build",
+    "Context": "runtime.context",
+    "KVSequence": "runtime.kv",
+    "Model": "runtime.model",
+    "GREEDY": "runtime.sampling",
+    "Sampler": "runtime.sampling",
+    "SamplingParams": "runtime.sampling",
+    "objectives": "selection.objectives",
+    "strategies": "selection.strategies",
+    "ScanResult": "selection.scanning",
+    "scan": "selection.scanning",
+    "SearchResult": "selection.searching",
+    "search": "selection.searching",
+    "controllers": "speculate.controllers",
+    "drafters": "speculate.drafters",
+    "Adapt": "speculate.adapt",
+    "Completion": "speculate.completion",
+    "generate": "speculate.completion",
+    "Controller": "speculate.controllers",
+    "Fixed": "speculate.controllers.fixed",
+    "generate_steps": "speculate.loop",
+    "Draft": "speculate.types",
+    "DraftLimit": "speculate.types",
+    "GenerationStats": "speculate.types",
+    "Step": "speculate.types",
+    "Verdict": "speculate.types",
+    "DEMO": "util.paths",
+}
+
 __all__ = [
     "BUILD_ID",
+    "DEMO",
     "GREEDY",
     "Adapt",
     "Completion",
@@ -33,6 +86,8 @@ __all__ = [
     "Model",
     "Sampler",
     "SamplingParams",
+    "ScanResult",
+    "SearchResult",
     "SelfSpecError",
     "Step",
     "Verdict",
@@ -41,4 +96,32 @@ __all__ = [
     "errors",
     "generate",
     "generate_steps",
+    "objectives",
+    "scan",
+    "search",
+    "strategies",
 ]
+
+
+def _offer_library() -> None:
+    """Let llama_cpp find our library, unless the user has named one or nothing is built yet."""
+    with contextlib.suppress(errors.LibraryError):
+        from .util.build import LIB_DIR
+
+        os.environ.setdefault("LLAMA_CPP_LIB_PATH", str(LIB_DIR))
+
+
+_offer_library()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f".{_HOMES[name]}", __name__)
+    value = home if _HOMES[name].rpartition(".")[2] == name else getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

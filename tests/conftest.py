@@ -13,15 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+# Behind everything else: what is tested is the installed package, not the checkout's folder.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import pyselfspec
-import tiny_gguf
 from pyselfspec import Context, Model
-from pyselfspec.models import DEMO
+from pyselfspec.util.paths import DEMO
+from tools.models import real, tiny_gguf
 
 # One thread: the models are so small that a second one only waits, and spins while it does.
 CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}
+REAL_MODELS = real.cache()  # the user's, before cache_folder hides it
 
 TinyPath = Callable[..., Path]
+RealModel = Callable[..., Path]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -85,6 +90,19 @@ def demo_path() -> Path:
 def demo(demo_path: Path) -> Iterator[Model]:
     with Model(demo_path) as model:
         yield model
+
+
+@pytest.fixture(scope="session")
+def real_model() -> RealModel:
+    """Paths of real models, by the arguments of tools.models.real.path: name and type."""
+
+    def path(name: str, type_name: str | None = None) -> Path:
+        try:
+            return real.path(name, type_name, REAL_MODELS)
+        except real.UnavailableError as error:
+            return (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+
+    return path
 
 
 @pytest.fixture

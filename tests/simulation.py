@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pyselfspec.costs import N_WIDTH, Costs, CostTable
-from pyselfspec.types import After, Draft, Step, Verdict
+from pyselfspec.costs.table import N_WIDTH, Costs, CostTable
+from pyselfspec.speculate.types import After, Draft, Step, Verdict
 
 RIGHT, WRONG = 1, 0  # the target draws 1 all the time
 
@@ -95,7 +95,7 @@ def run(
             )
         )
         made = Draft(made.tokens, made.probs, round(drafting), None, made.dropped)
-        step = Step(made, Verdict(n_right, RIGHT, False), round(checking))
+        step = Step(made, Verdict.of_chain(n_right, RIGHT, False), round(checking))
         steps.append(step)
         controller.observe(step)
         text.n_tokens += len(step.tokens)

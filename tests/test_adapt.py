@@ -4,31 +4,37 @@ and that the text does not notice."""
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import (
+
+from pyselfspec import GREEDY, Completion, Fixed, LayerMask, SamplingParams
+from pyselfspec.errors import ArgumentError, MaskError
+from pyselfspec.masks.score import Score
+from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
+from pyselfspec.runtime.passes import FULL, Pass
+from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.speculate import adapt, candidates, drafters, requests
+from pyselfspec.speculate.adapt import WINDOW, Adapt, Adaptation
+from pyselfspec.speculate.candidates import MARGIN, N_WINDOWS, State
+from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.loop import generate_steps
+from pyselfspec.speculate.text import Text
+from pyselfspec.speculate.together import steps_together
+from pyselfspec.speculate.types import Draft, DraftLimit, Step, Verdict
+from pyselfspec.testing.fakes import (
     Broken,
     FakeContext,
     FakeController,
+    FakeDrafter,
     FakeModel,
     FakeSampler,
     plain_tokens,
 )
-
-from pyselfspec import GREEDY, Completion, Fixed, LayerMask, SamplingParams, adapt
-from pyselfspec.adapt import MARGIN, N_WINDOWS, WINDOW, Adapt, Adaptation, State, neighbour
-from pyselfspec.context import MaskSupport
-from pyselfspec.drafters import layer_skip
-from pyselfspec.errors import ArgumentError, MaskError
-from pyselfspec.gains import ByteCosts
-from pyselfspec.loop import generate_steps
-from pyselfspec.scans import Space, Unit
-from pyselfspec.score import Score
-from pyselfspec.types import Draft, Step, Verdict
-from pyselfspec.widths import same_at_widths
 
 N = 6
 ALL = frozenset(range(N))
@@ -123,40 +129,42 @@ def test_a_mask_that_skips_more_than_a_search_would_shrinks():
         assert there.n_active > most.n_active
 
 
-def test_rivals_repeat_with_their_seed():
-    def rivals(seed):
+def test_candidates_repeat_with_their_seed():
+    def candidates(seed):
         state, found = State(START, seed), []
         for _ in range(20):
-            state = state.challenged(SPACE)
-            found.append(state.rival)
-            state = state.judged(hits(16), hits(0), COSTS)
+            state = state.with_candidate(SPACE)
+            found.append(state.candidate)
+            state = state.evaluated(hits(16), hits(0), COSTS)
         return found
 
-    assert rivals(3) == rivals(3) != rivals(4)
-    assert len(set(rivals(3))) > 10
+    assert candidates(3) == candidates(3) != candidates(4)
+    assert len(set(candidates(3))) > 10
 
 
 # --- which one wins --------------------------------------------------------------------------
 
-RIVAL = LayerMask.skipping(N, attn=[1, 3], ffn=[1, 4])  # costs as much as START
-DUEL = State(START, rival=RIVAL)
+CANDIDATE = LayerMask.skipping(N, attn=[1, 3], ffn=[1, 4])  # costs as much as START
+COMPARING = State(START, candidate=CANDIDATE)
 
 
-def test_a_rival_that_is_not_ahead_is_dropped_at_once():
+def test_a_candidate_that_is_not_ahead_is_dropped_at_once():
     for own, other in ((9, 9), (9, 8), (16, 0)):
-        after = DUEL.judged(hits(own), hits(other), COSTS)
-        assert after == State(START, n_rivals=1)
+        after = COMPARING.evaluated(hits(own), hits(other), COSTS)
+        assert after == State(START, n_candidates=1)
 
 
-def test_a_rival_that_stays_ahead_is_taken_over():
-    state = DUEL
+def test_a_candidate_that_stays_ahead_is_taken_over():
+    state = COMPARING
     for n in range(1, N_WINDOWS):
-        state = state.judged(hits(8), hits(12), COSTS)
-        assert (state.mask, state.rival, state.n_windows) == (START, RIVAL, n)
-    assert state.judged(hits(8), hits(12), COSTS) == State(RIVAL, n_rivals=1, n_changes=1)
+        state = state.evaluated(hits(8), hits(12), COSTS)
+        assert (state.mask, state.candidate, state.n_windows) == (START, CANDIDATE, n)
+    assert state.evaluated(hits(8), hits(12), COSTS) == State(
+        CANDIDATE, n_candidates=1, n_changes=1
+    )
     # what it was ahead counts, but behind in all is behind
-    assert state.judged(hits(9), hits(8), COSTS).mask == RIVAL
-    assert state.judged(hits(16), hits(0), COSTS) == State(START, n_rivals=1)
+    assert state.evaluated(hits(9), hits(8), COSTS).mask == CANDIDATE
+    assert state.evaluated(hits(16), hits(0), COSTS) == State(START, n_candidates=1)
 
 
 def test_a_lead_within_the_margin_is_none():
@@ -164,18 +172,18 @@ def test_a_lead_within_the_margin_is_none():
         def step(self, mask, n_draft):
             return super().step(mask, n_draft) * (1 + MARGIN / 2 * (mask == START))
 
-    state = DUEL
+    state = COMPARING
     for _ in range(N_WINDOWS - 1):
-        state = state.judged(hits(12), hits(12), Dearer())
-    assert state.rival == RIVAL
-    assert state.judged(hits(12), hits(12), Dearer()) == State(START, n_rivals=1)
+        state = state.evaluated(hits(12), hits(12), Dearer())
+    assert state.candidate == CANDIDATE
+    assert state.evaluated(hits(12), hits(12), Dearer()) == State(START, n_candidates=1)
 
 
 def test_of_masks_that_are_right_as_often_the_cheaper_wins():
     cheaper = LayerMask.skipping(N, attn=[1, 3], ffn=[1, 2, 3])
-    state = replace(DUEL, rival=cheaper)
+    state = replace(COMPARING, candidate=cheaper)
     for _ in range(N_WINDOWS):
-        state = state.judged(hits(12), hits(12), COSTS)
+        state = state.evaluated(hits(12), hits(12), COSTS)
     assert state.mask == cheaper
 
 
@@ -205,10 +213,11 @@ def test_it_climbs_to_the_planted_parts(seed):
     state = State(LayerMask.alternate(n), seed)
     assert planted.speed(state.mask) < 0.85
     for _ in range(400):
-        state = state.challenged(space)
+        state = state.with_candidate(space)
         draws = rng.random((1, WINDOW))
-        scores = (Score.of_drafts(draws < planted.agreement(m)) for m in (state.mask, state.rival))
-        state = state.judged(*scores, COSTS)
+        masks = (state.mask, state.candidate)
+        scores = (Score.of_drafts(draws < planted.agreement(mask)) for mask in masks)
+        state = state.evaluated(*scores, COSTS)
     best = LayerMask.skipping(n, attn=range(3, 9), ffn=range(3, 9))
     assert planted.speed(state.mask) > 0.95 * planted.speed(best) > 1.2
 
@@ -222,38 +231,124 @@ def test_a_kept_state_goes_on_as_if_it_had_never_stopped(tiny, tmp_path):
     scores = [[hits(n) for n in sorted(rng.integers(0, 17, 2))] for _ in range(60)]
     kept = straight = State(START, seed=9)
     for pair in scores:
-        straight = straight.challenged(SPACE).judged(*pair, COSTS)
-        kept = kept.challenged(SPACE).judged(*pair, COSTS)
-        adapt.save(kept, model, tmp_path / "state.json")
-        kept = adapt.load(tmp_path / "state.json", model)
+        straight = straight.with_candidate(SPACE).evaluated(*pair, COSTS)
+        kept = kept.with_candidate(SPACE).evaluated(*pair, COSTS)
+        candidates.save(kept, model, tmp_path / "state.json")
+        kept = candidates.load(tmp_path / "state.json", model)
     assert kept == straight and straight.n_changes > 0
     assert [path.name for path in tmp_path.glob("state*")] == ["state.json"]
 
 
 def test_the_state_of_another_model_is_refused(tiny, tmp_path):
-    adapt.save(DUEL, tiny(n_layer=N), tmp_path / "state.json")
+    candidates.save(COMPARING, tiny(n_layer=N), tmp_path / "state.json")
     with pytest.raises(ArgumentError, match="belongs to another model"):
-        adapt.load(tmp_path / "state.json", tiny(n_layer=N, seed=1))
+        candidates.load(tmp_path / "state.json", tiny(n_layer=N, seed=1))
+
+
+def in_state(**changes):
+    return {"state": changes}
+
+
+def changed(data, change):
+    """Nested objects are changed, not exchanged."""
+    return data | {
+        key: data[key] | value if key == "state" and value else value
+        for key, value in change.items()
+    }
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2}, {"mask": None}, {"mask": {"n_layer": 0}}, {"n_rivals": -1},
-        {"trial_us": 0.5}, {"score": {}}, {"seed": "x"}, {"rival": {"n_layer": 3}},
+        {"format": 3}, {"format": 0}, {"format": None}, {"model": 5}, {"fingerprint": None},
+        {"state": {}}, {"state": None}, {"surprise": 1}, in_state(surprise=1),
+        in_state(mask=None), in_state(mask={"n_layer": 0}), in_state(n_candidates=-1),
+        in_state(trial_us=0.5), in_state(score={}), in_state(seed="x"),
+        in_state(candidate={"n_layer": 3, "skip_attn": [], "skip_ffn": []}),
+        in_state(candidate={"n_layer": 3}), in_state(n_windows=N_WINDOWS), in_state(step_us=True),
     ],
 )  # fmt: skip
 def test_files_that_are_no_state(change, tiny, tmp_path):
     path = tmp_path / "state.json"
-    adapt.save(DUEL, tiny(n_layer=N), path)
+    candidates.save(COMPARING, tiny(n_layer=N), path)
     whole = path.read_text()
-    path.write_text(json.dumps(json.loads(whole) | change))
+    path.write_text(json.dumps(changed(json.loads(whole), change)))
     with pytest.raises(ArgumentError, match=r"state.json is no state of --adapt \(.+\); remove it"):
-        adapt.load(path, tiny(n_layer=N))
+        candidates.load(path, tiny(n_layer=N))
     for text in ("", "[]", "7", whole[:40]):
         path.write_text(text)
         with pytest.raises(ArgumentError, match="no state"):
-            adapt.load(path, tiny(n_layer=N))
+            candidates.load(path, tiny(n_layer=N))
+
+
+# As version 0.1 wrote it, but for the line breaks.
+FORMAT_1 = """{
+"format": 1, "model": "old.gguf", "model_sha256": "FINGERPRINT",
+"mask": {"n_layer": 6, "skip_attn": [1], "skip_ffn": [1, 2]},
+"seed": 9, "n_rivals": 2, "n_changes": 1,
+"rival": {"n_layer": 6, "skip_attn": [1], "skip_ffn": [2]}, "n_windows": 1,
+"score": {"n": 16, "loss": 12.0, "loss_sq": 12.0, "excess": 12.0, "excess_sq": 12.0,
+"pieces": [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+"n_runs": [16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2],
+"n_right_runs": [4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]},
+"rival_score": {"n": 16, "loss": 7.0, "loss_sq": 7.0, "excess": 7.0, "excess_sq": 7.0,
+"pieces": [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0],
+"n_runs": [16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2],
+"n_right_runs": [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0]},
+"n_steps": 160, "step_us": 324936, "trial_us": 9380}
+"""
+OF_FORMAT_1 = State(
+    LayerMask.skipping(N, attn=[1], ffn=[1, 2]),
+    seed=9,
+    n_candidates=2,
+    n_changes=1,
+    candidate=LayerMask.skipping(N, attn=[1], ffn=[2]),
+    n_windows=1,
+    score=hits(4),
+    candidate_score=hits(9),
+    n_steps=160,
+    step_us=324936,
+    trial_us=9380,
+)
+
+
+def test_files_of_format_1_are_still_read(tiny, tmp_path):
+    model, path = tiny(n_layer=N), tmp_path / "state.json"
+    path.write_text(FORMAT_1.replace("FINGERPRINT", model.fingerprint))
+    assert candidates.load(path, model) == OF_FORMAT_1
+    candidates.save(OF_FORMAT_1, model, path)
+    kept = json.loads(path.read_text())
+    assert (kept["format"], kept["fingerprint"]) == (2, model.fingerprint)
+    assert kept["state"]["n_candidates"] == 2 and "rival" not in path.read_text()
+    assert candidates.load(path, model) == OF_FORMAT_1
+
+
+def test_a_file_of_format_1_may_have_no_candidate(tiny, tmp_path):
+    model, path = tiny(n_layer=N), tmp_path / "state.json"
+    nothing = {
+        "n": 0, "loss": 0.0, "loss_sq": 0.0, "excess": 0.0, "excess_sq": 0.0,
+        "pieces": [], "n_runs": [], "n_right_runs": [],
+    }  # fmt: skip
+    old = json.loads(FORMAT_1) | {"model_sha256": model.fingerprint, "rival": None}
+    path.write_text(json.dumps(old | {"n_windows": 0, "score": nothing, "rival_score": nothing}))
+    state = candidates.load(path, model)
+    assert (state.candidate, state.n_candidates, state.candidate_score) == (None, 2, Score())
+
+
+def test_a_file_of_format_1_of_another_model_is_refused(tiny, tmp_path):
+    path = tmp_path / "state.json"
+    path.write_text(FORMAT_1)
+    with pytest.raises(ArgumentError, match=r"belongs to another model \(old.gguf\)"):
+        candidates.load(path, tiny(n_layer=N))
+
+
+@pytest.mark.parametrize("missing", sorted(json.loads(FORMAT_1).keys() - {"format"}))
+def test_a_file_of_format_1_with_a_field_missing_is_no_state(missing, tiny, tmp_path):
+    path, data = tmp_path / "state.json", json.loads(FORMAT_1)
+    del data[missing]
+    path.write_text(json.dumps(data))
+    with pytest.raises(ArgumentError, match=r"no state of --adapt \(.+\); remove it"):
+        candidates.load(path, tiny(n_layer=N))
 
 
 # --- in a loop -------------------------------------------------------------------------------
@@ -267,24 +362,46 @@ class Harmless(FakeModel):
         return self.draft(prefix) if harmed else self.target(prefix)
 
 
+class Counted(layer_skip.Drafter):
+    """Knows how often it was begun and closed."""
+
+    def __init__(self, context, mask):
+        super().__init__(context, mask)
+        self.begun, self.n_closed = [], 0
+
+    def begin(self, seq, history):
+        super().begin(seq, history)
+        self.begun.append((seq.seq_id, len(history)))
+
+    def close(self):
+        self.n_closed += 1
+
+
 class Run:
     """One generation on a script, that adapts, and everything that took part in it."""
 
-    def __init__(self, *, share=1.0, n_predict=600, seed=0, lengths=(4, 0, 2), **options):
+    def __init__(
+        self, *, share=1.0, n_predict=600, seed=0, lengths=(4, 0, 2), context=FakeContext, **options
+    ):
         self.model = Harmless(quality=0.2)
-        self.context = FakeContext(self.model, **({"n_ctx": 2048} | options))
+        self.context = context(self.model, **({"n_ctx": 2048} | options))
         self.equipped = []
         self.lengths = lengths
         self.adaptation = Adaptation(
-            self.context, State(START, seed), COSTS, self._equip, share=share
+            self.context, State(START, seed), self._equip, share=share, costs=COSTS
         )
         self.n_predict = n_predict
         self.sampler_seed = seed
 
     def _equip(self, mask):
-        pair = layer_skip.Drafter(self.context, mask), FakeController(self.lengths)
-        self.equipped.append((mask, pair[1]))
+        pair = Counted(self.context, mask), FakeController(self.lengths)
+        self.equipped.append((mask, *pair))
         return pair
+
+    @property
+    def trials(self):
+        """Sequence and mask of each pass of a trial."""
+        return [(seq, mask) for seq, n, mask in self.context.passes if n == WINDOW and mask]
 
     def __iter__(self):
         yield from generate_steps(
@@ -306,7 +423,7 @@ def test_masks_change_in_mid_text_and_the_text_does_not(enters):
         tokens += step.tokens
         changed_at += [len(tokens)] * (n_before > len(changed_at))
         # the target's cells are the full model's, whatever mask is in use; nobody else has any
-        assert run.context.sequence(0).tokens == [*PROMPT, *tokens][:-1]
+        assert run.context.sequence(0).held == [*PROMPT, *tokens][:-1]
         assert all(cell.is_full for cell in run.context.cells[0])
         assert not any(run.context.cells[1:])
     assert tokens == plain_tokens(run.model, PROMPT, run.n_predict, seed=run.sampler_seed)
@@ -322,29 +439,141 @@ def test_a_new_mask_has_a_controller_that_knows_nothing_of_the_old_one():
     run = Run()
     steps = list(run)
     assert len(run.equipped) == run.adaptation.state.n_changes + 1 > 1
-    seen = [controller.steps for _mask, controller in run.equipped]
+    seen = [controller.steps for _mask, _drafter, controller in run.equipped]
     assert list(chain.from_iterable(seen)) == steps
     assert all(len(steps) >= WINDOW * N_WINDOWS / 5 for steps in seen[:-1])
-    assert run.adaptation.controller is run.equipped[-1][1]
-    assert [mask for mask, _controller in run.equipped][-1] == run.adaptation.state.mask
+    assert run.adaptation.controller is run.equipped[-1][2]
+    assert run.equipped[-1][0] == run.adaptation.state.mask
+
+
+def test_a_new_mask_has_a_drafter_that_begins_with_the_text_so_far():
+    run = Run(n_predict=300)
+    n, expected = len(PROMPT), [(0, len(PROMPT))]
+    for step in run:
+        if len(run.equipped) > len(expected):
+            expected.append((0, n))
+            assert step.draft == Draft()  # what was allowed was meant for the drafter before
+        n += len(step.tokens)
+    drafters = [drafter for _mask, drafter, _controller in run.equipped]
+    assert [drafter.begun for drafter in drafters] == [[begun] for begun in expected]
+    assert len(drafters) > 1
+    assert [drafter.n_closed for drafter in drafters] == [1] * (len(drafters) - 1) + [0]
+    run.adaptation.close()
+    assert drafters[-1].n_closed == 1
+    assert run.adaptation.mask == drafters[-1].mask == run.adaptation.state.mask
+    assert run.adaptation.identity == drafters[-1].identity
 
 
 def test_a_trial_reads_the_full_model_s_text_and_only_what_was_generated():
     run = Run(n_predict=200)
     tokens = [t for step in run for t in step.tokens]
-    trials = [(n, mask) for seq, n, mask in run.context.passes if seq == 1 and n == WINDOW]
+    trials = [mask for seq, mask in run.trials if seq == run.context.n_seq_max - 1]
+    assert len(trials) == len(run.trials)  # in the sequence that was lent
     assert len(trials) % 2 == 0 and len(trials) >= 2 * (len(tokens) // (WINDOW + 5) - 1)
-    assert all(a != b for (_, a), (_, b) in zip(trials[::2], trials[1::2], strict=True))
+    assert all(a != b for a, b in zip(trials[::2], trials[1::2], strict=True))
     short = Run(n_predict=WINDOW)
     list(short)
-    assert short.adaptation.state.n_rivals == 0
+    assert short.trials == [] and short.adaptation.state.n_candidates == 0
+
+
+def test_trials_need_one_sequence_besides_the_text_s():
+    run = Run(n_predict=200, n_seq_max=2)
+    tokens = [t for step in run for t in step.tokens]
+    assert tokens == plain_tokens(run.model, PROMPT, 200, seed=run.sampler_seed)
+    assert {seq for seq, _mask in run.trials} == {1}
+
+
+def test_a_trial_works_around_sequences_that_are_in_use():
+    run = Run(n_predict=60)
+    for seq_id in (1, 3):
+        run.context.prefill([7, 8, 9], run.context.sequence(seq_id))
+    tokens = [t for step in run for t in step.tokens]
+    assert tokens == plain_tokens(run.model, PROMPT, 60, seed=run.sampler_seed)
+    assert {seq for seq, _mask in run.trials} == {2}
+    assert [run.context.sequence(i).held for i in (1, 2, 3)] == [[7, 8, 9], [], [7, 8, 9]]
+
+
+@pytest.mark.parametrize("n_texts", [2, 3])
+def test_texts_side_by_side_adapt_each_by_itself(n_texts):
+    """The passes of trials are shared like any others, and their sequences are lent one by one."""
+    model = Harmless(quality=0.2)
+    context = FakeContext(model, n_ctx=4096, n_seq_max=2 * n_texts, pass_width=2 * WINDOW)
+    texts, adaptations = [], []
+    for i in range(n_texts):
+        equip = lambda mask: (layer_skip.Drafter(context, mask), FakeController((4, 0, 2)))  # noqa: E731
+        adaptations.append(Adaptation(context, State(START, seed=i), equip, 1.0, COSTS))
+        texts.append(
+            Text(
+                context.sequence(i),
+                [*PROMPT, i + 1],
+                drafter=adaptations[i],
+                controller=adaptations[i],
+                sampler=FakeSampler(),
+                n_predict=200,
+            )
+        )
+    list(steps_together(context, texts))
+    for i, text in enumerate(texts):
+        prompt = [*PROMPT, i + 1]
+        assert text.history == [*prompt, *plain_tokens(model, prompt, 200)]
+        assert adaptations[i].summary()["n_tried"] > 2
+    assert not any(context.cells[n_texts:])
+    assert any(n > WINDOW for n in context.widths)
+
+
+class Clocked(FakeContext):
+    """Passes of trials take a second each, all others a millisecond."""
+
+    now_us = 0
+
+    def run(self, rows, what=FULL):
+        self.now_us += 1_000_000 if what.is_draft and len(rows) == WINDOW else 1000
+        return super().run(rows, what)
+
+
+class Immediate(layer_skip.Drafter):
+    """Asks for no pass."""
+
+    def draft(self, history, limit):
+        return limit.cut((1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("drafter", [layer_skip.Drafter, Immediate])
+def test_the_time_of_a_trial_is_that_of_no_draft(drafter, monkeypatch):
+    context = Clocked(Harmless(quality=0.2), n_ctx=2048)
+    clock = SimpleNamespace(perf_counter_ns=lambda: 1000 * context.now_us)
+    for module in (requests, drafters):
+        monkeypatch.setattr(module, "time", clock)
+    adaptation = Adaptation(
+        context,
+        State(START),
+        lambda mask: (drafter(context, mask), FakeController((4,))),
+        share=1.0,
+        costs=COSTS,
+        clock=clock.perf_counter_ns,
+    )
+    steps = generate_steps(
+        context,
+        PROMPT,
+        drafter=adaptation,
+        controller=adaptation,
+        sampler=FakeSampler(),
+        n_predict=100,
+    )
+    n_trials = 0
+    for step in steps:
+        assert step.draft.draft_us <= 10_000
+        assert step.verify_us <= 2000
+        n_trials += adaptation.state.trial_us == 2_000_000 * (n_trials + 1)
+    assert n_trials == adaptation.state.trial_us // 2_000_000 > 2
+    assert adaptation.state.step_us < 1_000_000
 
 
 def test_the_order_of_masks_repeats_with_the_seed():
     def masks(seed):
         run = Run(seed=seed, n_predict=250)
         list(run)
-        return [mask for mask, _controller in run.equipped], run.adaptation.summary()["n_tried"]
+        return [mask for mask, *_ in run.equipped], run.adaptation.summary()["n_tried"]
 
     assert masks(0) == masks(0) != masks(1)
 
@@ -353,8 +582,7 @@ def test_no_trial_where_its_cells_have_no_room():
     run = Run(n_ctx=64)
     tokens = [t for step in run for t in step.tokens]
     assert len(tokens) > 64 - len(PROMPT)  # to the end of the context, see the loop
-    trials = [n for seq, n, _mask in run.context.passes if seq == 1 and n == WINDOW]
-    assert 0 < len(trials) <= 2 * (64 - 2 * WINDOW) // WINDOW
+    assert 0 < len(run.trials) <= 2 * (64 - 2 * WINDOW) // WINDOW
 
 
 def test_a_trial_that_fails_leaves_the_text_as_it_was():
@@ -367,22 +595,43 @@ def test_a_trial_that_fails_leaves_the_text_as_it_was():
         for step in run:
             tokens += step.tokens
     assert len(tokens) >= WINDOW
-    assert run.context.sequence(0).tokens == [*PROMPT, *tokens][:-1]
+    assert run.context.sequence(0).held == [*PROMPT, *tokens][:-1]
+    assert all(cell.is_full for cell in run.context.cells[0])
     assert not any(run.context.cells[1:])
+
+
+@pytest.mark.parametrize("n_passes", [0, 1])
+def test_a_trial_that_is_given_up_leaves_the_text_as_it_was(n_passes):
+    run = Run()
+    steps = iter(run)
+    n = 0
+    while n < WINDOW:
+        n += len(next(steps).tokens)
+    seq, history = run.context.sequence(), [*run.context.sequence().held, 1]
+    before = list(seq.cells)
+    work = run.adaptation.draft(history, DraftLimit(4))
+    request = next(work)
+    for _ in range(n_passes):
+        request = work.send(requests.answers(run.context, [request])[0])
+    assert len(request.rows) == WINDOW  # a trial, and not over
+    work.close()
+    assert seq.cells == before
+    assert not any(run.context.cells[1:])
+    assert run.adaptation.state.n_windows == run.adaptation.state.n_candidates == 0
 
 
 @pytest.mark.parametrize("options", [{"can_rollback": False}, {"n_seq_max": 1}, {"n_batch": 15}])
 def test_where_masks_cannot_be_tried(options):
     context = FakeContext(FakeModel(), **options)
     with pytest.raises(ArgumentError, match="trying masks needs"):
-        Adaptation(context, State(START), COSTS, lambda mask: (None, FakeController([0])))
+        Adaptation(context, State(START), lambda mask: (None, FakeController([0])), costs=COSTS)
 
 
 # --- what it may cost ------------------------------------------------------------------------
 
 
 STEP_US = 1000
-STEP = Step(Draft(), Verdict(0, 7, False), verify_us=STEP_US)
+STEP = Step(Draft(), Verdict.of_chain(0, 7, False), verify_us=STEP_US)
 
 
 class TimedContext:
@@ -390,12 +639,18 @@ class TimedContext:
 
     can_rollback, n_seq_max, n_batch, n_ctx = True, 2, WINDOW, 10**6
     mask_support = MaskSupport(N, ALL, ALL)
+    seq_id = 1
+
+    has_spare = True
 
     def __init__(self, slower=1.0):
         self.slower, self.now_us = slower, 0.0
 
-    def sequence(self, seq_id):
+    def sequence(self):
         return self
+
+    def spare_sequence(self):
+        return nullcontext(self)
 
     def fork(self, seq_id):
         return self
@@ -403,14 +658,25 @@ class TimedContext:
     def rollback(self, n_keep):
         pass
 
-    def drop(self):
-        pass
-
-    def decode(self, tokens, *, mask, **options):
-        self.now_us += self.slower * STEP_US * COSTS.wide(mask, len(tokens))
+    def run(self, rows, what):
+        assert what == Pass(what.mask) and all(rows.outputs)
+        assert rows.pos == tuple(range(rows.pos[0], rows.pos[0] + WINDOW))
+        self.now_us += self.slower * STEP_US * COSTS.wide(what.mask, len(rows))
+        return SimpleNamespace(hidden=None)
 
     def argmax(self, row):
         return row % 8, 1.0  # 7 now and then
+
+
+class NoDrafter:
+    def begin(self, seq, history):
+        pass
+
+    def draft(self, history, limit):
+        return limit.cut((1, 2))
+
+    def close(self):
+        pass
 
 
 def states(context, state, share, n_steps):
@@ -418,20 +684,20 @@ def states(context, state, share, n_steps):
     adaptation = Adaptation(
         context,
         state,
-        COSTS,
-        lambda mask: (layer_skip_of_nothing, FakeController([0])),
+        lambda mask: (NoDrafter(), FakeController([0])),
         share=share,
+        costs=COSTS,
         clock=lambda: round(1000 * context.now_us),
     )
-    adaptation.begin(PROMPT)
-    for i in range(n_steps):
-        assert adaptation.limit(len(PROMPT) + i - 1).n_max == 0
+    history = list(PROMPT)
+    adaptation.begin(context, history)
+    for _ in range(n_steps):
+        limit = adaptation.limit(len(history) - 1)
+        assert limit.n_max == 0
+        assert requests.run(context, adaptation.draft(history, limit)) == Draft()
+        history += STEP.tokens
         adaptation.observe(STEP)
         yield adaptation.state
-
-
-class layer_skip_of_nothing:
-    begin = staticmethod(lambda history: None)
 
 
 def share_of(state):
@@ -443,7 +709,7 @@ def test_trials_take_their_share_of_the_time_and_no_more(share):
     seen = list(states(TimedContext(), State(START), share, 5000))
     assert all(share_of(state) <= share for state in seen)
     assert share_of(seen[-1]) > 0.8 * share  # what is left is not enough for another
-    assert seen[-1].n_rivals > 10 and seen[-1].step_us == 5000 * STEP_US
+    assert seen[-1].n_candidates > 10 and seen[-1].step_us == 5000 * STEP_US
 
 
 def test_where_passes_are_slower_than_the_table_says_one_trial_tells():
@@ -461,7 +727,7 @@ def test_texts_that_share_a_state_save_up_for_a_trial():
     for _ in range(40):
         for after in states(TimedContext(), state, adapt.SHARE, 64):
             assert share_of(after) <= adapt.SHARE
-        n_tried.append(after.n_rivals - state.n_rivals)
+        n_tried.append(after.n_candidates - state.n_candidates)
         state = after
     assert n_tried[0] == 0 and sum(n_tried) > 10
     assert share_of(state) > 0.8 * adapt.SHARE
@@ -501,7 +767,7 @@ def test_same_tokens_and_the_same_cache_behind_them(
     got = complete(
         adapted, token_ids(9), mask=bad, controller=controller, adapt=Adapt(1.0), **options
     )
-    want = complete(plain, token_ids(9), draft="off", **options)
+    want = complete(plain, token_ids(9), draft=None, **options)
     assert got.tokens == want.tokens
     assert got.adaptation.state.n_changes > 0 and got.mask != bad
     assert [adapted.sequence(i).n_past for i in range(4)] == [9 + 400 - 1, 0, 0, 0]
@@ -517,19 +783,19 @@ def test_a_trial_scores_what_drafts_would_have_got_right(tiny, new_context, toke
         pytest.skip("the model's logits depend on the batch width on this machine")
     masks = [LayerMask.early_exit(4, 2), LayerMask.skipping(4, attn=[0, 1], ffn=[1])]
     prompt = token_ids(7)
-    text = [*prompt, *complete(context, prompt, draft="off", n_predict=WINDOW + 1).tokens]
-    adaptation = Adaptation(context, State(masks[0]), ByteCosts(model.file), lambda m: (None, None))
-    adaptation._history = text
-    got = adaptation._scores(masks)
+    text = [*prompt, *complete(context, prompt, draft=None, n_predict=WINDOW + 1).tokens]
+    adaptation = Adaptation(context, State(masks[0]), lambda m: (None, None))
+    got = requests.run(context, adaptation._scores(text, masks))
+    assert [context.sequence(i).n_past for i in range(4)] == [len(text) - 1, 0, 0, 0]
     for mask, score in zip(masks, got, strict=True):
         seq = context.sequence(0).fork(2)
         seq.rollback(len(text) - 1 - WINDOW)
-        guesses = []
+        drafted = []
         for token in text[-1 - WINDOW : -1]:
             context.decode([token], seq=seq, mask=mask)
-            guesses.append(context.argmax(0)[0])
+            drafted.append(context.argmax(0)[0])
         seq.drop()
-        right = np.array(guesses) == text[-WINDOW:]
+        right = np.array(drafted) == text[-WINDOW:]
         assert score == Score.of_drafts(right[None])
     assert {s.loss for s in got} != {0.0}
 
@@ -555,10 +821,10 @@ def test_runs_with_one_seed_try_the_same_masks(tiny, new_context, token_ids):
 
 def test_another_text_goes_on_with_the_mask_of_the_state(tiny, new_context, token_ids):
     model = tiny()
-    state = State(LayerMask.early_exit(4, 2), seed=5, n_rivals=7, n_changes=3)
+    state = State(LayerMask.early_exit(4, 2), seed=5, n_candidates=7, n_changes=3)
     got = complete(new_context(model), token_ids(5), n_predict=8, adapt=Adapt(state=state))
     assert got.mask == state.mask and got.draft == "layer-skip"
-    assert got.adaptation.state.n_rivals == 7
+    assert got.adaptation.state.n_candidates == 7
     assert got.adaptation.summary() == {"n_tried": 0, "n_changes": 0, "trial_us": 0}
     with pytest.raises(ArgumentError, match="a mask of its own"):
         Completion(new_context(model), [5], mask=state.mask, adapt=Adapt(state=state))
@@ -567,5 +833,26 @@ def test_another_text_goes_on_with_the_mask_of_the_state(tiny, new_context, toke
 
 
 def test_nothing_to_adapt(tiny, new_context, token_ids):
-    with pytest.raises(ArgumentError, match="nothing is drafted here"):
-        Completion(new_context(tiny()), token_ids(5), draft="off", adapt=Adapt())
+    with pytest.raises(ArgumentError, match="there is no mask to adapt"):
+        Completion(new_context(tiny()), token_ids(5), draft=None, adapt=Adapt())
+    with pytest.raises(ArgumentError, match="there is no mask to adapt"):
+        drafter = FakeDrafter(FakeModel())
+        Completion(new_context(tiny()), token_ids(5), draft=drafter, adapt=Adapt())
+
+
+def test_a_mask_that_wins_is_drafted_with_whatever_the_options_say(tiny, new_context, token_ids):
+    """Options name the mask to begin with, as the keyword does."""
+    model = tiny(n_layer=8, late_scale=0.05)
+    bad = LayerMask.skipping(8, attn=[0, 1, 2], ffn=[0, 1, 2])
+    got = complete(
+        new_context(model, n_ctx=512),
+        token_ids(9),
+        n_predict=400,
+        draft="layer-skip",
+        options=layer_skip.Options(bad),
+        controller=Fixed(p_min=0),
+        adapt=Adapt(1.0),
+    )
+    assert got.adaptation.began.mask == bad
+    assert got.adaptation.state.n_changes > 0
+    assert got.adaptation.identity["mask"] == got.mask.to_dict() != bad.to_dict()

@@ -17,8 +17,8 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 
 from pyselfspec import Context, LayerMask, Model
-from pyselfspec._lib import llama
 from pyselfspec.errors import UnsupportedError
+from pyselfspec.runtime._lib import llama
 
 MASK = LayerMask.skipping(4, ffn=[1])
 Logits = NDArray[np.float32]
@@ -117,7 +117,7 @@ import ctypes, sys
 sys.path[:0] = sys.argv[2:4]
 from pathlib import Path
 from pyselfspec import Model
-from pyselfspec._lib import llama
+from pyselfspec.runtime._lib import llama
 from test_adapters import narrow, set_adapters, write_adapter
 with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
     narrow(context)
@@ -134,7 +134,7 @@ def test_graphs_grow_with_adapters(tiny_path: Any, run_python: Any, tmp_path: Pa
     """More nodes than a graph made before has room for: llama.cpp ends the process there."""
     here = Path(__file__).parent
     run = run_python(
-        MANY_NODES, tiny_path(n_layer=40), here, here.parent / "tools", tmp_path,
+        MANY_NODES, tiny_path(n_layer=40), here, here.parent, tmp_path,
         GGML_NO_BACKTRACE="1",
     )  # fmt: skip
     assert run.stdout == "done\n", run.stderr

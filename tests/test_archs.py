@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import archs
+from tools import archs
 
 pytestmark = pytest.mark.archs
 

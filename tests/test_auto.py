@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from simulation import BF16, Q4_0, Q8_0, Text, run, table
 
-from pyselfspec.controllers.auto import WATCH, Auto, plain_rule, worth
-from pyselfspec.controllers.fixed import Fixed
-from pyselfspec.types import After, DraftLimit
+from pyselfspec.speculate.controllers.auto import WATCH, Auto, plain_rule, worth
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.types import After, DraftLimit
 
 WORLDS = {
     "a GPU": table(0.3, 0.05),
@@ -106,7 +106,7 @@ def test_costs_of_probing_stay_below_a_hundredth():
 @pytest.mark.parametrize("seed", range(5))
 def test_guesses_that_seem_free_stay_rare_where_they_are_wrong(seed):
     """Timings of guess and check may add up to hardly more than a plain step. That is no reason to
-    guess all the time: what gets lost between them shows in no timing."""
+    guess all the time: what gets lost between them shows in no calibrate."""
     true = table(0.255, BF16, shared=0.25)
     _, steps = run(Auto(true), Text(0.02, np.random.default_rng(seed)), true, 1000)
     assert sum(step.n_guesses > 0 for step in steps) < 0.2 * len(steps)

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 from simulation import table
 
-from pyselfspec import LayerMask, Model, calibration, timing
-from pyselfspec.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
-from pyselfspec.costs import N_WIDTH, CostTable, guessed_costs
+from pyselfspec import LayerMask, Model
+from pyselfspec.costs import calibration
+from pyselfspec.costs.by_bytes import guessed_costs
+from pyselfspec.costs.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
+from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.errors import ArgumentError
+from pyselfspec.speculate import calibrate
+from pyselfspec.speculate.drafters.layer_skip import Drafter
+from pyselfspec.testing.fakes import FakeDrafter, FakeModel
 
 MASK = LayerMask.early_exit(4, 2)
 
@@ -27,11 +32,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "N_ROUND", 2)
+    monkeypatch.setattr(calibrate, "N_ROUND", 2)
+
+
+def identity(mask: LayerMask, shares: bool = True) -> dict[str, Any]:
+    return {"drafter": "layer-skip", "mask": mask.to_dict(), "shares": shares}
 
 
 def key(**changes: Any) -> Key:
-    return replace(Key("00", "b", "d", 1, 512, "a", MASK.to_dict(), True), **changes)
+    return replace(Key("00", "b", "d", 1, "a", 512, identity(MASK)), **changes)
 
 
 def two_levels() -> CostTable:
@@ -45,7 +54,8 @@ def two_levels() -> CostTable:
 def test_as_many_rounds_as_asked_for(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     for n_rounds in (1, 2):
-        assert timing.measure(context, MASK, lambda _: None, n_rounds).n_rounds == n_rounds
+        made = calibrate.measure(context, Drafter(context, MASK), lambda _: None, n_rounds)
+        assert made.n_rounds == n_rounds
 
 
 @pytest.mark.parametrize("mask", [MASK, LayerMask.skipping(4, ffn=[0])], ids=["shared", "forked"])
@@ -54,12 +64,12 @@ def test_every_kind_of_pass_is_timed(mask: LayerMask, tiny: Any, new_context: An
     context = new_context(tiny())
     context.decode([5, 6, 7])
     shares: list[float] = []
-    made = timing.measure(context, mask, shares.append)
-    assert [costs.n_past for costs in made.table.levels] == [timing.N_EMPTY, context.n_ctx // 2]
+    made = calibrate.measure(context, Drafter(context, mask), shares.append)
+    assert [costs.n_past for costs in made.table.levels] == [calibrate.N_EMPTY, context.n_ctx // 2]
     for costs in made.table.levels:
         assert len(costs.full_us) == len(costs.check_us) == N_WIDTH
         assert all(us > 0 for us in (*costs.full_us, *costs.check_us, costs.guess_us))
-        assert (costs.last_us > 0) == made.key.shares == (mask == MASK)
+        assert (costs.last_us > 0) == made.key.drafter["shares"] == (mask == MASK)
         assert (costs.check_us == costs.full_us) == (mask != MASK)
     assert shares == sorted(shares) and shares[-1] == 1.0
     assert made.n_rounds == 2
@@ -67,15 +77,48 @@ def test_every_kind_of_pass_is_timed(mask: LayerMask, tiny: Any, new_context: An
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_drafter_that_needs_no_pass_is_timed_as_well(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    made = calibrate.measure(context, FakeDrafter(FakeModel()), lambda _: None)
+    assert made.key == key_of(context, {"drafter": "fake"})
+    for costs in made.table.levels:
+        assert costs.check_us == costs.full_us and len(costs.full_us) == N_WIDTH
+        assert costs.guess_us > 0 and costs.last_us == 0
+    save(made)
+    assert load(made.key) == made
+
+
+@pytest.mark.parametrize("mask", [MASK, LayerMask.skipping(4, ffn=[0])], ids=["shared", "forked"])
+@pytest.mark.usefixtures("quick")
+def test_drafts_are_as_long_as_asked_for_whatever_the_model_says(
+    mask: LayerMask, tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here its likeliest token always ends the text."""
+    context, end, lengths = new_context(tiny()), 2, []
+    monkeypatch.setattr(context, "argmax", lambda row: (end, 1.0))
+    monkeypatch.setattr(context.model, "is_eog", lambda token: token == end)
+
+    class Counted(Drafter):
+        def _chain(self, *args: Any) -> Any:
+            draft = yield from super()._chain(*args)
+            lengths.append(len(draft.tokens))
+            return draft
+
+    calibrate.measure(context, Counted(context, mask), lambda _: None, 1)
+    assert lengths == [N_WIDTH - 1, calibrate.N_DRAFT] * 2
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_slow_model_gets_one_round(
     tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "BUDGET_S", 0.0)
-    monkeypatch.setattr(timing, "PREFILL_S", 0.0)
-    made = timing.measure(new_context(tiny()), MASK, lambda _: None)
+    monkeypatch.setattr(calibrate, "BUDGET_S", 0.0)
+    monkeypatch.setattr(calibrate, "PREFILL_S", 0.0)
+    context = new_context(tiny())
+    made = calibrate.measure(context, Drafter(context, MASK), lambda _: None)
     assert made.n_rounds == 1
     # there was no time to fill the context
-    want = [timing.N_EMPTY, timing.N_EMPTY + timing.N_PREFILL]
+    want = [calibrate.N_EMPTY, calibrate.N_EMPTY + calibrate.N_PREFILL]
     assert [costs.n_past for costs in made.table.levels] == want
 
 
@@ -85,27 +128,31 @@ def test_a_model_that_cannot_draft_is_refused(
     context = new_context(tiny())
     monkeypatch.setattr(context, "can_rollback", False, raising=False)
     with pytest.raises(ArgumentError, match="cannot take tokens back"):
-        timing.measure(context, MASK, lambda _: None)
+        calibrate.measure(context, Drafter(context, MASK), lambda _: None)
 
 
 # what a table belongs to
 
 
 def test_a_key_tells_apart_what_changes_speed(tiny: Any, tiny_path: Any, new_context: Any) -> None:
-    plain = key_of(new_context(tiny()), MASK)
+    plain = key_of(new_context(tiny()), identity(MASK))
     others = [
-        key_of(new_context(tiny(seed=1)), MASK),
-        key_of(new_context(tiny(), n_threads=2), MASK),
-        key_of(new_context(tiny(), n_ctx=1024), MASK),
-        key_of(new_context(tiny()), LayerMask.early_exit(4, 3)),
-        key_of(new_context(tiny(), flash_attn=False), MASK),
-        key_of(new_context(tiny(), type_k="q8_0"), MASK),
-        key_of(new_context(tiny(), type_v="q8_0"), MASK),
+        key_of(new_context(tiny(seed=1)), identity(MASK)),
+        key_of(new_context(tiny(), n_threads=2), identity(MASK)),
+        key_of(new_context(tiny(), n_ctx=1024), identity(MASK)),
+        key_of(new_context(tiny()), identity(LayerMask.early_exit(4, 3))),
+        key_of(new_context(tiny()), identity(MASK, shares=False)),
+        key_of(new_context(tiny()), {"drafter": "another"}),
+        key_of(new_context(tiny(), flash_attn=False), identity(MASK)),
+        key_of(new_context(tiny(), type_k="q8_0"), identity(MASK)),
+        key_of(new_context(tiny(), type_v="q8_0"), identity(MASK)),
     ]
     with Model(tiny_path(), split_mode="none") as model:
-        others.append(key_of(new_context(model), MASK))
-    assert key_of(new_context(tiny()), MASK) == plain
-    assert len({k.path for k in [plain, *others]}) == 9
+        others.append(key_of(new_context(model), identity(MASK)))
+    assert key_of(new_context(tiny()), identity(MASK)) == plain
+    assert len({k.path for k in [plain, *others]}) == 11
+    # another drafter, or size of context, is no other machine: times of full passes are shared
+    assert len({k.folder for k in [plain, *others]}) == 7
 
 
 def test_layers_kept_on_gpus_are_counted(tiny: Any, tiny_path: Any, new_context: Any) -> None:
@@ -113,12 +160,14 @@ def test_layers_kept_on_gpus_are_counted(tiny: Any, tiny_path: Any, new_context:
     n_all = tiny().n_gpu_layers
     with Model(tiny_path(), n_gpu_layers=99 if n_all else 0) as model:
         assert model.n_gpu_layers == n_all
-        assert key_of(new_context(model), MASK) == key_of(new_context(tiny()), MASK)
+        assert key_of(new_context(model), identity(MASK)) == key_of(
+            new_context(tiny()), identity(MASK)
+        )
 
 
 def test_contexts_of_one_class_share_a_table(tiny: Any, new_context: Any) -> None:
-    assert key_of(new_context(tiny(), n_ctx=768), MASK) == key_of(
-        new_context(tiny(), n_ctx=1024), MASK
+    assert key_of(new_context(tiny(), n_ctx=768), identity(MASK)) == key_of(
+        new_context(tiny(), n_ctx=1024), identity(MASK)
     )
 
 
@@ -130,7 +179,7 @@ def test_what_was_saved_is_loaded() -> None:
     path = save(made)
     assert load(key()) == made
     assert list(path.parent.iterdir()) == [path]  # nothing half-written beside it
-    assert json.loads(path.read_text())["format"] == calibration.FORMAT
+    assert json.loads(path.read_text())["format"] == Calibration.FORMAT
 
 
 def test_nothing_is_loaded_without_a_word_when_there_is_nothing() -> None:
@@ -164,6 +213,7 @@ def with_level(**changes: Any) -> dict[str, Any]:
         b"[" * 100_000,
         {},
         changed(format=99),
+        changed(format=1),
         changed(key={}),
         changed(key=good()["key"] | {"n_threads": 64}),  # renamed by hand
         changed(table={"levels": []}),
@@ -193,26 +243,26 @@ def test_a_folder_in_the_way_is_ignored() -> None:
         assert load(key()) is None
 
 
-def test_costs_are_measured_ones_or_guesses(tiny: Any, new_context: Any) -> None:
+def test_costs_are_measured_ones_or_estimated_from_bytes(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     guessed = guessed_costs(tiny().file, MASK, True)
-    assert calibration.costs_for(context, MASK) == guessed
-    save(Calibration(key_of(context, MASK), two_levels(), 3))
-    assert calibration.costs_for(context, MASK) == two_levels()
+    assert Drafter(context, MASK).costs() == guessed
+    save(Calibration(key_of(context, identity(MASK)), two_levels(), 3))
+    assert Drafter(context, MASK).costs() == two_levels()
     other = LayerMask.early_exit(4, 1)
-    assert calibration.costs_for(context, other) == guessed_costs(tiny().file, other, True)
+    assert Drafter(context, other).costs() == guessed_costs(tiny().file, other, True)
 
 
 def test_width_costs_come_from_any_table_of_this_model_here(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     assert calibration.width_costs(context) is None
-    here = key_of(context, MASK)
+    here = key_of(context, identity(MASK))
     for i, other in enumerate(
         ({"model": "00"}, {"build": "b"}, {"devices": "d"}, {"n_threads": 9}, {"attention": "a"})
     ):
         path = save(Calibration(replace(here, **other), two_levels(), i))
         assert calibration.width_costs(context) is None
     path.write_text("{")  # no table at all
-    save(Calibration(replace(here, n_ctx=4096), two_levels(), 1))
+    save(Calibration(replace(here, n_ctx=4096, drafter={"drafter": "another"}), two_levels(), 1))
     costs = two_levels().levels[0]
     assert calibration.width_costs(context) == tuple(us / costs.plain_us for us in costs.full_us)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyselfspec import chunks
 from pyselfspec.errors import ArgumentError
+from pyselfspec.selection import chunks
 
 
 def test_chunks_follow_each_other_and_begin_with_the_start_token():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from command_line import ONE_THREAD, run, run_alone
 from conftest import TinyPath
 
-from pyselfspec import LayerMask, timing
-from pyselfspec.costs import N_WIDTH
+from pyselfspec import LayerMask
+from pyselfspec.costs.table import N_WIDTH
+from pyselfspec.speculate import calibrate as calibration_run
 
 EXIT = ("--exit-layer", "2")
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
@@ -20,7 +22,7 @@ HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(timing, "N_ROUND", 1)
+    monkeypatch.setattr(calibration_run, "N_ROUND", 1)
 
 
 def calibrate(path: Path, *args: str | Path) -> Any:
@@ -33,12 +35,16 @@ def test_json_is_what_is_kept(tiny_path: TinyPath) -> None:
     report = calibrate(tiny_path(), *EXIT, "--json").json
     kept = Path(report.pop("file"))
     assert kept.is_file()
-    assert report["key"]["mask"] == LayerMask.early_exit(4, 2).to_dict()
+    mask = LayerMask.early_exit(4, 2)
+    assert report["format"] == 2
+    assert report["key"]["drafter"] == {
+        "drafter": "layer-skip",
+        "mask": mask.to_dict(),
+        "shares": True,
+    }
     assert report["key"]["n_threads"] == 1
     for level in report["table"]["levels"]:
         assert len(level["full_us"]) == N_WIDTH
-    import json
-
     assert json.loads(kept.read_text()) == report
 
 
@@ -46,12 +52,13 @@ def test_text_for_people(tiny_path: TinyPath) -> None:
     outcome = calibrate(tiny_path(), *EXIT)
     assert outcome.status == 0 and outcome.stderr == ""
     assert "ms per token" in outcome.stdout and "best length" in outcome.stdout
-    assert outcome.stdout.count("full pass") == 2
+    assert outcome.stdout.count("full pass") == outcome.stdout.count("verification pass") == 2
+    assert outcome.stdout.count("draft token by weight bytes") == 1
 
 
 def test_without_a_mask_it_is_the_one_generate_takes(tiny_path: TinyPath) -> None:
     path = tiny_path()
-    mask = calibrate(path, "--json").json["key"]["mask"]
+    mask = calibrate(path, "--json").json["key"]["drafter"]["mask"]
     report = run("generate", path, "-p", "the", "-n", "1", "--json", *ONE_THREAD).json
     assert report["mask"] == mask == LayerMask.alternate(4).to_dict()
 

@@ -21,7 +21,7 @@ from command_line import PROGRAM, TIMEOUT, Outcome, environment, run, run_alone
 from conftest import TinyPath
 from gguf import GGUFValueType
 
-from pyselfspec._lib import llama
+from pyselfspec.runtime._lib import llama
 
 FAILED, USAGE = 1, 2
 ANY = (FAILED, USAGE)  # where only the message matters
@@ -178,11 +178,11 @@ CASES = [
     on_tiny("--mask @mask-5.json", "5 blocks", "4"),
     on_tiny("--mask @mask-outside.json", "block 4", "0 to 3"),
     on_tiny("--mask @mask-negative.json", "block -1", "0 to 3"),
-    on_tiny("--mask @mask-twice.json", "block 2 twice"),
+    on_tiny("--mask @mask-twice.json", "skip_ffn names 2 twice"),
     on_tiny("--mask @mask-all.json", "skips all 4 blocks"),
     on_tiny("--mask @mask-cut.json", "not JSON"),
-    on_tiny("--mask @mask-list.json", "an object"),
-    on_tiny("--mask @mask-words.json", "skip_attn", "numbers"),
+    on_tiny("--mask @mask-list.json", "1 blocks, not for 4"),
+    on_tiny("--mask @mask-words.json", "skip_attn", "expected int, got str"),
     on_tiny("--mask @mask-key.json", "skip_attention"),
     on_tiny("--mask @mask-empty.json", "not JSON"),
     on_tiny("--mask @mask-deep.json", "not JSON"),

@@ -26,11 +26,13 @@ from command_line import (
 from conftest import TinyPath
 from test_report import FIELDS
 
-from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams, controllers, drafters
-from pyselfspec.adapt import SHARE
+from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
-from pyselfspec.completion import N_PREDICT
-from pyselfspec.context import N_CTX
+from pyselfspec.masks import formats as mask_formats
+from pyselfspec.runtime.context import N_CTX
+from pyselfspec.speculate import controllers, drafters
+from pyselfspec.speculate.adapt import SHARE
+from pyselfspec.speculate.completion import N_PREDICT
 
 PROMPT = "Once upon a time"
 N_LAYER = 4
@@ -366,6 +368,16 @@ def test_every_way_to_give_a_mask(generate: Generate, tmp_path: Path) -> None:
         assert report["n_accepted"] == reports[0]["n_accepted"]
 
 
+@pytest.mark.parametrize("form", mask_formats.FORMATS)
+def test_masks_in_every_format_that_profiles_are_imported_from(
+    generate: Generate, tmp_path: Path, form: str
+) -> None:
+    mask = LayerMask.skipping(12, attn=[3, 5], ffn=[0, 11])
+    file = tmp_path / "mask"
+    file.write_text(mask_formats.write(mask, form, "some-model"))
+    assert generate("-n", "1", "--mask", file, "--json").json["mask"] == mask.to_dict()
+
+
 def test_one_kind_of_skip_is_enough(generate: Generate) -> None:
     for option, key, other in (
         ("--skip-attn", "skip_attn", "skip_ffn"),
@@ -416,15 +428,28 @@ def test_adapting_is_told_to_people(generate: Generate) -> None:
     assert " · 0 masks tried, 0 taken over" in generate("--adapt", "-n", "2").stderr
 
 
+def record_in(file: Path) -> Any:
+    """What a file of --adapt-state holds."""
+    text = file.read_text()
+    assert text.endswith("}\n")
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+def state_in(file: Path) -> Any:
+    record = record_in(file)
+    assert record.keys() == {"format", "model", "fingerprint", "state"}
+    return record["state"]
+
+
 def test_a_state_is_kept_and_goes_on(generate: Generate, tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     arguments = ("-n", "120", "--seed", "1", *ALL_THE_TIME, "--adapt-state", file, "--json")
     first = generate(*arguments).json
-    state = strict_json(file.read_text())
-    assert (state["mask"], state["n_rivals"]) == (first["mask"], first["adapt"]["n_tried"])
+    state = state_in(file)
+    assert (state["mask"], state["n_candidates"]) == (first["mask"], first["adapt"]["n_tried"])
     second = generate(*arguments).json
     n_tried = first["adapt"]["n_tried"] + second["adapt"]["n_tried"]
-    assert strict_json(file.read_text())["n_rivals"] == n_tried > first["adapt"]["n_tried"] > 0
+    assert state_in(file)["n_candidates"] == n_tried > first["adapt"]["n_tried"] > 0
     assert [path.name for path in tmp_path.iterdir() if "state" in path.name] == ["state.json"]
 
 
@@ -435,7 +460,7 @@ def test_a_state_outlives_ctrl_c(
     ctrl_c(200)
     outcome = generate("-n", "400", *ALL_THE_TIME, "--adapt-state", file)
     assert outcome.status == 130
-    assert strict_json(file.read_text())["n_rivals"] > 0
+    assert state_in(file)["n_candidates"] > 0
 
 
 def test_a_state_has_a_mask_of_its_own(generate: Generate, tmp_path: Path) -> None:
@@ -453,15 +478,15 @@ def test_states_that_cannot_be(
     before = file.read_bytes()
     broken = tmp_path / "broken.json"
     broken.write_bytes(before[:50])
-    state = strict_json(before.decode())
-    judging = state | {"rival": state["mask"]}
-    odd = {"words": judging | {"score": state["score"] | {"n": "x"}}, "late": {"n_windows": 4}}
-    for name, changes in odd.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(state | changes))
+    record, state = record_in(file), state_in(file)
+    judging = {"candidate": state["mask"], "score": state["score"] | {"n": "x"}}
+    for name, changes in {"words": judging, "late": {"n_windows": 4}}.items():
+        text = json.dumps(record | {"state": state | changes})
+        (tmp_path / f"{name}.json").write_text(text)
     cases = {
         "state.json belongs to another model (demo.gguf)": (file, tiny_path()),
         "broken.json is no state of --adapt": (broken, tiny_path()),
-        "words.json is no state of --adapt ('x' is no number)": (
+        "words.json is no state of --adapt (expected int, got str in state.score.n)": (
             tmp_path / "words.json",
             demo_path,
         ),
@@ -520,39 +545,39 @@ def test_ctrl_c(tiny_path: TinyPath) -> None:
 
 @pytest.fixture
 def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Ctrl-C as a decode returns, which is where nearly all of them land; counted from 1."""
+    """Ctrl-C as a pass returns, which is where nearly all of them land; counted from 1."""
 
-    def at(n_decodes: int) -> None:
-        decode, left = Context.decode, n_decodes
+    def at(n_passes: int) -> None:
+        run_pass, left = Context.run, n_passes
 
         def interrupted(*args: Any, **options: Any) -> Any:
             nonlocal left
-            decoded = decode(*args, **options)
+            decoded = run_pass(*args, **options)
             left -= 1
             if left == 0:
                 raise KeyboardInterrupt
             return decoded
 
-        monkeypatch.setattr(Context, "decode", interrupted)
+        monkeypatch.setattr(Context, "run", interrupted)
 
     return at
 
 
 @pytest.fixture
 def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that decodes count from the first one that matters."""
+    """So that passes count from the first one that matters."""
     monkeypatch.setattr(
         importlib.import_module("pyselfspec.cli.generate"), "_warm_up", lambda *_: 0
     )
 
 
 @pytest.mark.usefixtures("no_warm_up")
-@pytest.mark.parametrize("n_decodes", [1, 6, 7, 8, 9, 10, 11])
+@pytest.mark.parametrize("n_passes", [1, 6, 7, 8, 9, 10, 11])
 def test_ctrl_c_with_json(
-    generate: Generate, demo: Model, ctrl_c: Callable[[int], None], n_decodes: int
+    generate: Generate, demo: Model, ctrl_c: Callable[[int], None], n_passes: int
 ) -> None:
     whole = generate(*GREEDY, "--json").json["tokens"]
-    ctrl_c(n_decodes)
+    ctrl_c(n_passes)
     outcome = generate(*GREEDY, *FIXED, "--json", "--compare")
     assert (outcome.status, outcome.stderr) == (130, "")
     report = strict_json(outcome.stdout)
@@ -568,17 +593,17 @@ def test_ctrl_c_in_the_plain_run_compares_nothing(
     generate: Generate, ctrl_c: Callable[[int], None]
 ) -> None:
     """Half a plain text would look like a different one."""
-    decodes = 0
+    passes = 0
 
-    def counted(*args: Any, decode: Any = Context.decode, **options: Any) -> Any:
-        nonlocal decodes
-        decodes += 1
-        return decode(*args, **options)
+    def counted(*args: Any, run_pass: Any = Context.run, **options: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return run_pass(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Context, "decode", counted)
+        patch.setattr(Context, "run", counted)
         generate(*GREEDY, *FIXED, "--json")
-    ctrl_c(decodes + 5)
+    ctrl_c(passes + 5)
     outcome = generate(*GREEDY, *FIXED, "--json", "--compare")
     assert outcome.status == 130
     report = strict_json(outcome.stdout)
@@ -690,7 +715,8 @@ def test_default_context_in_the_help_is_the_true_one() -> None:
 
 
 def test_help_names_every_drafter() -> None:
-    assert f"[{'|'.join(drafters.names())}]" in run("generate", "-h").stdout
+    names = "|".join(["auto", "off", *drafters.names()])
+    assert f"[{names}]" in "".join(run("generate", "-h").stdout.split())
 
 
 def test_example_in_the_help_works() -> None:

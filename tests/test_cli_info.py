@@ -11,8 +11,8 @@ from command_line import run, run_alone
 from conftest import TinyPath
 from gguf import GGUFReader
 
-from pyselfspec import gguf_file
 from pyselfspec.cli import info
+from pyselfspec.gguf import file as gguf_file
 
 N_LAYER = 4
 ARCHS = ["llama", "gemma3", "phi3", "gptneox", "falcon", "qwen3moe", "qwen2moe"]

@@ -8,8 +8,10 @@ import time
 import pytest
 from command_line import PROGRAM, environment, run, run_alone
 
-from pyselfspec import LayerMask, Model, profiles
-from pyselfspec.results import ResultFile
+from pyselfspec import LayerMask, Model
+from pyselfspec.masks import profiles
+from pyselfspec.selection import objectives
+from pyselfspec.selection.results import ResultFile
 
 SMALL = ("-t", "1", "-c", "64", "--window", "8", "--chunks", "2")
 
@@ -38,7 +40,8 @@ def test_a_scan_leaves_a_table_results_and_a_profile_that_generate_uses(path, te
     assert "feed-forward  rank" in outcome.stdout
     assert "saved as profile" in outcome.stdout.splitlines()[-1]
     header, *lines = map(json.loads, out.read_text().splitlines())
-    assert header["objective"] == "match" and header["text"] == str(text)
+    assert header["objective"] == "agreement" and header["format"] == 2
+    assert header["text"] == str(text)
     assert len(lines) == 2 * (8 + 3 + 1)  # alone, two to four together, the full model
     with Model(path) as model:
         mask = profiles.mask_for(model)
@@ -52,12 +55,12 @@ def test_a_scan_leaves_a_table_results_and_a_profile_that_generate_uses(path, te
 @pytest.mark.parametrize(
     "command",
     [
-        ("scan-layers", "--mode", "greedy", "--share", "0.1"),
+        ("scan-layers", "--strategy", "greedy", "--share", "0.1"),
         ("search", "--strategy", "random", "--trials", "1", "--share", "0.1"),
     ],
 )
 def test_a_better_profile_stays(command, path, text, tmp_path):
-    """One that skips all that is planted, against what may skip a single part."""
+    """One that skips all that is planted, against what may skip a single sublayer."""
     best = LayerMask.skipping(4, attn=[1, 2], ffn=[1, 2])
     (tmp_path / "best.json").write_text(best.to_json())
     assert run("profile", "import", path, tmp_path / "best.json").status == 0
@@ -73,18 +76,30 @@ def test_where_nothing_pays_there_is_no_profile(tiny_path, text):
     assert run("profile", "list", "--json").json == {"profiles": []}
 
 
-@pytest.mark.parametrize("mode", ["single", "rank", "greedy", "anti"])
-@pytest.mark.parametrize("objective", ["match", "ppl"])
-def test_modes_and_objectives_print_json(path, text, mode, objective):
-    got = scan(path, "--text", text, "--mode", mode, "--objective", objective, "--json").json
-    assert got["mode"] == mode and got["objective"] == objective
-    assert len(got["parts"]) == (0 if mode == "anti" else 8)
-    assert {p["rank"] for p in got["parts"]} == set(range(1, len(got["parts"]) + 1))
-    value = "agreement" if objective == "match" else "perplexity"
-    for part in got["parts"]:
-        if part["block"] == 1 and part["part"] == "attention":  # planted
-            assert part[value] == got["full"][value]
-    assert (got["profile"] is not None) == (objective == "match" and mode != "single")
+@pytest.mark.parametrize("strategy", ["single", "rank", "greedy", "anti"])
+@pytest.mark.parametrize("objective", objectives.names())
+def test_strategies_and_objectives_print_json(path, text, strategy, objective):
+    options = ("--strategy", strategy, "--objective", objective, "--json")
+    got = scan(path, "--text", text, *options).json
+    assert got["strategy"] == strategy and got["objective"] == objective
+    if objective != "measured-speed":  # that alone ends where time says
+        assert len(got["units"]) == (0 if strategy == "anti" else 8)
+    assert {u["rank"] for u in got["units"]} == set(range(1, len(got["units"]) + 1))
+    about = objectives.load(objective).about
+    value = about.label.replace(" ", "_")
+    for unit in got["units"]:
+        assert unit[value] > 0
+        if unit["block"] == 1 and unit["unit"] == "attention" and not about.weighs_cost:  # planted
+            assert unit[value] == got["full"][value]
+    assert (got["profile"] is not None) == (about.counts_drafts and strategy != "single")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("match", "agreement"), ("ppl", "perplexity"), ("measured", "measured-speed")]
+)
+def test_former_names_still_work(path, text, old, new):
+    got = scan(path, "--text", text, "--mode", "single", "--objective", old, "--json").json
+    assert (got["strategy"], got["objective"]) == ("single", new)
 
 
 def test_no_profile_leaves_profiles_alone(path, text):
@@ -95,10 +110,10 @@ def test_no_profile_leaves_profiles_alone(path, text):
 def test_without_text_the_model_writes_its_own_once(path, tmp_path):
     """The sample is prose; one chunk of it is enough here."""
     out = tmp_path / "scan.jsonl"
-    first = scan(path, "--out", out, "--mode", "single", "--json").json
+    first = scan(path, "--out", out, "--strategy", "single", "--json").json
     texts = [line for line in out.read_text().splitlines() if '"tokens"' in line]
     assert len(texts) == 2
-    again = scan(path, "--out", out, "--mode", "single", "--json").json
+    again = scan(path, "--out", out, "--strategy", "single", "--json").json
     assert again == first
     assert [line for line in out.read_text().splitlines() if '"tokens"' in line] == texts
     other = run("scan-layers", path, *SMALL, "--out", out, "--seed", "1")
@@ -107,9 +122,9 @@ def test_without_text_the_model_writes_its_own_once(path, tmp_path):
 
 def test_the_same_command_measures_nothing_twice(path, text, tmp_path):
     out = tmp_path / "scan.jsonl"
-    first = scan(path, "--text", text, "--out", out, "--mode", "greedy", "--json").json
+    first = scan(path, "--text", text, "--out", out, "--strategy", "greedy", "--json").json
     size = out.stat().st_size
-    assert scan(path, "--text", text, "--out", out, "--mode", "greedy", "--json").json == first
+    assert scan(path, "--text", text, "--out", out, "--strategy", "greedy", "--json").json == first
     assert out.stat().st_size == size
 
 
@@ -118,16 +133,19 @@ def test_the_default_file_is_found_again(path, text, user_data):
     assert first["results"].startswith(str(user_data))
     assert scan(path, "--text", text, "--json").json == first
     assert (
-        scan(path, "--text", text, "--objective", "ppl", "--json").json["results"]
+        scan(path, "--text", text, "--objective", "perplexity", "--json").json["results"]
         != (first["results"])
     )
 
 
 @pytest.mark.parametrize(
-    "options", [("--prune", "2", "--abort-ratio", "30", "--objective", "ppl"), ("--exhaustive",)]
+    "options",
+    [("--prune", "2", "--abort-ratio", "30", "--objective", "perplexity"), ("--exhaustive",)],
 )
 def test_constants_of_the_pull_request_and_none(path, text, options):
-    got = scan(path, "--text", text, "--mode", "greedy", "--share", "1", *options, "--json").json
+    got = scan(
+        path, "--text", text, "--strategy", "greedy", "--share", "1", *options, "--json"
+    ).json
     n_skipped = round(8 * got["curve"][-1]["skipped"])
     assert n_skipped == (4 if "--prune" in options else 7)
 
@@ -143,7 +161,7 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, t
     out = tmp_path / "scan.jsonl"
     path = tiny_path(n_layer=24)
     arguments = ["scan-layers", str(path), *SMALL, "--text", str(text), "--out", str(out)]
-    arguments += ["--mode", "greedy", "--json"]
+    arguments += ["--strategy", "greedy", "--json"]
     process = subprocess.Popen(
         [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
@@ -189,11 +207,13 @@ def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
     [
         (("--chunks", "0"), "x>=1"),
         (("--share", "0"), "0<x<=1"),
-        (("--mode", "nonesuch"), "is not one of"),
+        (("--strategy", "nonesuch"), "is not one of"),
         (("--plot", "scan.txt"), ".png or .svg"),
         (("--plot", "nowhere/scan.png"), "no folder"),
         (("--out", "nowhere/scan.jsonl"), "nowhere"),
-        (("--abort-ratio", "30"), "--objective ppl"),
+        (("--abort-ratio", "30"), "--objective perplexity"),
+        (("--prune", "2"), "for --strategy greedy and anti"),
+        (("--strategy", "random"), "is not one of"),
         (("--exhaustive", "--prune", "2"), "prunes nothing"),
         (("--text", "nowhere.txt"), "nowhere.txt"),
         (("--window", "33"), "no room for a window of 33"),

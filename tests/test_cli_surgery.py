@@ -14,13 +14,13 @@ from command_line import PROGRAM, TIMEOUT, Outcome, environment, run
 from conftest import TinyPath
 from gguf import GGMLQuantizationType
 
-from pyselfspec import gguf_file
 from pyselfspec.cli import EXIT_INTERRUPTED
-from pyselfspec.models import DEMO
-from pyselfspec.surgery import stream
-from pyselfspec.surgery.relayer import relayer
-from pyselfspec.surgery.stream import read_model
-from pyselfspec.surgery.widen import widen
+from pyselfspec.convert import stream
+from pyselfspec.convert.relayer import relayer
+from pyselfspec.convert.stream import read_model
+from pyselfspec.convert.widen import widen
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.util.paths import DEMO
 
 FAILED, USAGE = 1, 2
 OLD = b"what was there before"

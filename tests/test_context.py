@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-import tiny_gguf
-from pyselfspec import Context, LayerMask, Model, Sampler, _lib
-from pyselfspec._lib import llama
-from pyselfspec.context import CACHE_TYPES, FLOAT_CACHE_TYPES
+from pyselfspec import Context, LayerMask, Model, Sampler
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime._lib import llama
+from pyselfspec.runtime.context import CACHE_TYPES, FLOAT_CACHE_TYPES
+from tools.models import tiny_gguf
 
 
 def test_sizes(tiny: Any) -> None:
@@ -117,7 +118,7 @@ def test_the_best_token_without_logits(
     for seed, mask in enumerate((None, LayerMask.early_exit(4, 2), None, LayerMask(4, {1}, {2}))):
         tokens = token_ids(5, seed=seed)
         with_logits.decode(tokens, mask=mask, outputs="last")
-        got = without.decode(tokens, mask=mask, outputs="best")
+        got = without.decode(tokens, mask=mask, outputs="last", head="best")
         assert got.n_outputs == 0 and got.logits.shape == (0, tiny(arch).n_vocab)
         (token, p), (want, want_p) = without.argmax(4), with_logits.argmax(4)
         assert token == want and p == pytest.approx(want_p, rel=1e-4)
@@ -136,7 +137,7 @@ def test_the_best_token_comes_with_states(tiny: Any, new_context: Any, token_ids
     one, other = new_context(tiny()), new_context(tiny())
     want = one.decode(token_ids(4), hidden_at=2).hidden
     np.testing.assert_array_equal(
-        other.decode(token_ids(4), hidden_at=2, outputs="best").hidden, want
+        other.decode(token_ids(4), hidden_at=2, outputs="last", head="best").hidden, want
     )
     assert other.argmax(3)[0] == one.argmax(3)[0]
 

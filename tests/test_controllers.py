@@ -5,17 +5,17 @@ import math
 import pytest
 from simulation import table
 
-from pyselfspec import controllers
-from pyselfspec.controllers.adaptive import Adaptive
-from pyselfspec.controllers.fixed import Fixed
-from pyselfspec.controllers.product import Product
 from pyselfspec.errors import ArgumentError
-from pyselfspec.types import After, Draft, DraftLimit, Step, Verdict
+from pyselfspec.speculate import controllers
+from pyselfspec.speculate.controllers.adaptive import Adaptive
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.controllers.product import Product
+from pyselfspec.speculate.types import After, Draft, DraftLimit, Step, Verdict
 
 
 def step(n_accepted, n_drafted, p=0.1):
     draft = Draft((1,) * n_drafted, (p,) * n_drafted, draft_us=1)
-    return Step(draft, Verdict(n_accepted, 9, False), verify_us=1)
+    return Step(draft, Verdict.of_chain(n_accepted, 9, False), verify_us=1)
 
 
 def test_controllers_are_found_by_file():

@@ -17,8 +17,10 @@ from gguf import GGUFReader
 from test_cli_errors import FAILED, check_error
 from test_quantize import metadata, small_files
 
-from pyselfspec import Model, convert, gguf_file
+from pyselfspec import Model
+from pyselfspec.convert import huggingface as convert
 from pyselfspec.errors import ModelFileError, SelfSpecError, UnsupportedError
+from pyselfspec.gguf import file as gguf_file
 
 INTERRUPTED = 130
 Stand = Callable[[str], Path]
@@ -108,7 +110,8 @@ def test_interrupt(tmp_path: Path, target: Path, run_python: Any) -> None:
         "signal.pause()\n"
     )
     code = (
-        "import sys\nfrom pathlib import Path\nfrom pyselfspec import convert\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from pyselfspec.convert import huggingface as convert\n"
         "from pyselfspec.cli import main\n"
         "convert.CONVERTER, convert.NEEDED = Path(sys.argv[1]), ()\n"
         "main(['convert', *sys.argv[2:]])\n"

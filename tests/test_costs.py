@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from simulation import BF16, Q8_0, table
 
-import tiny_gguf
-from pyselfspec import gguf_file
-from pyselfspec.costs import N_RECENT, N_WIDTH, CostTable, TimedCosts, guessed_costs
-from pyselfspec.types import Draft, LayerMask, Step, Verdict
+from pyselfspec.costs.by_bytes import guessed_costs
+from pyselfspec.costs.table import N_WIDTH, CostTable
+from pyselfspec.costs.timed import N_RECENT, TimedCosts
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.masks.layer_mask import LayerMask
+from tools.models import tiny_gguf
 
 
 def test_a_step_is_the_sum_of_its_passes():
@@ -76,11 +78,8 @@ def test_guesses_come_from_weight_bytes(tmp_path):
 # timings correct a table
 
 
-def timed(n_drafted, draft_us, verify_us, dropped=False):
-    draft = Draft(
-        (1,) * n_drafted, (0.9,) * n_drafted, draft_us, dropped=(1, 0.1) if dropped else None
-    )
-    return Step(draft, Verdict(0, 2, False), verify_us)
+def timed(costs, n_drafted, draft_us, verify_us, dropped=False):
+    costs.observe(0, n_drafted + dropped, n_drafted, draft_us, verify_us)
 
 
 def test_timings_scale_the_table():
@@ -88,8 +87,8 @@ def test_timings_scale_the_table():
     costs = TimedCosts(table(0.2, BF16, plain_us=1000))
     assert costs.at(0).plain_us == 1000
     for _ in range(N_RECENT + 1):
-        costs.observe(timed(0, 0, 3000), 0)
-        costs.observe(timed(3, round(true.draft_us(3, 3)), round(true.verify_us(3, 3))), 0)
+        timed(costs, 0, 0, 3000)
+        timed(costs, 3, round(true.draft_us(3, 3)), round(true.verify_us(3, 3)))
     now = costs.at(0)
     assert now.plain_us == pytest.approx(true.plain_us, rel=0.01)
     assert now.check_us[3] == pytest.approx(true.check_us[3], rel=0.01)
@@ -101,14 +100,14 @@ def test_timings_scale_the_table():
 def test_the_first_time_and_hiccups_do_not_count():
     costs = TimedCosts(table(plain_us=1000))
     for us in (90_000, 1000, 50_000, 1000, 1000):
-        costs.observe(timed(0, 0, us), 0)
+        timed(costs, 0, 0, us)
     assert costs.at(0).plain_us == pytest.approx(1000)
 
 
 def test_timings_are_forgotten():
     costs = TimedCosts(table(plain_us=1000))
     for us in [1000] * 20 + [2000] * N_RECENT:
-        costs.observe(timed(0, 0, us), 0)
+        timed(costs, 0, 0, us)
     assert costs.at(0).plain_us == pytest.approx(2000)
 
 
@@ -116,7 +115,7 @@ def test_new_kinds_of_passes_are_counted():
     costs = TimedCosts(table())
     assert costs.n_new(0, 0) == 1
     assert costs.n_new(1, 0) == 2  # a guess, a check of one token
-    costs.observe(timed(0, 100, 100, dropped=True), 0)
+    timed(costs, 0, 100, 100, dropped=True)
     assert costs.n_new(1, 0) == 0
     assert costs.n_new(2, 2) == 2  # the last token's blocks below, a check of three
     assert math.isfinite(costs.at(0).plain_us)

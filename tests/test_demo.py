@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from pyselfspec import GREEDY, Completion, Model, demo
+from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.cli import main
-from pyselfspec.models import DEMO
+from pyselfspec.speculate import demo
+from pyselfspec.util.paths import DEMO
 
 SMALLEST = "40M"
 
@@ -107,7 +108,7 @@ def test_the_command_shows_the_text_and_what_was_measured(cache):
 def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
-    monkeypatch.setattr(demo, "user_cache_path", lambda _name: blocker / "sub")
+    monkeypatch.setattr(demo.paths, "cache", lambda name: blocker / "sub" / name)
     result = CliRunner().invoke(main, ["demo", "--size", SMALLEST])
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")

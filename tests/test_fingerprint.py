@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from pyselfspec import fingerprint
-from pyselfspec.gguf_file import check
+from pyselfspec.gguf import fingerprint
+from pyselfspec.gguf.file import check
 
 
 def test_equal_models_have_equal_names_and_others_have_others(tiny_path, tmp_path):

@@ -13,10 +13,10 @@ import pytest
 from broken_gguf import RawGguf, RawTensor
 from gguf import GGUFReader, GGUFValueType
 
-import tiny_gguf
-from pyselfspec import gguf_file
 from pyselfspec.errors import ModelFileError
-from pyselfspec.gguf_file import check, sublayer
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.gguf.file import check, sublayer
+from tools.models import tiny_gguf
 
 TOKENS = "tokenizer.ggml.tokens"
 QUERY = "blk.1.attn_q.weight"

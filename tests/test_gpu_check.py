@@ -15,10 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 from command_line import strict_json
 
-import cuda_build
-import cuda_toolkit
-import gpu_check
-import gpu_pack
+from tools.gpu import check as gpu_check
+from tools.gpu import cuda_build, cuda_toolkit
+from tools.gpu import pack as gpu_pack
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -158,9 +157,15 @@ def test_without_a_gpu_everything_is_done_on_the_cpu(
     assert {"make-random-q4_k_m", "make-random-f16", "build", "make-wide-q4_k_m"} <= set(
         commands.names
     )
-    for stage in ("forks", "speed", "switch", "overhead"):
+    for stage in ("divergence", "speed", "switch", "overhead"):
         assert f"{stage} random-q4_k_m" in report["stages"]
     assert all(f"tests {name}" in report["stages"] for name in gpu_check.TESTS)
+    assert {
+        "build",
+        "machine",
+        "system",
+        "gpus",
+    } <= report.keys()  # what the library says of itself
 
 
 def test_a_build_that_fails_ends_it(tmp_path: Path, programs: Path, commands: Commands) -> None:
@@ -245,9 +250,9 @@ def test_the_pack_has_what_the_package_names() -> None:
 
 
 def test_without_a_pack_the_script_says_what_to_do(tmp_path: Path) -> None:
-    script = ROOT / "tools" / "gpu_check.sh"
+    script = ROOT / "tools" / "gpu" / "check.sh"
     env = os.environ | {"GPU_PACK": str(tmp_path), "GPU_CHECK": str(tmp_path / "check")}
     done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and "python tools/gpu_pack.py" in done.stderr
+    assert done.returncode == 1 and "python tools/gpu/pack.py" in done.stderr
     assert not (tmp_path / "check").exists()
     assert done.stdout == ""

@@ -17,11 +17,11 @@ import pytest
 from conftest import NewContext, TinyModel
 from numpy.typing import NDArray
 
-import random_gguf
-import tiny_gguf
-from pyselfspec import Context, LayerMask, Model, _lib
-from pyselfspec._lib import llama
+from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ContextFullError
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime._lib import llama
+from tools.models import random_gguf, tiny_gguf
 
 Logits = NDArray[np.float32]
 N_CTX = 512
@@ -69,7 +69,7 @@ def decode(
     mask: LayerMask | None = None,
     hidden: NDArray[np.float32] | None = None,
     hidden_at: int = -1,
-    head: int = _lib.HEAD_LOGITS,
+    head: str = "logits",
     in_place: bool = False,
 ) -> NDArray[np.float32]:
     """Decode rows; the states entering block hidden_at."""
@@ -77,7 +77,6 @@ def decode(
     hidden_out = np.zeros((n, context.model.n_embd), np.float32)
     _lib.decode(
         context.session,
-        n_tokens=n,
         tokens=rows.tokens,
         seq_ids=rows.seq_ids,
         pos=rows.pos,
@@ -245,7 +244,7 @@ def test_best_tokens_of_several_rows(
     plain = new_context(tiny())
     context = small_ubatches if in_parts else new_context(tiny())
     decode(plain, rows)
-    decode(context, rows, outputs=outputs, head=_lib.HEAD_BEST)
+    decode(context, rows, outputs=outputs, head="best")
     for row, marked in enumerate(outputs):
         if marked:
             (token, p), (want, want_p) = _lib.argmax(context.session, row), plain.argmax(row)
@@ -286,7 +285,7 @@ def test_after_a_failed_decode_no_row_has_an_output(
     tiny: TinyModel, new_context: NewContext
 ) -> None:
     context = new_context(tiny())
-    for head in (_lib.HEAD_LOGITS, _lib.HEAD_BEST):
+    for head in ("logits", "best"):
         decode(context, Rows([5], [0], [context.sequence().n_past]), head=head)
         context.argmax(0)
         with pytest.raises(ArgumentError, match="not at 99"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyselfspec._lib import LIB_DIR
+from pyselfspec.runtime._lib import LIB_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"

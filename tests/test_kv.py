@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tiny_gguf
 from pyselfspec import KVSequence, LayerMask
-from pyselfspec._lib import llama
 from pyselfspec.errors import ArgumentError, ContextFullError, UnsupportedError
+from pyselfspec.runtime._lib import llama
+from tools.models import tiny_gguf
 
 EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from pyselfspec import BUILD_ID, _build, _lib
-from pyselfspec._lib import llama
+import pyselfspec
+from pyselfspec import BUILD_ID, _build
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime._lib import llama
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +36,41 @@ def test_stock_bindings_use_our_library() -> None:
     assert llama._lib.selfspec_build_id is not None
 
 
+# What loads the library: importing the package alone does not.
+USE = "pyselfspec.runtime._lib.llama.llama_max_devices()"
+
+
 @pytest.mark.parametrize("before", [None, "", "/elsewhere"])
-def test_environment_is_as_before(before: str | None, run_python: Any) -> None:
-    code = "import os, pyselfspec; print(repr(os.environ.get('LLAMA_CPP_LIB_PATH')))"
+def test_environment_names_our_library_unless_it_names_another(
+    before: str | None, run_python: Any
+) -> None:
+    code = (
+        "import os, pyselfspec.runtime._lib\n"
+        "show = lambda: print(repr(os.environ.get('LLAMA_CPP_LIB_PATH')))\n"
+        f"show(); {USE}; show()"
+    )
     env = {} if before is None else {"LLAMA_CPP_LIB_PATH": before}
     run = run_python(code, **env)
-    assert run.stdout.strip() == repr(before), run.stderr
+    want = str(_lib.LIB_DIR) if before is None else before
+    assert run.stdout.splitlines() == [repr(want)] * 2, run.stderr
+
+
+def test_importing_loads_no_library(run_python: Any) -> None:
+    code = (
+        "import sys, pyselfspec\n"
+        "from pyselfspec import *\n"
+        "from pyselfspec.runtime import _lib\n"
+        "loaded = [line for line in open('/proc/self/maps') if 'libllama' in line]\n"
+        "print(loaded, 'llama_cpp' in sys.modules)\n"
+    )
+    run = run_python(code)
+    assert run.stdout == "[] False\n", run.stderr
 
 
 def test_another_library_was_first(other_lib: Path, run_python: Any) -> None:
-    run = run_python("import llama_cpp, pyselfspec", LLAMA_CPP_LIB_PATH=str(other_lib))
+    run = run_python(
+        f"import llama_cpp, pyselfspec.runtime._lib; {USE}", LLAMA_CPP_LIB_PATH=str(other_lib)
+    )
     error = error_of(run)
     assert error.startswith("LibraryError: ") and error.endswith("import pyselfspec first")
     assert str(other_lib) in error
@@ -62,7 +89,7 @@ def test_build_id_mismatch(run_python: Any) -> None:
         "build = u.module_from_spec(spec); spec.loader.exec_module(build)\n"
         "build.BUILD_ID = '0.0.0-other'\n"
         "sys.modules['pyselfspec._build'] = build\n"
-        "import pyselfspec"
+        f"import pyselfspec.runtime._lib; {USE}"
     )
     error = error_of(run)
     assert error.startswith("LibraryError: ")
@@ -73,11 +100,16 @@ def test_build_id_mismatch(run_python: Any) -> None:
 def test_missing_library(tmp_path: Path, run_python: Any) -> None:
     """A package whose lib folder is empty, beside the real one."""
     package = tmp_path / "pyselfspec"
-    shutil.copytree(
-        Path(_build.__file__).parent, package, ignore=shutil.ignore_patterns("lib", "__pycache__")
-    )
+    source = Path(pyselfspec.__file__).parent
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("lib", "__pycache__"))
+    shutil.copy(_build.__file__, package)  # which lies elsewhere where an install is editable
     (package / "lib").mkdir()
-    run = run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pyselfspec")
+    run = run_python(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "finders = [f for f in sys.meta_path if 'editable' not in type(f).__module__]\n"
+        "sys.meta_path[:] = finders\n"
+        f"import pyselfspec.runtime._lib; {USE}"
+    )
     error = error_of(run)
     assert error.startswith("LibraryError: ") and str(package / "lib") in error
 
@@ -85,7 +117,7 @@ def test_missing_library(tmp_path: Path, run_python: Any) -> None:
 LOAD = """
 import sys
 from pyselfspec import *
-from pyselfspec._lib import set_verbose
+from pyselfspec.runtime._lib import set_verbose
 set_verbose("-v" in sys.argv)
 with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
     context.decode([5], mask=LayerMask.skipping(4, attn=[1]))

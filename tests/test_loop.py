@@ -3,7 +3,13 @@
 import itertools
 
 import pytest
-from fakes import (
+
+from pyselfspec.errors import ArgumentError, ContextFullError
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.runtime.passes import Hidden, Pass, Rows
+from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.loop import generate_steps
+from pyselfspec.testing.fakes import (
     EOG,
     Broken,
     FakeContext,
@@ -13,11 +19,6 @@ from fakes import (
     FakeSampler,
     plain_tokens,
 )
-
-from pyselfspec.drafters import layer_skip
-from pyselfspec.errors import ArgumentError, ContextFullError
-from pyselfspec.loop import generate_steps
-from pyselfspec.types import LayerMask
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -78,7 +79,7 @@ class Run:
         return self.tokens
 
     def assert_cells_are_history(self):
-        assert self.context.sequence(0).tokens == [*self.prompt, *self.tokens][:-1]
+        assert self.context.sequence(0).held == [*self.prompt, *self.tokens][:-1]
         assert self.context.n_cells == self.context.sequence(0).n_past
         assert all(cell.is_full for cell in self.context.sequence(0).cells)
 
@@ -401,50 +402,53 @@ MASK = LayerMask.alternate(6)
 ENTER = LayerMask.enter_at(6, 1)
 
 
+def decode(context, tokens, pos=None, **what):
+    pos = context.sequence().n_past if pos is None else pos
+    return context.run(Rows.of(0, pos, tokens), Pass(**what)).hidden
+
+
 def drafted_on(mask=MASK):
     """A context that holds TOKENS from a masked pass, and the states that entered block 1."""
     context = FakeContext(FakeModel())
-    return context, context.decode(TOKENS, mask=mask, hidden_at=1).hidden
+    return context, decode(context, TOKENS, mask=mask, leave=1)
 
 
 def test_a_full_pass_on_top_of_a_masked_one_is_noticed():
     context, _ = drafted_on()
     with pytest.raises(AssertionError, match="another mask"):
-        context.decode([2])
+        decode(context, [2])
 
 
 def test_a_check_that_leaves_a_masked_token_behind_is_noticed():
     context, hidden = drafted_on()
     with pytest.raises(AssertionError, match="another mask"):
-        context.decode(TOKENS[1:], pos=1, mask=ENTER, hidden=hidden[1:], in_place=True)
+        decode(context, TOKENS[1:], pos=1, mask=ENTER, enter=hidden[1:], in_place=True)
 
 
 def test_a_check_that_enters_too_late_is_noticed():
     context, _ = drafted_on()
-    late = FakeContext(FakeModel()).decode(TOKENS, hidden_at=2).hidden
+    late = decode(FakeContext(FakeModel()), TOKENS, leave=2)
     with pytest.raises(AssertionError, match="another mask"):
-        context.decode(TOKENS, pos=0, mask=LayerMask.enter_at(6, 2), hidden=late, in_place=True)
-        context.decode([2])
+        decode(context, TOKENS, pos=0, mask=LayerMask.enter_at(6, 2), enter=late, in_place=True)
+        decode(context, [2])
 
 
 @pytest.mark.parametrize("wrong", ["order", "block"])
 def test_a_check_with_foreign_states_is_noticed(wrong):
     context, hidden = drafted_on()
-    if wrong == "block":
-        hidden[:, 0] += 1
+    states = hidden.numpy()[::-1] if wrong == "order" else hidden.numpy() + 1
     with pytest.raises(AssertionError, match="states of other tokens"):
-        states = hidden[::-1] if wrong == "order" else hidden
-        context.decode(TOKENS, pos=0, mask=ENTER, hidden=states, in_place=True)
+        decode(context, TOKENS, pos=0, mask=ENTER, enter=Hidden(states), in_place=True)
 
 
 def test_a_check_of_other_tokens_is_noticed():
     context, hidden = drafted_on()
     with pytest.raises(AssertionError, match="rewrites"):
-        context.decode([3, 1, 5], pos=0, mask=ENTER, hidden=hidden, in_place=True)
+        decode(context, [3, 1, 5], pos=0, mask=ENTER, enter=hidden, in_place=True)
 
 
 def test_a_right_check_leaves_full_cells():
     context, hidden = drafted_on()
-    context.decode(TOKENS, pos=0, mask=ENTER, hidden=hidden, in_place=True)
+    decode(context, TOKENS, pos=0, mask=ENTER, enter=hidden, in_place=True)
     assert all(cell.is_full for cell in context.sequence().cells)
-    context.decode([2])
+    decode(context, [2])

@@ -17,16 +17,15 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from attentions import ATTENTIONS
+from typed_models import EXIT, TypedModel, each_model, opened, plain_text, require_exact
 
-import replay
-import tiny_gguf
 from pyselfspec import (
     GREEDY,
     Completion,
@@ -40,10 +39,13 @@ from pyselfspec import (
     SamplingParams,
     generate_steps,
 )
-from pyselfspec.drafters import layer_skip
 from pyselfspec.errors import ContextFullError
-from pyselfspec.widths import same_at_widths
-from replay import AsDrafted, Replay
+from pyselfspec.runtime.passes import FULL, Pass, Rows
+from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.speculate.drafters import layer_skip
+from tools import replay
+from tools.models import tiny_gguf
+from tools.replay import AsDrafted, Replay
 
 N_LAYER = 4
 N_PREDICT = 40
@@ -105,7 +107,7 @@ def assert_state(context: Context, completion: Completion) -> None:
 
 
 def plain(context: Context, prompt: Sequence[int], **options: Any) -> list[int]:
-    return complete(context, prompt, **(options | {"draft": "off", "mask": None})).tokens
+    return complete(context, prompt, **(options | {"draft": None, "mask": None})).tokens
 
 
 # --- against plain decoding ------------------------------------------------------------------
@@ -185,8 +187,8 @@ def test_drafts_are_the_same_where_logits_stay_on_the_device(
     share: bool, exact: Any, new_context: Any, token_ids: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = []
-    for outputs in ("last", "best"):
-        monkeypatch.setattr(Context, "best_only", outputs)
+    for head in ("logits", "best"):
+        monkeypatch.setattr(Context, "best_head", head)
         context = new_context(exact())
         drafter = layer_skip.Drafter(context, GOOD, share=share)
         runs.append(run_steps(context, token_ids(9), drafter, Fixed(4, p_min=0), GREEDY))
@@ -224,6 +226,64 @@ def test_drafts_of_known_quality(
     assert [token for step in steps for token in step.tokens] == want[:N_PREDICT]
     assert {step.n_accepted for step in steps[:-1]} == {min(n_right, n_draft)}
     assert context.sequence().n_past == len(prompt) + N_PREDICT - 1
+
+
+# --- drafts wider than the exact width -------------------------------------------------------
+
+WIDE = {"15": Fixed(15, p_min=0), "16": Fixed(16, p_min=0), "40": Fixed(40, p_min=0)}
+
+
+@pytest.fixture(scope="module")
+def typed(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypedModel]:
+    with opened(tiny, tmp_path_factory.mktemp("typed")) as models:
+        yield models
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])
+@pytest.mark.parametrize("n_draft", WIDE)
+@each_model
+def test_same_tokens_for_drafts_wider_than_a_pass(
+    arch: str,
+    qtype: str,
+    n_draft: str,
+    share: bool,
+    typed: TypedModel,
+    new_context: Any,
+    token_ids: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are verified in parts, none of which is wider than the exact width."""
+    widths: list[int] = []
+    run = Context.run
+
+    def recorded(context: Context, rows: Rows, what: Pass = FULL) -> Any:
+        widths.append(len(rows))
+        return run(context, rows, what)
+
+    model = typed(arch, qtype)
+    context = new_context(model)
+    require_exact(context)
+    monkeypatch.setattr(Context, "run", recorded)
+    n_drafted: set[int] = set()
+    for seed, (name, sampling) in enumerate(SAMPLINGS.items()):
+        want = plain_text(new_context(model), token_ids(9, seed=seed), 80, sampling)
+        for mask in (EXIT, EMPTY):
+            widths.clear()
+            options = layer_skip.Options(mask, share)
+            got = complete(
+                context,
+                token_ids(9, seed=seed),
+                sampling=sampling,
+                options=options,
+                controller=WIDE[n_draft],
+                n_predict=80,
+            )
+            assert got.tokens == want, name
+            assert max(widths) <= context.exact_width
+            if mask == EMPTY and len(want) == 80:
+                assert max(widths) == context.exact_width, "parts are as wide as they may be"
+            n_drafted.add(len(got.stats.n_drafted_at))
+    assert max(n_drafted) == int(n_draft)
 
 
 def test_empty_mask_saves_steps(exact: Any, new_context: Any, token_ids: Any) -> None:
@@ -270,7 +330,7 @@ def assert_replays(
     assert drafter.shares == share
     params = SAMPLINGS[sampling]
     steps = run_steps(drafted, token_ids(9), drafter, Fixed(5, p_min=0), params)
-    again = run_steps(replayed, token_ids(9), Replay(steps, replayed), AsDrafted(), params)
+    again = run_steps(replayed, token_ids(9), Replay(steps), AsDrafted(), params)
     assert [step.tokens for step in again] == [step.tokens for step in steps]
     if sampling == "greedy":  # some drafts fail, some do not
         assert 0 < sum(step.n_accepted for step in steps) < sum(step.n_drafted for step in steps)
@@ -395,12 +455,12 @@ def test_stop_strings(mask: str, exact: Any, new_context: Any) -> None:
     """A stop string may end in the middle of an accepted draft, and span tokens."""
     context = new_context(exact())
     model = context.model
-    text_of_all = complete(context, model.tokenize("the"), draft="off")
+    text_of_all = complete(context, model.tokenize("the"), draft=None)
     text = text_of_all.text
     assert len(text) > 20
     for start in range(0, 12, 3):
         stop = text[start : start + 3]
-        want = complete(context, model.tokenize("the"), draft="off", stop=[stop])
+        want = complete(context, model.tokenize("the"), draft=None, stop=[stop])
         got = complete(
             context,
             model.tokenize("the"),
@@ -418,7 +478,7 @@ def test_end_of_text_inside_a_draft(exact: Any, new_context: Any) -> None:
     context = new_context(exact())
     sampling = SamplingParams(temperature=0.0, grammar='root ::= "the" " "? "end"')
     prompt = context.model.tokenize("at")
-    want = complete(context, prompt, draft="off", sampling=sampling)
+    want = complete(context, prompt, draft=None, sampling=sampling)
     assert want.finish_reason == "eog" and want.text.replace(" ", "") == "theend"
     for mask in MASKS.values():
         got = complete(context, prompt, mask=mask, sampling=sampling, controller=Fixed(8, p_min=0))

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from pyselfspec import LayerMask, mask_formats
+from pyselfspec import LayerMask
 from pyselfspec.errors import MaskError
+from pyselfspec.masks import formats as mask_formats
 
 MASK = LayerMask.skipping(6, attn=[1, 3], ffn=[3, 4])
 SETS = {"llama-2-13b": {"attention": [1, 3], "mlp": [3, 4]}, "other": {"attention": [], "mlp": [2]}}
@@ -57,7 +58,7 @@ def test_one_of_several_sets():
         ('{"attn": [6], "mlp": []}', "block 6, but the model has 6 blocks"),
         ('{"n_layer": 5, "skip_attn": [1]}', "5 blocks, not for 6"),
         ('{"m": {"attention": [40], "mlp": []}}', "block 40"),
-        ('{"attn": 3}', "list of block numbers"),
+        ('{"attn": 3}', "expected array, got int in skip_attn"),
         ('{"m": {"heads": [1]}}', "not 'heads'"),
         ("{}", "no mask"),
         ('"x"', "an object or a list"),

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from gguf import GGUFWriter
 
-import tiny_gguf
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
-from pyselfspec.model import MASK_KEY
+from pyselfspec.runtime.model import MASK_KEY
+from tools.models import tiny_gguf
 
 
 @pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
@@ -161,7 +161,7 @@ model = Model(sys.argv[1])
 with model.context(n_ctx=256, n_threads=1) as context:
     pieces = iter(Completion(context, [5, 6], draft="layer-skip"))
     next(pieces)
-    others = iter(Completion(context, [5, 6], draft="off"))
+    others = iter(Completion(context, [5, 6], draft=None))
     next(others)
 model.close()
 try:

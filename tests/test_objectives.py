@@ -1,21 +1,33 @@
-"""Perplexity and match against direct computation, and prefix reuse against none, bit for bit."""
+"""Objectives: conformance of all; perplexity and agreement against direct computation; prefix reuse
+against none, bit for bit."""
 
 import numpy as np
 import pytest
 
-import tiny_gguf
-from pyselfspec import LayerMask, own_text
-from pyselfspec.chunks import cut
+from pyselfspec import LayerMask
+from pyselfspec.costs.by_bytes import ByteCosts
 from pyselfspec.errors import ArgumentError
-from pyselfspec.masked_passes import entry
-from pyselfspec.match import Match
-from pyselfspec.perplexity import Perplexity
-from pyselfspec.score import Score
+from pyselfspec.masks.layer_mask import entry
+from pyselfspec.masks.score import Score
+from pyselfspec.selection import objectives, own_text
+from pyselfspec.selection.bounded import Bounded
+from pyselfspec.selection.chunks import cut
+from pyselfspec.selection.objectives import Setting, agreement, perplexity
+from pyselfspec.selection.scorer import Scorer
+from tools.models import tiny_gguf
 
 N_LAYER = 4
 N_CTX = 48
 FULL = LayerMask.full(N_LAYER)
 EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+
+
+def Match(context, chunks, **more):
+    return agreement.Objective(Setting(context, chunks, **more))
+
+
+def Perplexity(context, chunks, **more):
+    return perplexity.Objective(Setting(context, chunks, **more))
 
 
 def random_masks(seed, n=12):
@@ -85,7 +97,7 @@ def test_chunks_longer_than_a_batch(tiny, new_context, texts):
 
 @EACH_ARCH
 @pytest.mark.parametrize("window", [1, 5, 24])
-def test_match_against_drafting_after_a_full_prefix(arch, window, tiny, new_context, texts):
+def test_agreement_against_drafting_after_a_full_prefix(arch, window, tiny, new_context, texts):
     """The definition, with nothing shared: a fresh full prefix for every window."""
     model = tiny(arch)
     direct = new_context(model)
@@ -116,14 +128,14 @@ def test_chunks_that_are_kept_score_the_same(tiny, new_context, texts):
     many = Match(new_context(tiny()), texts, window=8, n_kept=3)
     for _again in range(2):
         assert score_all(many, FULL, masks, 3) == score_all(one, FULL, masks, 3)
-    assert many.n_parts < one.n_parts
+    assert many.n_sublayers < one.n_sublayers
 
 
 # --- prefix reuse ----------------------------------------------------------------------------
 
 OBJECTIVES = {
-    "ppl": Perplexity,
-    "match": lambda context, chunks, **more: Match(context, chunks, window=8, **more),
+    "perplexity": Perplexity,
+    "agreement": lambda context, chunks, **more: Match(context, chunks, window=8, **more),
 }
 BASES = {
     "full": FULL,
@@ -142,7 +154,7 @@ def test_reuse_changes_nothing_but_the_work(arch, objective, base, tiny, new_con
     reusing = new(new_context(model), texts)
     anew = new(new_context(model), texts, cache_bytes=0)
     assert score_all(reusing, BASES[base], masks) == score_all(anew, BASES[base], masks)
-    assert reusing.n_parts < anew.n_parts
+    assert reusing.n_sublayers < anew.n_sublayers
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -159,6 +171,71 @@ def test_states_enter_where_the_masks_begin_to_differ():
     assert entry(base, FULL) == 1
     assert entry(base, base) == 3
     assert entry(FULL, LayerMask.early_exit(N_LAYER, 2)) == 1  # something must run
+
+
+# --- all of them -----------------------------------------------------------------------------
+
+PLANTED = LayerMask.skipping(N_LAYER, attn=[1, 2], ffn=[2])
+HARMFUL = LayerMask.skipping(N_LAYER, attn=[0, 3], ffn=[0])
+
+
+@pytest.fixture
+def new_objective(tiny, new_context, texts):
+    def new(name):
+        model = tiny(zero_attn=(1, 2), zero_ffn=(2,), late_scale=0.4)
+        setting = Setting(new_context(model), texts[:2], ByteCosts(model.file), window=8)
+        return objectives.load(name)(setting)
+
+    return new
+
+
+@pytest.mark.parametrize("name", objectives.names())
+def test_objectives_conform(name, new_objective):
+    """Scores for every mask in turn, 0 for the full model; what is shown goes with values."""
+    objective = new_objective(name)
+    assert objective.n_chunks == 2 and objective.about.label and objective.about.n_chunks >= 1
+    masks = sorted((FULL, PLANTED, HARMFUL), key=lambda mask: entry(FULL, mask))
+    first, again = (list(objective.scores(chunk, FULL, masks)) for chunk in (0, 1))
+    scores = {mask: a + b for mask, a, b in zip(masks, first, again, strict=True)}
+    assert scores[FULL].excess == 0.0 and all(score.n > 0 for score in scores.values())
+    values = [objective.value(mask, scores[mask]) for mask in masks]
+    shown = [objective.shown(mask, scores[mask]) for mask in masks]
+    sign = 1 if objective.about.higher_is_better else -1
+    assert np.argsort(values).tolist() == np.argsort(np.multiply(sign, shown)).tolist()
+    for mask in masks:
+        error = objective.error(scores[mask])
+        assert error is None or error >= 0
+    results = objectives.load(objective.about.results).about
+    assert results.results == objective.about.results and results.kept
+
+
+@pytest.mark.parametrize("name", ["agreement", "expected-speed", "perplexity"])
+def test_objectives_prefer_what_does_no_harm(name, new_objective):
+    scorer = Scorer(new_objective(name))
+    planted, harmful = scorer.one(PLANTED), scorer.one(HARMFUL)
+    assert planted.value > harmful.value
+    assert planted.score.excess == 0.0
+
+
+@pytest.mark.parametrize("name", ["agreement", "perplexity"])
+def test_a_bound_on_the_cost_comes_before_everything_else(name, new_objective, tiny):
+    costs = ByteCosts(tiny().file)
+    bound = costs.draft(HARMFUL) + 1e-6
+    scorer = Scorer(Bounded(new_objective(name), costs, bound))
+    within, full = scorer.one(HARMFUL), scorer.one(FULL)
+    slightly = scorer.one(LayerMask.skipping(N_LAYER, attn=[0], ffn=[0]))
+    assert within.value > slightly.value and 0 > slightly.value > full.value - 1
+    with pytest.raises(ArgumentError, match=r"got 1\.5"):
+        Bounded(new_objective(name), costs, 1.5)
+
+
+def test_objectives_are_the_files_and_keep_their_former_names():
+    assert {"agreement", "perplexity", "expected-speed"} <= set(objectives.names())
+    assert not set(objectives.FORMER) & set(objectives.names())
+    for former, name in objectives.FORMER.items():
+        assert objectives.load(former) is objectives.load(name)
+    with pytest.raises(ArgumentError, match="no objective 'nonesuch'; there are: agreement"):
+        objectives.load("nonesuch")
 
 
 # --- errors and own text ---------------------------------------------------------------------

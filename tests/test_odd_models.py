@@ -50,7 +50,8 @@ CODE = """
 import sys
 import numpy as np
 from pyselfspec import *
-from pyselfspec._lib import llama
+from pyselfspec.runtime.passes import Pass, Rows
+from pyselfspec.runtime._lib import llama
 model = Model(sys.argv[1])
 context = model.context(n_ctx=256, n_batch=64, n_threads=1)
 """
@@ -86,14 +87,14 @@ def test_states_that_are_not_one_vector_per_token(odd_error: Callable[[str, str]
 
 
 def test_best_token_of_a_model_without_logits(odd_error: Callable[[str, str], str]) -> None:
-    error = odd_error("bert", "context.decode([5, 6, 7], outputs='best')")
+    error = odd_error("bert", "context.run(Rows.of(0, 0, [5, 6, 7]), Pass(head='best'))")
     assert error == "UnsupportedError: architecture bert keeps no K/V: it has logits only"
 
 
 RAW = """
 import sys
-from pyselfspec import _lib
-from pyselfspec._lib import llama
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime._lib import llama
 model = llama.llama_model_load_from_file(
     sys.argv[1].encode(), llama.llama_model_default_params()
 )
@@ -103,9 +104,9 @@ params.n_threads = params.n_threads_batch = 1
 
 def decode(n_tokens):
     _lib.decode(
-        session, n_tokens=n_tokens, tokens=range(5, 5 + n_tokens), seq_ids=[0] * n_tokens,
+        session, tokens=range(5, 5 + n_tokens), seq_ids=[0] * n_tokens,
         pos=range(n_tokens), outputs=b"\\1" * n_tokens, hidden=None, mask=None, hidden_at=-1,
-        hidden_out=None, head=0, in_place=False,
+        hidden_out=None, head="logits", in_place=False,
     )
 """
 MADE = """

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
-from pyselfspec.convert import NEEDED, convert
+from pyselfspec.convert.huggingface import NEEDED, convert
 
 # On a machine that is known, a missing judge is a failure, not a reason to skip.
 if not os.environ.get("CI"):
@@ -126,7 +126,7 @@ def test_logits_of_a_context_as_it_comes(pair: Pair, new_context: Any) -> None:
 
 def test_greedy_text(pair: Pair, context: Context) -> None:
     assert len(pair.text) == N_PREDICT
-    assert complete(context, draft="off").tokens == pair.text
+    assert complete(context, draft=None).tokens == pair.text
 
 
 @pytest.mark.parametrize("exit", EXITS)
@@ -193,13 +193,13 @@ def test_tokenizer(pair: Pair, text: str) -> None:
 
 
 def test_speeds_are_compared(tmp_path: Any) -> None:
-    """tools/peers_transformers.py runs on any checkpoint and says whether texts are equal."""
-    import peers_transformers
+    """The bench beside transformers runs on any checkpoint and says whether texts are equal."""
+    from tools.bench import transformers_exit
 
     judge = tiny_checkpoint.model("llama", seed=0)
     checkpoint = tiny_checkpoint.save("llama", judge, tmp_path / "tiny")
     options = f"--exit 2 -n 20 --rounds 3 -t 1 --out {tmp_path / 'out.jsonl'}"
-    outcome = CliRunner().invoke(peers_transformers.main, [str(checkpoint), *options.split()])
+    outcome = CliRunner().invoke(transformers_exit.command, [str(checkpoint), *options.split()])
     assert outcome.exit_code == 0, outcome.output
     record = json.loads((tmp_path / "out.jsonl").read_text())
     assert record["transformers_same_text"] and record["pyselfspec_same_text"]

@@ -1,32 +1,14 @@
-"""tools/peers.py: the model cut off after some blocks, and what is read out of other programs."""
+"""Benches beside other programs: what is read out of these, and what the tables derive."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
 import pytest
 
-import peers
-import tiny_gguf
-from pyselfspec import LayerMask, Model
-
-
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
-def test_first_blocks_are_an_early_exit(
-    arch: str, tiny: Any, tiny_path: Any, new_context: Any, token_ids: Any, tmp_path: Path
-) -> None:
-    cut = tmp_path / "cut.gguf"
-    peers.write_first_blocks(tiny_path(arch), cut, 2)
-    mask = LayerMask.early_exit(4, 2)
-    want = new_context(tiny(arch)).decode(token_ids(6), mask=mask).logits
-    with Model(cut) as model:
-        assert model.n_layer == 2
-        np.testing.assert_array_equal(new_context(model).decode(token_ids(6)).logits, want)
-
+from tools.bench import peers, perplexity, transformers_exit
 
 REPORT = """
 decoded   96 tokens in    2.000 seconds, speed:   48.000 t/s
@@ -60,9 +42,9 @@ def test_rows_are_over_plain_decoding() -> None:
         "model": "m",
         "peers": {"llama-bench": plain | {"peak_kb": 1000}, "other": fast | {"peak_kb": 1250}},
     }
-    assert peers.rows(record) == [
-        "| m | llama-bench | 40.0 | 1.00 | 0.95 to 1.05 | - | +0.0% |",
-        "| m | other | 48.0 | 1.20 | 1.20 to 1.20 | 0.75 | +25.0% |",
+    assert peers.cells(record) == [
+        ["m", "llama-bench", "40.0", "1.00", "0.95 to 1.05", "-", "+0.0%"],
+        ["m", "other", "48.0", "1.20", "1.20 to 1.20", "0.75", "+25.0%"],
     ]
 
 
@@ -72,16 +54,18 @@ def test_perplexities_side_by_side(demo_path: Path, tmp_path: Path) -> None:
         '#!/bin/sh\necho "[1]9.0,\n0.01 I Final estimate: PPL = 89.5974 +/- 15.4597"\n'
     )
     program.chmod(0o755)
-    assert peers.their_perplexity(tmp_path, demo_path, 1, 64, 2) == [89.5974, 15.4597]
-    ours = peers.our_perplexity(demo_path, 1, 64, 2)
-    assert all(value > 0 for value in ours) and ours != peers.our_perplexity(demo_path, 1, 64, 1)
-    row = peers.ppl_row(
+    assert perplexity.their_perplexity(tmp_path, demo_path, 1, 64, 2) == [89.5974, 15.4597]
+    ours = perplexity.our_perplexity(demo_path, 1, 64, 2)
+    assert all(value > 0 for value in ours) and ours != perplexity.our_perplexity(
+        demo_path, 1, 64, 1
+    )
+    [cells] = perplexity.cells(
         {"model": "m", "n_chunks": 2, "n_ctx": 64, "theirs": [1.5, 0.25], "ours": ours}
     )
-    assert row.startswith("| m | 2 of 64 | 1.5000 ± 0.2500 | ")
+    assert cells[:3] == ["m", "2 of 64", "1.5000 ± 0.2500"]
     program.write_text("#!/bin/sh\necho no figure\n")
     with pytest.raises(click.ClickException, match="no figure"):
-        peers.their_perplexity(tmp_path, demo_path, 1, 64, 2)
+        perplexity.their_perplexity(tmp_path, demo_path, 1, 64, 2)
 
 
 def test_rows_beside_transformers() -> None:
@@ -91,11 +75,13 @@ def test_rows_beside_transformers() -> None:
         "transformers_exit_us": [1e6],
         "pyselfspec_plain_us": [4e5],
         "pyselfspec_exit_us": [5e5],
-        "n_tokens": {f"{s}_{kind}": 100 for s in peers.SIDES for kind in ("plain", "exit")},
+        "n_tokens": {
+            f"{s}_{kind}": 100 for s in transformers_exit.SIDES for kind in ("plain", "exit")
+        },
         "transformers_same_text": False,
         "pyselfspec_same_text": True,
     }
-    assert peers.exit_rows(record) == [
-        "| m | transformers | 50.0 | 100.0 | 2.00 | no |",
-        "| m | pyselfspec | 250.0 | 200.0 | 0.80 | yes |",
+    assert transformers_exit.cells(record) == [
+        ["m", "transformers", "50.0", "100.0", "2.00", "no"],
+        ["m", "pyselfspec", "250.0", "200.0", "0.80", "yes"],
     ]

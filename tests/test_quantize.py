@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import quantize as gguf_quantize
 from test_cli_errors import FAILED, USAGE, check_error
 
-from pyselfspec import gguf_file, subprogram
+from pyselfspec.convert import subprogram
+from pyselfspec.convert.quantize import TYPES, quantize, quantize_steps
 from pyselfspec.errors import ArgumentError, ModelFileError
-from pyselfspec.quantize import TYPES, quantize, quantize_steps
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.runtime import _lib
 
 # llama.cpp writes these keys anew.
 REWRITTEN = {"general.file_type", "general.quantization_version"}
@@ -175,3 +178,14 @@ def test_command_says_what_is_wrong(content: bytes | None, words: str, tmp_path:
 def test_command_with_an_unknown_type(source: Path, tmp_path: Path) -> None:
     outcome = run("convert", source, tmp_path / "out.gguf", "--type", "q9")
     check_error(outcome, USAGE, "--type", "q9", "q4_k_m")
+
+
+def test_types_are_those_of_the_library():
+    """They are listed without it, so that help texts need no library."""
+    prefix = re.compile("^LLAMA_FTYPE_(ALL|MOSTLY)_")
+    known = {
+        prefix.sub("", name).lower(): number
+        for name, number in vars(_lib._loaded()).items()
+        if prefix.match(name)
+    }
+    assert known == TYPES

@@ -11,8 +11,9 @@ import pytest
 from simulation import table
 
 from pyselfspec import BUILD_ID, Fixed, GenerationStats, LayerMask, SamplingParams
-from pyselfspec.controllers.auto import Auto, Decision, Rule, plain_rule
-from pyselfspec.report import Explainer, closing_line, report, speedup
+from pyselfspec.speculate.controllers import Decision
+from pyselfspec.speculate.controllers.auto import Auto, Plan, Rule, plain_rule
+from pyselfspec.speculate.report import Explainer, closing_line, report, speedup
 
 MASK = LayerMask(4, frozenset({1, 2}), frozenset({3}))
 SAMPLING = SamplingParams(temperature=0.5, seed=7)
@@ -66,7 +67,7 @@ def plain(seconds: float = 2.0, **changes: Any) -> Any:
     slow = stats(
         n_steps=10, n_drafted=0, n_accepted=0, draft_us=0, total_us=SECOND // 4 + us, verify_us=us
     )
-    return drafted(**{"stats": slow, "draft": "off", "mask": None} | changes)
+    return drafted(**{"stats": slow, "draft": None, "mask": None} | changes)
 
 
 def test_report_has_every_promised_field() -> None:
@@ -166,8 +167,25 @@ def deciding(speed: float, drafts: bool) -> Auto:
     controller = Auto(table(plain_us=52_000))
     costs = controller.decision.costs
     best = Rule(3, 0, 2.7, 2.7 * costs.plain_us / speed, 0.0, 1.0, (0.8,) * 4)
-    controller.decision = Decision(best if drafts else plain_rule(costs), costs, False, best)
+    controller.decision = Plan(best if drafts else plain_rule(costs), costs, False, best)
     return controller
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_decision_is_the_plan_in_figures(drafts: bool) -> None:
+    controller = deciding(1.3, drafts)
+    decision, costs = controller.explain(), controller.decision.costs
+    assert decision == Decision(
+        drafts=drafts,
+        n_max=3,
+        tokens=2.7,
+        plain_us=52_000,
+        token_us=costs.guess_us,
+        verify_us=costs.check_us[3],
+        draft_us_per_token=pytest.approx(40_000),
+        us_per_token=pytest.approx(40_000 if drafts else 52_000),
+    )
+    assert decision.speedup == pytest.approx(1.3)
 
 
 def test_closing_line_of_a_mask_that_does_not_pay() -> None:
@@ -190,7 +208,7 @@ def test_explanations_come_with_changes_of_mind() -> None:
     assert explainer.lines() == []
     completion.controller = deciding(1.3, True)
     (start,) = explainer.lines()
-    assert start.startswith("step 4: plain 52 ms, draft up to 3 x 14 ms + check up to ")
+    assert start.startswith("step 4: plain 52 ms, draft up to 3 x 14 ms + verify up to ")
     assert start.endswith("for 2.7 expected tokens \u2192 40 ms per token, drafting")
     assert explainer.lines() == []
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from pyselfspec import LayerMask
-from pyselfspec.results import SAME, ResultFile, ResultFileError
-from pyselfspec.score import Score
+from pyselfspec.masks.score import Score
+from pyselfspec.selection.results import SAME, ResultFile, ResultFileError
 
 HEADER = {
-    "build": "b1", "model_sha256": "m1", "text_sha256": "t1", "seed": 0, "objective": "match",
+    "build": "b1", "fingerprint": "m1", "text_sha256": "t1", "seed": 0, "objective": "agreement",
     "n_ctx": 64, "window": 8,
 }  # fmt: skip
 MASKS = [LayerMask.skipping(4, attn=[1]), LayerMask.skipping(4, ffn=[0, 2]), LayerMask.full(4)]
@@ -114,7 +114,7 @@ def test_a_second_process_is_refused(path, run_python):
     fill(path)
     code = (
         "import sys, json, pathlib\n"
-        "from pyselfspec.results import ResultFile\n"
+        "from pyselfspec.selection.results import ResultFile\n"
         "ResultFile(pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]))"
     )
     with ResultFile(path, HEADER) as results:
@@ -146,3 +146,22 @@ def test_totals_count_chunks_without_gaps(path):
         totals = results.totals()
     assert totals[MASKS[0]] == (2, score(0) + score(1))
     assert totals[MASKS[1]] == (1, score(0))
+
+
+def test_files_of_format_1_are_taken_up(path):
+    """Their headers called the fingerprint model_sha256 and agreement match."""
+    fill(path, 1)
+    header, *lines = path.read_text().splitlines()
+    old = json.loads(header) | {"format": 1, "objective": "match", "model_sha256": "m1"}
+    del old["fingerprint"]
+    before = "\n".join([json.dumps(old), *(json.dumps(json.loads(line)) for line in lines)]) + "\n"
+    path.write_text(before)
+    with ResultFile(path, HEADER) as results:
+        check(results, 1)
+        results.add_score(MASKS[1], 0, score(1))
+    with ResultFile(path, HEADER) as results:
+        check(results, 2)
+    assert path.read_text().startswith(before)
+    path.write_text(before.replace('"match"', '"ppl"'))
+    with pytest.raises(ResultFileError, match="another objective"):
+        ResultFile(path, HEADER)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from conftest import NewContext
 
-import random_gguf
-import tiny_gguf
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
+from tools.models import random_gguf, tiny_gguf
 
 TYPES = ("Q4_0", "Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16")
 N_TEXTS = 50
@@ -23,7 +22,9 @@ SHAPE = random_gguf.Shape(n_layer=4, n_embd=256, n_ff=512, n_vocab=519)
 MASK = LayerMask.early_exit(SHAPE.n_layer, 2)
 
 
-def text(context: Context, prompt: list[int], sampling: SamplingParams, draft: str) -> Completion:
+def text(
+    context: Context, prompt: list[int], sampling: SamplingParams, draft: str | None
+) -> Completion:
     context.sequence().drop()
     completion = Completion(
         context,
@@ -31,7 +32,7 @@ def text(context: Context, prompt: list[int], sampling: SamplingParams, draft: s
         n_predict=N_PREDICT,
         sampling=sampling,
         draft=draft,
-        mask=None if draft == "off" else MASK,
+        mask=None if draft is None else MASK,
         controller=Fixed(4, p_min=0),
     )
     for _piece in completion:
@@ -53,7 +54,7 @@ def test_fifty_texts(type_name: str, tmp_path: Path, new_context: NewContext) ->
             n = int(rng.integers(1, 40))
             prompt = rng.integers(tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN, n).tolist()
             sampling = GREEDY if seed % 2 else SamplingParams(temperature=0.8, seed=seed)
-            plain = text(context, prompt, sampling, "off")
+            plain = text(context, prompt, sampling, None)
             drafted = text(context, prompt, sampling, "layer-skip")
             assert drafted.tokens == plain.tokens, f"text {seed}"
             n_drafted += drafted.stats.n_drafted

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import tiny_gguf
 from pyselfspec import GREEDY, Sampler, SamplingParams
-from pyselfspec._lib import llama
 from pyselfspec.errors import ArgumentError, DecodeError
-from pyselfspec.sampling import FLOAT_MAX, SEED_MAX
+from pyselfspec.runtime._lib import llama
+from pyselfspec.runtime.sampling import FLOAT_MAX, SEED_MAX
+from tools.models import tiny_gguf
 
 N_VOCAB = tiny_gguf.N_VOCAB_MIN
 NAN, INF = float("nan"), float("inf")

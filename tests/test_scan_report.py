@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from pyselfspec import LayerMask, plots
-from pyselfspec.costs import N_WIDTH, WIDTH_COST
-from pyselfspec.gains import ByteCosts, Gain, gain
-from pyselfspec.measuring import Scored
-from pyselfspec.scan_report import best_line, report, to_dict, to_lines
-from pyselfspec.score import Score
+from pyselfspec.costs.by_bytes import WIDTH_COST, ByteCosts
+from pyselfspec.costs.expected import Gain, gain
+from pyselfspec.costs.table import N_WIDTH
+from pyselfspec.masks.score import Score
+from pyselfspec.selection.objectives import agreement, perplexity
+from pyselfspec.selection.report import report
+from pyselfspec.selection.rounds import Scored
+from pyselfspec.selection.tables import best_line, to_dict, to_lines
 
 N = 4
 FULL = LayerMask.full(N)
@@ -22,7 +25,7 @@ UNITS = [
 
 
 class Tenths:
-    """Every part costs a tenth of a full pass; a check of n drafted tokens costs 1 + n / 4."""
+    """Every sublayer costs a tenth of a full pass; verifying n tokens costs 1 + n / 4."""
 
     def draft(self, mask):
         return 0.2 + mask.n_active / 10
@@ -31,8 +34,17 @@ class Tenths:
         return n_draft * self.draft(mask) + 1 + n_draft / 4
 
 
+def shown_by(objective):
+    """An objective that needs no model, since it only shows scores."""
+    return objective.Objective.__new__(objective.Objective)
+
+
+def scored(objective, mask, score, complete=True):
+    return Scored(mask, score, shown_by(objective).value(mask, score), complete)
+
+
 def right(share, n=200):
-    """A match score with this share of right tokens, evenly spread."""
+    """A score of agreement with this share of right tokens, evenly spread."""
     hits = np.floor(np.arange(1, n + 1) * share) > np.floor(np.arange(n) * share)
     return Score.of_drafts(hits.reshape(10, n // 10))
 
@@ -42,20 +54,25 @@ def found():
     totals = {unit: (2, right(0.99 - 0.1 * i)) for i, unit in enumerate(UNITS)}
     most = LayerMask.skipping(N, attn=[0, 1, 2, 3], ffn=[1, 2, 3])
     chosen = [
-        Scored(FULL, right(1.0), True),
-        *(Scored(unit, totals[unit][1], True) for unit in UNITS),
-        Scored(most, right(0.9), True),
-        Scored(LayerMask.skipping(N, attn=[1, 2, 3], ffn=[0, 1, 2, 3]), right(0.95), False),
+        *(scored(agreement, unit, totals[unit][1]) for unit in UNITS),
+        scored(agreement, most, right(0.9)),
+        scored(
+            agreement,
+            LayerMask.skipping(N, attn=[1, 2, 3], ffn=[0, 1, 2, 3]),
+            right(0.95),
+            complete=False,
+        ),
     ]
-    return report("match", right(1.0), totals, chosen, UNITS, Tenths())
+    full = scored(agreement, FULL, right(1.0))
+    return report(shown_by(agreement), full, totals, chosen, UNITS, Tenths())
 
 
-def test_parts_are_ranked_by_harm(found):
-    assert [p.rank for p in found.parts] == list(range(1, 9))
-    assert [(p.block, p.part) for p in found.parts[:3]] == [
+def test_units_are_ranked_by_harm(found):
+    assert [u.rank for u in found.units] == list(range(1, 9))
+    assert [(u.block, u.kind) for u in found.units[:3]] == [
         (0, "attention"), (0, "feed-forward"), (1, "attention")
     ]  # fmt: skip
-    assert all(p.cost == pytest.approx(0.1) for p in found.parts)
+    assert all(u.cost == pytest.approx(0.1) for u in found.units)
 
 
 def test_the_curve_has_the_best_complete_mask_of_each_size(found):
@@ -67,7 +84,7 @@ def test_the_curve_has_the_best_complete_mask_of_each_size(found):
 def test_the_best_mask_is_the_one_with_the_best_expected_speed(found):
     best = found.best
     assert best is not None and best.speed > 1 and best.speed == max(p.speed for p in found.curve)
-    assert f"expected {best.speed:.2f}x" in best_line(best)
+    assert f"expected {best.speed:.2f}x" in best_line(best, found.about.label)
 
 
 def test_expected_speed_by_hand():
@@ -97,20 +114,27 @@ def test_measured_widths_take_the_place_of_guessed_ones(demo):
         assert ByteCosts(demo.file, shares, guessed).step(half, 3) == pytest.approx(
             plain.step(half, 3)
         )
-        dear = ByteCosts(demo.file, shares, tuple(2 * w for w in guessed))
-        check = plain.step(half, 3) - (dear.step(half, 3) - plain.step(half, 3))
+        expensive = ByteCosts(demo.file, shares, tuple(2 * w for w in guessed))
+        check = plain.step(half, 3) - (expensive.step(half, 3) - plain.step(half, 3))
         assert check == pytest.approx(3 * plain.draft(half), abs=0.6)  # the draft stays as it was
-        assert dear.step(half, 3) > plain.step(half, 3)
+        assert expensive.step(half, 3) > plain.step(half, 3)
 
 
 def test_perplexities_have_no_expected_speed():
     full = Score.of(np.array([1.0, 2.0]), np.array([1.0, 2.0]))
     worse = Score.of(np.array([3.0, 4.0]), np.array([1.0, 2.0]))
     found = report(
-        "ppl", full, {UNITS[0]: (1, worse)}, [Scored(UNITS[0], worse, True)], UNITS, Tenths()
+        shown_by(perplexity),
+        scored(perplexity, FULL, full),
+        {UNITS[0]: (1, worse)},
+        [scored(perplexity, UNITS[0], worse)],
+        UNITS,
+        Tenths(),
     )
-    assert found.best is None and found.curve[0].speed is None
-    assert found.measure.value(found.parts[0].score) == pytest.approx(np.exp(3.5))
+    assert found.best is None and found.curve[1].speed is None
+    assert found.units[0].shown.value == pytest.approx(np.exp(3.5))
+    assert "expected" not in "\n".join(to_lines(found))
+    assert best_line(found.curve[1], "perplexity").endswith("perplexity 33.115")
 
 
 def test_the_table_has_a_line_per_block_and_json_the_same_numbers(found):
@@ -118,8 +142,8 @@ def test_the_table_has_a_line_per_block_and_json_the_same_numbers(found):
     blocks = [line.split() for line in lines[: lines.index("")]]
     assert [line[0] for line in blocks] == ["0", "1", "2", "3"]
     data = json.loads(json.dumps(to_dict(found)))
-    for part in data["parts"]:
-        assert f"{part['agreement']:.3f}" in blocks[part["block"]]
+    for unit in data["units"]:
+        assert f"{unit['agreement']:.3f}" in blocks[unit["block"]]
     assert [p["skipped"] for p in data["curve"]] == [0, 0.125, 0.875]
     assert LayerMask.from_dict(data["curve"][2]["mask"]) == found.curve[2].mask
 
@@ -132,7 +156,7 @@ def test_pictures_show_the_numbers(found, tmp_path, suffix):
     figure = picture.draw(found, "a title")
     bars, curve = figure.axes
     assert [bar.get_height() for bar in bars.patches[:4]] == pytest.approx(
-        [p.score.mean_excess for p in found.parts if p.part == "attention"]
+        [u.lost for u in found.units if u.kind == "attention"]
     )
     assert list(curve.lines[0].get_xdata()) == [100 * p.share for p in found.curve]
     plots.save(figure, tmp_path / f"scan{suffix}")

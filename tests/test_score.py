@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pyselfspec.score import DEPTH, Score, token_loss
+from pyselfspec.masks.score import DEPTH, Score, token_loss
 
 
 def losses(seed, n=40):

@@ -1,4 +1,4 @@
-"""Searches: one conformance suite for all, and each one's own promise."""
+"""Strategies within a budget: one conformance suite for all, and each one's own promise."""
 
 import itertools
 import json
@@ -8,30 +8,32 @@ import numpy as np
 import pytest
 from command_line import run as run_command
 
-from pyselfspec import LayerMask, search
-from pyselfspec.chunks import cut
-from pyselfspec.context import MaskSupport
+from pyselfspec import LayerMask
+from pyselfspec.costs.by_bytes import ByteCosts
 from pyselfspec.errors import ArgumentError
-from pyselfspec.gains import ByteCosts
-from pyselfspec.judges import Agreement, Expected
-from pyselfspec.match import Match
-from pyselfspec.measuring import Measuring, Never
-from pyselfspec.results import Results
-from pyselfspec.scans import Space, Unit
-from pyselfspec.search import Budget, Setting, Trial, best_of
-from pyselfspec.search.clasp import Blocks
-from pyselfspec.search.swift import regress
+from pyselfspec.masks.score import Score
+from pyselfspec.masks.space import MaskSupport, Space, Unit
+from pyselfspec.selection import objectives, strategies
+from pyselfspec.selection.chunks import cut
+from pyselfspec.selection.objectives import expected_speed
+from pyselfspec.selection.rounds import best_of
+from pyselfspec.selection.runner import Budget
+from pyselfspec.selection.runner import run as run_strategy
+from pyselfspec.selection.scorer import Scorer
+from pyselfspec.selection.strategies import Setting
+from pyselfspec.selection.strategies.clasp import Blocks
+from pyselfspec.selection.strategies.swift import regress
 
 N_LAYER = 8
 EVERY = frozenset(range(N_LAYER))
 SPACE = Space.of(MaskSupport(N_LAYER, EVERY, EVERY), Unit.BOTH)
-EACH = pytest.mark.parametrize("name", search.names())
+EACH = pytest.mark.parametrize("name", strategies.names())
 
 
 def load(name):
     if name == "optuna":
         pytest.importorskip("optuna")
-    return search.load(name)
+    return strategies.load(name)
 
 
 @pytest.fixture
@@ -50,37 +52,47 @@ class Planted:
     """Skipping a planted unit gains 1, any other costs 2. The best set is the planted one."""
 
     planted = frozenset({3, 4, 7, 8, 10, 13})
+    n_chunks = 1
 
     def __init__(self):
         self.n = 0
 
-    def __call__(self, mask):
-        self.n += 1
+    def scores(self, chunk, base, masks):
+        for _mask in masks:
+            self.n += 1
+            yield Score()
+
+    def value(self, mask, score):
         inside = SPACE.inside(mask)
         hit = len(inside & self.planted)
-        return Trial(mask, float(hit - 2 * (len(inside) - hit)))
+        return float(hit - 2 * (len(inside) - hit))
+
+
+def trials_of(strategy, objective, budget):
+    outcomes = run_strategy(strategy, Scorer(objective), budget)
+    return [scored for outcome in outcomes for scored in outcome.scored]
 
 
 # --- conformance -----------------------------------------------------------------------------
 
 
 @EACH
-def test_searches_suggest_units_within_the_share(name, setting):
+def test_strategies_suggest_units_within_the_share(name, setting):
     made = setting(share=0.6)
-    trials = list(search.run(load(name)(made), Planted(), Budget(40)))
+    trials = trials_of(load(name)(made), Planted(), Budget(40))
     assert trials
     for trial in trials:
         inside = SPACE.inside(trial.mask)
         assert trial.mask == SPACE.mask(inside) and inside
-        if name != "exit":  # all exits are of interest, the cheapest above all
+        if name not in ("exit", "anti"):  # all exits are of interest; anti starts with the most
             assert len(inside) <= made.n_max
 
 
 @EACH
-def test_searches_repeat_with_their_seed(name, setting):
+def test_strategies_repeat_with_their_seed(name, setting):
     def masks(seed):
         made = setting(seed=seed)
-        return [t.mask for t in search.run(load(name)(made), Planted(), Budget(30))]
+        return [t.mask for t in trials_of(load(name)(made), Planted(), Budget(30))]
 
     assert masks(1) == masks(1)
     if name in ("random", "optuna", "swift"):
@@ -88,31 +100,32 @@ def test_searches_repeat_with_their_seed(name, setting):
 
 
 @EACH
-def test_searches_respect_their_budget(name, setting):
-    assert len(list(search.run(load(name)(setting()), Planted(), Budget(3)))) == 3
-    assert len(list(search.run(load(name)(setting()), Planted(), Budget(minutes=1e-9)))) <= 1
+def test_strategies_respect_their_budget(name, setting):
+    """A round that has begun is finished."""
+    for budget, most in ((Budget(3), 3), (Budget(minutes=1e-9), 1)):
+        asked = []
+        made = load(name)(setting())
+        outcomes = run_strategy(made, Scorer(Planted()), budget)
+        asked = [len(outcome.scored) for outcome in outcomes]
+        assert sum(asked[:-1]) < most
+        if budget.trials and name not in ("single", "rank", "greedy", "anti"):
+            assert sum(asked) == 3
 
 
 @EACH
-def test_a_mask_asked_for_again_is_not_judged_again(name, setting):
-    judge = Planted()
-    trials = list(search.run(load(name)(setting()), judge, Budget(60)))
-    assert judge.n == len({t.mask for t in trials})
+def test_a_mask_asked_for_again_is_not_scored_again(name, setting):
+    objective = Planted()
+    trials = trials_of(load(name)(setting()), objective, Budget(60))
+    assert objective.n == len({t.mask for t in trials})
 
 
 @EACH
 def test_known_masks_come_early(name, setting):
     start = SPACE.mask([2, 5, 9])
-    trials = list(search.run(load(name)(setting(start=(start,))), Planted(), Budget(5)))
-    if name in ("exit", "clasp"):
+    trials = trials_of(load(name)(setting(start=(start,))), Planted(), Budget(5))
+    if name not in ("climb", "optuna", "random", "swift"):
         pytest.skip("has a fixed list")
     assert start in [t.mask for t in trials[:2]]
-
-
-def test_the_searches_are_the_files():
-    assert {"clasp", "exit", "greedy", "optuna", "random", "swift"} <= set(search.names())
-    with pytest.raises(ArgumentError, match="no search 'nonesuch'; there are: clasp"):
-        search.load("nonesuch")
 
 
 @pytest.mark.parametrize("options", [{}, {"trials": 0}, {"minutes": 0}, {"minutes": float("nan")}])
@@ -125,8 +138,7 @@ def test_budgets_of_nothing(options):
 
 
 def best(name, seed, budget, setting):
-    trials = search.run(load(name)(setting(seed=seed)), Planted(), Budget(budget))
-    return best_of(list(trials))
+    return best_of(trials_of(load(name)(setting(seed=seed)), Planted(), Budget(budget)))
 
 
 def test_optuna_finds_planted_units_and_beats_random(setting):
@@ -138,23 +150,23 @@ def test_optuna_finds_planted_units_and_beats_random(setting):
         assert len(SPACE.inside(found.mask) & Planted.planted) >= 5
 
 
-def test_greedy_climbs_to_the_planted_units(setting):
-    found = best("greedy", 0, 60, setting)
+def test_climb_finds_to_the_planted_units(setting):
+    found = best("climb", 0, 60, setting)
     assert SPACE.inside(found.mask) == Planted.planted
 
 
-def test_greedy_ends_on_a_summit(setting):
-    trials = list(search.run(load("greedy")(setting()), Planted(), Budget(10**6)))
+def test_climb_ends_on_a_summit(setting):
+    trials = trials_of(load("climb")(setting()), Planted(), Budget(10**6))
     assert len(trials) < 500 and best_of(trials).value == len(Planted.planted)
 
 
 def test_exits_are_all_there(setting):
-    masks = [t.mask for t in search.run(load("exit")(setting()), Planted(), Budget(99))]
+    masks = [t.mask for t in trials_of(load("exit")(setting()), Planted(), Budget(99))]
     assert masks == [LayerMask.early_exit(N_LAYER, keep) for keep in range(1, N_LAYER)]
 
 
 def test_swift_keeps_its_size_and_its_ends(setting):
-    trials = list(search.run(load("swift")(setting()), Planted(), Budget(60)))
+    trials = trials_of(load("swift")(setting()), Planted(), Budget(60))
     sets = [SPACE.inside(t.mask) for t in trials]
     assert {len(s) for s in sets} == {int(0.45 * 2 * (N_LAYER - 2))}
     assert not set.union(*map(set, sets)) & {0, 1, 14, 15}
@@ -162,8 +174,9 @@ def test_swift_keeps_its_size_and_its_ends(setting):
 
 
 def test_swift_stops_when_nothing_gets_better(setting):
-    trials = list(search.run(load("swift")(setting()), lambda m: Trial(m, 0.5), Budget(999)))
-    assert len(trials) == 301
+    flat = Planted()
+    flat.value = lambda mask, score: 0.5
+    assert len(trials_of(load("swift")(setting()), flat, Budget(999))) == 301
 
 
 def test_the_process_interpolates_and_is_unsure_far_away():
@@ -182,7 +195,7 @@ def test_clasp_against_whole_masked_passes(setting):
     just passed, by what a pass that skips it has computed up to there."""
     made = setting(share=1 / N_LAYER)
     context, tokens = made.context, made.chunk[:33]
-    masks = [t.mask for t in search.run(load("clasp")(made), Planted(), Budget(1))]
+    masks = [t.mask for t in trials_of(load("clasp")(made), Planted(), Budget(1))]
     seq = context.sequence(context.n_seq_max - 1)
     seq.drop()
     context.prefill(tokens[:-1], seq)
@@ -217,42 +230,22 @@ def test_one_block_at_a_time_equals_the_whole_pass(setting):
     )
 
 
-# --- judges ----------------------------------------------------------------------------------
-
-
-def test_judges_rank_planted_blocks_of_a_model(tiny, new_context, token_ids):
-    model = tiny(n_layer=5, zero_attn=(1, 3), zero_ffn=(3,), late_scale=0.4)
-    texts = cut(token_ids(2 * 64), 64, 1)
-    objective = Match(new_context(model), texts, window=8, n_kept=2)
-    costs = ByteCosts(model.file)
-    measuring = Measuring(objective, Results(), 2, Never())
-    planted = LayerMask.skipping(5, attn=[1, 3], ffn=[3])
-    other = LayerMask.skipping(5, attn=[0, 2], ffn=[0])
-    expected = Expected(measuring, costs)
-    assert expected(planted).score.agreement == 1.0
-    assert expected(planted).value > expected(other).value
-    bounded = Agreement(measuring, costs, max_cost=0.9)
-    assert bounded(planted).value == 1.0
-    assert bounded(LayerMask.full(5)).value < bounded(other).value  # too dear, whatever it agrees
-
-
-def test_every_search_runs_on_a_model(tiny, new_context, token_ids):
+def test_every_strategy_runs_on_a_model(tiny, new_context, token_ids):
     model = tiny(n_layer=5, zero_attn=(1, 3), zero_ffn=(3,), late_scale=0.4)
     texts = cut(token_ids(64), 64, 1)
     context = new_context(model)
     space = Space.of(context.mask_support, Unit.BOTH)
     values = {}
-    for name in search.names():
+    for name in strategies.names():
         if name == "optuna" and "optuna" not in sys.modules:
             continue
-        judge = Expected(
-            Measuring(Match(context, texts, window=8), Results(), 1, Never()),
-            ByteCosts(model.file),
+        objective = expected_speed.Objective(
+            objectives.Setting(context, texts, ByteCosts(model.file), window=8)
         )
         made = Setting(space, context=context, chunk=texts[0])
-        values[name] = best_of(list(search.run(search.load(name)(made), judge, Budget(30)))).value
-    assert values["greedy"] >= max(values.values()) - 0.05
-    assert values["greedy"] > 1.0 > min(values.values()) > 0.5
+        values[name] = best_of(trials_of(strategies.load(name)(made), objective, Budget(30))).value
+    assert values["climb"] >= max(values.values()) - 0.05
+    assert values["climb"] > 1.0 > min(values.values()) > 0.5
 
 
 # --- the command -----------------------------------------------------------------------------
@@ -267,14 +260,17 @@ def text(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("objective", ["tokens-per-second", "acceptance", "measured"])
+@pytest.mark.parametrize("objective", [*objectives.names(), *objectives.FORMER])
 def test_the_command_finds_and_keeps_a_mask(objective, tiny_path, text):
     path = tiny_path(zero_attn=(1, 2), zero_ffn=(1, 2), late_scale=0.3)
     options = ("--text", text, "--objective", objective, "--json")
     got = run_command("search", path, *SMALL, *options).json
     assert got["best"]["value"] == max(t["value"] for t in got["trials"])
-    assert (got["profile"] is None) == (objective == "measured")
-    if objective != "measured":
+    name = objectives.FORMER.get(objective, objective)
+    assert got["objective"] == name
+    counts = objectives.load(name).about.counts_drafts
+    assert (got["profile"] is None) == (not counts)
+    if counts:
         shown = run_command("profile", "show", path, "--json").json
         assert shown["mask"] == got["best"]["mask"]
 
@@ -327,7 +323,7 @@ def test_optuna_keeps_its_study_and_takes_it_up(tiny_path, text, tmp_path):
         (("--strategy", "nonesuch"), "is not one of"),
         (("--csv", "exits.csv"), "--strategy exit"),
         (("--max-cost", "2"), "0<x<=1"),
-        (("--storage", "sqlite:///s.db", "--strategy", "greedy"), "for --strategy optuna"),
+        (("--storage", "sqlite:///s.db", "--strategy", "climb"), "for --strategy optuna"),
     ],
 )
 def test_options_that_cannot_be(options, message, tiny_path):

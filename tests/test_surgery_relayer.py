@@ -13,12 +13,12 @@ from conftest import CONTEXT, TinyPath
 from gguf import GGUFValueType
 from numpy.typing import NDArray
 
-import tiny_gguf
 from pyselfspec import Context, LayerMask, Model
+from pyselfspec.convert.relayer import ALIKE, WINDOW_PERIOD, relayer
+from pyselfspec.convert.stream import read_model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError, UnsupportedError
-from pyselfspec.model import MASK_KEY
-from pyselfspec.surgery.relayer import ALIKE, WINDOW_PERIOD, relayer
-from pyselfspec.surgery.stream import read_model
+from pyselfspec.runtime.model import MASK_KEY
+from tools.models import tiny_gguf
 
 N_LAYER = 4
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(3, 300, 60)]

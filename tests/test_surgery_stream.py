@@ -17,12 +17,12 @@ from conftest import TinyPath
 from gguf import GGMLQuantizationType, GGUFValueType, quants
 from gguf.constants import GGML_QUANT_SIZES
 
+from pyselfspec.convert import stream
+from pyselfspec.convert.relayer import relayer
+from pyselfspec.convert.stream import Copy, read_model
+from pyselfspec.convert.widen import widen
 from pyselfspec.errors import ArgumentError, ModelFileError
-from pyselfspec.gguf_header import read_header
-from pyselfspec.surgery import stream
-from pyselfspec.surgery.relayer import relayer
-from pyselfspec.surgery.stream import Copy, read_model
-from pyselfspec.surgery.widen import widen
+from pyselfspec.gguf.header import read_header
 
 Type = GGMLQuantizationType
 NO_WEIGHTS = (Type.F64, Type.I8, Type.I16, Type.I32, Type.I64, Type.Q8_K, Type.Q8_1)
@@ -112,7 +112,7 @@ def test_pieces_of_any_size_make_the_same_file(
     path = tiny_path("qwen3moe", qtype="Q8_0")
     make(path).write(tmp_path / "large.gguf")
     for module in ("stream", "widen"):
-        monkeypatch.setattr(f"pyselfspec.surgery.{module}.PIECE_BYTES", 1000)
+        monkeypatch.setattr(f"pyselfspec.convert.{module}.PIECE_BYTES", 1000)
     make(path).write(tmp_path / "small.gguf")
     assert (tmp_path / "small.gguf").read_bytes() == (tmp_path / "large.gguf").read_bytes()
 
@@ -122,7 +122,7 @@ def test_memory_is_that_of_a_piece(
     tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for module in ("stream", "widen", "relayer"):
-        monkeypatch.setattr(f"pyselfspec.surgery.{module}.PIECE_BYTES", 2**16)
+        monkeypatch.setattr(f"pyselfspec.convert.{module}.PIECE_BYTES", 2**16)
     source = read_model(tiny_path(n_layer=2, n_embd=512))
     blocks = [0, 1] * 10
     copy = relayer(source, blocks, zero_ffn=[1]) if name == "relayer" else widen(source, 3)

@@ -15,10 +15,10 @@ from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 
 from pyselfspec import Completion, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec.convert.stream import read_model
+from pyselfspec.convert.widen import ARCHITECTURES, SCALES, _scaled, n_params, widen
 from pyselfspec.errors import ArgumentError, UnsupportedError
-from pyselfspec.model import MASK_KEY
-from pyselfspec.surgery.stream import read_model
-from pyselfspec.surgery.widen import ARCHITECTURES, SCALES, _scaled, n_params, widen
+from pyselfspec.runtime.model import MASK_KEY
 
 Type = GGMLQuantizationType
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(3, 300, 40)]

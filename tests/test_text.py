@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyselfspec.errors import ArgumentError
-from pyselfspec.text import TextStream
+from pyselfspec.speculate.text_stream import TextStream
 
 EOG = -1
 MULTIBYTE = "aé€😀z"  # 1, 2, 3, 4 and 1 bytes

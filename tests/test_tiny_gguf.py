@@ -13,9 +13,8 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-import random_gguf
-import tiny_gguf
-from pyselfspec.gguf_file import check
+from pyselfspec.gguf.file import check
+from tools.models import random_gguf, tiny_gguf
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -17,10 +17,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 
-import train_layerskip
-from layerskip import config as settings
-from layerskip import data, evaluation, network, recipe, training
-from layerskip.config import Config, ConfigError, LayerSkip, Plan, Shape
+from tools.layerskip import config as settings
+from tools.layerskip import data, evaluation, network, recipe, train, training
+from tools.layerskip.config import Config, ConfigError, LayerSkip, Plan, Shape
 
 SHAPE = Shape(n_layer=4, n_embd=32, n_ff=48, n_head=4, n_head_kv=2, n_vocab=64, context=32)
 PLAN = Plan(tokens=8 * 64, batch=64, sequence=16, lr=1e-2)
@@ -299,7 +298,7 @@ def test_settings_that_cannot_be_are_refused_by_name(tmp_path, text, message):
 
 
 def test_the_shipped_settings_load():
-    shape = settings.load(train_layerskip.DEMO_CONFIG).shape
+    shape = settings.load(train.DEMO_CONFIG).shape
     assert all(size % 256 == 0 for size in (shape.n_embd, shape.n_ff))
 
 
@@ -317,7 +316,7 @@ def test_the_command_trains_resumes_and_exports(tmp_path):
     arguments = [str(tmp_path / name) for name in ("c.toml", "text.txt", "out")]
     arguments += ["--eval", str(tmp_path / "text.txt"), "--device", "cpu", "-t", "1"]
     for _ in range(2):  # the second start finds a finished run
-        result = CliRunner().invoke(train_layerskip.main, arguments)
+        result = CliRunner().invoke(train.main, arguments)
         assert result.exit_code == 0, result.output
     model = LlamaForCausalLM.from_pretrained(tmp_path / "out")
     assert model.config.num_hidden_layers == 3
@@ -327,9 +326,9 @@ def test_the_command_trains_resumes_and_exports(tmp_path):
 
 def test_a_text_too_short_is_one_line(tmp_path):
     (tmp_path / "text.txt").write_text("too short")
-    config = str(train_layerskip.DEMO_CONFIG)
+    config = str(train.DEMO_CONFIG)
     arguments = [config, str(tmp_path / "text.txt"), str(tmp_path / "out")]
-    result = CliRunner().invoke(train_layerskip.main, arguments)
+    result = CliRunner().invoke(train.main, arguments)
     assert result.exit_code == 1
     assert result.output.strip().splitlines()[-1].startswith("Error: ")
     assert "Traceback" not in result.output

@@ -2,15 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from pyselfspec.errors import ArgumentError, MaskError
-from pyselfspec.types import Draft, DraftLimit, GenerationStats, LayerMask, Step, Verdict
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.runtime.passes import Pass
+from pyselfspec.speculate.types import After, Draft, DraftLimit, GenerationStats, Step, Verdict
 
 
 def step(drafted=(), n_accepted=0, own=9, draft_us=0, verify_us=0):
-    draft = Draft(tuple(drafted), (0.5,) * len(drafted), draft_us)
-    return Step(draft, Verdict(n_accepted, own, own is None), verify_us)
+    draft = Draft(tuple(drafted), (0.5,) * len(drafted), draft_us=draft_us)
+    return Step(draft, Verdict.of_chain(n_accepted, own, own is None), verify_us)
 
 
 # masks
@@ -124,24 +127,24 @@ def test_parts_may_be_left_out_of_json():
     [
         ("", "not JSON"),
         ('{"n_layer": 4', "not JSON"),
-        ("[1, 2]", "object like .* got list"),
-        ("null", "got NoneType"),
+        ("[1, 2]", "expected object, got array.*a mask is like"),
+        ("null", "got null"),
         ("4", "got int"),
-        ("{}", "n_layer of a mask is a whole number, got None"),
+        ("{}", "missing required field n_layer"),
         ('{"skip_attn": [1]}', "n_layer"),
-        ('{"n_layer": true}', "got True"),
-        ('{"n_layer": 4.0}', "got 4.0"),
-        ('{"n_layer": "4"}', "got '4'"),
+        ('{"n_layer": true}', "expected int, got bool in n_layer"),
+        ('{"n_layer": 4.0}', "expected int, got float"),
+        ('{"n_layer": "4"}', "got str"),
         ('{"n_layer": 0}', "at least one block"),
-        ('{"n_layer": 4, "skip": [1]}', "not 'skip'"),
-        ('{"n_layer": 4, "skip_attn": 1}', "skip_attn of a mask is a list"),
-        ('{"n_layer": 4, "skip_attn": null}', "list"),
-        ('{"n_layer": 4, "skip_attn": "12"}', "list"),
-        ('{"n_layer": 4, "skip_attn": {"1": 2}}', "list"),
-        ('{"n_layer": 4, "skip_ffn": [true]}', "skip_ffn of a mask is a list"),
-        ('{"n_layer": 4, "skip_ffn": [1.0]}', "list"),
-        ('{"n_layer": 4, "skip_ffn": [[1]]}', "list"),
-        ('{"n_layer": 4, "skip_ffn": [1, 2, 1]}', "skip_ffn of a mask names block 1 twice"),
+        ('{"n_layer": 4, "skip": [1]}', "unknown field skip"),
+        ('{"n_layer": 4, "skip_attn": 1}', "expected array, got int in skip_attn"),
+        ('{"n_layer": 4, "skip_attn": null}', "expected array, got null"),
+        ('{"n_layer": 4, "skip_attn": "12"}', "expected array, got str"),
+        ('{"n_layer": 4, "skip_attn": {"1": 2}}', "expected array, got object"),
+        ('{"n_layer": 4, "skip_ffn": [true]}', r"expected int, got bool in skip_ffn\[0\]"),
+        ('{"n_layer": 4, "skip_ffn": [1.0]}', "got float"),
+        ('{"n_layer": 4, "skip_ffn": [[1]]}', "expected int, got array"),
+        ('{"n_layer": 4, "skip_ffn": [1, 2, 1]}', "skip_ffn names 1 twice"),
         ('{"n_layer": 4, "skip_ffn": [4]}', "block 4, but the model has 4"),
         ('{"n_layer": 4, "skip_attn": [-1]}', "block -1"),
         ('{"n_layer": 1, "skip_attn": [0], "skip_ffn": [0]}', "skips all"),
@@ -168,10 +171,146 @@ def test_a_capped_limit_is_the_smaller_and_never_negative(n_max, cap, left):
     assert DraftLimit(n_max, 0.3).capped(cap) == DraftLimit(left, 0.3)
 
 
-def test_a_draft_has_a_probability_per_token():
+@pytest.mark.parametrize(
+    ("probs", "after"),
+    [
+        ((0.9,), After.GO_ON),
+        ((0.3,), After.GO_ON),  # not below
+        ((0.29,), After.DROP),
+        ((0.9, 0.9, 0.1), After.DROP),
+        ((0.9, 0.9, 0.9), After.STOP),
+        ((0.1, 0.9), After.GO_ON),  # only the last one is asked about
+    ],
+)
+def test_what_comes_after_a_draft_token(probs, after):
+    assert DraftLimit(3, p_min=0.3).after(probs) is after
+
+
+@pytest.mark.parametrize(
+    ("n_max", "tokens", "probs", "draft"),
+    [
+        (0, (5, 6), (0.9, 0.9), Draft()),
+        (0, (5, 6), None, Draft()),
+        (3, (), (), Draft()),
+        (3, (), None, Draft()),
+        (3, (5, 6), (0.9, 0.8), Draft((5, 6), (0.9, 0.8))),
+        (2, (5, 6, 7), (0.9, 0.8, 0.7), Draft((5, 6), (0.9, 0.8))),
+        (2, (5, 6, 7), (0.9, 0.8, 0.1), Draft((5, 6), (0.9, 0.8))),  # nobody looked so far
+        (3, (5, 6, 7), (0.9, 0.1, 0.9), Draft((5,), (0.9,), dropped=(6, 0.1))),
+        (3, (5, 6, 7), (0.1, 0.9, 0.9), Draft((), (), dropped=(5, 0.1))),
+        (3, (5, 6, 7, 8), (0.9, 0.8, 0.1, 0.9), Draft((5, 6), (0.9, 0.8), dropped=(7, 0.1))),
+        (2, (5, 6, 7), None, Draft((5, 6))),
+        (9, [5, 6, 7], None, Draft((5, 6, 7))),
+        (9, [5, 6], [0.9, 0.8], Draft((5, 6), (0.9, 0.8))),
+    ],
+)
+def test_a_limit_cuts_what_was_drafted_all_at_once(n_max, tokens, probs, draft):
+    assert DraftLimit(n_max, p_min=0.3).cut(tokens, probs) == draft
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_cutting_keeps_what_drafting_one_by_one_would_have_kept(seed):
+    rng = np.random.default_rng(seed)
+    limit = DraftLimit(int(rng.integers(6)), p_min=float(rng.choice([0.0, 0.2, 0.5])))
+    tokens = rng.integers(9, size=rng.integers(8)).tolist()
+    probs = (rng.random(len(tokens)) ** 0.3).tolist()
+    kept, dropped = 0, None
+    while limit.n_max and kept < len(tokens):
+        after = limit.after(probs[: kept + 1])
+        if after is After.DROP:
+            dropped = (tokens[kept], probs[kept])
+            break
+        kept += 1
+        if after is After.STOP:
+            break
+    draft = limit.cut(tokens, probs)
+    assert (list(draft.tokens), draft.dropped) == (tokens[:kept], dropped)
+    assert list(draft.probs or ()) == probs[:kept]
+    assert limit.cut(tokens).tokens == tuple(tokens[: limit.n_max])
+
+
+def test_a_draft_has_a_probability_per_token_or_none_at_all():
     with pytest.raises(ArgumentError, match="got 2 tokens and 1 prob"):
         Draft((1, 2), (0.5,))
+    with pytest.raises(ArgumentError, match="got 2 tokens and 0 prob"):
+        Draft((1, 2), ())
+    assert Draft((1, 2)).probs is None
     assert Draft().tokens == ()
+
+
+def test_a_draft_has_a_parent_per_token_or_is_a_chain():
+    for parents in ((-1,), (-1, 0, 1)):
+        with pytest.raises(ArgumentError, match=f"got 2 tokens and {len(parents)} parents"):
+            Draft((1, 2), parents=parents)
+    assert Draft((1, 2)).is_chain
+
+
+@pytest.mark.parametrize("parents", [(0, -1), (-1, 1), (-1, 2), (-2, 0), (-1, -2)])
+def test_a_parent_comes_before_its_children(parents):
+    with pytest.raises(ArgumentError, match="comes before its children"):
+        Draft((1, 2), parents=parents)
+
+
+def test_what_was_proposed_includes_what_was_dropped():
+    assert Draft().n_proposed == 0
+    assert Draft((5, 6)).n_proposed == 2
+    assert Draft((5, 6), dropped=(7, 0.1)).n_proposed == 3
+    assert Draft(dropped=(7, 0.1)).n_proposed == 1
+
+
+def test_drafts_are_the_same_however_they_are_verified():
+    assert Draft((5,), verify=Pass(in_place=True)) == Draft((5,))
+    assert Draft((5,), draft_us=1) != Draft((5,))
+
+
+# tree: text -> 5 -> 6 -> 8
+#               |    `-> 7
+#               `--> 5
+#       text -> 6 -> 6
+TREE = Draft((5, 6, 6, 7, 8, 6, 5), parents=(-1, 0, -1, 0, 1, 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("node", "token", "child"),
+    [
+        (-1, 5, 0), (-1, 6, 2), (-1, 7, None), (-1, 8, None),
+        (0, 6, 1), (0, 7, 3), (0, 5, 6), (0, 8, None),
+        (1, 8, 4), (1, 6, None), (2, 6, 5), (2, 8, None),
+        (3, 8, None), (4, 6, None), (5, 5, None), (6, 5, None),
+    ],
+)  # fmt: skip
+def test_the_children_of_a_tree(node, token, child):
+    assert TREE.child(node, token) == child
+
+
+@pytest.mark.parametrize("parents", [(), (-1, 0, 1)], ids=["chain", "tree without branches"])
+def test_the_children_of_a_chain(parents):
+    draft = Draft((5, 6, 6), parents=parents)
+    assert draft.is_chain
+    found = {(node, t): draft.child(node, t) for node in range(-1, 3) for t in (4, 5, 6)}
+    assert {key: child for key, child in found.items() if child is not None} == {
+        (-1, 5): 0, (0, 6): 1, (1, 6): 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parents", "chain"),
+    [((), True), ((-1,), True), ((-1, 0, 1), True), ((-1, -1), False), ((-1, 0, 0), False)],
+)
+def test_what_is_a_chain(parents, chain):
+    assert Draft(tuple(range(len(parents))), parents=parents).is_chain == chain
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_node_of_a_tree_is_found_and_no_other(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 12))
+    parents = tuple(int(rng.integers(-1, i)) for i in range(n))
+    draft = Draft(tuple(rng.integers(3, size=n).tolist()), parents=parents)
+    for node in range(-1, n):
+        for token in range(3):
+            same = [i for i in range(n) if parents[i] == node and draft.tokens[i] == token]
+            assert draft.child(node, token) == (same[0] if same else None)
 
 
 @pytest.mark.parametrize(
@@ -186,14 +325,37 @@ def test_a_draft_has_a_probability_per_token():
     ],
 )
 def test_a_step_adds_the_accepted_tokens_and_the_models_own(drafted, n_accepted, own, tokens):
-    assert step(drafted, n_accepted, own).tokens == tokens
+    one = step(drafted, n_accepted, own)
+    assert one.tokens == tokens
+    assert (one.n_drafted, one.n_accepted) == (len(drafted), n_accepted)
+
+
+@pytest.mark.parametrize(
+    ("path", "own", "tokens"),
+    [
+        ((), 9, (9,)),
+        ((2, 5), 9, (6, 6, 9)),
+        ((0, 1, 4), None, (5, 6, 8)),
+        ((0, 3), 9, (5, 7, 9)),
+    ],
+)
+def test_a_step_on_a_tree_adds_the_tokens_on_the_path(path, own, tokens):
+    one = Step(TREE, Verdict(path, own, own is None), 0)
+    assert one.tokens == tokens
+    assert (one.n_drafted, one.n_accepted) == (7, len(path))
+
+
+def test_a_verdict_on_a_chain_is_a_path_without_gaps():
+    assert Verdict.of_chain(3, 9, False) == Verdict((0, 1, 2), 9, False)
+    assert Verdict.of_chain(0, 9, True) == Verdict((), 9, True)
+    assert Verdict.of_chain(2, None, True).n_accepted == 2
 
 
 # statistics
 
 
 def test_statistics_match_a_hand_count():
-    stats = GenerationStats(n_prompt=5)
+    stats = GenerationStats(n_prompt=5, n_prompt_reused=2)
     for one in (
         step((1, 2, 3), 2, draft_us=30, verify_us=100),
         step((), 0, verify_us=50),
@@ -205,6 +367,7 @@ def test_statistics_match_a_hand_count():
     stats.total_us = 501_000
     assert stats.to_dict() == {
         "n_prompt": 5,
+        "n_prompt_reused": 2,
         "n_generated": 3 + 1 + 1 + 1,
         "n_steps": 4,
         "n_drafted": 8,
@@ -249,30 +412,40 @@ def test_statistics_do_not_share_their_lists():
     assert GenerationStats().n_drafted_at == []
 
 
-# outcomes of guesses
+# outcomes of draft tokens
 
 
-def judged(n_drafted, n_accepted, next_token=7, dropped=None):
+def evaluated(n_drafted, n_accepted, next_token=7, dropped=None):
     probs = (0.9, 0.8, 0.7, 0.6)[:n_drafted]
     draft = Draft((1, 2, 3, 4)[:n_drafted], probs, dropped=dropped)
-    return Step(draft, Verdict(n_accepted, next_token, False), 1)
+    return Step(draft, Verdict.of_chain(n_accepted, next_token, False), 1)
 
 
 @pytest.mark.parametrize(
     ("step", "outcomes"),
     [
-        (judged(3, 3), [(0.9, True), (0.8, True), (0.7, True)]),
-        (judged(3, 1), [(0.9, True), (0.8, False)]),  # what follows a wrong guess proves nothing
-        (judged(3, 0), [(0.9, False)]),
-        (judged(2, 2, next_token=7, dropped=(7, 0.2)), [(0.9, True), (0.8, True), (0.2, True)]),
-        (judged(2, 2, next_token=6, dropped=(7, 0.2)), [(0.9, True), (0.8, True), (0.2, False)]),
-        (judged(2, 1, next_token=7, dropped=(7, 0.2)), [(0.9, True), (0.8, False)]),
-        (judged(0, 0, next_token=7, dropped=(7, 0.2)), [(0.2, True)]),
-        (judged(2, 1, next_token=None), [(0.9, True)]),  # the text ended with an accepted token
-        (judged(2, 2, next_token=None, dropped=(7, 0.2)), [(0.9, True), (0.8, True)]),
-        (judged(0, 0), []),
+        (evaluated(3, 3), [(0.9, True), (0.8, True), (0.7, True)]),
+        (evaluated(3, 1), [(0.9, True), (0.8, False)]),  # what follows a wrong token proves nothing
+        (evaluated(3, 0), [(0.9, False)]),
+        (evaluated(2, 2, next_token=7, dropped=(7, 0.2)), [(0.9, True), (0.8, True), (0.2, True)]),
+        (evaluated(2, 2, next_token=6, dropped=(7, 0.2)), [(0.9, True), (0.8, True), (0.2, False)]),
+        (evaluated(2, 1, next_token=7, dropped=(7, 0.2)), [(0.9, True), (0.8, False)]),
+        (evaluated(0, 0, next_token=7, dropped=(7, 0.2)), [(0.2, True)]),
+        (evaluated(2, 1, next_token=None), [(0.9, True)]),  # the text ended with an accepted token
+        (evaluated(2, 2, next_token=None, dropped=(7, 0.2)), [(0.9, True), (0.8, True)]),
+        (evaluated(0, 0), []),
     ],
 )
-def test_outcomes_are_of_guesses_that_the_target_judged(step, outcomes):
+def test_outcomes_are_of_draft_tokens_that_the_target_evaluated(step, outcomes):
     assert step.outcomes == outcomes
-    assert step.n_guesses == step.n_drafted + (step.draft.dropped is not None)
+    assert step.draft.n_proposed == step.n_drafted + (step.draft.dropped is not None)
+
+
+def test_outcomes_of_draft_tokens_without_probabilities():
+    def outcomes(n_accepted, own):
+        return Step(Draft((1, 2, 3)), Verdict.of_chain(n_accepted, own, False), 1).outcomes
+
+    assert outcomes(3, 7) == [(None, True)] * 3
+    assert outcomes(1, 7) == [(None, True), (None, False)]
+    assert outcomes(2, None) == [(None, True)] * 2
+    assert Step(Draft(), Verdict.of_chain(0, 7, False), 1).outcomes == []

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 import build_backend
 import source
-import vendor
 from source import Project, SourceError
+from tools import vendor
 
 ROOT = Path(__file__).resolve().parent.parent
 

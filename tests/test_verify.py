@@ -1,7 +1,8 @@
 """Sample and match emits exactly the target's draws, whatever the draft."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,49 +10,59 @@ import numpy as np
 import pytest
 
 from pyselfspec import Model, Sampler, SamplingParams
-from pyselfspec.types import Verdict
-from pyselfspec.verify import verify
+from pyselfspec.speculate.types import Draft, Step, Verdict
+from pyselfspec.speculate.verify import verify
 
 N_VOCAB = 5
 Prefix = tuple[int, ...]
 
 
+def drive(draft: Draft, sample: Callable[[int], int], ends: Callable[[int], bool]) -> Verdict:
+    """The verdict, every row's draw being what ``sample(row)`` says."""
+    asking = verify(draft, ends)
+    row = next(asking)
+    try:
+        while True:
+            row = asking.send(sample(row))
+    except StopIteration as end:
+        return end.value
+
+
 class Script:
-    """Draws from a list and keeps what was asked and told."""
+    """Draws from a list, one after another, and keeps what was asked and told."""
 
     def __init__(self, draws, ending=()):
         self.draws, self.ending = draws, ending
         self.asked, self.told = [], []
 
-    def sample(self, i):
-        self.asked.append(i)
-        return self.draws[i]
+    def sample(self, row):
+        self.asked.append(row)
+        return self.draws[len(self.asked) - 1]
 
     def ends(self, token):
         self.told.append(token)
         return token in self.ending
 
-    def verify(self, draft):
-        return verify(draft, self.sample, self.ends)
+    def verify(self, draft, parents=()):
+        return drive(Draft(tuple(draft), parents=tuple(parents)), self.sample, self.ends)
 
 
-def emitted(draft, verdict):
-    own = [] if verdict.next_token is None else [verdict.next_token]
-    return [*draft[: verdict.n_accepted], *own]
+def emitted(draft, verdict, parents=()):
+    return list(Step(Draft(tuple(draft), parents=tuple(parents)), verdict, 0).tokens)
 
 
 @pytest.mark.parametrize(
     ("draft", "draws", "verdict"),
     [
-        pytest.param([], [7], Verdict(0, 7, False), id="no draft"),
-        pytest.param([1, 2], [7], Verdict(0, 7, False), id="none accepted"),
-        pytest.param([1, 2], [1, 7], Verdict(1, 7, False), id="some accepted"),
-        pytest.param([1, 2], [1, 2, 7], Verdict(2, 7, False), id="all accepted"),
-        pytest.param([1, 0, 2], [1, 0], Verdict(2, None, True), id="end inside the draft"),
-        pytest.param([0], [0], Verdict(1, None, True), id="end is all of the draft"),
-        pytest.param([1, 2], [1, 0], Verdict(1, 0, True), id="end as correction"),
-        pytest.param([1, 2], [1, 2, 0], Verdict(2, 0, True), id="end as bonus"),
-        pytest.param([1, 0], [1, 7], Verdict(1, 7, False), id="drafted end rejected"),
+        pytest.param([], [7], Verdict.of_chain(0, 7, False), id="no draft"),
+        pytest.param([1, 2], [7], Verdict.of_chain(0, 7, False), id="none accepted"),
+        pytest.param([1, 2], [1, 7], Verdict.of_chain(1, 7, False), id="some accepted"),
+        pytest.param([1, 2], [1, 2, 7], Verdict.of_chain(2, 7, False), id="all accepted"),
+        pytest.param([1, 0, 2], [1, 0], Verdict.of_chain(2, None, True), id="end inside the draft"),
+        pytest.param([0], [0], Verdict.of_chain(1, None, True), id="end is all of the draft"),
+        pytest.param([1, 2], [1, 0], Verdict.of_chain(1, 0, True), id="end as correction"),
+        pytest.param([1, 2], [1, 2, 0], Verdict.of_chain(2, 0, True), id="end as bonus"),
+        pytest.param([1, 0], [1, 7], Verdict.of_chain(1, 7, False), id="drafted end rejected"),
     ],
 )
 def test_verdicts(draft, draws, verdict):
@@ -81,6 +92,116 @@ def test_a_verified_draft_emits_what_plain_sampling_does(seed):
     assert not ending.intersection(tokens[:-1])
     stopped_early = len(tokens) <= len(draft)
     assert not stopped_early or verdict.ended or tokens[-1] != draft[len(tokens) - 1]
+    assert verdict == Verdict.of_chain(verdict.n_accepted, verdict.next_token, verdict.ended)
+
+
+# trees
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "draws", "rows", "verdict"),
+    [
+        pytest.param([1, 2], [-1, -1], [1, 7], [0, 1], Verdict((0,), 7, False), id="first branch"),
+        pytest.param([1, 2], [-1, -1], [2, 7], [0, 2], Verdict((1,), 7, False), id="second branch"),
+        pytest.param([1, 2], [-1, -1], [7], [0], Verdict((), 7, False), id="neither branch"),
+        pytest.param(
+            [1, 2, 3, 3, 4], [-1, -1, 0, 1, 3], [2, 3, 4, 7], [0, 2, 4, 5],
+            Verdict((1, 3, 4), 7, False), id="to a leaf",
+        ),
+        pytest.param(
+            [1, 2, 3, 4], [-1, -1, 0, 1], [2, 3], [0, 2],
+            Verdict((1,), 3, False), id="a cousin's token is none of its own",
+        ),
+        pytest.param(
+            [1, 2, 2], [-1, 0, -1], [2, 7], [0, 3],
+            Verdict((2,), 7, False), id="a child's token is none of the text's",
+        ),
+        pytest.param(
+            [1, 1, 5], [-1, -1, 0], [1, 5, 7], [0, 1, 3],
+            Verdict((0, 2), 7, False), id="of two equal ones the first",
+        ),
+        pytest.param(
+            [0, 1, 2], [-1, -1, 0], [0], [0], Verdict((0,), None, True), id="end inside a branch"
+        ),
+        pytest.param(
+            [1, 2, 0], [-1, -1, 1], [2, 0], [0, 2], Verdict((1, 2), None, True), id="end at a leaf"
+        ),
+        pytest.param(
+            [1, 2, 3], [-1, -1, 1], [2, 0], [0, 2], Verdict((1,), 0, True), id="end as correction"
+        ),
+    ],
+)  # fmt: skip
+def test_verdicts_on_trees(tokens, parents, draws, rows, verdict):
+    script = Script(draws, ending={0})
+    assert script.verify(tokens, parents) == verdict
+    assert script.asked == rows
+    assert script.told == draws == emitted(tokens, verdict, parents)
+
+
+def random_tree(seed: int) -> tuple[np.random.Generator, list[int], list[int], list[int]]:
+    """Draws, and tokens and parents of a tree in which they find a way. Siblings may have the same
+    token."""
+    rng = np.random.default_rng(seed)
+    draws = rng.integers(3, size=30).tolist()
+    n = int(rng.integers(1, 25))
+    parents = [int(rng.integers(max(-1, i - rng.integers(1, 9)), i)) for i in range(n)]
+    tokens = rng.integers(3, size=n).tolist()
+    path = [int(rng.integers(n))]
+    while path[0] >= 0:
+        path.insert(0, parents[path[0]])
+    for node, token in zip(path[1 : 1 + rng.integers(len(path))], draws, strict=False):
+        tokens[node] = token  # or hardly any path would get past its first tokens
+    return rng, draws, tokens, parents
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_verified_tree_emits_what_plain_sampling_does(seed):
+    rng, draws, tokens, parents = random_tree(seed)
+    ending = set(rng.choice(3, size=rng.integers(3), replace=False).tolist())
+
+    script = Script(draws, ending)
+    verdict = script.verify(tokens, parents)
+    path, out = verdict.path, emitted(tokens, verdict, parents)
+
+    # the text is that of plain sampling: the same draws, each made once, none beyond the end
+    assert out == script.told == draws[: len(out)]
+    assert verdict.ended == (out[-1] in ending) and not ending.intersection(out[:-1])
+    # what was accepted is a path from the text down
+    assert [parents[i] for i in path] == [-1, *path[:-1]][: len(path)]
+    # every token was drawn in the row of the one before it, and no other row was looked at
+    rows = [parents[i] + 1 for i in path]
+    if verdict.next_token is not None:
+        rows.append(path[-1] + 1 if path else 0)
+    assert script.asked == rows == sorted(set(rows)) and len(rows) == len(out)
+    # and it went down as far as there was a branch for
+    if verdict.next_token is None:
+        assert verdict.ended
+    else:
+        last = path[-1] if path else -1
+        children = [token for token, parent in zip(tokens, parents, strict=True) if parent == last]
+        assert verdict.next_token not in children
+
+
+def test_random_trees_are_worth_verifying():
+    """Those of the test before: they branch, and paths get long."""
+    n_branching, lengths = 0, Counter()
+    for seed in range(150):
+        _, draws, tokens, parents = random_tree(seed)
+        n_branching += not Draft(tuple(tokens), parents=tuple(parents)).is_chain
+        lengths[Script(draws).verify(tokens, parents).n_accepted] += 1
+    assert n_branching > 100
+    assert all(lengths[n] > 10 for n in range(4)), lengths
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_chain_is_a_tree_without_branches(seed):
+    rng = np.random.default_rng(seed)
+    draws = rng.integers(2, size=8).tolist()
+    draft = rng.integers(2, size=rng.integers(1, 7)).tolist()
+    as_chain, as_tree = Script(draws, {1}), Script(draws, {1})
+    parents = range(-1, len(draft) - 1)
+    assert as_chain.verify(draft) == as_tree.verify(draft, parents)
+    assert (as_chain.asked, as_chain.told) == (as_tree.asked, as_tree.told)
 
 
 # the law of what is emitted
@@ -132,16 +253,62 @@ def assert_follows(texts: list[Prefix], laws: dict[Prefix, np.ndarray]) -> None:
         assert statistic < chi_square_limit(n_free), f"token {n + 1}: {statistic:.1f} of {n_free}"
 
 
-def generate(draft_next, n_draft, draw, accept=verify) -> Prefix:
+def prefix_of(draft: Draft, row: int) -> Prefix:
+    """The draft tokens up to the one of a row."""
+    node, tokens = row - 1, []
+    while node >= 0:
+        tokens.append(draft.tokens[node])
+        node = draft.parents[node] if draft.parents else node - 1
+    return tuple(reversed(tokens))
+
+
+def generate(propose, draw, accept=drive) -> Prefix:
     """Three tokens or more, drafted and verified until there are enough."""
     text: Prefix = ()
     while len(text) < 3:
-        draft: list[int] = []
-        while len(draft) < min(n_draft, 2 - len(text)):
-            draft.append(draft_next((*text, *draft)))
-        verdict = accept(draft, lambda i: draw((*text, *draft[:i])), lambda token: False)  # noqa: B023
-        text = (*text, *emitted(draft, verdict))
+        draft = propose(text)
+        verdict = accept(draft, lambda row: draw((*text, *prefix_of(draft, row))), lambda _: False)  # noqa: B023
+        text = (*text, *Step(draft, verdict, 0).tokens)
     return text
+
+
+def chains(draft_next: Callable[[Prefix], int], n_draft: int) -> Callable[[Prefix], Draft]:
+    """Drafts of n tokens, each made from those before it."""
+
+    @cache
+    def propose(text: Prefix) -> Draft:
+        tokens: list[int] = []
+        while len(tokens) < min(n_draft, 2 - len(text)):
+            tokens.append(draft_next((*text, *tokens)))
+        return Draft(tuple(tokens))
+
+    return propose
+
+
+def trees(drafters: Sequence[Callable[[Prefix], int]]) -> Callable[[Prefix], Draft]:
+    """Drafts of two levels that branch by drafter, where these do not agree."""
+
+    @cache
+    def propose(text: Prefix) -> Draft:
+        tokens: list[int] = []
+        parents: list[int] = []
+        level: list[tuple[int, Prefix]] = [(-1, ())]
+        for _ in range(2 - len(text)):
+            above, level = level, []
+            for parent, prefix in above:
+                for token in dict.fromkeys(draft((*text, *prefix)) for draft in drafters):
+                    level.append((len(tokens), (*prefix, token)))
+                    tokens.append(token)
+                    parents.append(parent)
+        return Draft(tuple(tokens), parents=tuple(parents))
+
+    return propose
+
+
+TREES = {
+    "two": trees([DRAFTS["likeliest"], DRAFTS["arbitrary"]]),
+    "all": trees(list(DRAFTS.values())),
+}
 
 
 def table_draw(rng, laws):
@@ -165,8 +332,17 @@ def test_emitted_tokens_follow_the_target_law(kind, n_draft):
     print("seed", seed)
     rng = np.random.default_rng(seed)
     draw = table_draw(rng, LAWS)
-    texts = [generate(DRAFTS[kind], n_draft, draw) for _ in range(12_000)]
-    assert_follows(texts, LAWS)
+    propose = chains(DRAFTS[kind], n_draft)
+    assert_follows([generate(propose, draw) for _ in range(12_000)], LAWS)
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_tokens_emitted_by_trees_follow_the_target_law(kind):
+    seed = 8
+    print("seed", seed)
+    draw = table_draw(np.random.default_rng(seed), LAWS)
+    assert not TREES[kind](()).is_chain
+    assert_follows([generate(TREES[kind], draw) for _ in range(12_000)], LAWS)
 
 
 def test_the_law_test_sees_a_biased_rule():
@@ -176,14 +352,15 @@ def test_the_law_test_sees_a_biased_rule():
     rng = np.random.default_rng(seed)
 
     def lenient(draft, sample, ends):
-        def bend(i):
-            token = sample(i)
-            return draft[i] if i < len(draft) and rng.random() < 0.05 else token
+        def bend(row):
+            token = sample(row)
+            return draft.tokens[row] if row < len(draft.tokens) and rng.random() < 0.05 else token
 
-        return verify(draft, bend, ends)
+        return drive(draft, bend, ends)
 
     draw = table_draw(rng, LAWS)
-    texts = [generate(DRAFTS["likeliest"], 2, draw, lenient) for _ in range(12_000)]
+    propose = chains(DRAFTS["likeliest"], 2)
+    texts = [generate(propose, draw, lenient) for _ in range(12_000)]
     with pytest.raises(AssertionError, match="token 1"):
         assert_follows(texts, LAWS)
 
@@ -215,29 +392,33 @@ def test_both_cuts_of_the_chain_are_in_the_laws():
     assert n_left[1,] == 4  # 6 5 4 3.5 of 6 5 4 3.5 3: top_k
 
 
-@pytest.mark.parametrize("kind", ["none", *DRAFTS])
+def plainly(text: Prefix) -> Draft:
+    return Draft()
+
+
+PROPOSALS = {kind: chains(draft_next, 2) for kind, draft_next in DRAFTS.items()} | {
+    f"tree of {kind}": propose for kind, propose in TREES.items()
+}
+
+
+@pytest.mark.parametrize("kind", ["none", *PROPOSALS])
 def test_a_real_chain_follows_its_law(kind):
     print("seed", PARAMS.seed)
+    propose = PROPOSALS.get(kind, plainly)
     with chain() as sampler:
-        texts = [
-            generate(
-                DRAFTS.get(kind),
-                0 if kind == "none" else 2,
-                lambda prefix: sampler.sample_logits(LOGITS[prefix]),
-            )
-            for _ in range(8_000)
-        ]
+        draw = lambda prefix: sampler.sample_logits(LOGITS[prefix])  # noqa: E731
+        texts = [generate(propose, draw) for _ in range(8_000)]
     assert_follows(texts, CHAIN_LAWS)
 
 
-@pytest.mark.parametrize("kind", DRAFTS)
+@pytest.mark.parametrize("kind", PROPOSALS)
 def test_a_real_chain_gives_the_same_text_with_and_without_drafts(kind):
-    def texts(n_draft):
+    def texts(propose):
         with chain() as sampler:
             draw = lambda prefix: sampler.sample_logits(LOGITS[prefix])  # noqa: E731
-            return [generate(DRAFTS[kind], n_draft, draw) for _ in range(500)]
+            return [generate(propose, draw) for _ in range(500)]
 
-    assert texts(2) == texts(0)
+    assert texts(PROPOSALS[kind]) == texts(plainly)
 
 
 def test_begin_restarts_the_random_stream():

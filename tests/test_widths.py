@@ -16,10 +16,11 @@ import pytest
 from conftest import NewContext, RunPython, TinyModel, TinyPath
 from numpy.typing import NDArray
 
-import random_gguf
-import tiny_gguf
-from pyselfspec import Context, Model, _lib, quantize
-from pyselfspec.widths import same_at_widths
+from pyselfspec import Context, Model
+from pyselfspec.convert import quantize
+from pyselfspec.runtime import _lib
+from pyselfspec.runtime.widths import same_at_widths
+from tools.models import random_gguf, tiny_gguf
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 N_TOKENS = 16
@@ -134,9 +135,9 @@ def test_types_without_kernels(
 
 PROMISED = """
 import sys
-from pyselfspec import Model, _lib
+from pyselfspec import Model
 with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
-    print(_lib.exact_width(context.session))
+    print(context.exact_width)
 """
 
 
@@ -185,6 +186,7 @@ class Rounding:
     """A context whose logits change in the last bit above a width."""
 
     can_rollback = True
+    exact_width = 16
 
     def __init__(self, widest: int) -> None:
         self.model = SimpleNamespace(n_vocab=64)

@@ -28,9 +28,11 @@ import numpy as np
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
-import upstream
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import UnsupportedError
+from tools import upstream
 
 SEED = 1234  # of the weights; 0 to 99 are ids that every toy vocabulary has
 N_PROMPT, N_TOKENS = 12, 15

@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pyselfspec import BUILD_ID, __version__
-from pyselfspec.calibration import machine
+from pyselfspec.costs.calibration import machine
+from pyselfspec.gguf import fingerprint
+from pyselfspec.gguf.file import check
 
 FORMAT = 1
 KERNELS_OFF = "PYSELFSPEC_KERNELS=off "  # before a command: with upstream's kernels
@@ -19,11 +22,16 @@ Record = dict[str, Any]
 
 
 def provenance(
-    bench: str, model: Path, threads: int, options: str = "", program: str = ""
+    bench: str, model: Path, threads: int, options: str = "", *, command: str = ""
 ) -> Record:
-    """What every record begins with. program: what was run, default: bench.py's command."""
-    program = program or f"bench.py {bench}"
+    """What every record begins with.
+
+    command: of bench.py, and what it takes before the model; default: the name of the record.
+    model_sha256: what sha256sum says of the file. fingerprint: what profiles and calibrations call
+    the model.
+    """
     environment = KERNELS_OFF if os.environ.get("PYSELFSPEC_KERNELS") == "off" else ""
+    program = f"{environment}python tools/bench.py {command or bench}"
     with model.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
@@ -33,14 +41,15 @@ def provenance(
         "build": BUILD_ID,
         "model": model.name,
         "model_sha256": digest,
+        "fingerprint": fingerprint.of_model(check(model)),
         "machine": machine(),
         "threads": threads,
-        "command": f"{environment}python tools/{program} {model.name} --threads {threads}{options}",
+        "command": f"{program} {model.name} --threads {threads}{options}",
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def rounded(us: list[float]) -> list[int]:
+def rounded(us: Iterable[float]) -> list[int]:
     return [round(value) for value in us]
 
 

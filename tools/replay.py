@@ -7,10 +7,9 @@ text must be equal whatever the kernels do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from typing import Any, ClassVar
 
 from pyselfspec import (
     Context,
@@ -23,15 +22,18 @@ from pyselfspec import (
     Verdict,
     generate_steps,
 )
-from pyselfspec.controllers import Controller
-from pyselfspec.drafters import Drafter
-from pyselfspec.types import SharedBlocks
+from pyselfspec.costs.table import CostTable
+from pyselfspec.runtime.kv import KVSequence
+from pyselfspec.runtime.passes import Hidden, Pass, Rows
+from pyselfspec.speculate.controllers import Controller
+from pyselfspec.speculate.drafters import Drafter
+from pyselfspec.speculate.requests import Request, Work
 
 
 def run_steps(
     context: Context,
     prompt: Sequence[int],
-    drafter: Drafter,
+    drafter: Drafter | None,
     controller: Controller,
     sampling: SamplingParams,
     n_predict: int,
@@ -56,28 +58,39 @@ class Replay:
     """Proposes what another run drafted, without running anything; but where that run left shared
     blocks, it runs those, with the full model, one token at a time."""
 
-    def __init__(self, steps: Sequence[Step], context: Context | None = None) -> None:
+    mask = None
+    identity: ClassVar[Mapping[str, Any]] = {"drafter": "replay"}
+
+    def __init__(self, steps: Sequence[Step]) -> None:
         self._drafts = [step.draft for step in steps]
-        self._context = context
+        self._seq: KVSequence | None = None
 
-    def begin(self, history: Sequence[int]) -> None:
-        pass
+    def costs(self) -> CostTable:
+        raise NotImplementedError("a replay is not timed")
 
-    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        self._seq = seq
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         draft = self._drafts.pop(0)
-        if draft.shared is None:
-            return draft
-        assert self._context
-        first = draft.shared.mask.first_active
-        shared = LayerMask.early_exit(draft.shared.mask.n_layer, first)
-        states = [
-            self._context.decode([token], mask=shared, hidden_at=first, outputs="none").hidden
-            for token in (history[-1], *draft.tokens)
-        ]
-        hidden = np.concatenate([state for state in states if state is not None])
-        return replace(draft, shared=SharedBlocks(draft.shared.mask, hidden))
+        return self._shared(draft, history) if draft.verify.in_place else draft
+
+    def _shared(self, draft: Draft, history: Sequence[int]) -> Work[Draft]:
+        assert self._seq is not None and draft.verify.mask is not None
+        first = draft.verify.mask.first_active
+        below = Pass(LayerMask.early_exit(draft.verify.mask.n_layer, first), leave=first)
+        states = []
+        for i, token in enumerate((history[-1], *draft.tokens)):
+            rows = Rows.of(self._seq.seq_id, len(history) - 1 + i, [token], "none")
+            answer = yield Request(rows, below)
+            assert answer.hidden is not None
+            states.append(answer.hidden)
+        return replace(draft, verify=replace(draft.verify, enter=Hidden.joined(states)))
 
     def accept(self, verdict: Verdict) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from .. import BUILD_ID, __version__, by_name
+from .. import BUILD_ID, __version__
 from ..errors import SelfSpecError
+from ..util import by_name
 
 EXIT_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 

@@ -13,9 +13,9 @@ import click
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-from ..gguf_file import GgufFile, check
-from ..models import DEMO
-from ..surgery.stream import Copy, Source, read_model
+from ..convert.stream import Copy, Source, read_model
+from ..gguf.file import GgufFile, check
+from ..util.paths import DEMO
 from ._options import DEMO_WORD
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .. import plots
-from ..calibration import Calibration, save
-from ..completion import default_mask
-from ..context import Context
-from ..costs import CostTable, guessed_costs
+from ..costs.by_bytes import guessed_costs
+from ..costs.calibration import Calibration, save
+from ..costs.table import CostTable
 from ..errors import ArgumentError
-from ..timing import measure
-from ..types import LayerMask
+from ..runtime.context import Context
+from ..speculate.calibrate import measure
+from ..speculate.drafters import Drafter
+from ..speculate.prepared import prepared
+from ._drafting import mask_from, mask_options
 from ._options import (
     common_options,
     context_options,
     context_params,
-    mask_from,
-    mask_options,
     model_argument,
     model_params,
     open_model,
@@ -56,11 +57,13 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         open_model(model, **model_params(options)) as loaded,
         loaded.context(n_ctx=options["ctx_size"], **context_params(options)) as context,
     ):
-        mask = mask_from(loaded.n_layer, options) or default_mask(context)
-        if mask is None:
-            raise ArgumentError(f"{model} has no part that a draft could skip; give a mask")
-        calibration = _measure(context, mask)
-        guessed = guessed_costs(loaded.file, mask, calibration.key.shares)
+        found = prepared(context, mask=mask_from(loaded.n_layer, options))
+        if found is None or found.mask is None:
+            raise ArgumentError(f"{model} has no sublayer that a draft could skip; give a mask")
+        with closing(found.make()) as drafter:
+            calibration = _measure(context, drafter)
+            shares = bool(drafter.identity.get("shares"))
+        guessed = guessed_costs(loaded.file, found.mask, shares)
     path = save(calibration)
     if plot_file is not None:
         from ..plots import costs as picture
@@ -72,12 +75,12 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         click.echo("\n".join(_lines(calibration, guessed)))
 
 
-def _measure(context: Context, mask: LayerMask) -> Calibration:
+def _measure(context: Context, drafter: Drafter) -> Calibration:
     console = Console(stderr=True)
     columns = (TextColumn("calibrating"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=1.0)
-        return measure(context, mask, lambda share: progress.update(task, completed=share))
+        return measure(context, drafter, lambda share: progress.update(task, completed=share))
 
 
 def _lines(calibration: Calibration, guessed: CostTable) -> list[str]:
@@ -88,12 +91,13 @@ def _lines(calibration: Calibration, guessed: CostTable) -> list[str]:
         lines += [
             f"{costs.n_past} tokens of context: {plain / 1000:.3g} ms per token",
             f"  full pass, 1 to {len(costs.full_us)} tokens   {widths}",
-            "  check                       "
+            "  verification pass           "
             + "  ".join(f"{us / plain:.2f}" for us in costs.check_us),
-            f"  guess {costs.guess_us / plain:.2f}, last guess {costs.last_us / plain:.2f}",
+            f"  draft token {costs.guess_us / plain:.2f}, "
+            f"shared blocks of the last one {costs.last_us / plain:.2f}",
         ]
     first = guessed.levels[0]
-    lines.append(f"  guess by weight bytes {first.guess_us / first.plain_us:.2f}")
+    lines.append(f"  draft token by weight bytes {first.guess_us / first.plain_us:.2f}")
     lines.append("acceptance   " + "  ".join(f"{a:5.2f}" for a in ACCEPTANCES))
     best = [calibration.table.levels[0].speedup(a) for a in ACCEPTANCES]
     lines.append("best length  " + "  ".join(f"{n:5}" for _, n in best))

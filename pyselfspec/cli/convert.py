@@ -12,9 +12,9 @@ import click
 from rich.console import Console
 from rich.progress import Progress as Bars
 
-from .. import _lib
-from ..convert import architectures, convert_steps
-from ..quantize import TYPES, Progress, quantize_steps
+from ..convert.huggingface import architectures, convert_steps
+from ..convert.quantize import TYPES, Progress, quantize_steps
+from ..runtime import _lib
 from ._options import common_options
 from ._writing import show_written
 

@@ -14,19 +14,14 @@ from rich.progress import DownloadColumn, Progress
 from rich.table import Table
 from rich.text import Text
 
-from ..completion import Completion
-from ..context import Context
-from ..demo import FACTORS, make_wide, race, wide_path
-from ..model import Model
-from ..report import closing_line, report
-from ..sampling import SEED_MAX, SamplingParams
-from ._options import (
-    common_options,
-    context_params,
-    device_options,
-    model_params,
-    n_predict_option,
-)
+from ..runtime.context import Context
+from ..runtime.model import Model
+from ..runtime.sampling import SEED_MAX, SamplingParams
+from ..speculate.completion import Completion
+from ..speculate.demo import FACTORS, make_wide, race, wide_path
+from ..speculate.prepared import AUTO
+from ..speculate.report import closing_line, report
+from ._options import common_options, context_params, device_options, model_params, n_predict_option
 
 SIZE = "0.6B"
 N_PREDICT = 160  # tokens
@@ -87,8 +82,8 @@ def command(
 
         def pair(n_predict: int) -> tuple[Completion, Completion]:
             return (
-                _completion(plain_context, "off", prompt, n_predict, sampling),
-                _completion(context, None, prompt, n_predict, sampling),
+                _completion(plain_context, None, prompt, n_predict, sampling),
+                _completion(context, AUTO, prompt, n_predict, sampling),
             )
 
         for _ in race(pair(N_WARM_UP)):

@@ -10,27 +10,31 @@ from typing import Any
 
 import click
 
-from .. import adapt
-from ..adapt import Adapt
-from ..completion import INTERRUPTED, N_PREDICT, Completion
-from ..context import Context
-from ..controllers.fixed import Fixed
-from ..model import Model
-from ..report import Explainer, closing_line, report
-from ..sampling import SamplingParams
-from ..types import LayerMask
-from ._options import (
-    STDIN,
+from ..masks.layer_mask import LayerMask
+from ..runtime.context import Context
+from ..runtime.model import Model
+from ..runtime.sampling import SamplingParams
+from ..speculate import candidates
+from ..speculate.adapt import Adapt
+from ..speculate.completion import INTERRUPTED, N_PREDICT, Completion
+from ..speculate.controllers.fixed import Fixed
+from ..speculate.report import Explainer, closing_line, report
+from ._drafting import (
     adapt_from,
     adapt_options,
     adapts,
+    controller_from,
+    describes_mask,
+    draft_from,
+    draft_options,
+    drafter_options_from,
+    mask_from,
+)
+from ._options import (
+    STDIN,
     common_options,
     context_options,
     context_params,
-    controller_from,
-    describes_mask,
-    draft_options,
-    mask_from,
     model_argument,
     model_params,
     n_predict_option,
@@ -38,9 +42,8 @@ from ._options import (
     parse_tokens,
     read_text,
     require_one_reader_of_stdin,
-    sampling_from,
-    sampling_options,
 )
+from ._sampling import sampling_from, sampling_options
 
 N_WARM_UP = 16  # tokens
 
@@ -52,6 +55,7 @@ class Request:
     prompt: str | tuple[int, ...]
     n_predict: int
     draft: str | None
+    options: Any
     mask: LayerMask | None
     profile: bool
     controller: Fixed | str
@@ -64,19 +68,25 @@ class Request:
         """Ids in, ids out."""
         return isinstance(self.prompt, str)
 
-    def completion(self, context: Context, draft: str | None) -> Completion:
+    def completion(self, context: Context) -> Completion:
         return Completion(
             context,
             self.prompt,
             n_predict=self.n_predict,
-            draft=draft,
-            mask=None if draft == "off" else self.mask,
+            draft=self.draft,
+            options=self.options,
+            mask=self.mask,
             profile=self.profile,
             controller=self.controller,
             sampling=self.sampling,
             stop=self.stop,
-            adapt=None if draft == "off" else self.adapt,
+            adapt=self.adapt,
         )
+
+    @property
+    def plain(self) -> Request:
+        """The same text without drafts."""
+        return replace(self, draft=None, options=None, mask=None, adapt=None)
 
 
 @click.command(name="generate")
@@ -119,9 +129,10 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
     pyselfspec generate model.gguf -f prompt.txt -n 2000 --adapt-state masks.json
     """
-    if options["draft"] == "off" and describes_mask(options):
+    draft = draft_from(options)
+    if draft is None and describes_mask(options):
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
-    if options["draft"] == "off" and adapts(options):
+    if draft is None and adapts(options):
         raise click.UsageError("--draft off drafts nothing, so there is no mask to adapt")
     controller = controller_from(options)
     if explain and controller != "auto":
@@ -138,7 +149,8 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         request = Request(
             prompt=prompt,
             n_predict=options["n_predict"],
-            draft=options["draft"],
+            draft=draft,
+            options=drafter_options_from(loaded.n_layer, options),
             mask=mask_from(loaded.n_layer, options),
             profile=options["profile"] == "auto",
             controller=controller,
@@ -146,9 +158,9 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             stop=options["stop"],
             adapt=adapt_from(loaded, options),
         )
-        completion = request.completion(context, request.draft)
+        completion = request.completion(context)
         if compare:
-            if completion.draft == "off":
+            if completion.draft is None:
                 raise click.UsageError(
                     "nothing to compare with plain decoding: "
                     "give --mask, --skip-attn, --skip-ffn, --exit-layer or --draft layer-skip"
@@ -158,7 +170,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         _keep_state(completion, loaded, options["adapt_state"])
         plain = None
         if compare and finished:
-            plain = request.completion(context, "off")
+            plain = request.plain.completion(context)
             finished = _run(plain, show=False, as_text=False)
             plain = plain if finished else None
 
@@ -210,12 +222,12 @@ def _run(completion: Completion, *, show: bool, as_text: bool, explain: bool = F
 
 def _keep_state(completion: Completion, model: Model, path: Path | None) -> None:
     if path is not None and completion.adaptation is not None:
-        adapt.save(completion.adaptation.state, model, path)
+        candidates.save(completion.adaptation.state, model, path)
 
 
 def _warm_up(request: Request, context: Context) -> None:
     """A few tokens each way, so that whichever run comes first does not pay for starting up."""
     short = replace(request, n_predict=min(request.n_predict, N_WARM_UP), adapt=None)
-    for draft in (request.draft, "off"):
-        for _piece in short.completion(context, draft):
+    for each in (short, short.plain):
+        for _piece in each.completion(context):
             pass

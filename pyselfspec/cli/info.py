@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..context import Context
-from ..model import Model
-from ..widths import same_at_widths
+from ..runtime.context import Context
+from ..runtime.model import Model
+from ..runtime.widths import same_at_widths
 from ._options import (
     common_options,
     context_params,

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import click
 
-from .. import BUILD_ID, __version__, mask_formats, profiles
+from .. import BUILD_ID, __version__
 from ..errors import ArgumentError
-from ..files import replacing
-from ..model import Model
-from ..profiles import Profile
+from ..masks import formats as mask_formats
+from ..masks import profiles
+from ..masks.profiles import Profile
+from ..runtime.model import Model
+from ..util import records
+from ..util.files import replacing
 from ._measuring import command_line
 from ._options import model_argument, open_model, read_text
 
@@ -30,7 +33,7 @@ def list_all(as_json: bool) -> None:
     """All profiles."""
     found = profiles.every()
     if as_json:
-        click.echo(json.dumps({"profiles": [profile.to_dict() for profile in found]}))
+        click.echo(json.dumps({"profiles": [records.to_dict(profile) for profile in found]}))
     elif not found:
         click.echo("no profiles yet; make one with pyselfspec scan-layers MODEL", err=True)
     else:
@@ -44,7 +47,7 @@ def show(model: str, as_json: bool) -> None:
     """The profile of MODEL."""
     with open_model(model) as loaded:
         profile = _existing(loaded)
-    click.echo(json.dumps(profile.to_dict()) if as_json else _text(profile))
+    click.echo(json.dumps(records.to_dict(profile)) if as_json else _text(profile))
 
 
 @command.command()
@@ -81,7 +84,7 @@ def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None
         mask = mask_formats.read(read_text(file), loaded.n_layer, entry)
         profile = Profile(
             model=loaded.path.name,
-            model_sha256=loaded.fingerprint,
+            fingerprint=loaded.fingerprint,
             mask=mask,
             source=f"import, {file}" + (f", {entry}" if entry else ""),
             version=__version__,
@@ -90,7 +93,7 @@ def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None
             command=command_line(),
         )
     profiles.save(profile)
-    click.echo(json.dumps(profile.to_dict()) if as_json else _line(profile))
+    click.echo(json.dumps(records.to_dict(profile)) if as_json else _line(profile))
 
 
 @command.command()
@@ -120,12 +123,13 @@ def _line(profile: Profile) -> str:
     expected = "" if profile.speed is None else f" · expected {profile.speed:.2f}x"
     return (
         f"{profile.model} · skips {len(mask.skip_attn)} attention, {len(mask.skip_ffn)} "
-        f"feed-forward parts of {mask.n_layer} blocks{expected} · {profile.source}, {profile.date}"
+        f"feed-forward sublayers of {mask.n_layer} blocks{expected} · {profile.source}, "
+        f"{profile.date}"
     )
 
 
 def _text(profile: Profile) -> str:
-    facts = {key: value for key, value in profile.to_dict().items() if value is not None}
+    facts = {key: value for key, value in records.to_dict(profile).items() if value is not None}
     facts |= {"mask": profile.mask.to_json()}
     width = max(map(len, facts))
     return "\n".join(f"{key:{width}}  {value}" for key, value in facts.items())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..surgery.relayer import relayer
-from ._options import parse_blocks
+from ..convert.relayer import relayer
+from ._drafting import parse_blocks
 from ._writing import copy_arguments, read, write
 
 

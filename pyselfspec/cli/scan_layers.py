@@ -1,57 +1,53 @@
-"""pyselfspec scan-layers: what each part of a model is worth, and which can be skipped together."""
+"""pyselfspec scan-layers: what each unit of a model is worth, and what can be skipped together."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .. import plots, profiles, scans
-from ..measuring import AbortRatio, Confident, GiveUp, Measuring, Never, Pass
-from ..scan_report import MEASURES, NOTHING_PAYS, ScanReport, best_line, report, to_dict, to_lines
-from ..scans import Plan, Prune, Space, Unit
+from .. import plots
+from ..masks.space import Unit
+from ..selection import scanning, strategies
+from ..selection.rounds import AbortRatio, GiveUp, Never
+from ..selection.scanning import ScanResult, scan
+from ..selection.strategies import Prune
+from ..selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
+from ..util import records
 from ._measuring import (
-    Bench,
-    followed,
-    known_masks,
     measuring_options,
-    opened,
+    objective_option,
     picture_callback,
-    profile_of,
+    progress_bar,
+    session_options,
     space_options,
 )
-from ._options import common_options, model_argument
+from ._options import common_options, model_argument, model_params, open_model
 
 
 @click.command(name="scan-layers")
 @model_argument
 @click.option(
+    "--strategy",
     "--mode",
-    type=click.Choice(scans.names()),
-    default="rank",
+    type=click.Choice([name for name in strategies.names() if not strategies.load(name).endless]),
+    default=scanning.STRATEGY,
     show_default=True,
-    help="single: each part alone. rank: and the least harmful together. greedy: skip the least "
-    "harmful, again and again. anti: skip all, add back what matters most.",
+    help="single: each unit alone. rank: and the least harmful together. greedy: skip the least "
+    "harmful, again and again. anti: skip all, add back what matters most. Others as in search.",
 )
-@click.option(
-    "--objective",
-    type=click.Choice(list(MEASURES)),
-    default="match",
-    show_default=True,
-    help="match: agreement of drafts with the full model. ppl: perplexity without the part.",
-)
+@objective_option(scanning.OBJECTIVE)
 @space_options(
-    Plan().share,
+    scanning.SHARE,
     unit_help="What is skipped at a time",
     share_help="Of the units that the last mask skips.",
 )
 @click.option(
     "--prune",
     type=click.IntRange(min=0),
-    help="Leave so many of the worst out of each further pass (llama.cpp's PR 3565: 2).  "
-    f"[default: {Prune().share:.0%} of those not needed]",
+    help="For greedy and anti: leave so many of the worst out of each further round (llama.cpp's "
+    f"PR 3565: 2).  [default: {Prune().share:.0%} of those not needed]",
 )
 @click.option(
     "--abort-ratio",
@@ -69,7 +65,7 @@ from ._options import common_options, model_argument
 )
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
-    """Find out what each attention and feed-forward part of a model is worth, and what can be
+    """Find out what each attention and feed-forward sublayer of a model is worth, and what can be
     skipped while drafting. Leaves a profile that generate then uses.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Results are
@@ -77,64 +73,70 @@ def command(model: str, as_json: bool, **options: Any) -> None:
 
     \b
     pyselfspec scan-layers model.gguf --plot scan.png
-    pyselfspec scan-layers model.gguf --mode greedy --objective ppl --chunks 15
+    pyselfspec scan-layers model.gguf --strategy greedy --objective perplexity --chunks 15
     """
-    give_up, plan = _give_up(options), _plan(options)
-    with opened(model, options["objective"], options) as bench:
-        found = _scan(bench, options, plan, give_up)
-        saved = None
-        if found.best is not None and options["mode"] != "single" and not options["no_profile"]:
-            source = f"scan-layers {options['mode']}"
-            saved = profiles.save(profile_of(bench, found.best, source))
-        path = bench.results.path
+    give_up, strategy = _give_up(options), _strategy(options)
+    session = session_options(options)
+    with open_model(model, **model_params(options)) as loaded, progress_bar() as follow:
+        found = scan(
+            loaded,
+            strategy,
+            options["objective"],
+            unit=Unit(options["unit"]),
+            share=options["share"],
+            give_up=give_up,
+            progress=follow,
+            **session,
+        )
+    saved = None if options["no_profile"] else found.save()
     if options["plot"] is not None:
         from ..plots import scan as picture
 
-        plots.save(picture.draw(found, f"{model}, {options['mode']}"), options["plot"])
-    if as_json:
-        where = {"results": str(path), "profile": None if saved is None else str(saved)}
-        click.echo(json.dumps({"model": model, "mode": options["mode"]} | where | to_dict(found)))
-        return
-    click.echo("\n".join(to_lines(found)))
-    if found.best is not None:
-        click.echo(f"\n{best_line(found.best)}" + (" · saved as profile" if saved else ""))
-    elif options["objective"] == "match":
-        click.echo(f"\n{NOTHING_PAYS}")
-    click.echo(f"results: {path}", err=True)
+        title = f"{model}, {options['strategy']}"
+        plots.save(picture.draw(found.report, title), options["plot"])
+    _show(model, found, saved, as_json)
 
 
-def _plan(options: dict[str, Any]) -> Plan:
-    if options["exhaustive"]:
-        if options["prune"] or options["abort_ratio"]:
-            raise click.UsageError("--exhaustive prunes nothing and aborts nothing")
-        return Plan(options["share"], Prune(share=0))
-    return Plan(options["share"], Prune(count=options["prune"]))
+def _strategy(options: dict[str, Any]) -> strategies.Factory:
+    """The strategy with its pruning, where it prunes."""
+    name, prunes = options["strategy"], "prune" in strategies.options_of(options["strategy"])
+    if options["exhaustive"] and (options["prune"] or options["abort_ratio"]):
+        raise click.UsageError("--exhaustive prunes nothing and aborts nothing")
+    if options["prune"] is not None and not prunes:
+        raise click.UsageError(f"--prune is for --strategy greedy and anti, not for {name}")
+    if not prunes:
+        return strategies.load(name)
+    none = options["exhaustive"]
+    return strategies.load(name, prune=Prune(0) if none else Prune(count=options["prune"]))
 
 
-def _give_up(options: dict[str, Any]) -> GiveUp:
+def _give_up(options: dict[str, Any]) -> GiveUp | None:
     if options["exhaustive"]:
         return Never()
     if options["abort_ratio"] is None:
-        return Confident()
-    if options["objective"] != "ppl":
-        raise click.UsageError("--abort-ratio compares perplexities: use it with --objective ppl")
+        return None
+    if options["objective"] != "perplexity":
+        raise click.UsageError(
+            "--abort-ratio compares perplexities: use it with --objective perplexity"
+        )
     return AbortRatio(options["abort_ratio"])
 
 
-def _scan(bench: Bench, options: dict[str, Any], plan: Plan, give_up: GiveUp) -> ScanReport:
-    space = Space.of(bench.context.mask_support, Unit(options["unit"]))
-    measuring = Measuring(bench.objective, bench.results, bench.n_chunks, give_up)
-    found = followed(scans.run(scans.load(options["mode"])(space, plan), measuring), bench.results)
-    leaves_profile = options["objective"] == "match" and options["mode"] != "single"
-    known = known_masks(bench.model) if leaves_profile else []
-    reference = followed(
-        measuring.scores(Pass(space.full, (space.full, *known), best_only=False)), bench.results
-    )
-    return report(
-        options["objective"],
-        reference[0].score,
-        bench.results.totals(),
-        [*reference, *found],
-        space.units,
-        bench.costs,
-    )
+def _show(model: str, found: ScanResult, saved: Path | None, as_json: bool) -> None:
+    if as_json:
+        what = {
+            "model": model,
+            "strategy": found.strategy,
+            "objective": found.objective,
+            "results": str(found.results),
+            "profile": None if saved is None else str(saved),
+        }
+        click.echo(records.encode(what | to_dict(found.report)).decode())
+        return
+    click.echo("\n".join(to_lines(found.report)))
+    if found.best is not None:
+        line = best_line(found.best, found.report.about.label)
+        click.echo(f"\n{line}" + (" · saved as profile" if saved else ""))
+    elif found.report.about.counts_drafts:
+        click.echo(f"\n{NOTHING_PAYS}")
+    click.echo(f"results: {found.results}", err=True)

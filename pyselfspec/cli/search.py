@@ -3,76 +3,56 @@
 from __future__ import annotations
 
 import csv
-import json
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .. import plots, profiles, search
-from ..chunks import first_scored
-from ..controllers.fixed import Fixed
-from ..errors import MaskError
-from ..files import replacing
-from ..gains import gains
-from ..judges import Agreement, Expected, Measured
-from ..measuring import Measuring, Never
-from ..sampling import SamplingParams
-from ..scan_report import best_line, point
-from ..scans import Space, Unit
-from ..search import Budget, Judge, Setting, Trial, best_of
-from ..types import LayerMask
+from .. import plots
+from ..masks.space import SHARE, Unit
+from ..selection import objectives, searching, strategies
+from ..selection.rounds import Scored
+from ..selection.searching import SearchResult, search
+from ..selection.tables import best_line
+from ..util import records
+from ..util.files import replacing
 from ._measuring import (
-    Bench,
-    interrupted,
-    known_masks,
     measuring_options,
-    opened,
+    objective_option,
     picture_callback,
-    profile_of,
     progress_bar,
+    session_options,
     space_options,
     target_callback,
 )
-from ._options import common_options, model_argument
-
-N_TRIALS = 100
-N_PREDICT = 64  # tokens, where speed is measured
-N_START = 3  # masks of an earlier scan to start from
+from ._options import common_options, model_argument, model_params, open_model
 
 
 @click.command(name="search")
 @model_argument
 @click.option(
     "--strategy",
-    type=click.Choice(search.names()),
-    default="greedy",
+    type=click.Choice(strategies.names()),
+    default=searching.STRATEGY,
     show_default=True,
-    help="How to choose the next mask to try.",
+    help="How to choose the next masks to try.",
 )
-@click.option(
-    "--objective",
-    type=click.Choice(["tokens-per-second", "acceptance", "measured"]),
-    default="tokens-per-second",
-    show_default=True,
-    help="Expected speed; agreement of masks up to --max-cost; or speed measured by generating.",
-)
+@objective_option(searching.OBJECTIVE)
 @click.option(
     "--max-cost",
     type=click.FloatRange(0, 1, min_open=True),
-    default=0.6,
+    default=searching.MAX_COST,
     show_default=True,
-    help="For acceptance: cost of a drafted token over a plain one.",
+    help="For agreement and perplexity: cost of a drafted token over a plain one.",
 )
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
-    help=f"Masks to try.  [default: {N_TRIALS}, without --minutes]",
+    help=f"Masks to try.  [default: {searching.N_TRIALS}, without --minutes]",
 )
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to search.")
 @space_options(
-    search.SHARE,
+    SHARE,
     unit_help="What masks are made of",
     share_help="Of the units, skipped at most.",
 )
@@ -106,128 +86,76 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec search model.gguf --minutes 10
     pyselfspec search model.gguf --strategy exit --plot exits.png
     """
-    sweeps = options["strategy"] == "exit" and options["objective"] != "measured"
-    if (options["csv_file"] or options["plot"]) and not sweeps:
-        raise click.UsageError("--csv and --plot show the sweep of --strategy exit")
-    if options["storage"] and options["strategy"] != "optuna":
-        raise click.UsageError("--storage is for --strategy optuna; others keep no study")
-    trials = options["trials"]
-    if trials is None and options["minutes"] is None:
-        trials = N_TRIALS
-    budget = Budget(trials, options["minutes"])
-    with opened(model, "match", options, keep=True) as bench:
-        setting = _setting(bench, options)
-        judge = _judge(bench, options)
-        found = _search(search.load(options["strategy"])(setting), judge, bench, budget)
-        best = best_of([*found, *map(judge, known_masks(bench.model))])
-        saved = None
-        if best.score is not None:
-            shown = point(best.mask, best.score, bench.costs, expects=True)
-            if (shown.speed or 0.0) > 1 and not options["no_profile"]:
-                saved = profiles.save(profile_of(bench, shown, f"search {options['strategy']}"))
-        _write_sweep(found, bench, options)
-        if as_json:
-            rows = [_row(trial, bench) for trial in found]
-            result = {"model": model, "trials": rows, "best": _row(best, bench)}
-            click.echo(json.dumps(result | {"profile": None if saved is None else str(saved)}))
-        else:
-            click.echo(_text(best, bench) + (" · saved as profile" if saved else ""))
-
-
-def _setting(bench: Bench, options: dict[str, Any]) -> Setting:
-    return Setting(
-        space=Space.of(bench.context.mask_support, Unit(options["unit"])),
-        share=options["share"],
-        start=_start(bench),
-        seed=options["seed"],
-        context=bench.context,
-        chunk=bench.texts[0],
-        storage=options["storage"],
-    )
-
-
-def _start(bench: Bench) -> tuple[LayerMask, ...]:
-    """What is known, every other block, and the best of what is in the file of results."""
-    masks = known_masks(bench.model)
-    try:
-        masks.append(LayerMask.alternate(bench.model.n_layer))
-    except MaskError:
-        pass
-    judged = [
-        (point(mask, score, bench.costs, expects=True).speed or 0.0, mask)
-        for mask, (n_chunks, score) in bench.results.totals().items()
-        if n_chunks >= bench.n_chunks and mask.n_active < 2 * mask.n_layer
-    ]
-    judged.sort(key=lambda item: -item[0])
-    masks += [mask for _speed, mask in judged[:N_START]]
-    return tuple(dict.fromkeys(masks))
-
-
-def _judge(bench: Bench, options: dict[str, Any]) -> Judge:
-    if options["objective"] == "measured":
-        first = first_scored(len(bench.texts[0]))
-        prompts = [text[:first] for text in bench.texts]
-        sampling = SamplingParams(seed=options["seed"])
-        return Measured(bench.context, prompts, N_PREDICT, Fixed(), sampling)
-    measuring = Measuring(bench.objective, bench.results, bench.n_chunks, Never())
-    if options["objective"] == "acceptance":
-        return Agreement(measuring, bench.costs, options["max_cost"])
-    return Expected(measuring, bench.costs)
-
-
-def _search(chosen: search.Search, judge: Judge, bench: Bench, budget: Budget) -> list[Trial]:
-    found: list[Trial] = []
-    start = time.monotonic()
-    try:
-        with progress_bar() as bar:
-            task = bar.add_task("trying masks", total=budget.trials)
-            for trial in search.run(chosen, judge, budget):
-                found.append(trial)
-                bar.update(task, completed=len(found))
-                if budget.trials is None and budget.minutes is not None:
-                    share = (time.monotonic() - start) / 60 / budget.minutes
-                    bar.update(task, total=max(len(found), round(len(found) / max(share, 1e-9))))
-    except KeyboardInterrupt:
-        interrupted(bench.results)
-        raise
-    return found
-
-
-def _write_sweep(found: list[Trial], bench: Bench, options: dict[str, Any]) -> None:
-    """CSV and heat map of expected speeds by exit and draft length, where asked for."""
-    sweep = {
-        min(t.mask.skip_attn | t.mask.skip_ffn): gains(t.score, t.mask, bench.costs)
-        for t in found
-        if t.score is not None
-    }
+    _check(options)
+    storage = {"storage": options["storage"]} if options["storage"] else {}
+    strategy = strategies.load(options["strategy"], **storage)
+    session = session_options(options)
+    with open_model(model, **model_params(options)) as loaded, progress_bar() as follow:
+        found = search(
+            loaded,
+            strategy,
+            options["objective"],
+            trials=options["trials"],
+            minutes=options["minutes"],
+            unit=Unit(options["unit"]),
+            share=options["share"],
+            max_cost=options["max_cost"],
+            progress=follow,
+            **session,
+        )
+    saved = None if options["no_profile"] else found.save()
     if options["csv_file"] is not None:
-        with (
-            replacing(options["csv_file"]) as unfinished,
-            unfinished.open("w", newline="", encoding="utf-8") as file,
-        ):
-            rows = csv.writer(file)
-            rows.writerow(["exit", "draft_max", "expected_speed"])
-            rows.writerows((e, g.n_draft, g.speed) for e, row in sweep.items() for g in row)
+        _write_csv(found, options["csv_file"])
     if options["plot"] is not None:
         from ..plots import exits as picture
 
-        speeds = {keep: [g.speed for g in row] for keep, row in sweep.items()}
-        plots.save(picture.draw(speeds, bench.model.path.name), options["plot"])
+        speeds = {keep: [g.speed for g in row] for keep, row in found.sweep().items()}
+        plots.save(picture.draw(speeds, model), options["plot"])
+    _show(model, found, saved, as_json)
 
 
-def _row(trial: Trial, bench: Bench) -> dict[str, Any]:
+def _check(options: dict[str, Any]) -> None:
+    about = objectives.load(options["objective"]).about
+    sweeps = options["strategy"] == "exit" and about.counts_drafts
+    if (options["csv_file"] or options["plot"]) and not sweeps:
+        raise click.UsageError(
+            "--csv and --plot show the sweep of --strategy exit, by agreement or expected speed"
+        )
+    if options["storage"] and options["strategy"] != "optuna":
+        raise click.UsageError("--storage is for --strategy optuna; others keep no study")
+
+
+def _write_csv(found: SearchResult, path: Path) -> None:
+    """Expected speeds by exit and draft length."""
+    with (
+        replacing(path) as unfinished,
+        unfinished.open("w", newline="", encoding="utf-8") as file,
+    ):
+        rows = csv.writer(file)
+        rows.writerow(["exit", "draft_max", "expected_speed"])
+        rows.writerows((e, g.n_draft, g.speed) for e, row in found.sweep().items() for g in row)
+
+
+def _show(model: str, found: SearchResult, saved: Path | None, as_json: bool) -> None:
+    if as_json:
+        result = {
+            "model": model,
+            "strategy": found.strategy,
+            "objective": found.objective,
+            "trials": [_row(trial, found) for trial in found.trials],
+            "best": _row(found.best, found),
+            "results": str(found.results),
+            "profile": None if saved is None else str(saved),
+        }
+        click.echo(records.encode(result).decode())
+        return
+    line = best_line(found.point, found.about.label)
+    click.echo(line + (" · saved as profile" if saved else ""))
+
+
+def _row(trial: Scored, found: SearchResult) -> dict[str, Any]:
     row: dict[str, Any] = {"mask": trial.mask.to_dict(), "value": trial.value}
-    row["cost"] = bench.costs.draft(trial.mask)
-    if trial.score is not None:
+    row["cost"] = found.costs.draft(trial.mask)
+    if trial.score.n_runs:
         row["agreement"] = trial.score.agreement
     return row
-
-
-def _text(best: Trial, bench: Bench) -> str:
-    if best.score is None:
-        mask = best.mask
-        return (
-            f"best mask: skips {len(mask.skip_attn)} attention, {len(mask.skip_ffn)} feed-forward "
-            f"parts · {best.value:.1f} tokens/s measured"
-        )
-    return best_line(point(best.mask, best.score, bench.costs, expects=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from gguf import GGMLQuantizationType
 
-from ..surgery.widen import FLOATS, widen
+from ..convert.widen import FLOATS, widen
 from ._writing import copy_arguments, read, write
 
 

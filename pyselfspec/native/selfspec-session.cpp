@@ -47,6 +47,24 @@ std::string architecture(const llama_model & model) {
     return std::string("architecture ") + llm_arch_name(model.arch);
 }
 
+// Up to how many rows products with this model's weights promise the bits of one row.
+int32_t exact_width_of(const llama_model & model) {
+    // asked by name, since the backend may be one of several libraries, loaded for the processor at hand
+    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
+    const auto width_of = reg ? (int32_t (*)(const ggml_tensor *)) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
+
+    int32_t width = width_of ? SELFSPEC_EXACT_WIDTH : 0;
+    for (const auto & [name, tensor] : model.tensors_by_name) {
+        const ggml_backend_dev_t dev = tensor->buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer)) : nullptr;
+        if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+            return 0;
+        }
+        width = width > 0 ? std::min(width, width_of(tensor)) : 0;
+    }
+    return width;
+}
+
 } // namespace
 
 int32_t selfspec_rows::n_outputs() const {
@@ -54,7 +72,8 @@ int32_t selfspec_rows::n_outputs() const {
 }
 
 selfspec_session::selfspec_session(llama_context * ctx) :
-    ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), slots(*ctx), batch(ctx),
+    ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), exact_width(exact_width_of(model)),
+    slots(*ctx), batch(ctx),
     names_fault(selfspec_names_fault(model, ctx->get_memory())) {}
 
 int32_t selfspec_session::failed(int32_t status, const char * text) noexcept {
@@ -483,21 +502,4 @@ int32_t selfspec_session::can_keep(int32_t seq_id, int32_t n) const {
         return last + 1;
     }
     return n > 0 && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK) && holds_window(seq_id, n) ? n : 0;
-}
-
-int32_t selfspec_session::exact_width() const {
-    // asked by name, since the backend may be one of several libraries, loaded for the processor at hand
-    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
-    const auto width_of = reg ? (int32_t (*)(const ggml_tensor *)) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
-
-    int32_t width = width_of ? SELFSPEC_EXACT_WIDTH : 0;
-    for (const auto & [name, tensor] : model.tensors_by_name) {
-        const ggml_backend_dev_t dev = tensor->buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer)) : nullptr;
-        if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
-            return 0;
-        }
-        width = width > 0 ? std::min(width, width_of(tensor)) : 0;
-    }
-    return width;
 }

@@ -67,11 +67,11 @@ struct selfspec_session {
     bool    can_enter(int32_t il);
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
-    int32_t exact_width() const;
 
     llama_context     * ctx;
     const llama_model & model;
     const int32_t       n_layer;
+    const int32_t       exact_width; // see selfspec_exact_width()
     std::string         error;
     selfspec_slots      slots;
     int64_t             n_graph_checks = 0;

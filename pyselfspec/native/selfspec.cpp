@@ -69,7 +69,7 @@ int32_t selfspec_can_keep(selfspec_session * session, int32_t seq_id, int32_t n)
 }
 
 int32_t selfspec_exact_width(const selfspec_session * session) {
-    return session->exact_width();
+    return session->exact_width;
 }
 
 size_t selfspec_graph_bytes(const selfspec_session * session) {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
-from ..files import replacing
+from ..util.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

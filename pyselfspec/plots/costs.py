@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..costs import N_WIDTH, CostTable
+from ..costs.table import N_WIDTH, CostTable
 
 
-def draw(table: CostTable, guessed: CostTable) -> Figure:
+def draw(table: CostTable, by_bytes: CostTable) -> Figure:
     """Costs of passes over their width beside what weight bytes suggest, and the best draft length
     with its speed over the acceptance."""
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -19,13 +19,13 @@ def draw(table: CostTable, guessed: CostTable) -> Figure:
         name = f"{costs.n_past} tokens of context"
         left.plot(widths, [us / plain for us in costs.full_us], "o-", label=f"full, {name}")
         left.plot(widths, [us / plain for us in costs.check_us], "s--", label=f"check, {name}")
-    first, byte_model = table.levels[0], guessed.levels[0]
-    left.axhline(first.guess_us / first.plain_us, color="grey", label="guess")
+    first, byte_model = table.levels[0], by_bytes.levels[0]
+    left.axhline(first.guess_us / first.plain_us, color="grey", label="draft token")
     left.axhline(
         byte_model.guess_us / byte_model.plain_us,
         color="grey",
         linestyle=":",
-        label="guess by weight bytes",
+        label="draft token by weight bytes",
     )
     left.set(xlabel="tokens in the pass", ylabel="time over a plain token", ylim=(0, None))
     left.legend(fontsize="small")

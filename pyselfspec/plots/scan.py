@@ -1,17 +1,17 @@
-"""Picture of a scan: what every part is worth, and what skipping more and more of them costs."""
+"""Picture of a scan: what every unit is worth, and what skipping more and more of them costs."""
 
 from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..scan_report import ScanReport
+from ..selection.report import ScanReport
 
 COLOURS = {"attention": "#3b6fb6", "feed-forward": "#e08a2e", "block": "#6a8f5a"}
 
 
 def draw(found: ScanReport, title: str) -> Figure:
-    """Bars per block for its parts; where there is one, the trade-off curve beside them."""
+    """Bars per block for its units; where there is one, the trade-off curve beside them."""
     has_curve = found.has_curve
     figure = Figure(figsize=(11 if has_curve else 7, 4), layout="constrained")
     axes = figure.subplots(1, 2 if has_curve else 1, squeeze=False)[0]
@@ -23,37 +23,37 @@ def draw(found: ScanReport, title: str) -> Figure:
 
 
 def _bars(axes: Axes, found: ScanReport) -> None:
-    kinds = [kind for kind in COLOURS if any(p.part == kind for p in found.parts)]
+    kinds = [kind for kind in COLOURS if any(u.kind == kind for u in found.units)]
     width = 0.8 / max(1, len(kinds))
     for i, kind in enumerate(kinds):
-        parts = [p for p in found.parts if p.part == kind]
+        units = [u for u in found.units if u.kind == kind]
         offset = (i - (len(kinds) - 1) / 2) * width
         axes.bar(
-            [p.block + offset for p in parts],
-            [max(0.0, p.score.mean_excess) for p in parts],
+            [u.block + offset for u in units],
+            [max(0.0, u.lost) for u in units],
             width,
-            yerr=[p.score.stderr_excess for p in parts],
+            yerr=[u.lost_error for u in units],
             color=COLOURS[kind],
             label=f"{kind} skipped",
         )
-    lost = "agreement lost" if found.measure.falls else "nats per token lost"
-    axes.set(xlabel="block", ylabel=lost, title="one part skipped")
+    axes.set(xlabel="block", ylabel=found.about.lost, title="one unit skipped")
     axes.set_yscale("symlog", linthresh=0.1)
     axes.set_ylim(bottom=0)
     axes.legend()
 
 
 def _curve(axes: Axes, found: ScanReport) -> None:
-    measure = found.measure
     axes.errorbar(
         [100 * p.share for p in found.curve],
-        [measure.value(p.score) for p in found.curve],
-        [measure.error(p.score) for p in found.curve],
+        [p.shown.value for p in found.curve],
+        [p.shown.error or 0.0 for p in found.curve],
         marker="o",
         capsize=2,
         color="#333333",
     )
-    if not measure.falls:
+    if not found.about.higher_is_better:  # perplexities grow without bound
         axes.set_yscale("log")
-    axes.set(xlabel="parts skipped, %", ylabel=measure.label, title="parts skipped together")
+    axes.set(
+        xlabel="sublayers skipped, %", ylabel=found.about.label, title="units skipped together"
+    )
     axes.grid(alpha=0.3)

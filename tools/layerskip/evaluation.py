@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import LlamaForCausalLM
 
-from layerskip import data, network
+from tools.layerskip import data, network
 
 N_ROW = 8
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from layerskip.config import Shape
+from tools.layerskip.config import Shape
 
 N_CHUNK = 2048  # tokens whose logits are in memory at a time
 STACKED = 0.5  # of what a block adds, in its copies

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from layerskip.config import LayerSkip, Plan
+from tools.layerskip.config import LayerSkip, Plan
 
 
 def dropout(skip: LayerSkip, block: int, n_layer: int, progress: float) -> float:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from layerskip import data, network, recipe
-from layerskip.config import Config
+from tools.layerskip import data, network, recipe
+from tools.layerskip.config import Config
 
 
 @dataclass(frozen=True)

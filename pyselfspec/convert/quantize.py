@@ -1,0 +1,130 @@
+"""Write a GGUF model with its weights in another type, through llama.cpp's own quantizer.
+
+It runs in a process of its own (this file as a program), since llama.cpp cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gguf import LlamaFileType
+
+from ..errors import ArgumentError, ModelFileError
+from ..gguf import file as gguf_file
+from ..runtime import _lib
+from ..util.files import replacing
+from ..util.machine import usable_cores
+from . import subprogram
+
+# Names as people type them, such as q4_k_m, with llama.cpp's numbers.
+TYPES: dict[str, int] = {
+    re.sub("^(ALL|MOSTLY)_", "", each.name).lower(): each.value
+    for each in LlamaFileType
+    if each is not LlamaFileType.GUESSED
+} | {"q2_0": 41}  # newer than the gguf package
+_TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
+_IS_QUANTIZED = re.compile(r"requantizing from type (\w+) is disabled")
+# C++ streams, NumPy and the system, each in its words.
+_NOT_WRITTEN = re.compile(
+    r"iostream error|requested and \d+ written|No space left|File too large|quota exceeded"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How much of one stage is done, in units of the stage's own."""
+
+    stage: Literal["converting", "quantizing"]
+    done: int
+    total: int
+
+
+Steps = Generator[Progress, None, None]
+
+
+def require_type(name: str) -> str:
+    """A type as TYPES has it, from a name in any case; raises ArgumentError."""
+    if name.lower() not in TYPES:
+        raise ArgumentError(f"unknown type {name!r}: choose from {', '.join(TYPES)}")
+    return name.lower()
+
+
+def require_written(reason: str, target: Path) -> None:
+    """Raise OSError when a program failed because it could not write."""
+    if _NOT_WRITTEN.search(reason):
+        raise OSError(
+            errno.ENOSPC, f"cannot write all of it, is the disk full? ({reason})", str(target)
+        )
+
+
+def quantize(source: Path, target: Path, type_name: str, *, n_threads: int | None = None) -> None:
+    """Write `source` to `target` with weights of a type in TYPES; metadata stay as they are.
+
+    The source must have float weights: llama.cpp's quantizer is not made to start from rounded
+    ones. Blocks whose sizes do not suit the type get llama.cpp's substitute for it.
+    n_threads: default: the cores this process may use.
+
+    Raises ArgumentError, ModelFileError (a source that cannot be read or quantized), OSError.
+    """
+    for _progress in quantize_steps(source, target, type_name, n_threads=n_threads):
+        pass
+
+
+def quantize_steps(
+    source: Path, target: Path, type_name: str, *, n_threads: int | None = None
+) -> Steps:
+    """``quantize``, telling after each tensor how many are done. Leaving early leaves no target."""
+    type_name = require_type(type_name)
+    gguf_file.check(source)
+    with replacing(target) as unfinished:
+        yield from run_quantizer(
+            source, unfinished, type_name, n_threads, origin=source, target=target
+        )
+
+
+def run_quantizer(
+    source: Path,
+    written: Path,
+    type_name: str,
+    n_threads: int | None,
+    *,
+    origin: Path,
+    target: Path,
+) -> Steps:
+    """From one file to another. `origin` and `target` are what the user calls them in messages."""
+    n_threads = usable_cores() if n_threads is None else n_threads
+    numbers = (str(TYPES[type_name]), str(n_threads))
+    with closing(subprogram.run("-P", "-m", __name__, source, written, *numbers)) as lines:
+        try:
+            for line in lines:
+                if match := _TENSOR.match(line):
+                    yield Progress("quantizing", int(match[1]), int(match[2]))
+        except subprogram.Failed as failure:
+            require_written(failure.reason, target)
+            raise ModelFileError(_explain(origin, failure.reason)) from None
+
+
+def _explain(source: Path, reason: str) -> str:
+    if quantized := _IS_QUANTIZED.search(reason):
+        return (
+            f"{source} has {quantized[1].upper()} weights already: "
+            "start from a file with F32, F16 or BF16 weights"
+        )
+    return f"{source}: llama.cpp cannot quantize this model: {reason}"
+
+
+def _main(source: str, target: str, number: str, n_threads: str) -> int:
+    _lib.set_verbose(True)
+    return _lib.quantize(os.fsencode(source), os.fsencode(target), int(number), int(n_threads))
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

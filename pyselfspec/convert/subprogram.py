@@ -1,0 +1,77 @@
+"""Runs a Python program in a process of its own and reads what it says on stderr.
+
+For minutes of work inside foreign code: it can be stopped at any moment, and whatever ends it
+leaves this process alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import deque
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from ..runtime import _lib
+
+HIDING = {"PYTHONSAFEPATH", "NO_LOCAL_GGUF"}  # would hide a program's own modules from it
+N_KEPT = 100  # last lines of the log, where the reason of a failure is
+# The last line of a traceback, or what llama.cpp's programs log as an error.
+_ERROR = re.compile(
+    r"(^[\w.]+(Error|Exception)|^ERROR:[\w.-]+|failed to quantize)(:\s*|$)", re.MULTILINE
+)
+_BAR = re.compile(r"\d+%\|")  # of tqdm
+
+
+class Failed(Exception):
+    """The program ended with another status than 0; ``reason`` is what it said, in one line."""
+
+    def __init__(self, status: int, lines: Sequence[str]) -> None:
+        self.reason = _reason(lines)
+        if status < 0:
+            self.reason = f"{signal.Signals(-status).name} ended it, {self.reason}"
+        super().__init__(self.reason)
+
+
+def run(*arguments: str | Path) -> Generator[str, None, None]:
+    """Start Python with these arguments and yield the lines of its log; a drawn-over progress bar
+    counts as many lines. Closing the iterator kills the program.
+
+    Raises Failed.
+    """
+    # The program finds modules where this process does.
+    environment = {name: text for name, text in os.environ.items() if name not in HIDING}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    last: deque[str] = deque(maxlen=N_KEPT)
+    with subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        env=environment,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if _lib.is_verbose():
+                    sys.stderr.write(line)
+                last.append(line.rstrip())
+                yield line
+            process.wait()
+        finally:
+            process.kill()
+    if process.returncode:
+        raise Failed(process.returncode, last)
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """What a log gives as the reason: what follows its last error, or its last line."""
+    text = [line for line in lines if line and not _BAR.search(line)]
+    said = _ERROR.split("\n".join(text))[-1] or "".join(text[-1:])
+    return textwrap.shorten(said, 300) or "it gives no reason"

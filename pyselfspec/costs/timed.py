@@ -1,0 +1,117 @@
+"""A table of costs corrected by the timings of the passes that are made. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import accumulate
+from statistics import median
+
+import numpy as np
+
+from .table import N_WIDTH, Costs, CostTable
+
+N_RECENT = 9  # timings of one kind that count
+N_UNTIMED = 3  # tokens to draft before any draft was timed
+N_NEAR = 32  # tokens over which costs are taken as equal
+
+
+def _recent() -> deque[float]:
+    return deque(maxlen=N_RECENT)
+
+
+@dataclass(slots=True)
+class TimedCosts:
+    """A table corrected by the timings of the steps that are made.
+
+    Keeps, for plain passes, drafts and checks of each width, recent ratios of measured to expected
+    time, and takes their median: it forgets, and one hiccup does not count. A width that was not
+    timed yet is expected to be as wrong as those next to it, at first as plain passes. The first
+    time of a pass does not count: its graph is built then.
+
+    What it learns is true of one drafter in one context, whatever the text.
+    """
+
+    table: CostTable
+    _plain: deque[float] = field(default_factory=_recent)
+    _draft: deque[float] = field(default_factory=_recent)
+    _check: defaultdict[int, deque[float]] = field(default_factory=lambda: defaultdict(_recent))
+    _made: set[str] = field(default_factory=set)  # kinds of passes
+    _expected: Costs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._expected = _rising(self.table.at(0))
+
+    def at(self, n_past: int) -> Costs:
+        costs = self._table_at(n_past)
+        plain = median(self._plain) if self._plain else 1.0
+        draft = median([plain, *self._draft])
+        timed = sorted(self._check) or [0]
+        ratios = np.interp(
+            range(len(costs.check_us)),
+            timed,
+            [median([plain, *self._check.get(n, ())]) for n in timed],
+        )
+        return Costs(
+            n_past,
+            tuple(plain * us for us in costs.full_us),
+            tuple((ratios * costs.check_us).tolist()),
+            draft * costs.guess_us,
+            draft * costs.last_us,
+        )
+
+    @property
+    def n_known(self) -> int:
+        """The longest draft whose cost is known well enough to try it: a table may be wrong, so
+        not much longer than those that were timed."""
+        return min(N_WIDTH - 1, 2 * max(self._check, default=0) + N_UNTIMED)
+
+    def _table_at(self, n_past: int) -> Costs:
+        """The table's costs, not looked up anew for every token: they hardly change."""
+        if not 0 <= n_past - self._expected.n_past < N_NEAR:
+            self._expected = _rising(self.table.at(n_past))
+        return self._expected
+
+    def n_new(self, n_guesses: int, n_drafted: int) -> int:
+        """Kinds of passes in such a step that were not made before."""
+        return len(_kinds(n_guesses, n_drafted) - self._made)
+
+    def observe(
+        self, n_past: int, n_guesses: int, n_drafted: int, draft_us: float, verify_us: float
+    ) -> None:
+        """A step behind n_past tokens that drafted so many tokens, verified so many of them, and
+        took so long for each."""
+        new = _kinds(n_guesses, n_drafted) - self._made
+        self._made |= new
+        costs = self._table_at(n_past)
+        if not new & DRAFT_KINDS and n_guesses:
+            self._draft.append(draft_us / costs.draft_us(n_guesses, n_drafted))
+        if new - DRAFT_KINDS:
+            return
+        ratio = verify_us / costs.verify_us(n_guesses, n_drafted)
+        if n_guesses == 0:
+            self._plain.append(ratio)
+            return
+        self._check[n_drafted].append(ratio)
+
+
+def _rising(costs: Costs) -> Costs:
+    """Where fewer tokens seem to cost more than many, another program ran when they were timed.
+    Left alone, such a width would never be tried, and so never be corrected."""
+
+    def rising(us: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(accumulate(reversed(us), min))[::-1]
+
+    return replace(costs, full_us=rising(costs.full_us), check_us=rising(costs.check_us))
+
+
+DRAFT_KINDS = frozenset({"guess", "last"})
+
+
+@cache
+def _kinds(n_guesses: int, n_drafted: int) -> frozenset[str]:
+    if n_guesses == 0:
+        return frozenset({"plain"})
+    last = {"last"} if n_guesses == n_drafted else set()
+    return frozenset({"guess", f"check {n_drafted}"} | last)

@@ -1,0 +1,467 @@
+"""Checks a GGUF model file before llama.cpp sees it, and knows how many bytes its parts have.
+
+Some broken files abort the process inside ggml, where no Python error is possible, so they are
+refused here with one line. Only headers are read, never tensor data, and nothing native is
+needed. Not covered: what only rare architectures assert about their own hyper-parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+from gguf.constants import LlamaFileType
+
+from ..errors import ModelFileError
+from .header import BROKEN, Header, TensorInfo, Value, read_header
+
+# llama.cpp's compile-time limits; beyond them it aborts.
+MAX_BLOCKS = 512
+MAX_EXPERTS = 1024
+MAX_U32 = 2**32 - 1
+# The common architectures whose graphs assert that whole heads are rotated.
+FULL_ROTARY = frozenset(
+    {"llama", "falcon", "deci", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "olmo", "olmo2", "olmoe",
+     "granite", "exaone", "exaone4", "internlm2", "mistral3", "smollm3", "starcoder2"}
+)  # fmt: skip
+# Common ones that may rotate a part. With 0 ggml never returns; others may mean 0, so it passes.
+PART_ROTARY = frozenset({"gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"})
+ROPE_SCALING_TYPES = ("none", "linear", "yarn", "longrope")
+
+# One physical block serves several blocks of the model, so the counts differ.
+ARCHITECTURES_SHARING_BLOCKS = frozenset({"hrm_text"})
+OTHER_KINDS = {
+    "adapter": "a LoRA adapter",
+    "mmproj": "a multimodal projector",
+    "imatrix": "an importance matrix",
+}
+FILE_TYPES = {int(t): t.name.removeprefix("MOSTLY_").removeprefix("ALL_") for t in LlamaFileType}
+SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)")
+TOKEN_EMBEDDING = "token_embd.weight"
+OUTPUT_HEAD = re.compile(r"output(_norm)?\.")
+# The first part of a tensor's name inside its block says which sublayer it belongs to.
+FFN_NAME = re.compile(r"(ffn|exp|shexp|post_ffw|post_mlp|channel_mix|layer_output_norm)")
+ATTN_NAME = re.compile(r"(attn|ssm|post_attention|time_mix|shortconv|inner_norm|indexer|k_|v_|q_)")
+ATTENTION_INPUT = re.compile(r"\.attn_(q|qkv)\.weight$")
+WEIGHT_NAME = re.compile(r"^(token_embd|output|blk\.\d+\.(attn|ffn)_(?!\w*tid2eid)\w+)\.weight$")
+NORM_OR_BIAS = re.compile(r"(norm(_\w+)?\.weight|\.bias)$")
+# ggml can store these, but has no matrix product for them.
+NOT_FOR_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_K"})
+ROUTED_EXPERTS = re.compile(r"_exps\b")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBytes:
+    """Weight bytes of one block that one token reads; routed experts count by their share."""
+
+    attn: int  # attention, or the recurrent part that takes its place
+    ffn: int
+    other: int  # read whatever is skipped
+
+    @property
+    def total(self) -> int:
+        return self.attn + self.ffn + self.other
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """A checked model file. Sizes in bytes; counts of tokens, blocks and heads as in llama.cpp.
+
+    n_layer counts the blocks a token runs through, without next-token-prediction blocks behind
+    them. n_head is the largest of any block, 0 without attention. Of a split file, `path` is the
+    first part and the sizes cover all parts.
+    """
+
+    path: Path
+    architecture: str
+    n_layer: int
+    n_embd: int
+    n_head: int
+    n_vocab: int
+    context_length: int
+    n_expert: int
+    n_expert_used: int
+    file_type: str
+    n_bytes: int
+    tensors: tuple[TensorInfo, ...]
+
+    @cached_property
+    def n_params(self) -> int:
+        return sum(tensor.n_elements for tensor in self.tensors)
+
+    @cached_property
+    def blocks(self) -> tuple[BlockBytes, ...]:
+        """Bytes that one token reads in each of the n_layer blocks."""
+        sums = [{"attn": 0, "ffn": 0, "other": 0} for _ in range(self.n_layer)]
+        for tensor in self.tensors:
+            match = BLOCK_NAME.match(tensor.name)
+            if match and int(match[1]) < self.n_layer:
+                sums[int(match[1])][sublayer(match[2])] += self._bytes_read(tensor)
+        return tuple(BlockBytes(**parts) for parts in sums)
+
+    @cached_property
+    def token_embd_bytes(self) -> int:
+        return sum(t.n_bytes for t in self.tensors if t.name == TOKEN_EMBEDDING)
+
+    @cached_property
+    def tied_embeddings(self) -> bool:
+        """Whether the head reads the token embedding."""
+        return not any(t.name == "output.weight" for t in self.tensors)
+
+    @cached_property
+    def head_bytes(self) -> int:
+        """Bytes the output head and the norm before it read for one token."""
+        own = sum(t.n_bytes for t in self.tensors if OUTPUT_HEAD.match(t.name))
+        return own + (self.token_embd_bytes if self.tied_embeddings else 0)
+
+    @cached_property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors, every expert counted in full."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    def weight_bytes(self, skip_attn: Collection[int] = (), skip_ffn: Collection[int] = ()) -> int:
+        """Weight bytes that decoding one token reads when these blocks' sublayers are skipped.
+
+        Blocks and output head. The token embedding is one row, so it counts only when tied.
+        """
+        return self.head_bytes + sum(
+            block.other
+            + (0 if i in skip_attn else block.attn)
+            + (0 if i in skip_ffn else block.ffn)
+            for i, block in enumerate(self.blocks)
+        )
+
+    def _bytes_read(self, tensor: TensorInfo) -> int:
+        if self.n_expert and ROUTED_EXPERTS.search(tensor.name):
+            return tensor.n_bytes * self.n_expert_used // self.n_expert
+        return tensor.n_bytes
+
+
+def sublayer(name: str) -> str:
+    """ "attn", "ffn" or "other" for a tensor name without its "blk.N." part."""
+    if FFN_NAME.match(name):
+        return "ffn"
+    return "attn" if ATTN_NAME.match(name) else "other"
+
+
+def check(
+    path: str | PathLike[str], known_architectures: Collection[str] | None = None
+) -> GgufFile:
+    """Check a model file and return its sizes.
+
+    known_architectures: those llama.cpp can run; None accepts any.
+    Raises ModelFileError with one line: what is wrong with which file, and what to do.
+    """
+    first = read_header(Path(path))
+    try:
+        parts = [first, *_other_parts(first)]
+        architecture = _architecture(first.metadata, known_architectures)
+        tensors = tuple(tensor for part in parts for tensor in part.tensors)
+        _check_duplicates(tensors)
+        _check_types(tensors)
+        values = _Hparams(architecture, first.metadata)
+        n_layer = _check_blocks(values, tensors)
+        _check_hparams(values, tensors)
+        n_vocab = _check_vocabulary(values)
+    except ModelFileError as error:
+        raise ModelFileError(_with_path(str(error), first.path)) from None
+    return GgufFile(
+        path=first.path,
+        architecture=architecture,
+        n_layer=n_layer,
+        n_embd=values.number("embedding_length"),
+        n_head=max(values.per_block("attention.head_count"), default=0),
+        n_vocab=n_vocab,
+        context_length=values.number("context_length"),
+        n_expert=values.number("expert_count", 0),
+        n_expert_used=max(values.per_block("expert_used_count"), default=0),
+        file_type=_file_type(first.metadata, tensors),
+        n_bytes=sum(part.n_bytes for part in parts),
+        tensors=tensors,
+    )
+
+
+def _with_path(message: str, path: Path) -> str:
+    """A message about another part of a split file already carries that part's path."""
+    return message if message.startswith(str(path.parent / "")) else f"{path}: {message}"
+
+
+class _Hparams:
+    """Typed access to the keys of one architecture."""
+
+    def __init__(self, architecture: str, metadata: Mapping[str, Value]) -> None:
+        self.architecture = architecture
+        self.metadata = metadata
+
+    def key(self, name: str) -> str:
+        return f"{self.architecture}.{name}"
+
+    def number(self, name: str, default: int | None = None) -> int:
+        value = self.metadata.get(self.key(name), default)
+        if value is None:
+            raise ModelFileError(f"has no {self.key(name)!r}; {BROKEN}")
+        if not isinstance(value, int) or not 0 <= value <= MAX_U32:
+            raise ModelFileError(f"{self.key(name)} is {_short(value)}, not a count; {BROKEN}")
+        return value
+
+    def per_block(self, name: str) -> tuple[int, ...]:
+        """One number for all blocks or one per block; empty when the key is missing."""
+        value = self.metadata.get(self.key(name), ())
+        if not isinstance(value, tuple):
+            return (self.number(name),)
+        n_block = self.number("block_count")
+        counts = tuple(v for v in value if isinstance(v, int) and 0 <= v <= MAX_U32)
+        if len(counts) != len(value) or (value and len(counts) != n_block):
+            raise ModelFileError(
+                f"{self.key(name)} must be one count per block ({n_block}), but is "
+                f"{_short(value)}; {BROKEN}"
+            )
+        return counts
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _architecture(metadata: Mapping[str, Value], known: Collection[str] | None) -> str:
+    kind = metadata.get("general.type")
+    if isinstance(kind, str) and kind in OTHER_KINDS:
+        raise ModelFileError(f"is {OTHER_KINDS[kind]}, not a language model")
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        raise ModelFileError(f"has no general.architecture; {BROKEN}")
+    if architecture == "clip":
+        raise ModelFileError("is a multimodal projector, not a language model")
+    if known is not None and architecture not in known:
+        raise ModelFileError(
+            f"has the architecture {_short(architecture)}, which this llama.cpp does not know: "
+            "a newer version of this package may"
+        )
+    return architecture
+
+
+# --- split files -----------------------------------------------------------------------------
+
+
+def _other_parts(first: Header) -> list[Header]:
+    count, number = first.metadata.get("split.count", 0), first.metadata.get("split.no", 0)
+    if not isinstance(count, int) or count <= 1:
+        return []
+    name = SPLIT_NAME.fullmatch(first.path.name)
+    if name is None or int(name["count"]) != count:
+        raise ModelFileError(
+            f"is one of {count} parts, so it must be called NAME-00001-of-{count:05}.gguf"
+        )
+    if number != 0 or int(name["number"]) != 1:
+        raise ModelFileError(
+            f"is not the first of {count} parts: give {name['prefix']}-00001-of-{count:05}.gguf"
+        )
+    paths = [
+        first.path.with_name(f"{name['prefix']}-{i:05}-of-{count:05}.gguf")
+        for i in range(2, count + 1)
+    ]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        raise ModelFileError(
+            f"{len(missing)} of {count} parts are missing, the first is {missing[0]}: put all "
+            "parts into one folder"
+        )
+    parts = [read_header(path) for path in paths]
+    for i, part in enumerate(parts, start=1):
+        if part.metadata.get("split.no") != i:
+            raise ModelFileError(f"{part.path}: is not part {i + 1} of {count}; {BROKEN}")
+    return parts
+
+
+def _check_duplicates(tensors: tuple[TensorInfo, ...]) -> None:
+    names: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in names:
+            raise ModelFileError(f"tensor {tensor.name!r} is in two parts; {BROKEN}")
+        names.add(tensor.name)
+
+
+def _check_types(tensors: tuple[TensorInfo, ...]) -> None:
+    """ggml aborts, or reads outside the tensor, when it meets these in a graph."""
+    for tensor in tensors:
+        vector = len(tensor.shape) == 1 and NORM_OR_BIAS.search(tensor.name)
+        if vector and tensor.type != "F32":
+            raise ModelFileError(
+                f"tensor {tensor.name!r} is {tensor.type}, but norms and biases must be F32: "
+                "convert the model again"
+            )
+        if tensor.type in NOT_FOR_WEIGHTS and WEIGHT_NAME.search(tensor.name):
+            raise ModelFileError(
+                f"tensor {tensor.name!r} is {tensor.type}, which is no type for weights: "
+                "convert the model again"
+            )
+
+
+# --- what the model says about itself --------------------------------------------------------
+
+
+def _check_blocks(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> int:
+    """block_count must match the blk.N tensors. Returns the blocks a token runs through."""
+    present = {int(match[1]) for t in tensors if (match := BLOCK_NAME.match(t.name))}
+    if not tensors:
+        raise ModelFileError("holds only a vocabulary, no weights: give a complete model")
+    if not present:
+        raise ModelFileError("has no blocks (blk.N tensors), so it is no decoder language model")
+    n_block = values.number("block_count")
+    if not 1 <= n_block <= MAX_BLOCKS:
+        raise ModelFileError(f"{values.key('block_count')} is {n_block}, not 1 to {MAX_BLOCKS}")
+    n_extra = values.number("nextn_predict_layers", 0)
+    if n_extra >= n_block:
+        raise ModelFileError(
+            f"{values.key('nextn_predict_layers')} is {n_extra} of {n_block} blocks; {BROKEN}"
+        )
+    needed = set(range(n_block - n_extra)) - _blocks_without_sublayers(values)
+    shared = values.architecture in ARCHITECTURES_SHARING_BLOCKS
+    if max(present) >= n_block or (needed - present and not shared):
+        raise ModelFileError(
+            f"{values.key('block_count')} is {n_block}, but the tensors are those of "
+            f"{len(present)} blocks, {min(present)} to {max(present)}; {BROKEN}"
+        )
+    return n_block - n_extra
+
+
+def _blocks_without_sublayers(values: _Hparams) -> set[int]:
+    """Pruned models keep the place of a block that has neither attention nor feed-forward."""
+    heads = values.per_block("attention.head_count")
+    ffn = values.per_block("feed_forward_length")
+    if len(heads) != len(ffn) or len(heads) == 1:
+        return set()
+    return {i for i, counts in enumerate(zip(heads, ffn, strict=True)) if not any(counts)}
+
+
+def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
+    for name in ("embedding_length", "context_length"):
+        if values.number(name) == 0:
+            raise ModelFileError(f"{values.key(name)} is 0; {BROKEN}")
+    if values.number("context_length") >= 2**31:
+        raise ModelFileError(f"{values.key('context_length')} is too large; {BROKEN}")
+    _check_heads(values, any(ATTENTION_INPUT.search(t.name) for t in tensors))
+    _check_window(values)
+    _check_rope(values)
+    _check_experts(values)
+
+
+def _check_window(values: _Hparams) -> None:
+    """A sliding window that no block uses ends the process."""
+    pattern = values.metadata.get(values.key("attention.sliding_window_pattern"))
+    if not values.number("attention.sliding_window", 0):
+        return
+    if isinstance(pattern, tuple) and pattern and not any(pattern):
+        raise ModelFileError(
+            f"{values.key('attention.sliding_window_pattern')} names no block; {BROKEN}"
+        )
+
+
+def _check_heads(values: _Hparams, has_attention: bool) -> None:
+    heads = values.per_block("attention.head_count")
+    n_embd = values.number("embedding_length")
+    if has_attention and not any(heads):
+        raise ModelFileError(f"{values.key('attention.head_count')} is 0 or missing; {BROKEN}")
+    if has_attention and max(heads) > n_embd:
+        raise ModelFileError(
+            f"{values.key('attention.head_count')} is {max(heads)}, more than the embedding "
+            f"length {n_embd}; {BROKEN}"
+        )
+    n_block = values.number("block_count")
+    heads_kv = values.per_block("attention.head_count_kv")
+    for n_head, n_head_kv in zip(_spread(heads, n_block), _spread(heads_kv, n_block), strict=False):
+        if n_head_kv and n_head % n_head_kv:
+            raise ModelFileError(
+                f"{values.key('attention.head_count_kv')} is {n_head_kv}, which does not divide "
+                f"the {n_head} heads; {BROKEN}"
+            )
+
+
+def _spread(counts: tuple[int, ...], n_block: int) -> tuple[int, ...]:
+    return counts * n_block if len(counts) == 1 else counts
+
+
+def _check_rope(values: _Hparams) -> None:
+    scaling = values.metadata.get(values.key("rope.scaling.type"), "none")
+    if scaling not in ROPE_SCALING_TYPES:
+        raise ModelFileError(
+            f"{values.key('rope.scaling.type')} is {_short(scaling)}, known are "
+            f"{', '.join(ROPE_SCALING_TYPES)}"
+        )
+    for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
+        epsilon = values.metadata.get(values.key(name), 0.0)
+        if not isinstance(epsilon, float) or not 0 <= epsilon < 1:
+            raise ModelFileError(f"{values.key(name)} is {_short(epsilon)}; {BROKEN}")
+    key = values.key("rope.dimension_count")
+    n_head = max(values.per_block("attention.head_count"), default=0)
+    if key not in values.metadata or not n_head:
+        return
+    n_rot = values.number("rope.dimension_count")
+    head_size = values.number("attention.key_length", values.number("embedding_length") // n_head)
+    if values.architecture in FULL_ROTARY and n_rot != head_size:
+        raise ModelFileError(f"{key} is {n_rot}, not the head size {head_size}; {BROKEN}")
+    if n_rot % 2 or n_rot > head_size or (n_rot == 0 and values.architecture in PART_ROTARY):
+        raise ModelFileError(
+            f"{key} is {n_rot}: it must be even, above 0 and at most the head size {head_size}; "
+            f"{BROKEN}"
+        )
+
+
+def _check_experts(values: _Hparams) -> None:
+    n_expert = values.number("expert_count", 0)
+    n_used = max(values.per_block("expert_used_count"), default=0)
+    n_group = values.number("expert_group_count", 0)
+    n_group_used = values.number("expert_group_used_count", 0)
+    if n_expert > MAX_EXPERTS or n_used > n_expert or (n_expert and not n_used):
+        raise ModelFileError(
+            f"{n_used} of {n_expert} experts are used: there can be 1 to {MAX_EXPERTS} experts, "
+            f"with at least one used; {BROKEN}"
+        )
+    groups_fit = n_group < n_expert and n_expert % n_group == 0 if n_group else True
+    if not groups_fit or (n_group > 1 and not 0 < n_group_used < n_group):
+        raise ModelFileError(
+            f"{n_expert} experts in {n_group} groups, of which {n_group_used} are used, do not "
+            f"fit together; {BROKEN}"
+        )
+
+
+def _check_vocabulary(values: _Hparams) -> int:
+    """Returns the number of tokens. llama.cpp aborts on repeated tokens and missing bytes."""
+    tokens = values.metadata.get("tokenizer.ggml.tokens")
+    tokenizer = values.metadata.get("tokenizer.ggml.model")
+    if not isinstance(tokenizer, str):
+        raise ModelFileError(f"has no tokenizer (tokenizer.ggml.model); {BROKEN}")
+    if tokenizer in ("none", "no_vocab"):
+        return values.number("vocab_size", 0)
+    if not isinstance(tokens, tuple) or not all(isinstance(token, bytes) for token in tokens):
+        raise ModelFileError(f"has no token list (tokenizer.ggml.tokens); {BROKEN}")
+    texts = set(tokens)
+    if not texts:
+        raise ModelFileError(f"has an empty vocabulary; {BROKEN}")
+    if len(texts) < len(tokens) and tokenizer != "hybriddna":  # that one renames its tokens
+        raise ModelFileError(f"has {len(tokens) - len(texts)} tokens twice; {BROKEN}")
+    if tokenizer == "llama":
+        missing = [b for b in range(256) if not {b"<0x%02X>" % b, bytes([b])} & texts]
+        if missing:
+            raise ModelFileError(
+                f"has no token for byte {missing[0]} (and {len(missing) - 1} others), so some text "
+                "cannot be tokenized; convert the model again"
+            )
+    return len(tokens)
+
+
+def _file_type(metadata: Mapping[str, Value], tensors: tuple[TensorInfo, ...]) -> str:
+    """Name as users know it, such as Q4_K_M; the type most bytes have when the file names none."""
+    number = metadata.get("general.file_type")
+    if isinstance(number, int) and number in FILE_TYPES:
+        return FILE_TYPES[number]
+    n_bytes: dict[str, int] = {}
+    for tensor in tensors:
+        n_bytes[tensor.type] = n_bytes.get(tensor.type, 0) + tensor.n_bytes
+    return max(n_bytes, key=n_bytes.__getitem__)

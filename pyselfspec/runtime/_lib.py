@@ -1,0 +1,406 @@
+"""The only file that talks to C: loads the patched library on first use, binds our functions, turns
+statuses into errors.
+
+Stock functions and structs come from llama-cpp-python's ``llama_cpp.llama_cpp``, which is made to
+load our library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import (
+    ArgumentError,
+    ContextFullError,
+    DecodeError,
+    LibraryError,
+    SelfSpecError,
+    UnsupportedError,
+)
+from ..util import build
+
+SPIN_COUNT = "10000"  # rounds of a loop, some ten microseconds
+
+LIB_DIR = build.LIB_DIR
+BUILD_ID = build.BUILD_ID
+
+
+def _import_llama_cpp() -> Any:
+    """``llama_cpp.llama_cpp`` on top of our library; LibraryError when another one is loaded
+    already."""
+    if "llama_cpp.llama_cpp" not in sys.modules:
+        before = os.environ.get("LLAMA_CPP_LIB_PATH")
+        os.environ["LLAMA_CPP_LIB_PATH"] = str(LIB_DIR)
+        try:
+            importlib.import_module("llama_cpp.llama_cpp")
+        except (OSError, RuntimeError) as error:
+            raise LibraryError(
+                f"the patched llama.cpp library in {LIB_DIR} cannot be loaded ({error}); "
+                "install pyselfspec again on this machine"
+            ) from None
+        finally:
+            if before is None:
+                del os.environ["LLAMA_CPP_LIB_PATH"]
+            else:
+                os.environ["LLAMA_CPP_LIB_PATH"] = before
+
+    module = sys.modules["llama_cpp.llama_cpp"]
+    loaded = Path(module._lib._name)
+    if loaded.resolve().parent != LIB_DIR.resolve():
+        raise LibraryError(
+            f"llama_cpp was imported before with another library ({loaded}); "
+            "import pyselfspec first"
+        )
+    return module
+
+
+@cache
+def _loaded() -> Any:
+    """``llama_cpp.llama_cpp`` with our library behind it, loaded and started on first use."""
+    # Read by GCC's OpenMP when it is loaded. By default threads spin at barriers for about a
+    # millisecond, which stalls them all wherever another program wants the cores.
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    module = _import_llama_cpp()
+    function = getattr(module._lib, "selfspec_build_id", None)
+    if function is None:
+        raise LibraryError(
+            f"the library in {LIB_DIR} is not pyselfspec's; install pyselfspec again"
+        )
+    function.restype = ctypes.c_char_p
+    found = function().decode()
+    if found != BUILD_ID:
+        raise LibraryError(
+            f"the library in {LIB_DIR} is build {found}, this package needs {BUILD_ID}; "
+            "install pyselfspec again"
+        )
+    global _log_callback
+    _log_callback = module.llama_log_callback(_log)
+    module.llama_log_set(_log_callback, None)
+    module.llama_backend_init()
+    return module
+
+
+class _OnFirstUse:
+    """Attributes of ``llama_cpp.llama_cpp``, which is loaded when the first one is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(_loaded(), name)
+        setattr(self, name, value)  # not asked for here again
+        return value
+
+
+llama: Any = _OnFirstUse()
+
+
+def _bind(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """A function of our library, looked up when it is called first."""
+    function: Any = None
+
+    def call(*args: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = _lookup(name, restype, argtypes)
+        return function(*args)
+
+    return call
+
+
+def _lookup(name: str, restype: Any, argtypes: Sequence[Any]) -> Any:
+    try:
+        function = getattr(_loaded()._lib, name)
+    except AttributeError:
+        raise LibraryError(
+            f"the library in {LIB_DIR} has no {name}: it is not pyselfspec's; "
+            "install pyselfspec again"
+        ) from None
+    function.restype = restype
+    function.argtypes = argtypes
+    return function
+
+
+INT32_MAX = 2**31 - 1
+_i32, _u8_p, _f32_p, _ptr = ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+
+# struct selfspec_session * selfspec_init(struct llama_context * ctx);
+session_init = _bind("selfspec_init", _ptr, _ptr)
+# void selfspec_free(struct selfspec_session * session);
+session_free = _bind("selfspec_free", None, _ptr)
+# const char * selfspec_error(const struct selfspec_session * session);
+_error = _bind("selfspec_error", ctypes.c_char_p, _ptr)
+# int32_t selfspec_mask_support(struct selfspec_session * session, uint8_t * out, int32_t n_layer);
+_mask_support = _bind("selfspec_mask_support", _i32, _ptr, _u8_p, _i32)
+# int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
+_can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
+# int32_t selfspec_memory(const struct selfspec_session * session);
+session_memory = _bind("selfspec_memory", _i32, _ptr)
+# size_t selfspec_graph_bytes(const struct selfspec_session * session);
+graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
+# int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
+_can_keep = _bind("selfspec_can_keep", _i32, _ptr, _i32, _i32)
+# int32_t selfspec_exact_width(const struct selfspec_session * session);
+exact_width = _bind("selfspec_exact_width", _i32, _ptr)
+# int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
+n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
+# int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, pos, outputs, hidden, mask, n_layer,
+# hidden_at, hidden_out, head, in_place);
+_decode = _bind(
+    "selfspec_decode",
+    _i32,
+    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p),
+    *(_i32, ctypes.c_bool),
+)
+# int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
+_argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
+
+# int32_t selfspec_sample(session, struct llama_sampler * chain, int32_t row);
+_sample = _bind("selfspec_sample", _i32, _ptr, _ptr, _i32)
+# int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, n_vocab);
+_sample_logits = _bind("selfspec_sample_logits", _i32, _ptr, _f32_p, _i32)
+
+# ggml's own, which the stock bindings leave out.
+_device_count = _bind("ggml_backend_dev_count", ctypes.c_size_t)
+_device_get = _bind("ggml_backend_dev_get", _ptr, ctypes.c_size_t)
+_device_type = _bind("ggml_backend_dev_type", ctypes.c_int, _ptr)
+_device_description = _bind("ggml_backend_dev_description", ctypes.c_char_p, _ptr)
+_GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+
+MEMORY_ROLLBACK = 1
+MEMORY_IN_PLACE = 2
+HEADS = {"logits": 0, "best": 1}
+
+_NO_TOKEN = -4
+_STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
+    1: ContextFullError,
+    -1: ArgumentError,
+    _NO_TOKEN: ArgumentError,
+    -10: UnsupportedError,
+}
+
+
+def _check(session: int, status: int) -> int:
+    if status == 0:
+        return 0
+    raise _STATUS_ERRORS.get(status, DecodeError)(_error(session).decode(errors="replace"))
+
+
+def decode(
+    session: int,
+    *,
+    tokens: Sequence[int] | None,
+    seq_ids: Sequence[int],
+    pos: Sequence[int],
+    outputs: bytes,
+    hidden: NDArray[np.float32] | None,
+    mask: bytes | None,
+    hidden_at: int,
+    hidden_out: NDArray[np.float32] | None,
+    head: str,
+    in_place: bool,
+) -> None:
+    """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says."""
+    n = len(seq_ids)
+    numbers = _i32 * n
+    status = _decode(
+        session,
+        n,
+        None if tokens is None else numbers(*tokens),
+        numbers(*seq_ids),
+        numbers(*pos),
+        outputs,
+        None if hidden is None else hidden.ctypes.data,
+        mask,
+        0 if mask is None else len(mask),
+        hidden_at,
+        None if hidden_out is None else hidden_out.ctypes.data,
+        HEADS[head],
+        in_place,
+    )
+    if status:
+        _check(session, status)
+
+
+def argmax(session: int, row: int) -> tuple[int, float]:
+    """The most likely token after a row with an output and its probability, 0..1."""
+    p = ctypes.c_float()
+    token = int(_argmax(session, row, p))
+    if token < 0:
+        _check(session, token)
+    return token, p.value
+
+
+def mask_support(session: int, n_layer: int) -> bytes:
+    """For each block, which parts a mask may skip: 1 attention, 2 feed-forward."""
+    out = ctypes.create_string_buffer(n_layer)
+    _check(session, _mask_support(session, out, n_layer))
+    return out.raw
+
+
+def can_enter(session: int, block: int) -> bool:
+    """Whether states entering a block can be copied out and put in again, rewriting K/V."""
+    answer = int(_can_enter(session, block))
+    if answer < 0:
+        _check(session, answer)
+    return bool(answer)
+
+
+def can_keep(session: int, seq_id: int, n: int) -> int:
+    """How many tokens, at most n, a sequence can be rolled back to."""
+    answer = int(_can_keep(session, seq_id, n))
+    if answer < 0:
+        _check(session, answer)
+    return answer
+
+
+def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """A copy of one row of logits, float32 [n_vocab]."""
+    pointer = llama.llama_get_logits_ith(context, row)
+    if not pointer:
+        raise ArgumentError(f"there are no logits in row {row}")
+    return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
+
+
+def require_logits(context: int, row: int) -> None:
+    """Raise ArgumentError when a row has no logits; sampling from it would end the process."""
+    if row < 0 or not llama.llama_get_logits_ith(context, row):
+        raise ArgumentError(f"there are no logits in row {row}")
+
+
+def sample(session: int, sampler: int, row: int) -> int:
+    """Draw a token id with a sampler chain from a row, and let the chain accept it."""
+    token = int(_sample(session, sampler, row))
+    if token < 0:
+        _check(session, token)
+    return token
+
+
+def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
+    """Draw a token id with a sampler chain from logits, float32 [n_vocab], and let the chain accept
+    it."""
+    logits = np.ascontiguousarray(logits, np.float32)
+    token = int(_sample_logits(sampler, logits.ctypes.data, len(logits)))
+    if token == _NO_TOKEN:
+        raise ArgumentError("no token is left to draw: the grammar and filters rule out all")
+    if token < 0:
+        raise DecodeError("these logits are not numbers, no token can be drawn from them")
+    return token
+
+
+def tokenize(vocab: int, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
+    """Token ids of UTF-8 text."""
+    n_max = len(text) + 8
+    while True:
+        ids = (_i32 * n_max)()
+        n = llama.llama_tokenize(vocab, text, len(text), ids, n_max, add_special, parse_special)
+        if n >= 0:
+            return ids[:n]
+        if -n <= n_max:
+            raise ArgumentError("the model's vocabulary cannot tokenize this text")
+        n_max = -n
+
+
+def token_to_piece(vocab: int, token: int) -> bytes:
+    """The bytes of one token; not always whole UTF-8 characters."""
+    size = 64
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = llama.llama_token_to_piece(vocab, token, buffer, size, 0, False)
+        if n >= 0:
+            return buffer.raw[:n]
+        size = -n
+
+
+def model_meta(model: int, key: str) -> str | None:
+    """A metadata value of the model as text, None when it has no such key."""
+    size = 4096
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = llama.llama_model_meta_val_str(model, key.encode(), buffer, size)
+        if n < size:
+            return None if n < 0 else buffer.value.decode(errors="replace")
+        size = n + 1
+
+
+def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> int:
+    """``llama_model_quantize`` with its defaults; status 0 is success, the log says why not."""
+    params = llama.llama_model_quantize_default_params()
+    params.ftype = file_type
+    params.nthread = n_threads
+    return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
+
+
+def gpus() -> tuple[str, ...]:
+    """Names of the GPUs that this library can use, in llama.cpp's order."""
+    devices = [_device_get(i) for i in range(_device_count())]
+    found = [device for device in devices if _device_type(device) in _GPU_TYPES]
+    return tuple(_device_description(device).decode(errors="replace") for device in found)
+
+
+def has_cuda() -> bool:
+    """Whether this library was built with CUDA, on whatever machine it runs now."""
+    return any(LIB_DIR.glob("*ggml-cuda*"))
+
+
+def system_info() -> str:
+    """What the backends of this library make use of."""
+    return str(llama.llama_print_system_info().decode(errors="replace")).strip()
+
+
+#
+# logging
+#
+
+_LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR
+_verbose = False
+
+
+class _Log(threading.local):
+    """What was logged in this thread: a call's error is not another's."""
+
+    first_error = ""
+
+
+_logged = _Log()
+
+
+_log_callback: Any = None  # kept as long as the library may call it
+
+
+def _log(level: int, text: bytes, _user_data: Any) -> None:
+    if level == _LOG_LEVEL_ERROR and not _logged.first_error:
+        _logged.first_error = text.decode(errors="replace").strip()
+    if _verbose:
+        sys.stderr.write(text.decode(errors="replace"))
+
+
+def set_verbose(verbose: bool) -> None:
+    """Show llama.cpp's log on stderr, or keep it silent (the default)."""
+    global _verbose
+    _verbose = verbose
+
+
+def is_verbose() -> bool:
+    return _verbose
+
+
+def clear_log_error() -> None:
+    _logged.first_error = ""
+
+
+def log_error() -> str:
+    """The first error that llama.cpp logged in this thread since clear_log_error(), without
+    function names."""
+    text = re.sub(r"^(\w+: )+", "", _logged.first_error)
+    return text or "it gives no reason; run with -v to see its log"

@@ -1,0 +1,138 @@
+"""Sequences in the K/V cache: fork, rollback, drop. All sequence work of the package is here.
+
+A context keeps one unified cache. A cell belongs to every sequence that shares its token, so a fork
+copies no K/V, only metadata, and cells are freed when the last sequence lets go of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import ArgumentError, UnsupportedError
+from . import _lib
+from ._lib import llama
+
+if TYPE_CHECKING:
+    from .context import Context
+
+
+class KVSequence:
+    """The tokens that a context holds under one sequence id, at positions 0..n_past-1."""
+
+    def __init__(self, context: Context, seq_id: int) -> None:
+        if not 0 <= seq_id < context.n_seq_max:
+            raise ArgumentError(
+                f"sequence id {seq_id} is not allowed, the context has 0 to {context.n_seq_max - 1}"
+            )
+        self.context = context
+        self.seq_id = seq_id
+
+    @property
+    def _memory(self) -> int:
+        memory = llama.llama_get_memory(self.context.handle)
+        if not memory:
+            raise UnsupportedError(
+                f"architecture {self.context.model.file.architecture} keeps no K/V cache; "
+                "pyselfspec needs one to generate"
+            )
+        return int(memory)
+
+    @property
+    def n_past(self) -> int:
+        """Tokens held, which is also the position of the next one."""
+        with self.context.alone:
+            return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens at the beginning of the sequence that are known to be evaluated by the full
+        model. Passes forget what they touch; who knows better says so with ``holds``."""
+        return tuple(self._held)
+
+    def holds(self, tokens: Sequence[int]) -> None:
+        """Say that the sequence begins with these tokens, evaluated by the full model."""
+        held = self._held
+        del held[len(tokens) :]
+        held += tokens[len(held) :]
+
+    def keep(self, tokens: Sequence[int]) -> int:
+        """Keep of these tokens' beginning what the sequence holds, and forget the rest; how many
+        were kept, see can_keep()."""
+        n = self.n_common(tokens)
+        n = n if n == self.n_past else self.can_keep(n)
+        self.rollback(n)
+        return n
+
+    def claim(self) -> None:
+        """A text lives here: the context does not lend this sequence to anybody."""
+        self.context.claim(self.seq_id)
+
+    def n_common(self, tokens: Sequence[int]) -> int:
+        """How many tokens at their beginning the sequence and these have in common."""
+        pairs = enumerate(zip(self._held, tokens, strict=False))
+        differing = (i for i, (held, token) in pairs if held != token)
+        return next(differing, min(len(self._held), len(tokens)))
+
+    @property
+    def _held(self) -> list[int]:
+        return self.context.held_tokens(self.seq_id)
+
+    def fork(self, seq_id: int) -> KVSequence:
+        """Make sequence seq_id hold the same tokens, dropping what it held; no K/V is copied."""
+        other = KVSequence(self.context, seq_id)
+        if seq_id == self.seq_id:
+            raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
+        self._require_rollback()
+        with self.context.alone:
+            other.drop()
+            llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
+            other.holds(self._held)
+        return other
+
+    def can_keep(self, n: int) -> int:
+        """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
+        back (recurrent models), or a sliding window before position n is no longer whole."""
+        with self.context.alone:
+            return _lib.can_keep(self.context.session, self.seq_id, min(n, self.n_past))
+
+    def rollback(self, n_keep: int) -> None:
+        """Forget everything from position n_keep on.
+
+        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models),
+        or no longer holds what the next token sees through a sliding window; see can_keep().
+        """
+        n_past = self.n_past
+        del self._held[max(n_keep, 0) :]
+        if n_keep >= n_past:
+            return
+        if n_keep < 0:
+            raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
+        if n_keep > 0:
+            self._require_rollback()
+            self._require_window(n_keep)
+        with self.context.alone:
+            removed = llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1)
+        if not removed:
+            raise self._no_rollback()
+
+    def drop(self) -> None:
+        """Forget the whole sequence."""
+        self.rollback(0)
+
+    def _require_rollback(self) -> None:
+        if not self.context.can_rollback:
+            raise self._no_rollback()
+
+    def _require_window(self, n_keep: int) -> None:
+        if self.can_keep(n_keep) < n_keep:
+            raise UnsupportedError(
+                f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
+                "its sliding window; drop it and decode its tokens anew"
+            )
+
+    def _no_rollback(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"architecture {self.context.model.file.architecture}: its memory cannot take tokens "
+            "back, which drafting needs; generate with --draft off"
+        )

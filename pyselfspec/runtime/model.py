@@ -1,0 +1,226 @@
+"""A loaded GGUF model: its shape, its vocabulary, and contexts made from it. Owns the model
+handle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError, MaskError, ModelFileError
+from ..gguf import file as gguf_file
+from ..gguf import fingerprint
+from ..masks.layer_mask import LayerMask
+from ..util.closing import Closing
+from . import _lib
+from ._lib import INT32_MAX, llama
+
+if TYPE_CHECKING:
+    from .context import Context
+
+MASK_KEY = (
+    "pyselfspec.draft_mask"  # GGUF metadata: the mask a model was made to draft with, as JSON
+)
+
+# "tensor", which upstream calls experimental, is left out: nobody has tried masks with it.
+SPLIT_MODES = {  # with the numbers of enum llama_split_mode
+    "none": 0,
+    "layer": 1,
+    "row": 2,
+}
+SPLIT_MODE = "layer"
+MAIN_GPU = 0
+
+
+def _require_gpu(n_gpu_layers: int) -> None:
+    """Raise ArgumentError when there is no GPU to keep layers on."""
+    if n_gpu_layers < 0:
+        raise ArgumentError(f"n_gpu_layers is at least 0, got {n_gpu_layers}")
+    if llama.llama_supports_gpu_offload():
+        return
+    if _lib.has_cuda():
+        raise ArgumentError(
+            f"{n_gpu_layers} GPU layers asked for, but CUDA finds no GPU: "
+            "check the driver with nvidia-smi, or use -ngl 0"
+        )
+    raise ArgumentError(
+        f"{n_gpu_layers} GPU layers asked for, but this library was built without a GPU backend; "
+        "in the source folder: CMAKE_ARGS='-DLLAMA_BUILD=OFF -DGGML_CUDA=ON' pip install ."
+    )
+
+
+class Model(Closing):
+    """A model for use in a ``with`` block; closing it closes its contexts first. Closing twice is
+    fine.
+
+    n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None for all of them.
+    split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
+    main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
+
+    Raises ModelFileError when the file is missing, broken or not supported, and ArgumentError when
+    layers are to be kept on a GPU and there is none.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        n_gpu_layers: int | None = None,
+        split_mode: str = SPLIT_MODE,
+        main_gpu: int = MAIN_GPU,
+    ) -> None:
+        if split_mode not in SPLIT_MODES:
+            raise ArgumentError(
+                f"split_mode is one of {', '.join(SPLIT_MODES)}, got {split_mode!r}"
+            )
+        if not 0 <= main_gpu <= INT32_MAX:
+            raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
+        if n_gpu_layers:
+            _require_gpu(n_gpu_layers)
+        self.path = Path(path)
+        self.file = gguf_file.check(self.path)
+        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
+        self._stack = ExitStack()
+
+        params = llama.llama_model_default_params()
+        params.split_mode = SPLIT_MODES[split_mode]
+        params.main_gpu = main_gpu
+        if n_gpu_layers is not None:
+            params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
+
+        _lib.clear_log_error()
+        handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not handle:
+            raise ModelFileError(
+                f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
+            )
+        self._handle: int | None = handle
+        self._stack.callback(self._free)
+
+        self.n_layer: int = llama.llama_model_n_layer(handle)
+        self.n_gpu_layers = self._offloaded(n_gpu_layers)
+        self.split_mode = split_mode
+        self.main_gpu = main_gpu
+        self.n_embd: int = llama.llama_model_n_embd(handle)
+        self.n_ctx_train: int = llama.llama_model_n_ctx_train(handle)
+        self._vocab = llama.llama_model_get_vocab(handle)
+        self.n_vocab: int = llama.llama_vocab_n_tokens(self._vocab)
+        self._pieces: dict[int, bytes] = {}
+
+    def _offloaded(self, asked: int | None) -> int:
+        """Layers that are on GPUs, 0..n_layer + 1, the last one being the head."""
+        n_all = self.n_layer + 1 if _lib.gpus() else 0
+        return n_all if asked is None else min(asked, n_all)
+
+    def _free(self) -> None:
+        llama.llama_model_free(self._handle)
+        self._handle = None
+
+    def close(self) -> None:
+        # The native contexts must be freed before their model.
+        for context in tuple(self.contexts):
+            context.close()
+        self._stack.close()
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise ArgumentError(f"the model {self.path.name} is closed")
+        return self._handle
+
+    def context(self, **options: Any) -> Context:
+        """A Context on this model; options as for Context. The model closes it at the latest."""
+        from .context import Context
+
+        return Context(self, **options)
+
+    # vocabulary
+
+    @cached_property
+    def has_vocab(self) -> bool:
+        """Whether text can be turned into tokens (some research models have ids only)."""
+        return bool(llama.llama_vocab_type(self.vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
+
+    @property
+    def vocab(self) -> int:
+        _ = self.handle  # it belongs to the model
+        return int(self._vocab)
+
+    def require_tokenizer(
+        self, advice: str = "give token ids instead of text (--prompt-tokens)"
+    ) -> int:
+        """The vocabulary, or ArgumentError for a model that has ids only."""
+        vocab = self.vocab
+        if not self.has_vocab:
+            raise ArgumentError(f"{self.path.name} has no tokenizer; {advice}")
+        return vocab
+
+    @property
+    def start_token(self) -> int | None:
+        """The token that the model puts before every text (BOS), None when it has no such habit."""
+        vocab = self.vocab
+        return int(llama.llama_vocab_bos(vocab)) if llama.llama_vocab_get_add_bos(vocab) else None
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of text. add_special: with the model's own first and last tokens."""
+        vocab = self.require_tokenizer()
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(
+                f"the text is not valid Unicode at character {error.start}"
+            ) from None
+        return _lib.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token adds to the text; special tokens add none."""
+        vocab = self.require_tokenizer()
+        piece = self._pieces.get(token)
+        if piece is None:
+            self.require_tokens([token])
+            piece = self._pieces[token] = _lib.token_to_piece(vocab, token)
+        return piece
+
+    def require_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise ArgumentError for ids outside the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self.n_vocab:
+                raise ArgumentError(
+                    f"token id {token} is not in the vocabulary, allowed is 0 to {self.n_vocab - 1}"
+                )
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
+
+    def is_eog(self, token: int) -> bool:
+        """Whether generation ends with this token."""
+        return bool(llama.llama_vocab_is_eog(self.vocab, token))
+
+    # what it is
+
+    @cached_property
+    def head_size_k(self) -> int:
+        """Values of K in one attention head."""
+        length = _lib.model_meta(self.handle, f"{self.file.architecture}.attention.key_length")
+        return int(length) if length else self.n_embd // max(1, self.file.n_head)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the model in files of results, 64 hexadecimal digits."""
+        return fingerprint.of_model(self.file)
+
+    @cached_property
+    def draft_mask(self) -> LayerMask | None:
+        """The mask this model was made to draft with, if its metadata names one."""
+        text = _lib.model_meta(self.handle, MASK_KEY)
+        if text is None:
+            return None
+        try:
+            return LayerMask.from_json(text).require(self.n_layer)
+        except MaskError as error:
+            raise MaskError(f"{self.path}, key {MASK_KEY}: {error}") from None

@@ -1,0 +1,136 @@
+"""What goes into a pass and what a pass does: rows, states, and one value that says which parts of
+the model run. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..errors import ArgumentError
+from ..masks.layer_mask import LayerMask
+
+# Of which rows something is wanted: logits, or the most likely token.
+Outputs = Literal["none", "last", "all"]
+OUTPUTS: tuple[Outputs, ...] = ("none", "last", "all")
+# What the head leaves of the rows with outputs: logits on the host; or only the most likely token,
+# found where the head runs, so that a GPU's logits stay there.
+Head = Literal["logits", "best"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Tokens that go through one pass together, each with its sequence and its position there.
+
+    outputs: which rows want an output. All fields have one entry per row.
+    """
+
+    tokens: tuple[int, ...]
+    seq_ids: tuple[int, ...]
+    pos: tuple[int, ...]
+    outputs: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, seq_id: int, pos: int, tokens: Sequence[int], outputs: Outputs = "all") -> Self:
+        """Consecutive tokens of one sequence, the first of them at this position."""
+        n = len(tokens)
+        wanted = [outputs == "all"] * n
+        if n and outputs == "last":
+            wanted[-1] = True
+        return cls(tuple(tokens), (seq_id,) * n, tuple(range(pos, pos + n)), tuple(wanted))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Rows]) -> Self:
+        """The rows of all parts, in order."""
+        tokens: list[int] = []
+        seq_ids: list[int] = []
+        pos: list[int] = []
+        outputs: list[bool] = []
+        for part in parts:
+            tokens += part.tokens
+            seq_ids += part.seq_ids
+            pos += part.pos
+            outputs += part.outputs
+        return cls(tuple(tokens), tuple(seq_ids), tuple(pos), tuple(outputs))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Hidden:
+    """Hidden states of some rows, wherever they are kept. Slices and joins; numpy() is a copy or a
+    view on the host, float32 [n_rows, n_embd]."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, states: NDArray[np.float32]) -> None:
+        if states.ndim != 2:
+            raise ArgumentError(f"hidden states have shape [n_rows, n_embd], got {states.shape}")
+        self._states = states
+
+    @classmethod
+    def joined(cls, parts: Sequence[Hidden]) -> Hidden:
+        """The rows of all parts, in order."""
+        return parts[0] if len(parts) == 1 else cls(np.concatenate([p._states for p in parts]))
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __getitem__(self, rows: slice) -> Hidden:
+        return Hidden(self._states[rows])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, values."""
+        n_rows, n_embd = self._states.shape
+        return n_rows, n_embd
+
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NDArray[np.float32]:
+        return np.array(self._states, dtype, copy=copy)
+
+    def numpy(self) -> NDArray[np.float32]:
+        return self._states
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass does with its rows. By default: everything, from the tokens to the logits.
+
+    mask: sublayers to skip; K/V of skipped attention is not written.
+    enter: states entering ``mask.first_active``, one per row, instead of the tokens' embeddings.
+    leave: also return the states entering this block, 1..n_layer (n_layer: those that leave the
+        last).
+    head: what is left of the rows with outputs.
+    in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
+        cells. Sequences that share the cells see the new K/V too.
+    """
+
+    mask: LayerMask | None = None
+    enter: Hidden | None = field(default=None, compare=False)
+    leave: int | None = None
+    head: Head = "logits"
+    in_place: bool = False
+
+    @property
+    def is_draft(self) -> bool:
+        """Skips something for good: what it writes is not the full model's K/V."""
+        return self.mask is not None and not self.in_place
+
+    def joins(self, other: Pass) -> bool:
+        """Whether rows of both can go through one pass."""
+        return self == other and (self.enter is None) == (other.enter is None)
+
+    def on(self, rows: slice) -> Pass:
+        """The same for some of the rows."""
+        if self.enter is None:
+            return self
+        return Pass(self.mask, self.enter[rows], self.leave, self.head, self.in_place)
+
+
+FULL = Pass()

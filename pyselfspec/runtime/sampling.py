@@ -1,0 +1,171 @@
+"""Samplers: stock llama.cpp chains, built from one frozen set of parameters. Owns the chain."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentError
+from ..util.closing import Closing
+from . import _lib
+from ._lib import llama
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .model import Model
+
+SEED_MAX = 2**32 - 2  # llama.cpp takes 2**32 - 1 for "random"
+REPEAT_LAST_N_MAX = 2**20  # llama.cpp reserves the memory for it at once
+FLOAT_MAX = 1e30  # llama.cpp computes with float32
+GRAMMAR_DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen; the defaults are llama.cpp's.
+
+    temperature: 0 for greedy. top_k: 0 for all. top_p, min_p: probabilities. repeat_penalty: 1 for
+    none, over the last repeat_last_n tokens, prompt included. seed: None draws one. grammar: GBNF
+    text with a rule ``root``.
+
+    Raises ArgumentError for values outside their range.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    seed: int | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, FLOAT_MAX),
+            ("top_k", 0, 2**31 - 1),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repeat_last_n", 0, REPEAT_LAST_N_MAX),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ArgumentError(f"{name} is {low} to {high}, got {value}")
+        if not 0.0 < self.repeat_penalty <= FLOAT_MAX:
+            raise ArgumentError(f"repeat_penalty is above 0, got {self.repeat_penalty}")
+        if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
+            raise ArgumentError(f"seed is 0 to {SEED_MAX}, got {self.seed}")
+
+    def with_seed(self) -> SamplingParams:
+        """These parameters with a definite seed, drawn when there is none."""
+        return (
+            self if self.seed is not None else replace(self, seed=secrets.randbelow(SEED_MAX + 1))
+        )
+
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Sampler(Closing):
+    """A llama.cpp sampler chain with its own random stream. Use in a ``with`` block; closing twice
+    is fine.
+
+    The stream advances once per drawn token, so equal logits give equal tokens with and without
+    drafts.
+    Raises ArgumentError when the grammar is not valid GBNF.
+    """
+
+    def __init__(self, model: Model, params: SamplingParams = GREEDY) -> None:
+        self.params = params = params.with_seed()
+        self._model = model
+        self._penalties: int | None = None
+        self._chain: int | None = llama.llama_sampler_chain_init(
+            llama.llama_sampler_chain_default_params()
+        )
+        if params.grammar is not None:
+            self._add_grammar(model, params.grammar)
+        if params.repeat_penalty != 1.0:
+            self._penalties = self._add(
+                llama.llama_sampler_init_penalties(
+                    model.n_vocab, params.repeat_last_n, params.repeat_penalty, 0.0, 0.0
+                )
+            )
+        if params.temperature == 0.0:
+            self._add(llama.llama_sampler_init_greedy())
+            return
+        if params.top_k > 0:
+            self._add(llama.llama_sampler_init_top_k(params.top_k))
+        self._add(llama.llama_sampler_init_top_p(params.top_p, 1))
+        self._add(llama.llama_sampler_init_min_p(params.min_p, 1))
+        self._add(llama.llama_sampler_init_temp(params.temperature))
+        self._add(llama.llama_sampler_init_dist(params.seed))
+
+    def _add(self, sampler: int) -> int:
+        llama.llama_sampler_chain_add(self._chain, sampler)
+        return sampler
+
+    def _add_grammar(self, model: Model, grammar: str) -> None:
+        reason = _grammar_fault(grammar)
+        sampler = None
+        if reason is None:
+            _lib.clear_log_error()
+            vocab = model.require_tokenizer("a grammar needs one")
+            sampler = llama.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
+            reason = _lib.log_error()
+        if not sampler:
+            self.close()
+            raise ArgumentError(f"the grammar is not valid GBNF: {reason}")
+        self._add(sampler)
+
+    def close(self) -> None:
+        if self._chain is not None:
+            llama.llama_sampler_free(self._chain)
+        self._chain = self._penalties = None
+
+    @property
+    def handle(self) -> int:
+        if self._chain is None:
+            raise ArgumentError("the sampler is closed")
+        if self.params.grammar is not None:
+            _ = self._model.handle  # a grammar reads the model's vocabulary
+        return self._chain
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Start a text: forget the last one, and let penalties (not the grammar) see the prompt."""
+        llama.llama_sampler_reset(self.handle)
+        if self._penalties is not None:
+            for token in prompt[max(0, len(prompt) - self.params.repeat_last_n) :]:
+                llama.llama_sampler_accept(self._penalties, token)
+
+    def sample(self, context: Context, row: int) -> int:
+        """Draw and accept the token that follows token ``row`` of the last batch."""
+        if context.model.n_vocab != self._model.n_vocab:
+            raise ArgumentError("the sampler was made for a model with another vocabulary")
+        with context.alone:
+            return _lib.sample(context.session, self.handle, row)
+
+    def sample_logits(self, logits: NDArray[np.float32]) -> int:
+        """Draw and accept a token from logits, float32 [n_vocab]."""
+        if np.shape(logits) != (self._model.n_vocab,):
+            raise ArgumentError(
+                f"logits have shape [{self._model.n_vocab}], got {list(np.shape(logits))}"
+            )
+        return _lib.sample_logits(self.handle, logits)
+
+
+def _grammar_fault(grammar: str) -> str | None:
+    """What llama.cpp's parser would not survive or not notice."""
+    if not grammar.strip() or "\0" in grammar:
+        return "it is empty or holds a NUL character"
+    depth = deepest = 0
+    for character in grammar:
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    if deepest > GRAMMAR_DEPTH_MAX:
+        return f"it nests {deepest} deep, {GRAMMAR_DEPTH_MAX} is allowed"
+    return None

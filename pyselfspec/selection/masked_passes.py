@@ -1,0 +1,99 @@
+"""Many masked passes over the same tokens, where what they share with a base mask runs once.
+
+The blocks below the first one that a mask treats differently from the base compute the same in all
+passes. So the hidden states that enter there are computed once with the base mask and kept, and the
+passes enter with them. Nothing below that block is read by the blocks above, K/V included, so the
+results are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import UnsupportedError
+from ..masks.layer_mask import LayerMask, entry
+from ..runtime.context import Context, Decoded
+from ..runtime.kv import KVSequence
+from ..runtime.passes import Hidden, Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Tokens that are decoded together, from this position on."""
+
+    tokens: tuple[int, ...]
+    pos: int
+    outputs: Outputs
+
+
+class MaskedPasses:
+    """Give masks in the order of their `entry`; others are right too, but run from the tokens.
+
+    batches: each is decoded by every pass.
+    place: the sequence for the batch at a position: it holds the tokens before it and no others.
+    cache_bytes: most memory for kept states; when they do not fit, nothing is shared.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        batches: Sequence[Batch],
+        base: LayerMask,
+        place: Callable[[int], KVSequence],
+        cache_bytes: int,
+    ) -> None:
+        self._context = context
+        self._batches = tuple(batches)
+        self._base = base
+        self._place = place
+        n_tokens = sum(len(batch.tokens) for batch in self._batches)
+        self._shares = n_tokens * context.model.n_embd * 4 <= cache_bytes
+        self._at = 0  # the block that the kept states enter
+        self._states: list[Hidden] = []
+        self.n_sublayers = 0  # attention and feed-forward sublayers run so far, times tokens
+
+    def run(self, mask: LayerMask) -> Iterator[Decoded]:
+        """Decode all batches; read the logits of each before taking the next."""
+        target = entry(self._base, mask)
+        try:
+            if self._shares:
+                self._advance(target)
+            yield from self._decode_all(mask, self._at if target >= self._at else 0)
+        except UnsupportedError:
+            if self._at == 0:
+                raise
+            self._shares, self._at = False, 0  # states cannot enter in this architecture
+            yield from self._decode_all(mask, 0)
+
+    def _advance(self, to: int) -> None:
+        """Replace the kept states with those that enter this block, if it is a later one."""
+        if to <= self._at:
+            return
+        outside = set(range(self._at)) | set(range(to, self._base.n_layer))
+        n_skipped = len(self._base.skip_attn | outside) + len(self._base.skip_ffn | outside)
+        if n_skipped == 2 * self._base.n_layer:  # the base runs nothing in between
+            self._at = to if self._at else 0
+            return
+        between = self._base | LayerMask.skipping(self._base.n_layer, attn=outside, ffn=outside)
+        states = []
+        for decoded in self._decode_all(between, self._at, hidden_at=to):
+            assert decoded.hidden is not None
+            states.append(decoded.hidden)
+        self._at, self._states = to, states
+
+    def _decode_all(
+        self, mask: LayerMask, at: int, hidden_at: int | None = None
+    ) -> Iterator[Decoded]:
+        mask |= LayerMask.enter_at(mask.n_layer, at)
+        for i, batch in enumerate(self._batches):
+            self.n_sublayers += mask.n_active * len(batch.tokens)
+            yield self._context.decode(
+                batch.tokens,
+                seq=self._place(batch.pos),
+                pos=batch.pos,
+                mask=mask,
+                hidden=self._states[i] if at else None,
+                hidden_at=hidden_at,
+                outputs="none" if hidden_at else batch.outputs,
+            )

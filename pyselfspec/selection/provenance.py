@@ -1,0 +1,61 @@
+"""What a file of results says about its scores, and where such files are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..gguf import fingerprint
+from ..runtime._lib import BUILD_ID
+from ..runtime.context import Context
+from ..util import paths
+from .chunks import Text
+from .objectives import About
+
+# What decides whether scores are the same, see results.SAME.
+IDENTITY = (
+    "build", "fingerprint", "objective", "n_ctx", "window", "attention", "text_sha256", "seed"
+)  # fmt: skip
+
+
+def header_of(
+    context: Context,
+    about: About,
+    n_ctx: int,
+    window: int,
+    text: Text,
+    seed: int | None,
+    command: str,
+) -> dict[str, Any]:
+    """n_ctx: tokens in a chunk. seed: of the text that the model writes itself, None: it does
+    not."""
+    model = context.model
+    return {
+        "version": __version__,
+        "build": BUILD_ID,
+        "model": model.path.name,
+        "fingerprint": model.fingerprint,
+        "n_layer": model.n_layer,
+        "objective": about.results,
+        "n_ctx": n_ctx,
+        "window": window if about.results == "agreement" else None,
+        "attention": context.attention,
+        "text": text.name,
+        "text_sha256": fingerprint.of_text(text.content),
+        "seed": seed,
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def default_path(header: Mapping[str, Any]) -> Path:
+    """Where scores with this header are kept: in the user's data folder, which is made."""
+    key = hashlib.sha256(json.dumps([header[name] for name in IDENTITY]).encode()).hexdigest()
+    folder = paths.data("scans")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{Path(header['model']).stem}-{header['objective']}-{key[:12]}.jsonl"

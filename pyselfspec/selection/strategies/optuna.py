@@ -1,0 +1,90 @@
+"""Optuna's samplers over sets of units.
+
+A trial has a number for each unit, its priority, and how many units to skip: the ones of highest
+priority. So every suggestion is a set of allowed size, which a switch per unit would not be.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import ArgumentError
+from ...masks.layer_mask import LayerMask
+from ..rounds import Round
+from . import Rounds, Setting, from_rounds
+
+ENDLESS = True
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import Trial
+
+STUDY = "pyselfspec"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """storage: where Optuna keeps its study, as a URL; taken up when it exists. None: nowhere."""
+
+    storage: str | None = None
+
+
+@from_rounds
+def make(setting: Setting, options: Options) -> Rounds:
+    study = _study(setting.seed, options.storage)
+    if not study.trials:
+        for mask in setting.start:
+            _enqueue(study, setting, mask)
+    while True:
+        trial = study.ask()
+        (scored,) = yield Round.of_one(_mask(trial, setting))
+        trial.set_user_attr("mask", scored.mask.to_dict())
+        study.tell(trial, scored.value)
+
+
+def _mask(trial: Trial, setting: Setting) -> LayerMask:
+    n_units = len(setting.space.units)
+    n = trial.suggest_int("n_skip", 1, setting.n_max)
+    priority = [trial.suggest_float(f"unit {i}", 0.0, 1.0) for i in range(n_units)]
+    order = sorted(range(n_units), key=lambda i: -priority[i])
+    return setting.space.mask(order[:n])
+
+
+def _enqueue(study: Study, setting: Setting, mask: LayerMask) -> None:
+    inside = setting.space.inside(mask)
+    if not 1 <= len(inside) <= setting.n_max:
+        return
+    n_units = len(setting.space.units)
+    priority = {f"unit {i}": 0.75 if i in inside else 0.25 for i in range(n_units)}
+    study.enqueue_trial({"n_skip": len(inside), **priority})
+
+
+def _study(seed: int, storage: str | None) -> Study:
+    try:
+        import optuna
+    except ImportError:
+        raise ArgumentError(
+            "the strategy optuna needs Optuna: pip install 'pyselfspec[search]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
+    try:
+        return optuna.create_study(
+            study_name=STUDY,
+            storage=storage,
+            sampler=sampler,
+            direction="maximize",
+            load_if_exists=True,
+        )
+    except Exception as error:  # of whatever database the URL names
+        if storage is None:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ArgumentError(
+            f"Optuna cannot keep a study in {storage} ({reason}); "
+            "give a URL like sqlite:///study.db"
+        ) from None

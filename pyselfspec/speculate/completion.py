@@ -1,0 +1,257 @@
+"""One text, from a prompt in any form to pieces of text, with the defaults that most users want."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
+
+from ..errors import ArgumentError
+from ..masks.layer_mask import LayerMask
+from ..runtime.context import Context
+from ..runtime.kv import KVSequence
+from ..runtime.sampling import Sampler, SamplingParams
+from . import controllers
+from .adapt import Adapt, Adaptation
+from .controllers import Controller
+from .controllers.fixed import Fixed
+from .drafters import Drafter
+from .prepared import AUTO, Speculation, prepared
+from .requests import run
+from .text import Text
+from .text_stream import TextStream
+from .together import steps_together
+from .types import GenerationStats, Step
+
+N_PREDICT = 128  # tokens
+INTERRUPTED = "interrupted"  # finish reason of a text that the user cut off
+
+
+class Completion:
+    """A text in the making. Iterate for pieces of it; then look at tokens, stats, finish_reason.
+
+    prompt: text, or token ids, which also work for models without a tokenizer (pieces are empty).
+        What the sequence holds of it already is not evaluated again.
+    seq: the sequence for the text, by default sequence 0.
+    draft: name of a drafter, see ``drafters.names()``; "auto": the one that suits the context; a
+        Drafter, which stays the caller's to close; None: plain decoding.
+    options: of a drafter that is given by name, its ``Options``.
+    mask: what drafts skip; default: that of the model's profile, else the drafter's choice.
+    profile: False leaves the profile aside.
+    controller: how long to draft; or the name of a controller, see ``controllers.names()``.
+    stop: strings that end the text.
+    adapt: try other masks meanwhile; ``adaptation.state`` is where another text can go on. Each
+        mask gets a controller of its own where that is given by name.
+
+    >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
+    ...     for piece in Completion(context, "Once upon a time"):
+    ...         print(piece, end="")
+
+    It can be iterated once. Stopping early leaves the context consistent.
+
+    Raises ArgumentError, MaskError, UnsupportedError or a file's error for what does not go
+    together; when iterated, what ``Context.run`` raises.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        prompt: str | Sequence[int],
+        *,
+        seq: KVSequence | None = None,
+        n_predict: int = N_PREDICT,
+        draft: str | Drafter | None = AUTO,
+        options: Any = None,
+        mask: LayerMask | None = None,
+        profile: bool = True,
+        controller: Controller | str = controllers.DEFAULT,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] = (),
+        adapt: Adapt | None = None,
+    ) -> None:
+        model = context.model
+        if stop:
+            model.require_tokenizer("stop strings need one")
+        if adapt is not None and adapt.state is not None:
+            if mask is not None:
+                raise ArgumentError("adapt.state has a mask of its own; give one or the other")
+            mask = adapt.state.mask.require(model.n_layer)
+        self.context = context
+        self._seq = context.sequence() if seq is None else seq
+        self._n_predict = n_predict
+        self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self._owned: list[Drafter] = []  # to close at the end
+        self._drafter, self._controller, self.draft = self._drafting(
+            draft, options, mask, profile, controller
+        )
+        self.sampling = (sampling or SamplingParams()).with_seed()
+        self.adaptation: Adaptation | None = None
+        if adapt is not None:
+            self._adapt(adapt, options, controller)
+        self.tokens: list[int] = []
+        self.text = ""
+        self.stats = GenerationStats(n_prompt=len(self.prompt))
+        self.finish_reason: str | None = None  # then "length", "eog", "stop" or INTERRUPTED
+        self._started = False
+        piece = model.piece if model.has_vocab else lambda _token: b""
+        self._stream = TextStream(piece, model.is_eog, stop)
+
+    @property
+    def mask(self) -> LayerMask | None:
+        """What drafts skip now; None where they skip nothing."""
+        return None if self._drafter is None else self._drafter.mask
+
+    @property
+    def controller(self) -> Controller:
+        """Who decides now."""
+        return self.adaptation.controller if self.adaptation else self._controller
+
+    def _drafting(
+        self,
+        draft: str | Drafter | None,
+        options: Any,
+        mask: LayerMask | None,
+        profile: bool,
+        controller: Controller | str,
+    ) -> tuple[Drafter | None, Controller, str | None]:
+        """Who drafts, who decides how long, and the drafter's name."""
+        if draft is not None and not isinstance(draft, str):
+            if isinstance(controller, str):
+                controller = controllers.load(controller)(draft.costs())
+            return draft, controller, str(draft.identity["drafter"])
+        found = prepared(self.context, draft, options=options, mask=mask, profile=profile)
+        if found is None:
+            return None, Fixed(), None
+        return *self._made(found, controller), found.name
+
+    def _made(self, found: Speculation, controller: Controller | str) -> tuple[Drafter, Controller]:
+        drafter = found.make()
+        self._owned.append(drafter)
+        if isinstance(controller, str):
+            held = len(self._seq.tokens)
+            goes_on = 0 < held <= 2 * self._seq.n_common(self.prompt)
+            controller = found.controller(controller, self._seq.seq_id, goes_on=goes_on)
+        return drafter, controller
+
+    def _adapt(self, adapt: Adapt, options: Any, controller: Controller | str) -> None:
+        if self._drafter is None or self._drafter.mask is None:
+            raise ArgumentError("there is no mask to adapt, since nothing is drafted with one here")
+        assert self.sampling.seed is not None and self.draft is not None
+        name = self.draft
+        if getattr(options, "mask", None) is not None:
+            options = replace(options, mask=None)  # each has its own
+
+        def equip(mask: LayerMask) -> tuple[Drafter, Controller]:
+            found = prepared(self.context, name, options=options, mask=mask)
+            assert found is not None
+            return self._made(found, controller)
+
+        state = adapt.state_for(self._drafter.mask, self.sampling.seed)
+        self.adaptation = Adaptation(self.context, state, equip, adapt.share)
+        self._drafter = self._controller = self.adaptation
+
+    @contextmanager
+    def start(self) -> Iterator[Text]:
+        """The text, ready to begin; what it needs is freed afterwards."""
+        if self._started:
+            raise ArgumentError("a completion is iterated once; make a new one for another text")
+        self._started = True
+        with ExitStack() as stack:
+            for drafter in self._owned:
+                stack.callback(drafter.close)
+            sampler = stack.enter_context(Sampler(self.context.model, self.sampling))
+            yield Text(
+                self._seq,
+                self.prompt,
+                drafter=self._drafter,
+                controller=self._controller,
+                sampler=sampler,
+                n_predict=self._n_predict,
+                ends=self._stream.push,
+            )
+
+    def __iter__(self) -> Iterator[str]:
+        with self.start() as text:
+            start = time.perf_counter_ns()
+            run(self.context, text.begin())
+            self.began(text, _us_since(start))
+            while not text.ended:
+                start = time.perf_counter_ns()
+                step = run(self.context, text.step())
+                yield self.take(step, _us_since(start))
+            yield self.finish()
+
+    def began(self, text: Text, us: int) -> None:
+        """The prompt has been evaluated in so many microseconds."""
+        self.stats.n_prompt_reused = text.n_reused
+        self.stats.prefill_us = us
+        self.stats.total_us += us
+
+    def take(self, step: Step, us: int) -> str:
+        """Take in a step that took so many microseconds; returns the text it adds."""
+        self.tokens += step.tokens
+        self.stats.total_us += us
+        self.stats.observe(step)
+        return self._grow(self._stream.take())
+
+    def finish(self) -> str:
+        """After the last step; returns the text that was held back."""
+        self.finish_reason = self._stream.finish_reason or "length"
+        return self._grow(self._stream.finish())
+
+    def _grow(self, piece: str) -> str:
+        self.text += piece
+        return piece
+
+
+def interleaved(completions: Sequence[Completion]) -> Iterator[tuple[Completion, str]]:
+    """Advance completions of one context, each in a sequence of its own, with shared passes; yields
+    pieces of text as they come.
+
+    Each text is the one it would be alone. Times count for all that are being worked on.
+    """
+    with ExitStack() as stack:
+        texts = {stack.enter_context(each.start()): each for each in completions}
+        steps = steps_together(completions[0].context, list(texts))
+        stack.callback(steps.close)
+        start = time.perf_counter_ns()
+        for text, step in steps:
+            us = _us_since(start)
+            for other in texts:
+                if other is not text and not other.ended:
+                    texts[other].stats.total_us += us
+            if step is None:
+                texts[text].began(text, us)
+            else:
+                yield texts[text], texts[text].take(step, us)
+            start = time.perf_counter_ns()
+        for completion in completions:
+            yield completion, completion.finish()
+
+
+def _us_since(start: int) -> int:
+    return (time.perf_counter_ns() - start) // 1000
+
+
+class CompletionOptions(TypedDict, total=False):
+    """Keyword arguments of Completion."""
+
+    seq: KVSequence | None
+    n_predict: int
+    draft: str | Drafter | None
+    options: Any
+    mask: LayerMask | None
+    profile: bool
+    controller: Controller | str
+    sampling: SamplingParams | None
+    stop: Sequence[str]
+    adapt: Adapt | None
+
+
+def generate(
+    context: Context, prompt: str | Sequence[int], **options: Unpack[CompletionOptions]
+) -> str:
+    """The text that follows a prompt; options as for Completion."""
+    return "".join(Completion(context, prompt, **options))

@@ -1,0 +1,57 @@
+"""What ``pyselfspec demo`` shows: a wide copy of the bundled model, and plain and speculative
+decoding in a race."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from filelock import FileLock
+
+from ..convert.stream import read_model
+from ..convert.widen import widen
+from ..util import paths
+from ..util.paths import DEMO
+from .completion import Completion
+
+# How often the width of the bundled model, by about the parameters that makes. Powers of two: the
+# widened weights are exact in the model's own type.
+FACTORS = {"40M": 2, "160M": 4, "0.6B": 8, "2.4B": 16}
+DIGEST_CHARS = 12  # of the bundled model's SHA-256; enough to tell versions apart
+
+
+def wide_path(factor: int) -> Path:
+    """Where the copy of this width is kept, there already or not."""
+    digest = hashlib.sha256(DEMO.read_bytes()).hexdigest()[:DIGEST_CHARS]
+    return paths.cache(f"demo-{digest}-{factor}x.gguf")
+
+
+def make_wide(path: Path, factor: int) -> Generator[tuple[int, int], None, None]:
+    """Write the copy, telling bytes done and bytes in all; nothing when it is there.
+
+    A second process waits for the first. Raises OSError when it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if path.exists():
+            return
+        copy = widen(read_model(DEMO), factor)
+        done = 0
+        with closing(copy.write_steps(path)) as steps:
+            for n_bytes in steps:
+                done += n_bytes
+                yield done, copy.n_bytes
+
+
+def race(completions: Sequence[Completion]) -> Iterator[Completion]:
+    """Advance the completion that has used the least time, again and again, so that each stands at
+    the same moment of its own; tells which one moved."""
+    running = [(completion, iter(completion)) for completion in completions]
+    while running:
+        behind = min(running, key=lambda pair: pair[0].stats.total_us)
+        if next(behind[1], None) is None:
+            running.remove(behind)
+        else:
+            yield behind[0]

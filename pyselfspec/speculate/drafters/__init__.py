@@ -1,0 +1,118 @@
+"""Drafters: cheap ways to draft the next tokens. One file each; the file name is the name users
+give.
+
+A drafter is a module with two names: ``Options``, a frozen dataclass whose fields users set as
+``-o key=value``, and ``make(context, options)``, which returns a ``Drafter``. It may have a third:
+``suggested(context, mask)``, the options with which it would draft by itself. The command line, the
+conformance suite in pyselfspec.testing and the benchmarks find the modules of this folder by name,
+and those of other packages through the entry-point group "pyselfspec.drafters".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...costs.table import CostTable
+from ...util import by_name
+from ..requests import Work, timed
+from ..types import Draft, DraftLimit, Verdict
+
+if TYPE_CHECKING:
+    from ...masks.layer_mask import LayerMask
+    from ...runtime.context import Context
+    from ...runtime.kv import KVSequence
+
+ENTRY_POINTS = "pyselfspec.drafters"
+
+
+class Drafter(Protocol):
+    """Drafts for one text at a time. Life cycle: ``begin`` once per text, then ``draft`` and
+    ``accept`` in turn, one pair per step; ``close`` at the end.
+
+    When ``draft`` is over, whichever way, a drafter holds no K/V cells of its own and the text's
+    sequence is as it was; or the draft's verification pass enters behind shared blocks, and the
+    sequence holds the rows to verify as well.
+    """
+
+    @property
+    def mask(self) -> LayerMask | None:
+        """What drafts skip of the model; None where they run no part of it."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What its costs depend on besides model, machine and context, ready for JSON: its name,
+        its options. Calibrations are kept by it."""
+
+    def costs(self) -> CostTable:
+        """What its draft tokens, and verification passes after them, are expected to cost."""
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        """A new text starts with these tokens; the sequence holds all but the last."""
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
+        """At most ``limit.n_max`` tokens to follow history; none where that is 0.
+
+        history: the text's own list, which grows from step to step. The sequence holds all of it
+            but the last token.
+
+        Called before every step. Passes of the context are asked for by yielding requests, see
+        requests.py; a drafter that needs none returns its draft.
+        """
+
+    def accept(self, verdict: Verdict) -> None:
+        """What became of the last draft."""
+
+    def close(self) -> None:
+        """Free what was opened for drafting."""
+
+
+def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+    """A draft with the time that it took, whether the drafter needs passes or not."""
+    start = time.perf_counter_ns()
+    draft = drafter.draft(history, limit)
+    us = (time.perf_counter_ns() - start) // 1000
+    if not isinstance(draft, Draft):
+        draft, us = yield from timed(draft)
+    return replace(draft, draft_us=draft.draft_us or max(1, us)) if draft.n_proposed else draft
+
+
+class DrafterModule(Protocol):
+    """What a drafter's file offers."""
+
+    @property
+    def Options(self) -> type[Any]:
+        """A frozen dataclass; every field has a default."""
+
+    def make(self, context: Context, options: Any) -> Drafter:
+        """A drafter for texts in this context.
+
+        Raises ArgumentError or UnsupportedError for options that do not go with the context.
+        """
+
+
+def names() -> tuple[str, ...]:
+    """Names of all drafters, as the command line spells them."""
+    return by_name.names(__path__, ENTRY_POINTS)
+
+
+def load(name: str) -> DrafterModule:
+    """The module of a drafter. Raises ArgumentError for a name that no file has."""
+    module: DrafterModule = by_name.load(__name__, "drafter", name, ENTRY_POINTS)
+    return module
+
+
+def suggested(context: Context, mask: LayerMask | None) -> tuple[str, Any] | None:
+    """The first drafter that would draft by itself in this context, and its options; None where
+    none would.
+
+    mask: what is known to be worth skipping, see masks.profiles.
+    """
+    for name in names():
+        suggest = getattr(load(name), "suggested", None)
+        options = suggest(context, mask) if suggest is not None else None
+        if options is not None:
+            return name, options
+    return None

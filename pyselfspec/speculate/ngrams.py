@@ -1,0 +1,100 @@
+"""What followed the last tokens before: an index over a text that grows. Pure.
+
+For every length of n-gram it knows where that n-gram ended last, and from each end the one before
+it, so that a token costs a few look-ups whatever the length of the text. Saxena, "Prompt Lookup
+Decoding", https://github.com/apoorvumang/prompt-lookup-decoding, copies after the latest match of
+one length; here all recent matches of the longest length that has any are counted, as in Oliaro et
+al., "SuffixDecoding", section 3, https://arxiv.org/abs/2411.04975.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12)
+N_MATCHES = 8  # that count, the latest ones
+N_TOKENS = 2**16  # of the text that are indexed; about 60 MB
+
+Match = tuple[int, int]  # index of the length in LENGTHS, and how sure the matches are
+
+
+class Guess(NamedTuple):
+    token: int
+    match: Match
+
+
+class NgramIndex:
+    def __init__(self) -> None:
+        self._text: list[int] = []
+        self._last: list[dict[int, int]] = [{} for _ in LENGTHS]  # where an n-gram ended last
+        self._before: list[array[int]] = [array("i") for _ in LENGTHS]  # by end: the one before
+
+    def __len__(self) -> int:
+        return len(self._text)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The text goes on with these."""
+        for token in tokens[: N_TOKENS - len(self._text)]:
+            self._text.append(token)
+            end = len(self._text)
+            for length, last, before in zip(LENGTHS, self._last, self._before, strict=True):
+                if end < length:
+                    before.append(0)
+                    continue
+                key = hash(tuple(self._text[end - length :]))
+                before.append(last.get(key, 0))
+                last[key] = end
+
+    def following(self, context: Sequence[int]) -> Guess | None:
+        """The token that follows most of the latest matches of the context's end."""
+        for i in reversed(range(len(LENGTHS))):
+            if len(context) < LENGTHS[i]:
+                continue
+            end = self._last[i].get(hash(tuple(context[-LENGTHS[i] :])), 0)
+            tokens = self._continuations(i, end)
+            if tokens:
+                (token, n), *_ = Counter(tokens).most_common(1)
+                return Guess(token, (i, _sureness(n, len(tokens))))
+        return None
+
+    def _continuations(self, i: int, end: int) -> list[int]:
+        """What followed the latest ends of an n-gram, the latest first."""
+        tokens: list[int] = []
+        while end and len(tokens) < N_MATCHES:
+            if end < len(self._text):
+                tokens.append(self._text[end])
+            end = self._before[i][end - 1]
+        return tokens
+
+
+def _sureness(n: int, n_all: int) -> int:
+    """0: one match; 1: they are split; 2: most agree; 3: all agree."""
+    if n_all == 1:
+        return 0
+    return 3 if n == n_all else 2 if 2 * n > n_all else 1
+
+
+N_SURENESS = 4
+N_PRIOR = 4.0  # outcomes that the expectation without outcomes is worth
+FORGET = 0.995  # weight of an outcome when the next one of its kind comes
+PRIOR = (0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85)  # by length
+
+
+class Chances:
+    """How often what the matches say is right, by the kind of match: learned while generating."""
+
+    def __init__(self) -> None:
+        self._right = [[N_PRIOR * p] * N_SURENESS for p in PRIOR]
+        self._all = [[N_PRIOR] * N_SURENESS for _ in PRIOR]
+
+    def of(self, match: Match) -> float:
+        i, sureness = match
+        return self._right[i][sureness] / self._all[i][sureness]
+
+    def observe(self, match: Match, right: bool) -> None:
+        i, sureness = match
+        self._right[i][sureness] = FORGET * self._right[i][sureness] + right
+        self._all[i][sureness] = FORGET * self._all[i][sureness] + 1

@@ -1,0 +1,109 @@
+"""How drafters and texts ask for passes: they yield requests and are sent answers, and whoever
+drives them decides what goes through the model together.
+
+So one text alone, and several whose rows share a pass, run the same code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ..runtime.passes import FULL, Hidden, Pass, Rows
+
+if TYPE_CHECKING:
+    from ..runtime.context import Context
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rows that are to go through a pass."""
+
+    rows: Rows
+    what: Pass = FULL
+
+
+class Draws(Protocol):
+    """A sampler, see runtime.sampling.Sampler."""
+
+    def sample(self, context: Context, row: int) -> int: ...
+
+
+class Answer:
+    """What a pass left of a request's rows; logits can be read until the context's next pass.
+
+    hidden: the states that were asked for, one per row of the request.
+    us: microseconds that the pass took.
+    """
+
+    __slots__ = ("_context", "_first", "hidden", "us")
+
+    def __init__(self, context: Context, first: int, hidden: Hidden | None, us: int) -> None:
+        self._context = context
+        self._first = first  # of the request's rows in the pass
+        self.hidden = hidden
+        self.us = us
+
+    def argmax(self, row: int) -> tuple[int, float]:
+        """The most likely token after a row, and its probability, 0..1."""
+        return self._context.argmax(self._first + row)
+
+    def draw(self, sampler: Draws, row: int) -> int:
+        """The token that a sampler draws after a row."""
+        return sampler.sample(self._context, self._first + row)
+
+
+Work = Generator[Request, Answer, T]
+
+
+def answers(context: Context, requests: Sequence[Request]) -> list[Answer]:
+    """Run the rows of all requests in one pass. Their passes must be of one kind, see Pass.joins.
+
+    Raises what Context.run does.
+    """
+    what = requests[0].what
+    entering = [request.what.enter for request in requests if request.what.enter is not None]
+    if entering:
+        what = replace(what, enter=Hidden.joined(entering))
+    start = time.perf_counter_ns()
+    hidden = context.run(Rows.joined(request.rows for request in requests), what).hidden
+    us = (time.perf_counter_ns() - start) // 1000
+    found, first = [], 0
+    for request in requests:
+        n = len(request.rows)
+        states = None if hidden is None else hidden[first : first + n]
+        found.append(Answer(context, first, states, us))
+        first += n
+    return found
+
+
+def run(context: Context, work: Work[T]) -> T:
+    """Do one piece of work by itself, a pass per request."""
+    with closing(work):
+        try:
+            request = next(work)
+            while True:
+                request = work.send(answers(context, [request])[0])
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def timed(work: Work[T]) -> Work[tuple[T, int]]:
+    """The same work; also returns its microseconds, without those spent waiting for others."""
+    us, start = 0, time.perf_counter_ns()
+    with closing(work):
+        try:
+            request = next(work)
+            while True:
+                us += time.perf_counter_ns() - start
+                answer = yield request
+                us, start = us + 1000 * answer.us, time.perf_counter_ns()
+                request = work.send(answer)
+        except StopIteration as end:
+            return end.value, (us + time.perf_counter_ns() - start) // 1000

@@ -1,0 +1,132 @@
+"""One text being continued: it proposes rows to verify, and settles what their logits say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ..errors import ArgumentError, ContextFullError, UnsupportedError
+from ..runtime.kv import KVSequence
+from ..runtime.passes import Rows
+from ..runtime.sampling import Sampler
+from .controllers import Controller
+from .drafters import Drafter, drafted
+from .requests import Request, Work, timed
+from .types import Draft, Step, Verdict
+from .verify import verify
+
+
+class Text:
+    """A prompt and what follows it, in a sequence of its own.
+
+    drafter: None decodes plainly.
+    ends: told every generated token once, in order; True when it ends the text. Default: the
+        model's end-of-generation tokens.
+
+    ``begin`` evaluates of the prompt what the sequence does not hold, ``step`` adds tokens. Between
+    steps, and however one is left, the sequence holds the prompt and the generated tokens but the
+    last, whose K/V the next pass computes. Masks never touch the prompt.
+
+    Raises ArgumentError for an empty prompt or n_predict < 1, ContextFullError when the prompt does
+    not fit.
+    """
+
+    def __init__(
+        self,
+        seq: KVSequence,
+        prompt: Sequence[int],
+        *,
+        drafter: Drafter | None,
+        controller: Controller,
+        sampler: Sampler,
+        n_predict: int,
+        ends: Callable[[int], bool] | None = None,
+    ) -> None:
+        if not prompt:
+            raise ArgumentError("the prompt has no tokens; generation needs at least one")
+        if n_predict < 1:
+            raise ArgumentError(f"n_predict is at least 1, got {n_predict}")
+        if len(prompt) > seq.context.n_ctx:
+            raise ContextFullError(
+                f"the prompt has {len(prompt)} tokens, the context {seq.context.n_ctx}; "
+                "use a larger context (-c) or a shorter prompt"
+            )
+        self.seq = seq
+        self.history = list(prompt)
+        self.n_reused = 0  # tokens of the prompt that the sequence held already
+        self._context = seq.context
+        self._drafter = drafter
+        self._controller = controller
+        self._sampler = sampler
+        self._ends = ends or seq.context.model.is_eog
+        self._n_end = len(prompt) + n_predict
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """At the end of the text, with all tokens that were asked for, or in a full context."""
+        n = len(self.history)
+        return self._ended or n >= self._n_end or n > self._context.n_ctx
+
+    def end(self) -> None:
+        """Make no more steps."""
+        self._ended = True
+
+    def begin(self) -> Work[None]:
+        """Evaluate the prompt, all but its last token, as far as the sequence does not hold it."""
+        self.seq.claim()
+        wanted = self.history[:-1]
+        self.n_reused = self.seq.keep(wanted)
+        n_batch = self._context.n_batch
+        for pos in range(self.n_reused, len(wanted), n_batch):
+            part = wanted[pos : pos + n_batch]
+            yield Request(Rows.of(self.seq.seq_id, pos, part, "none"))
+        self._sampler.begin(self.history)
+        if self._drafter is not None:
+            self._drafter.begin(self.seq, self.history)
+
+    def step(self) -> Work[Step]:
+        """Draft, verify in one pass (more for a draft that is wider than passes may be), settle."""
+        try:
+            draft = yield from self._propose()
+            verdict, verify_us = yield from timed(self._verified(draft))
+        except BaseException:
+            with suppress(UnsupportedError):  # no rollback, no matter: the next text starts anew
+                self.seq.rollback(len(self.history) - 1)
+            raise
+        return self._settle(Step(draft, verdict, verify_us))
+
+    def _propose(self) -> Work[Draft]:
+        if self._drafter is None:
+            return Draft()
+        n = len(self.history)
+        room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
+        limit = self._controller.limit(n - 1).capped(room)
+        return (yield from drafted(self._drafter, self.history, limit))
+
+    def _verified(self, draft: Draft) -> Work[Verdict]:
+        if not draft.is_chain:
+            raise UnsupportedError("drafts with branches are not verified yet, only chains are")
+        tokens, pos = [self.history[-1], *draft.tokens], len(self.history) - 1
+        asking = verify(draft, self._ends)
+        row = next(asking)
+        end = 0  # rows that went through a pass so far
+        while True:
+            if row >= end:
+                first, end = row, min(row + self._context.pass_width, len(tokens))
+                rows = Rows.of(self.seq.seq_id, pos + first, tokens[first:end])
+                answer = yield Request(rows, draft.verify.on(slice(first, end)))
+            try:
+                row = asking.send(answer.draw(self._sampler, row - first))
+            except StopIteration as verdict:
+                return verdict.value  # type: ignore[no-any-return]
+
+    def _settle(self, step: Step) -> Step:
+        self._ended = step.verdict.ended
+        self.history += step.tokens
+        self.seq.rollback(len(self.history) - 1)
+        self.seq.holds(self.history[:-1])
+        if self._drafter is not None:
+            self._drafter.accept(step.verdict)
+            self._controller.observe(step)
+        return step

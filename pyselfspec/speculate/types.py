@@ -1,0 +1,238 @@
+"""The data that travels in the loop: drafts, verdicts, steps, statistics.
+
+Pure and frozen (but for the one accumulator). Knows no model and no native library.
+Times are integers in microseconds; probabilities are 0..1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any, Self
+
+from ..errors import ArgumentError
+from ..runtime.passes import FULL, Pass
+
+
+class After(Enum):
+    """What to do with the token that was drafted last."""
+
+    DROP = "drop"  # leave it out and stop
+    STOP = "stop"  # verify it and stop
+    GO_ON = "go on"  # verify it and draft another
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLimit:
+    """What a controller allows for the next step."""
+
+    n_max: int  # tokens; 0: do not speculate
+    p_min: float = 0.0  # drop a token of lower probability
+
+    def capped(self, n_max: int) -> Self:
+        """This limit, with at most n_max (never negative) tokens."""
+        return replace(self, n_max=max(0, min(self.n_max, n_max)))
+
+    def after(self, probs: Sequence[float]) -> After:
+        """What to do with a draft token; probs: of all drafted so far, it being the last."""
+        if probs[-1] < self.p_min:
+            return After.DROP
+        return After.STOP if len(probs) >= self.n_max else After.GO_ON
+
+    def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
+        """What is left of tokens that were drafted all at once."""
+        if self.n_max == 0 or not tokens:
+            return Draft()
+        if probs is None:
+            return Draft(tuple(tokens[: self.n_max]))
+        for n in range(1, len(tokens) + 1):
+            after = self.after(probs[:n])
+            if after is After.DROP:
+                kept, dropped = n - 1, (tokens[n - 1], probs[n - 1])
+                return Draft(tuple(tokens[:kept]), probs=tuple(probs[:kept]), dropped=dropped)
+            if after is After.STOP:
+                break
+        return Draft(tuple(tokens[:n]), probs=tuple(probs[:n]))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens proposed to follow the text.
+
+    tokens: oldest first.
+    probs: the drafter's probability of each token; None where it has none.
+    draft_us: what the draft took; 0 leaves it to the loop to time it.
+    verify: the verification pass. A draft whose pass enters behind shared blocks has left its rows
+        (the last token of the text and all of its own) in the sequence, with the K/V of a full pass
+        in those blocks.
+    dropped: a last draft token that was not worth verifying, and its probability. The target's own
+        draw tells whether it was right.
+    parents: for each token, the index of the one it follows, -1 for the last token of the text;
+        empty: a chain, each follows the one before it. A parent comes before its children.
+    """
+
+    tokens: tuple[int, ...] = ()
+    probs: tuple[float, ...] | None = None
+    draft_us: int = 0
+    verify: Pass = field(default=FULL, compare=False)
+    dropped: tuple[int, float] | None = None
+    parents: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if self.probs is not None and len(self.probs) != n:
+            raise ArgumentError(
+                f"a draft has one probability per token, got {n} tokens and {len(self.probs)} "
+                "probabilities"
+            )
+        if self.parents and len(self.parents) != n:
+            raise ArgumentError(
+                f"a draft has one parent per token, got {n} tokens and {len(self.parents)} parents"
+            )
+        if any(not -1 <= parent < i for i, parent in enumerate(self.parents)):
+            raise ArgumentError("a parent comes before its children, got " + str(self.parents))
+
+    @property
+    def n_proposed(self) -> int:
+        """Tokens, and the dropped one."""
+        return len(self.tokens) + (self.dropped is not None)
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == i - 1 for i, parent in enumerate(self.parents))
+
+    def child(self, node: int, token: int) -> int | None:
+        """The index of this token among those that follow a node, -1 being the text."""
+        if not self.parents:
+            here = node + 1
+            return here if here < len(self.tokens) and self.tokens[here] == token else None
+        for i in range(node + 1, len(self.tokens)):
+            if self.parents[i] == node and self.tokens[i] == token:
+                return i
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the full model makes of a draft: the tokens on this path, then its own next token.
+
+    path: indices of the accepted draft tokens, each following the one before.
+    next_token: None when the text ends with the accepted tokens.
+    ended: the last of these tokens ends the text.
+    """
+
+    path: tuple[int, ...]
+    next_token: int | None
+    ended: bool
+
+    @classmethod
+    def of_chain(cls, n_accepted: int, next_token: int | None, ended: bool) -> Self:
+        """The first n_accepted tokens of a draft without branches."""
+        return cls(tuple(range(n_accepted)), next_token, ended)
+
+    @property
+    def n_accepted(self) -> int:
+        return len(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One draft and its verdict."""
+
+    draft: Draft
+    verdict: Verdict
+    verify_us: int
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens this step adds to the text, at least one."""
+        accepted = tuple(self.draft.tokens[i] for i in self.verdict.path)
+        own = self.verdict.next_token
+        return accepted if own is None else (*accepted, own)
+
+    @property
+    def n_drafted(self) -> int:
+        return len(self.draft.tokens)
+
+    @property
+    def n_accepted(self) -> int:
+        return self.verdict.n_accepted
+
+    @property
+    def outcomes(self) -> list[tuple[float | None, bool]]:
+        """For every token of a chain that can be judged, oldest first: its probability if it has
+        one, and whether the target drew that token."""
+        n = self.n_accepted
+        probs = self.draft.probs or (None,) * self.n_drafted
+        judged: list[tuple[float | None, bool]] = [(p, True) for p in probs[:n]]
+        own = self.verdict.next_token
+        if own is None:
+            return judged
+        if n < self.n_drafted:
+            return [*judged, (probs[n], False)]
+        if self.draft.dropped is not None:
+            token, p = self.draft.dropped
+            return [*judged, (p, token == own)]
+        return judged
+
+
+@dataclass(slots=True)
+class GenerationStats:
+    """Counts and times of one generation. Ratios are derived, never stored.
+
+    ``n_accepted`` leaves out the full model's own token of each step; ``n_generated`` includes it.
+    """
+
+    n_prompt: int = 0
+    n_prompt_reused: int = 0  # of these, held by the sequence already
+    n_generated: int = 0
+    n_steps: int = 0  # full-model passes after the prompt
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_drafted_at: list[int] = field(default_factory=list)  # drafted tokens by draft position
+    n_accepted_at: list[int] = field(default_factory=list)  # accepted tokens by draft position
+    prefill_us: int = 0
+    draft_us: int = 0
+    verify_us: int = 0
+    total_us: int = 0  # prompt and generation
+
+    def observe(self, step: Step) -> None:
+        self.n_steps += 1
+        self.n_generated += len(step.tokens)
+        self.n_drafted += step.n_drafted
+        self.n_accepted += step.n_accepted
+        _count_upto(self.n_drafted_at, step.n_drafted)
+        _count_upto(self.n_accepted_at, step.n_accepted)
+        self.draft_us += step.draft.draft_us
+        self.verify_us += step.verify_us
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted tokens; None before anything was drafted."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Generated tokens per full-model pass."""
+        return self.n_generated / self.n_steps if self.n_steps else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Generated tokens over the time that followed the prompt."""
+        us = self.total_us - self.prefill_us
+        return self.n_generated * 1e6 / us if self.n_generated and us > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts, times and ratios, ready for JSON."""
+        return asdict(self) | {
+            "acceptance_rate": self.acceptance_rate,
+            "tokens_per_step": self.tokens_per_step,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+
+def _count_upto(counts: list[int], n: int) -> None:
+    counts.extend([0] * (n - len(counts)))
+    for i in range(n):
+        counts[i] += 1

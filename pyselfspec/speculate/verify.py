@@ -1,0 +1,40 @@
+"""Which draft tokens the full model accepts. Pure: knows neither model nor sampler, only asks for
+draws.
+
+Sample and match, for deterministic drafts: at each position the target's own sampler draws its
+token, and a draft token is accepted when it equals that draw. The emitted tokens are exactly the
+target's draws, so any sampler chain stays exact, penalties and grammars included, and one draw is
+made per emitted token. For a draft that is a point mass this accepts as often as speculative
+sampling does, min(1, p/1) = p (Leviathan et al., "Fast Inference from Transformers via Speculative
+Decoding", section 2.3, https://arxiv.org/abs/2211.17192). In a tree the draw chooses the branch
+(Miao et al., "SpecInfer", section 4, https://arxiv.org/abs/2305.09781, for point masses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from .types import Draft, Verdict
+
+
+def verify(draft: Draft, ends: Callable[[int], bool]) -> Generator[int, int, Verdict]:
+    """Compare a draft with the target's draws.
+
+    Yields the row whose draw is wanted next: 0 is the last token of the text, i + 1 is draft token
+    i. Is sent the token drawn there. In a chain the rows come in order, without gaps.
+
+    ends: told every emitted token once, in order; True when the text ends with it. Nothing is drawn
+        after that.
+    """
+    path: list[int] = []
+    node = -1
+    while True:
+        token = yield node + 1
+        ended = ends(token)
+        child = draft.child(node, token)
+        if child is None:
+            return Verdict(tuple(path), token, ended)
+        path.append(child)
+        if ended:
+            return Verdict(tuple(path), None, ended)
+        node = child

@@ -1,0 +1,466 @@
+"""A scripted language model, and the context, sampler and drafter that go with it. Numpy only.
+
+The script is a pure function of the token prefix, so plain decoding has one right answer. The
+context counts K/V cells, knows for every block which pass wrote its K/V, and asserts what the
+native one needs: consecutive positions, no K/V of a foreign mask, states that belong to their
+tokens, room for every cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..costs.table import N_WIDTH, Costs, CostTable
+from ..errors import ArgumentError, ContextFullError, UnsupportedError
+from ..masks.layer_mask import LayerMask
+from ..masks.space import MaskSupport
+from ..runtime.passes import FULL as FULL_PASS
+from ..runtime.passes import Head, Hidden, Pass, Rows
+from ..speculate.types import Draft, DraftLimit, Step, Verdict
+
+EOG = 0
+N_LAYER = 6
+N_EMBD = 3
+
+
+class Broken(Exception):
+    """What a fake raises when a test asks it to fail."""
+
+
+class FakeFile:
+    """The part of GgufFile that costs are estimated from: every sublayer weighs the same."""
+
+    architecture = "fake"
+    head_bytes = 1000
+
+    def weight_bytes(self, skip_attn: Iterable[int] = (), skip_ffn: Iterable[int] = ()) -> int:
+        n_skipped = len(set(skip_attn)) + len(set(skip_ffn))
+        return self.head_bytes + 1000 * (2 * N_LAYER - n_skipped)
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    """Next-token laws of the full model and of a draft pass.
+
+    quality: how often the draft's most likely token is the full model's, 0..1.
+    end_at: the full model ends the text at this length, prompt included, and nowhere else.
+    """
+
+    quality: float = 0.7
+    end_at: int | None = None
+    seed: int = 0
+    n_vocab: int = 11
+    n_layer: int = N_LAYER
+
+    draft_mask: ClassVar[LayerMask | None] = None
+    file: ClassVar[FakeFile] = FakeFile()
+    fingerprint: ClassVar[str] = "fake"
+    n_gpu_layers: ClassVar[int] = 0
+    split_mode: ClassVar[str] = "layer"
+    main_gpu: ClassVar[int] = 0
+
+    @cached_property
+    def _laws(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        return {}
+
+    def _law(self, prefix: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        key = tuple(prefix)
+        if key not in self._laws:
+            rng = np.random.default_rng([self.seed, *key])
+            target = rng.dirichlet(np.full(self.n_vocab, 0.5))
+            target[EOG] = 0.0
+            if len(key) == self.end_at:
+                target[EOG] = 2.0
+            draft = target.copy()
+            if rng.random() >= self.quality:
+                draft = np.roll(target, 1 + rng.integers(self.n_vocab - 1))
+            self._laws[key] = target / target.sum(), draft / draft.sum()
+        return self._laws[key]
+
+    def target(self, prefix: Sequence[int]) -> NDArray[np.float64]:
+        return self._law(prefix)[0]
+
+    def draft(self, prefix: Sequence[int]) -> NDArray[np.float64]:
+        return self._law(prefix)[1]
+
+    def masked(self, prefix: Sequence[int], mask: LayerMask) -> NDArray[np.float64]:
+        """Of a pass with a mask that matters: the same for all of them."""
+        return self.draft(prefix)
+
+    def is_eog(self, token: int) -> bool:
+        return token == EOG
+
+
+FULL, NOTHING = "full", "nothing"  # besides masks: what K/V of a block can hold
+
+
+@dataclass(eq=False)
+class Cell:
+    """A token, and for each block what its K/V holds: values of the full model, those of a pass
+    with a mask, or whatever was in the cell before."""
+
+    token: int
+    blocks: list[LayerMask | str]
+
+    @property
+    def is_full(self) -> bool:
+        return set(self.blocks) == {FULL}
+
+
+def state(prefix: Sequence[int], block: int) -> list[float]:
+    """Stands for the true state of the last token of prefix as it enters a block."""
+    return [float(block), *np.random.default_rng([block, *prefix]).random(N_EMBD - 1)]
+
+
+class FakeSequence:
+    """The part of KVSequence that loops and drafters use."""
+
+    def __init__(self, context: FakeContext, seq_id: int) -> None:
+        if not 0 <= seq_id < context.n_seq_max:
+            raise ArgumentError(f"sequence id {seq_id} is not allowed")
+        self.context = context
+        self.seq_id = seq_id
+
+    @property
+    def cells(self) -> list[Cell]:
+        return self.context.cells[self.seq_id]
+
+    @property
+    def held(self) -> list[int]:
+        """All tokens that cells of the sequence hold, whatever their K/V is."""
+        return [cell.token for cell in self.cells]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        n = next((i for i, cell in enumerate(self.cells) if not cell.is_full), self.n_past)
+        return tuple(self.held[:n])
+
+    @property
+    def n_past(self) -> int:
+        return len(self.cells)
+
+    def holds(self, tokens: Sequence[int]) -> None:
+        assert list(self.tokens[: len(tokens)]) == list(tokens), "says what is not so"
+
+    def keep(self, tokens: Sequence[int]) -> int:
+        n = self.n_common(tokens)
+        if n < self.n_past and not self.context.can_rollback:
+            n = 0
+        self.rollback(n)
+        return n
+
+    def n_common(self, tokens: Sequence[int]) -> int:
+        same = [a == b for a, b in zip(self.tokens, tokens, strict=False)]
+        return same.index(False) if False in same else len(same)
+
+    def claim(self) -> None:
+        self.context._taken.add(self.seq_id)
+
+    def fork(self, seq_id: int) -> FakeSequence:
+        assert seq_id != self.seq_id
+        self.context.require_rollback()
+        other = FakeSequence(self.context, seq_id)
+        other.cells[:] = self.cells
+        return other
+
+    def rollback(self, n_keep: int) -> None:
+        assert n_keep >= 0
+        if n_keep == 0 or n_keep < self.n_past:
+            if n_keep:
+                self.context.require_rollback()
+            del self.cells[n_keep:]
+
+    def drop(self) -> None:
+        self.rollback(0)
+
+
+class FakeContext:
+    """The part of Context that loops and drafters use.
+
+    enters: whether states can be read and given back, see Context.can_enter.
+    fail_at_decode: the n-th decode (from 1) raises Broken.
+    pass_width: most rows of a verification pass.
+    """
+
+    best_head: Head = "best"
+    attention = "none"
+    n_threads = 1
+
+    def __init__(
+        self,
+        model: FakeModel,
+        *,
+        n_ctx: int = 256,
+        n_batch: int = 64,
+        n_seq_max: int = 4,
+        can_rollback: bool = True,
+        enters: bool = True,
+        fail_at_decode: int | None = None,
+        pass_width: int = N_WIDTH,
+    ) -> None:
+        self.model = model
+        self.n_ctx = n_ctx
+        self.n_batch = n_batch
+        self.n_seq_max = n_seq_max
+        self.can_rollback = can_rollback
+        self.enters = enters
+        self.fail_at_decode = fail_at_decode
+        self.pass_width = pass_width
+        self.n_decodes = 0
+        self.cells: list[list[Cell]] = [[] for _ in range(n_seq_max)]
+        self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, rows, mask
+        self.widths: list[int] = []  # rows of each pass, of all sequences
+        self.laws: dict[int, NDArray[np.float64]] = {}  # by row of the last pass: of the next token
+        self._taken: set[int] = set()
+        self._made: dict[Hashable, Any] = {}
+
+    @property
+    def mask_support(self) -> MaskSupport:
+        every = frozenset(range(self.model.n_layer))
+        return MaskSupport(self.model.n_layer, every, every)
+
+    @property
+    def n_cells(self) -> int:
+        return len({id(cell) for cells in self.cells for cell in cells})
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def sequence(self, seq_id: int = 0) -> FakeSequence:
+        return FakeSequence(self, seq_id)
+
+    def require_rollback(self) -> None:
+        if not self.can_rollback:
+            raise UnsupportedError("this memory cannot take tokens back")
+
+    def require_spare(self) -> None:
+        if self.n_seq_max < 2:
+            raise ArgumentError("drafting needs a context with n_seq_max of at least 2")
+
+    @contextmanager
+    def spare_sequence(self) -> Iterator[FakeSequence]:
+        free = self._free()
+        if not free:
+            raise ArgumentError("all sequences of the context are in use")
+        self._taken.add(free[0])
+        seq = self.sequence(free[0])
+        try:
+            yield seq
+        finally:
+            self._taken.discard(seq.seq_id)
+            seq.drop()
+
+    @property
+    def has_spare(self) -> bool:
+        return bool(self._free())
+
+    def _free(self) -> list[int]:
+        ids = reversed(range(self.n_seq_max))
+        return [i for i in ids if i not in self._taken and not self.cells[i]]
+
+    def can_enter(self, block: int) -> bool:
+        return self.enters and self.can_rollback and 1 <= block < self.model.n_layer
+
+    def run(self, rows: Rows, what: Pass = FULL_PASS) -> Any:
+        """See Context.run. Rows of one sequence lie together."""
+        assert 1 <= len(rows) <= self.n_batch
+        assert all(0 <= token < self.model.n_vocab for token in rows.tokens)
+        self.n_decodes += 1
+        self.widths.append(len(rows))
+        self.laws = {}
+        states = []
+        first = 0
+        n_new = 0 if what.in_place else len(rows)
+        if self.n_decodes != self.fail_at_decode and self.n_cells + n_new > self.n_ctx:
+            raise ContextFullError("no room")
+        for seq_id, group in groupby(rows.seq_ids):
+            n = len(list(group))
+            part = slice(first, first + n)
+            found = self._run_one(seq_id, rows, part, what.on(part))
+            states += found
+            first += n
+        hidden = Hidden(np.array(states, np.float32)) if what.leave is not None else None
+        return SimpleNamespace(hidden=hidden)
+
+    def _run_one(self, seq_id: int, rows: Rows, part: slice, what: Pass) -> list[list[float]]:
+        """The rows of one sequence; returns the states that are asked for."""
+        seq, tokens, start = self.sequence(seq_id), rows.tokens[part], rows.pos[part.start]
+        text = [*seq.held[:start], *tokens]
+        assert rows.pos[part] == tuple(range(start, start + len(tokens)))
+        if what.in_place:
+            assert seq.held[: len(text)] == text, f"rewrites {seq.held} as {text}"
+        else:
+            assert start == seq.n_past, f"position {start} after {seq.n_past} tokens"
+        if self.n_decodes == self.fail_at_decode:
+            if what.in_place:
+                seq.rollback(start)  # as the native one does
+            raise Broken
+        if not what.in_place:
+            nothing = [NOTHING] * self.model.n_layer
+            seq.cells.extend(Cell(token, [*nothing]) for token in tokens)
+
+        ends = range(start + 1, len(text) + 1)
+        mask = what.mask or LayerMask.full(self.model.n_layer)
+        entry = 0
+        if what.enter is not None:
+            entry = mask.first_active
+            want = np.array([state(text[:end], entry) for end in ends], np.float32)
+            given = what.enter.numpy()
+            assert np.array_equal(given, want), "states of other tokens, or of another block"
+        true_until = LayerMask(
+            mask.n_layer, mask.skip_attn - set(range(entry)), mask.skip_ffn - set(range(entry))
+        ).first_skipped  # all states up to the one that enters this block are the full model's
+        self._attend(seq.cells[: len(text)], start, mask, true_until)
+        self.passes.append(
+            (seq_id, len(tokens), None if mask.first_skipped == mask.n_layer else mask)
+        )
+        is_full = true_until == mask.n_layer
+        law = self.model.target if is_full else partial(self.model.masked, mask=mask)
+        for i, end in zip(range(part.start, part.stop), ends, strict=True):
+            if rows.outputs[i]:
+                self.laws[i] = law(text[:end])
+        if what.leave is None:
+            return []
+        assert entry < what.leave <= true_until, "asks for states that a mask has touched"
+        return [state(text[:end], what.leave) for end in ends]
+
+    def _attend(self, cells: Sequence[Cell], start: int, mask: LayerMask, true_until: int) -> None:
+        """Write K/V of the cells from start on, and read that of all, block by block."""
+        for il in set(range(mask.n_layer)) - mask.skip_attn:
+            value = FULL if il <= true_until else mask
+            for cell in cells[start:]:
+                cell.blocks[il] = value
+            allowed = {FULL, value}
+            assert {cell.blocks[il] for cell in cells} <= allowed, "reads K/V of another mask"
+
+    def prefill(self, tokens: Sequence[int], seq: FakeSequence | None = None) -> None:
+        seq = seq or self.sequence()
+        for i in range(0, len(tokens), self.n_batch):
+            part = tokens[i : i + self.n_batch]
+            self.run(Rows.of(seq.seq_id, seq.n_past, part, "none"))
+
+    def argmax(self, row: int) -> tuple[int, float]:
+        law = self.laws[row]
+        return int(law.argmax()), float(law.max())
+
+
+class FakeSampler:
+    """Draws from the laws of the last batch: greedy, or with a random stream of its own.
+
+    seed: of that stream; None is greedy. fail_at: the n-th draw (from 1) raises Broken.
+    """
+
+    def __init__(self, seed: int | None = None, fail_at: int | None = None) -> None:
+        self._seed = seed
+        self._fail_at = fail_at
+        self.n_draws = 0
+        self.prompt: list[int] | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.prompt = list(prompt)
+        self.n_draws = 0
+        self._rng = np.random.default_rng(self._seed)
+
+    def draw(self, law: NDArray[np.float64]) -> int:
+        self.n_draws += 1
+        if self.n_draws == self._fail_at:
+            raise Broken
+        if self._seed is None:
+            return int(law.argmax())
+        return int(self._rng.choice(len(law), p=law))
+
+    def sample(self, context: FakeContext, row: int) -> int:
+        return self.draw(context.laws[row])
+
+
+@dataclass
+class FakeDrafter:
+    """Drafts with the script's draft law, without passes.
+
+    has_probs: whether its drafts state probabilities. fail_at: the n-th draft (from 1) raises
+    Broken.
+    """
+
+    model: FakeModel
+    verdicts: list[Verdict] = field(default_factory=list)
+    limits: list[DraftLimit] = field(default_factory=list)
+    has_probs: bool = True
+    fail_at: int | None = None
+    n_closed: int = 0
+
+    mask = None
+    identity: ClassVar[Mapping[str, Any]] = {"drafter": "fake"}
+
+    def costs(self) -> CostTable:
+        widths = tuple(1000.0 + 100 * i for i in range(N_WIDTH))
+        return CostTable((Costs(0, widths, widths, 1.0, 0.0),))
+
+    def begin(self, seq: Any, history: Sequence[int]) -> None:
+        self.begun_with = list(history)
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        if limit.n_max == 0:
+            return Draft()
+        self.limits.append(limit)
+        if len(self.limits) == self.fail_at:
+            raise Broken
+        tokens: list[int] = []
+        probs: list[float] = []
+        while len(tokens) < limit.n_max:
+            law = self.model.draft([*history, *tokens])
+            tokens.append(int(law.argmax()))
+            probs.append(float(law.max()))
+        return Draft(tuple(tokens), probs=tuple(probs) if self.has_probs else None)
+
+    def accept(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+
+    def close(self) -> None:
+        self.n_closed += 1
+
+
+@dataclass
+class FakeController:
+    """Walks a list of draft lengths, round and round, and keeps the steps it sees."""
+
+    lengths: Sequence[int]
+    p_min: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+
+    def limit(self, n_past: int) -> DraftLimit:
+        return DraftLimit(self.lengths[len(self.steps) % len(self.lengths)], self.p_min)
+
+    def observe(self, step: Step) -> None:
+        self.steps.append(step)
+
+
+def plain_tokens(
+    model: FakeModel,
+    prompt: Sequence[int],
+    n_predict: int,
+    *,
+    seed: int | None = None,
+    n_ctx: int = 10**9,
+    ends: Callable[[int], bool] | None = None,
+) -> list[int]:
+    """What decoding one token at a time generates; the reference, written without the package."""
+    ends = ends or model.is_eog
+    sampler = FakeSampler(seed)
+    sampler.begin(prompt)
+    text = list(prompt)
+    while len(text) < len(prompt) + n_predict and len(text) <= n_ctx:
+        text.append(sampler.draw(model.target(text)))
+        if ends(text[-1]):
+            break
+    return text[len(prompt) :]

@@ -1,0 +1,35 @@
+"""Files that appear under their name only when they are complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..errors import ArgumentError
+
+
+def require_target(target: Path) -> None:
+    """Raise ArgumentError for what `replacing` could not replace."""
+    if target.exists() and not target.is_file():
+        raise ArgumentError(f"{target} is no plain file: give the name of a file to write")
+    if not target.parent.is_dir():
+        raise ArgumentError(f"{target.parent} is no folder: make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise ArgumentError(f"{target.parent} cannot be written to: give another folder")
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path to write to, in a new folder beside `target`; it takes that name on success.
+
+    The folder goes either way, with everything in it. Raises ArgumentError for a target that is no
+    plain file or whose folder does not exist.
+    """
+    require_target(target)
+    with TemporaryDirectory(prefix=".unfinished-", dir=target.parent.absolute()) as folder:
+        unfinished = Path(folder) / target.name
+        yield unfinished
+        os.replace(unfinished, target)

@@ -1,0 +1,23 @@
+"""Every place outside the working folder that the package reads or writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import user_cache_path, user_data_path
+
+_SHIPPED = Path(__file__).parents[1] / "data"
+DEMO = _SHIPPED / "demo.gguf"  # the bundled model; DEMO.md beside it is its card
+SAMPLE_TEXT = _SHIPPED / "sample.txt"
+
+
+def data(name: str) -> Path:
+    """A folder of the user's for what is kept between runs; it may not exist yet."""
+    path: Path = user_data_path("pyselfspec", appauthor=False) / name
+    return path
+
+
+def cache(name: str) -> Path:
+    """A folder of the user's for what can be made again; it may not exist yet."""
+    path: Path = user_cache_path("pyselfspec", appauthor=False) / name
+    return path

@@ -1,0 +1,20 @@
+"""Help texts: every command has one, and asking for it loads neither a model nor the library."""
+
+import pytest
+
+from pyselfspec.cli import main
+
+COMMANDS = [(), *((name,) for name in main.list_commands(None))]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_loads_no_library(command, run_python):
+    code = (
+        "import sys; from pyselfspec.cli import main\n"
+        f"try: main([*{command!r}, '--help'])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert 'llama_cpp' not in sys.modules, 'help loads the library'"
+    )
+    run = run_python(code)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Usage: ")

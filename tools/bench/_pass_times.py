@@ -1,0 +1,59 @@
+"""Prints the times of passes over one to sixteen tokens, with whatever build of llama.cpp it finds.
+
+Run by ``widths`` as a program: _pass_times.py MODEL THREADS, with LLAMA_CPP_LIB_PATH naming the
+libraries. So it knows nothing of pyselfspec.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 16)
+PROMPT = "prompt"
+N_PAST = 32  # tokens before those that are timed
+N_PROMPT = 512
+N_REPEAT = 4  # the first of each width builds the graph
+
+
+def measure(model: str, threads: int) -> dict[str, float]:
+    """Microseconds of the fastest pass, by width, and of a prompt."""
+    import llama_cpp.llama_cpp as llama
+
+    silent = llama.llama_log_callback(lambda *_: None)
+    llama.llama_log_set(silent, None)
+    llama.llama_backend_init()
+    params = llama.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = 1024, N_PROMPT, N_PROMPT
+    params.n_threads = params.n_threads_batch = threads
+    handle = llama.llama_model_load_from_file(model.encode(), llama.llama_model_default_params())
+    context = llama.llama_init_from_model(handle, params)
+    memory = llama.llama_get_memory(context)
+    batch = llama.llama_batch_init(N_PROMPT, 0, 1)
+
+    def decode(n_tokens: int, at: int, all_logits: bool) -> float:
+        batch.n_tokens = n_tokens
+        for i in range(n_tokens):
+            batch.token[i], batch.pos[i] = 300 + i, at + i
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.logits[i] = all_logits or i + 1 == n_tokens
+        start = time.perf_counter_ns()
+        assert llama.llama_decode(context, batch) == 0
+        llama.llama_get_logits_ith(context, n_tokens - 1)  # waits
+        return (time.perf_counter_ns() - start) / 1000
+
+    def fastest(n_tokens: int, at: int, n_runs: int) -> float:
+        runs = []
+        for _ in range(n_runs):
+            llama.llama_memory_seq_rm(memory, 0, at, -1)
+            runs.append(decode(n_tokens, at, all_logits=at > 0))
+        return min(runs)
+
+    fastest(N_PAST, 0, 1)
+    times = {str(width): fastest(width, N_PAST, N_REPEAT) for width in WIDTHS}
+    return times | {PROMPT: fastest(N_PROMPT, 0, 2)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,29 @@
+"""llama.cpp's own programs, unpatched: how they are run and how much memory they take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+PROGRAMS = ("llama-bench", "llama-speculative-simple", "llama-lookup", "llama-perplexity")
+
+folder_argument = click.argument(
+    "folder", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+
+
+def run(program: Sequence[str | Path]) -> tuple[str, int]:
+    """What a program prints on both streams, and its peak memory in kB."""
+    with tempfile.TemporaryFile("w+") as file:
+        process = subprocess.Popen(program, stdout=file, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        file.seek(0)
+        text = file.read()
+    if status != 0:
+        raise click.ClickException(f"{program[0]} failed:\n{text[-2000:]}")
+    return text, int(usage.ru_maxrss)

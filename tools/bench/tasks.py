@@ -1,0 +1,315 @@
+"""Speed of every drafter over plain decoding on everyday tasks, the model writing its own answers.
+
+Tasks are JSON lines: ``id``, ``task`` (its kind) and ``turns``, what the user says, one after the
+other. Prompts have the model's chat template; a model without one gets the plain text of the first
+turn. Answers to earlier turns are those of plain decoding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import click
+
+from pyselfspec import Completion, Context, Model, SamplingParams, controllers, drafters
+from tools.records import Record, provenance
+
+from ._chat import Chat
+from ._options import file_path, keep, model_argument, progress, run_options
+from ._table import Table
+
+PLAIN = "plain"
+DRAFTERS = drafters.names()
+ALL = "all"  # the row over all kinds of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    kind: str
+    turns: tuple[str, ...]
+
+
+def read_tasks(path: Path, kinds: Sequence[str], n_each: int | None) -> list[Task]:
+    """The tasks of these kinds (none named: of all), the first n_each of every kind.
+
+    Raises click.BadParameter for lines that are no tasks, and where nothing is left.
+    """
+    by_kind: dict[str, list[Task]] = {}
+    for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            data = json.loads(line)
+            task = Task(str(data["task"]), tuple(map(str, data["turns"])))
+        except (ValueError, TypeError, KeyError) as error:
+            raise click.BadParameter(f"{path}, line {i} is no task: {error!r}") from None
+        by_kind.setdefault(task.kind, []).append(task)
+    if unknown := set(kinds) - by_kind.keys():
+        raise click.BadParameter(
+            f"{path} has no {sorted(unknown)[0]!r}; it has: {', '.join(by_kind)}"
+        )
+    found = [task for kind in kinds or by_kind for task in by_kind[kind][:n_each] if task.turns]
+    if not found:
+        raise click.BadParameter(f"{path} has no tasks")
+    return found
+
+
+#
+# measuring
+#
+
+
+@dataclass(slots=True)
+class Run:
+    """Counts and times of one kind of tasks, decoded one way. Lists have one figure per answer."""
+
+    us: list[int] = field(default_factory=list)  # without the prompt
+    n_tokens: list[int] = field(default_factory=list)
+    n_steps: int = 0
+    n_drafted_at: list[int] = field(default_factory=list)  # by position in the draft
+    n_accepted_at: list[int] = field(default_factory=list)
+    n_same: int = 0  # answers equal to those of plain decoding
+
+    def observe(self, made: Completion) -> None:
+        stats = made.stats
+        self.us.append(stats.total_us - stats.prefill_us)
+        self.n_tokens.append(stats.n_generated)
+        self.n_steps += stats.n_steps
+        self.n_drafted_at = _added(self.n_drafted_at, stats.n_drafted_at)
+        self.n_accepted_at = _added(self.n_accepted_at, stats.n_accepted_at)
+
+
+def _added(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    n = max(len(some), len(others))
+    return [sum(column) for column in zip(*(_padded(v, n) for v in (some, others)), strict=True)]
+
+
+def _padded(values: Sequence[int], n: int) -> list[int]:
+    return [*values, *[0] * (n - len(values))]
+
+
+Runs = dict[str, dict[str, Run]]  # by PLAIN and names of drafters, then by kinds of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A model that answers, and how."""
+
+    context: Context
+    chat: Chat
+    names: tuple[str, ...]  # of drafters
+    controller: str
+    n_predict: int
+    temp: float
+
+    def answer(self, way: str, prompt: Sequence[int], seed: int) -> Completion:
+        made = Completion(
+            self.context,
+            prompt,
+            n_predict=self.n_predict,
+            draft=None if way == PLAIN else way,
+            controller=self.controller,
+            sampling=SamplingParams(temperature=self.temp, seed=seed),
+        )
+        for _piece in made:
+            pass
+        return made
+
+    def prompts(self, task: Task) -> Iterator[tuple[list[int], list[str]]]:
+        """The prompt of every turn. The answer to it is to be added to the list that comes with
+        it."""
+        answers: list[str] = []
+        turns = task.turns if self.chat.template is not None else task.turns[:1]
+        for i in range(len(turns)):
+            yield self.chat.prompt(turns[: i + 1], answers), answers
+
+    def compare(self, tasks: Sequence[Task], rounds: int) -> Runs:
+        """All ways on every turn, one after the other, every second time in reverse."""
+        ways = [PLAIN, *self.names]
+        runs: Runs = {way: {task.kind: Run() for task in tasks} for way in ways}
+        for way in ways:  # graphs, pages, caches
+            self.answer(way, next(self.prompts(tasks[0]))[0], 0)
+        jobs = [(task, seed) for seed in range(rounds) for task in tasks]
+        for task, seed in progress(jobs, f"tasks, temperature {self.temp:g}"):
+            for prompt, answers in self.prompts(task):
+                made = {way: self.answer(way, prompt, seed) for way in ways}
+                ways.reverse()
+                for way, completion in made.items():
+                    runs[way][task.kind].observe(completion)
+                    same = completion.tokens == made[PLAIN].tokens
+                    runs[way][task.kind].n_same += same
+                answers.append(made[PLAIN].text)
+        return runs
+
+
+@click.command()
+@model_argument
+@run_options
+@click.option("--tasks", "tasks_file", type=file_path(), required=True, help="JSON lines.")
+@click.option(
+    "--draft",
+    "names",
+    type=click.Choice(DRAFTERS),
+    multiple=True,
+    default=DRAFTERS,
+    help="A drafter; may be given several times.",
+)
+@click.option("--controller", type=click.Choice(controllers.names()), default=controllers.DEFAULT)
+@click.option(
+    "--temp",
+    "temps",
+    type=click.FloatRange(min=0),
+    multiple=True,
+    default=(0.0, 0.7),
+    help="Temperature; may be given several times.",
+)
+@click.option("--task", "kinds", multiple=True, help="Only this kind; may be given several times.")
+@click.option("--each", "n_each", type=click.IntRange(min=1), help="Only the first of each kind.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, help="Seeds for every task.")
+@click.option("--tokens", type=click.IntRange(min=2), default=160, help="At most, per answer.")
+@click.option("-c", "--ctx-size", "n_ctx", type=click.IntRange(min=64), default=4096)
+@click.option("--plain-text", is_flag=True, help="Without the chat template.")
+def command(
+    model: Path,
+    threads: int,
+    out: Path | None,
+    tasks_file: Path,
+    names: tuple[str, ...],
+    controller: str,
+    temps: tuple[float, ...],
+    kinds: tuple[str, ...],
+    n_each: int | None,
+    rounds: int,
+    tokens: int,
+    n_ctx: int,
+    plain_text: bool,
+) -> None:
+    """Speed of drafters over plain decoding on everyday tasks, kind by kind."""
+    tasks = read_tasks(tasks_file, kinds, n_each)
+    digest = hashlib.sha256(tasks_file.read_bytes()).hexdigest()
+    given = f" --tasks {tasks_file.name} --controller {controller} --rounds {rounds}"
+    given += f" --tokens {tokens} -c {n_ctx}"
+    given += _repeated("--draft", names) + _repeated("--task", kinds)
+    given += ("" if n_each is None else f" --each {n_each}") + " --plain-text" * plain_text
+    with Model(model) as loaded, loaded.context(n_ctx=n_ctx, n_threads=threads) as context:
+        chat = Chat(loaded, None) if plain_text else Chat.of(loaded)
+        for temp in temps:
+            runs = Answering(context, chat, names, controller, tokens, temp).compare(tasks, rounds)
+            record: Record = {
+                "tasks_sha256": digest,
+                "temp": temp,
+                "template": chat.template is not None,
+                "runs": {
+                    way: {kind: asdict(run) for kind, run in by_kind.items()}
+                    for way, by_kind in runs.items()
+                },
+            }
+            head = provenance("tasks", model, threads, f"{given} --temp {temp:g}")
+            keep(head | record, TABLES[0], out)
+
+
+def _repeated(option: str, values: Iterable[str]) -> str:
+    return "".join(f" {option} {value}" for value in values)
+
+
+#
+# figures
+#
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What became of one kind of tasks with one drafter.
+
+    speed: over plain decoding, all answers together. speeds: of every answer. acceptance: accepted
+    over drafted tokens, None where nothing was drafted.
+    """
+
+    speed: float
+    speeds: list[float]
+    tokens_per_pass: float
+    acceptance: float | None
+    n_same: int
+
+
+def figures(run: Record, plain: Record) -> Figures:
+    ours, theirs = (
+        [us / n for us, n in zip(each["us"], each["n_tokens"], strict=True)]
+        for each in (run, plain)
+    )
+    n_drafted = sum(run["n_drafted_at"])
+    return Figures(
+        _us_per_token(plain) / _us_per_token(run),
+        [slow / fast for slow, fast in zip(theirs, ours, strict=True)],
+        sum(run["n_tokens"]) / run["n_steps"],
+        sum(run["n_accepted_at"]) / n_drafted if n_drafted else None,
+        run["n_same"],
+    )
+
+
+def _us_per_token(run: Record) -> float:
+    return float(sum(run["us"]) / sum(run["n_tokens"]))
+
+
+def together(runs: Iterable[Record]) -> Record:
+    """Runs of several kinds as one."""
+    all_of: Record = {}
+    for run in runs:
+        for key, value in run.items():
+            if key.endswith("_at"):
+                all_of[key] = _added(all_of.get(key, []), value)
+            else:
+                all_of[key] = all_of[key] + value if key in all_of else value
+    return all_of
+
+
+def cells(record: Record) -> list[list[str]]:
+    """One row per drafter and kind of tasks, and one over all kinds."""
+    plain = record["runs"][PLAIN]
+    rows = []
+    for name, by_kind in record["runs"].items():
+        if name == PLAIN:
+            continue
+        for kind in (*by_kind, ALL):
+            pair = [
+                together(runs.values()) if kind == ALL else runs[kind] for runs in (by_kind, plain)
+            ]
+            shown = _cells(figures(*pair), len(pair[0]["us"]))
+            rows.append([record["model"], name, f"{record['temp']:g}", kind, *shown])
+    return rows
+
+
+def _cells(found: Figures, n_answers: int) -> list[str]:
+    low, high = min(found.speeds), max(found.speeds)
+    return [
+        f"{found.speed:.3f}",
+        f"{statistics.median(found.speeds):.3f}",
+        f"{low:.3f} to {high:.3f}",
+        f"{found.tokens_per_pass:.2f}",
+        "-" if found.acceptance is None else f"{found.acceptance:.2f}",
+        f"{found.n_same} of {n_answers}",
+    ]
+
+
+TABLES = (
+    Table(
+        "tasks",
+        (
+            "model",
+            "draft",
+            "temperature",
+            "task",
+            "speed over plain",
+            "median",
+            "spread",
+            "tokens per pass",
+            "acceptance",
+            "same texts",
+        ),
+        "<<><>><>>>",
+        cells,
+    ),
+)

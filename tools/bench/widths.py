@@ -1,0 +1,96 @@
+"""Passes over one to sixteen tokens, with a stock build of llama.cpp and with ours in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from pyselfspec.runtime._lib import LIB_DIR, system_info
+from tools.records import Record, provenance
+
+from ._options import keep, model_argument, run_options
+from ._pass_times import PROMPT, WIDTHS
+from ._table import Table
+
+Times = dict[str, list[int]]  # microseconds by width, and under PROMPT
+PROGRAM = Path(__file__).resolve().with_name("_pass_times.py")
+
+
+def alternate(
+    model: Path, builds: dict[str, Path], threads: int, n_rounds: int
+) -> dict[str, Times]:
+    """The fastest pass of each width in each round, by the names of the builds."""
+    times: dict[str, Times] = {name: {} for name in builds}
+    for _ in range(n_rounds):
+        for name, libraries in builds.items():
+            for width, us in _in_own_process(model, libraries, threads).items():
+                times[name].setdefault(width, []).append(round(us))
+    return times
+
+
+def _in_own_process(model: Path, libraries: Path, threads: int) -> dict[str, float]:
+    command = [sys.executable, "-P", str(PROGRAM), str(model), str(threads)]
+    env = os.environ | {"LLAMA_CPP_LIB_PATH": str(libraries)}
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
+    times: dict[str, float] = json.loads(run.stdout)
+    return times
+
+
+@click.command()
+@model_argument
+@run_options
+@click.option("--rounds", type=click.IntRange(min=2), default=3)
+@click.option(
+    "--stock",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar="PYSELFSPEC_STOCK_LIB",
+    required=True,
+    show_envvar=True,
+    help="Library folder of an unpatched build.",
+)
+def command(model: Path, threads: int, out: Path | None, rounds: int, stock: Path) -> None:
+    """Passes over 1 to 16 tokens, relative to a stock build's pass over one."""
+    times = alternate(model, {"stock": stock, "pyselfspec": LIB_DIR}, threads, rounds)
+    record: Record = {"system": system_info(), "us": times}
+    keep(provenance("widths", model, threads) | record, TABLES[0], out)
+
+
+#
+# figures
+#
+
+
+def over_stock(record: Record, build: str) -> list[float]:
+    """The fastest of every width over stock's of width 1; last the prompt over stock's prompt."""
+    stock, times = record["us"]["stock"], record["us"][build]
+    ratios = [min(times[str(width)]) / min(stock["1"]) for width in WIDTHS]
+    return [*ratios, min(times[PROMPT]) / min(stock[PROMPT])]
+
+
+def cells(record: Record) -> list[list[str]]:
+    system = record.get("system", "")
+    avx2 = "AVX2 = 1" in system and "AVX512 = 1" not in system
+    return [
+        [
+            record["model"],
+            f"{build}, AVX2" if avx2 else build,
+            f"{min(times['1']) / 1000:.1f}",
+            *(f"{ratio:.2f}" for ratio in over_stock(record, build)),
+        ]
+        for build, times in record["us"].items()
+    ]
+
+
+TABLES = (
+    Table(
+        "widths",
+        ("model", "build", "ms", *(f"t({width})" for width in WIDTHS), PROMPT),
+        "<<>" + ">" * (len(WIDTHS) + 1),
+        cells,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Building with CUDA, and checks on a machine with a GPU."""

@@ -1,0 +1,1 @@
+"""Writers of model files: random, tiny, widened, trained by others."""

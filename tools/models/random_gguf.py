@@ -1,0 +1,378 @@
+"""Random-weight llama models of any size, for benchmarks of speed and memory.
+
+Tensors are made and written one at a time. Nothing is quantized: quantized tensors are random
+but valid blocks, written as raw bytes, with one scale per tensor that gives the weights the
+spread of a trained model. Kernels see realistic data; the text means nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import quant_shape_to_byte_shape, quantize
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tools.models.tiny_gguf import (
+    CONTROL_TOKEN_GAIN,
+    N_CONTROL,
+    N_VOCAB_MIN,
+    SUBLAYER_GAIN,
+    Tensor,
+    add_spm_vocab,
+    block_of,
+    replacing,
+    tensor_rng,
+)
+
+Bytes = NDArray[np.uint8]
+Type = GGMLQuantizationType
+
+ROW_UNIT = 256  # K-quant blocks: every row length is a multiple of it
+FFN_RATIO = 8 / 3  # feed-forward width over model width that the shape search aims at
+MAX_EMBD = 32768
+NORM_EPS = 1e-5
+FLOAT_TYPES = (Type.F32, Type.F16, Type.BF16)
+
+MODEL_TYPES = {
+    "F32": (Type.F32, LlamaFileType.ALL_F32),
+    "F16": (Type.F16, LlamaFileType.MOSTLY_F16),
+    "BF16": (Type.BF16, LlamaFileType.MOSTLY_BF16),
+    "Q8_0": (Type.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+    "Q4_0": (Type.Q4_0, LlamaFileType.MOSTLY_Q4_0),
+    "Q4_K": (Type.Q4_K, LlamaFileType.MOSTLY_Q4_K_S),
+    "Q5_K": (Type.Q5_K, LlamaFileType.MOSTLY_Q5_K_S),
+    "Q6_K": (Type.Q6_K, LlamaFileType.MOSTLY_Q6_K),
+    "Q4_K_M": (Type.Q4_K, LlamaFileType.MOSTLY_Q4_K_M),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a llama model."""
+
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_vocab: int
+
+    @property
+    def head_dim(self) -> int:
+        return 128 if self.n_embd % 512 == 0 and self.n_embd >= 2048 else 64
+
+    @property
+    def n_head(self) -> int:
+        return self.n_embd // self.head_dim
+
+    @property
+    def n_head_kv(self) -> int:
+        return self.n_head // 4
+
+    @property
+    def n_params(self) -> int:
+        return sum(int(np.prod(t.shape)) for t in tensors(self))
+
+
+def tensors(shape: Shape) -> Iterator[Tensor]:
+    """All tensors in file order, numpy shapes (outputs first)."""
+    n_embd, n_ff, n_kv = shape.n_embd, shape.n_ff, shape.n_head_kv * shape.head_dim
+    yield Tensor("token_embd.weight", (shape.n_vocab, n_embd))
+    for block in range(shape.n_layer):
+        for name, size in (
+            ("attn_norm", (n_embd,)),
+            ("attn_q", (n_embd, n_embd)),
+            ("attn_k", (n_kv, n_embd)),
+            ("attn_v", (n_kv, n_embd)),
+            ("attn_output", (n_embd, n_embd)),
+            ("ffn_norm", (n_embd,)),
+            ("ffn_gate", (n_ff, n_embd)),
+            ("ffn_up", (n_ff, n_embd)),
+            ("ffn_down", (n_embd, n_ff)),
+        ):
+            yield Tensor(f"blk.{block}.{name}.weight", size, keep_f32=len(size) == 1)
+    yield Tensor("output_norm.weight", (n_embd,), keep_f32=True)
+    yield Tensor("output.weight", (shape.n_vocab, n_embd))
+
+
+def find_shape(n_params: int, n_layer: int, n_vocab: int) -> Shape:
+    """The shape nearest to n_params, with a feed-forward width of about 8/3 of the model's.
+
+    Raises ValueError when no shape comes within a quarter of n_params.
+    """
+    shapes = []
+    for n_embd in range(ROW_UNIT, MAX_EMBD + 1, ROW_UNIT):
+        unit = Shape(n_layer, n_embd, ROW_UNIT, n_vocab)
+        per_unit = 3 * n_layer * n_embd * ROW_UNIT
+        n_unit = 1 + round((n_params - _n_params(unit)) / per_unit)
+        if n_unit >= 1:
+            shapes.append(Shape(n_layer, n_embd, n_unit * ROW_UNIT, n_vocab))
+    near = [s for s in shapes if abs(_n_params(s) - n_params) <= n_params / 4]
+    if not near:
+        raise ValueError(
+            f"no model of {n_params} parameters has {n_layer} blocks and {n_vocab} tokens: "
+            "change --params, --blocks or --vocab"
+        )
+    return min(near, key=lambda s: abs(math.log(s.n_ff / s.n_embd / FFN_RATIO)))
+
+
+def _n_params(shape: Shape) -> int:
+    """Matrices only, in closed form, for the search."""
+    n_kv = shape.n_head_kv * shape.head_dim
+    block = 2 * shape.n_embd**2 + 2 * shape.n_embd * n_kv + 3 * shape.n_embd * shape.n_ff
+    return shape.n_layer * block + 2 * shape.n_vocab * shape.n_embd
+
+
+# --- random blocks ---------------------------------------------------------------------------
+# Each function fills blocks (uint8, one block per row) that are random already, and returns
+# nothing. Uniform q of n levels have the standard deviation sqrt((n*n - 1) / 12).
+
+_SPREAD = {n_bits: math.sqrt((4**n_bits - 1) / 12) for n_bits in (4, 5, 6, 8)}
+_SUBSCALE = 32  # all sub-blocks of a K-quant have this scale; 6 bits
+
+
+def _scale_bytes(scale: float) -> Bytes:
+    return np.array([scale], dtype=np.float16).view(np.uint8)
+
+
+def _random_sign(blocks: Bytes, high_byte: int, rng: np.random.Generator) -> None:
+    """A random sign for a float16 scale: the levels alone have a mean of half a step."""
+    blocks[:, high_byte] |= rng.integers(0, 2, len(blocks), dtype=np.uint8) << 7
+
+
+def _fill_q4_0(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
+    blocks[:, :2] = _scale_bytes(std / _SPREAD[4])
+    _random_sign(blocks, 1, rng)
+
+
+def _fill_q8_0(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
+    blocks[:, :2] = _scale_bytes(std / _SPREAD[8])
+    levels = blocks[:, 2:]
+    levels[levels == 0x80] = 0x81  # quantizers never write -128
+    _random_sign(blocks, 1, rng)
+
+
+def _fill_q45_k(blocks: Bytes, std: float, n_bits: int) -> None:
+    """Q4_K and Q5_K: w = d * scale * q - dmin * min, with the mean of q taken off by dmin."""
+    d = std / _SPREAD[n_bits] / _SUBSCALE
+    blocks[:, :2] = _scale_bytes(d)
+    blocks[:, 2:4] = _scale_bytes(d * (2**n_bits - 1) / 2)
+    blocks[:, 4:12] = 0xA0  # scales and mins of 32: six low bits 32, two high bits of the rest
+    blocks[:, 12:16] = 0x00
+
+
+def _fill_q4_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
+    _fill_q45_k(blocks, std, 4)
+
+
+def _fill_q5_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
+    _fill_q45_k(blocks, std, 5)
+
+
+def _fill_q6_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
+    signs = blocks[:, 192:208].view(np.int8)
+    signs[:] = np.where(signs < 0, -_SUBSCALE, _SUBSCALE)
+    blocks[:, 208:] = _scale_bytes(std / _SPREAD[6] / _SUBSCALE)
+
+
+FILL: dict[Type, Callable[[Bytes, float, np.random.Generator], None]] = {
+    Type.Q4_0: _fill_q4_0,
+    Type.Q8_0: _fill_q8_0,
+    Type.Q4_K: _fill_q4_k,
+    Type.Q5_K: _fill_q5_k,
+    Type.Q6_K: _fill_q6_k,
+}
+
+
+def random_rows(
+    n_rows: int, n_in: int, ggml_type: Type, std: float, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Random weights of one standard deviation: [n_rows, n_in] floats or [n_rows, bytes]."""
+    if ggml_type in FLOAT_TYPES:
+        noise = rng.standard_normal((n_rows, n_in), dtype=np.float32)
+        noise *= np.float32(std)
+        return quantize(noise, ggml_type)
+    block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
+    n_blocks = n_rows * n_in // block_size
+    blocks = np.frombuffer(bytearray(rng.bytes(n_blocks * block_bytes)), dtype=np.uint8)
+    blocks = blocks.reshape(n_blocks, block_bytes)
+    FILL[ggml_type](blocks, std, rng)
+    return blocks.reshape(n_rows, -1)
+
+
+# --- one model -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the bytes of the file."""
+
+    shape: Shape
+    type_name: str
+    seed: int
+    late_scale: float
+    late_from: int
+
+    def tensor_type(self, tensor: Tensor) -> Type:
+        """The type of a tensor; Q4_K_M mixes types by llama.cpp's rule."""
+        if tensor.keep_f32:
+            return Type.F32
+        if self.type_name == "Q4_K_M":
+            block = block_of(tensor.name)
+            if tensor.name == "output.weight":
+                return Type.Q6_K
+            if block is not None and re.search(r"\.(attn_v|ffn_down)\.", tensor.name):
+                if _more_bits(block, self.shape.n_layer):
+                    return Type.Q6_K
+        return MODEL_TYPES[self.type_name][0]
+
+    def n_bytes(self, tensor: Tensor) -> int:
+        block_size, block_bytes = GGML_QUANT_SIZES[self.tensor_type(tensor)]
+        return int(np.prod(tensor.shape)) // block_size * block_bytes
+
+    def std(self, name: str) -> float:
+        """Standard deviation times sqrt(inputs); 1 keeps the size of what flows through."""
+        if not re.search(r"attn_output|ffn_down", name):
+            return 1.0
+        return SUBLAYER_GAIN * (self.late_scale if (block_of(name) or 0) >= self.late_from else 1.0)
+
+    def data(self, tensor: Tensor) -> NDArray[Any]:
+        if tensor.keep_f32:
+            return np.ones(tensor.shape, dtype=np.float32)
+        rng, (n_rows, n_in) = tensor_rng(self.seed, tensor.name), tensor.shape
+        ggml_type = self.tensor_type(tensor)
+        fan_in = 1 if tensor.name == "token_embd.weight" else n_in
+        std = self.std(tensor.name) / math.sqrt(fan_in)
+        rows = random_rows(n_rows, n_in, ggml_type, std, rng)
+        if fan_in == 1 or tensor.name == "output.weight":  # greedy text does not end by itself
+            few = std * CONTROL_TOKEN_GAIN
+            rows[:N_CONTROL] = random_rows(N_CONTROL, n_in, ggml_type, few, rng)
+        return rows
+
+
+def _more_bits(block: int, n_layer: int) -> bool:
+    """llama.cpp's choice of blocks that a mixed type gives more bits to."""
+    eighth = n_layer // 8
+    return block < eighth or block >= 7 * n_layer // 8 or (block - eighth) % 3 == 2
+
+
+def write(path: Path, recipe: Recipe, n_ctx: int, progress: Callable[[int], None]) -> None:
+    """Write the model; `progress` is called with the bytes of each tensor written.
+
+    Raises OSError when the disk is full; nothing stays under `path` then.
+    """
+    needed = sum(recipe.n_bytes(tensor) for tensor in tensors(recipe.shape))
+    free = shutil.disk_usage(path.absolute().parent).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"the model needs {needed} bytes, but only {free} are free")
+    with replacing(path) as temporary:
+        writer = GGUFWriter(temporary, "llama")
+        try:
+            _write_header(writer, recipe, n_ctx)
+            for tensor in tensors(recipe.shape):
+                writer.write_tensor_data(recipe.data(tensor))
+                progress(recipe.n_bytes(tensor))
+        finally:
+            writer.close()
+
+
+def _write_header(writer: GGUFWriter, recipe: Recipe, n_ctx: int) -> None:
+    shape = recipe.shape
+    writer.add_name("random model")
+    writer.add_file_type(MODEL_TYPES[recipe.type_name][1])
+    writer.add_context_length(n_ctx)
+    writer.add_embedding_length(shape.n_embd)
+    writer.add_block_count(shape.n_layer)
+    writer.add_feed_forward_length(shape.n_ff)
+    writer.add_head_count(shape.n_head)
+    writer.add_head_count_kv(shape.n_head_kv)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_layer_norm_rms_eps(NORM_EPS)
+    add_spm_vocab(writer, shape.n_vocab)
+    for tensor in tensors(shape):
+        ggml_type = recipe.tensor_type(tensor)
+        size = quant_shape_to_byte_shape(tensor.shape, ggml_type)
+        raw = ggml_type not in (Type.F32, Type.F16)
+        dtype = np.dtype(np.uint8 if raw else np.float32)
+        writer.add_tensor_info(
+            tensor.name, size if raw else tensor.shape, dtype, recipe.n_bytes(tensor), ggml_type
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+
+
+# --- command line ----------------------------------------------------------------------------
+
+
+def parse_count(text: str) -> int:
+    """Parameters such as 850000000, 850M or 0.85B. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMB]?)", text.strip().upper())
+    if not match:
+        raise ValueError(f"{text!r}: give a count such as 850M or 0.85B")
+    return round(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9}[match[2]])
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--params", default="0.85B", help="About how many parameters.")
+@click.option("--blocks", type=click.IntRange(1, 512), default=16)
+@click.option("--type", "type_name", type=click.Choice(list(MODEL_TYPES)), default="Q4_0")
+@click.option("--vocab", "n_vocab", type=click.IntRange(N_VOCAB_MIN), default=32000)
+@click.option("--ctx", "n_ctx", type=click.IntRange(1), default=4096, help="Context, tokens.")
+@click.option("--seed", default=0)
+@click.option("--late-scale", default=1.0, help="Factor on the outputs of late blocks.")
+@click.option("--late-from", type=int, help="First late block.  [default: the second half]")
+def main(
+    out: Path,
+    params: str,
+    blocks: int,
+    type_name: str,
+    n_vocab: int,
+    n_ctx: int,
+    seed: int,
+    late_scale: float,
+    late_from: int | None,
+) -> None:
+    """Write a random-weight llama model to OUT.
+
+    Quantized types are random valid blocks, not quantized weights. Q4_K_M mixes Q4_K and Q6_K
+    as llama.cpp does.
+    """
+    try:
+        shape = find_shape(parse_count(params), blocks, n_vocab)
+        first_late = blocks // 2 if late_from is None else late_from
+        recipe = Recipe(shape, type_name, seed, late_scale, first_late)
+        total = sum(recipe.n_bytes(tensor) for tensor in tensors(shape))
+        columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+            task = bar.add_task(out.name, total=total)
+            write(out, recipe, n_ctx, lambda n_bytes: bar.advance(task, n_bytes))
+    except OSError as error:
+        raise click.ClickException(f"{out}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{out}: {shape.n_params / 1e9:.3g} B parameters, {blocks} blocks of {shape.n_embd}, "
+        f"{out.stat().st_size} bytes",
+        err=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
