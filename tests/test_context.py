@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from pyselfspec import Context, LayerMask, Model
+from pyselfspec import Context, LayerMask, Model, Sampler
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
 from pyselfspec.runtime import _lib
+from pyselfspec.runtime._lib import llama
 from pyselfspec.runtime.context import CACHE_TYPES, FLOAT_CACHE_TYPES
 from tools.models import tiny_gguf
 
@@ -343,3 +346,102 @@ def test_contexts_come_and_go(tiny: Any) -> None:
 
 def test_context_type(tiny: Any, new_context: Any) -> None:
     assert isinstance(new_context(tiny()), Context)
+
+
+# --- threads -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[[Callable[[], Any]], BaseException | None]]:
+    """Run something in another thread: what it raised."""
+
+    def run(use: Callable[[], Any]) -> BaseException | None:
+        raised: list[BaseException | None] = [None]
+
+        def body() -> None:
+            try:
+                use()
+            except BaseException as error:
+                raised[0] = error
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+        return raised[0]
+
+    yield run
+
+
+def test_a_context_in_use_refuses_another_thread(
+    tiny: Any, new_context: Any, elsewhere: Any
+) -> None:
+    context = new_context(tiny())
+    decoded, seq = context.decode([5, 6]), context.sequence()
+    with Sampler(tiny()) as sampler, context.alone:  # as a decode holds it
+        for use in (
+            lambda: context.decode([5]),
+            lambda: context.argmax(0),
+            lambda: context.can_enter(1),
+            lambda: context.graph_bytes,
+            lambda: decoded.logits,
+            lambda: sampler.sample(context, 0),
+            lambda: seq.n_past,
+            lambda: seq.fork(1),
+            lambda: seq.rollback(1),
+            lambda: seq.can_keep(1),
+            context.close,
+        ):
+            error = elsewhere(use)
+            assert isinstance(error, ArgumentError) and "in use in another thread" in str(error)
+        assert context.argmax(0) == context.argmax(0)  # the thread itself goes on
+    assert elsewhere(lambda: context.decode([7])) is None
+    assert seq.n_past == 3
+
+
+def test_a_model_does_not_close_under_a_decode(
+    tiny_path: Any, new_context: Any, elsewhere: Any
+) -> None:
+    with Model(tiny_path()) as model:
+        context = model.context(n_ctx=256, n_threads=1)
+        with context.alone:
+            assert isinstance(elsewhere(model.close), ArgumentError)
+            context.decode([5])
+        assert elsewhere(model.close) is None
+        with pytest.raises(ArgumentError, match="closed"):
+            context.decode([5])
+
+
+def test_threads_that_meet_in_one_context(tiny: Any, new_context: Any) -> None:
+    """One of them is told, nothing else happens."""
+    context, outcomes = new_context(tiny(), n_ctx=2048), []
+
+    def work() -> None:
+        for _ in range(100):
+            try:
+                context.decode([5, 6, 7])
+                outcomes.append("decoded")
+            except ArgumentError as error:
+                assert "in use" in str(error) or "starts at" in str(error)
+                outcomes.append("refused")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 400
+    assert context.sequence().n_past == 3 * outcomes.count("decoded")
+
+
+def test_the_error_of_another_thread(tiny: Any, tmp_path: Path, elsewhere: Any) -> None:
+    """What llama.cpp logs in one thread does not explain the failure of another."""
+    _lib.clear_log_error()
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF" + bytes(60))
+
+    def load() -> None:
+        assert not llama.llama_model_load_from_file(bytes(bad), llama.llama_model_default_params())
+        assert "no reason" not in _lib.log_error()
+
+    assert elsewhere(load) is None
+    assert "no reason" in _lib.log_error()

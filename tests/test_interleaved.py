@@ -254,6 +254,18 @@ def test_best_tokens_of_several_rows(
                 _lib.argmax(context.session, row)
 
 
+def test_states_of_a_pass_that_is_computed_in_parts(
+    tiny: TinyModel, new_context: NewContext, small_ubatches: Context
+) -> None:
+    rng = np.random.default_rng(3)
+    rows = Rows()
+    rows.add(1, 0, ids(8, rng))
+    mask = LayerMask.skipping(4, ffn=[3])
+    want = decode(new_context(tiny()), rows, mask=mask, hidden_at=2)
+    got = decode(small_ubatches, rows, mask=mask, hidden_at=2)
+    np.testing.assert_array_equal(got, want)
+
+
 def test_positions_of_a_sequence_go_on(tiny: TinyModel, new_context: NewContext) -> None:
     context = new_context(tiny())
     context.decode([5, 6, 7])

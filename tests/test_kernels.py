@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -46,22 +47,50 @@ def llama_cpp() -> Path:
     return found[0]
 
 
+def compiled(folder: Path, *files: Path, options: Sequence[str] = ()) -> Path:
+    """A program under sanitizers, with the rules for floating point that the library is built
+    with: products and sums may be joined where the code does not say how."""
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    assert compiler
+    program = folder / "program"
+    command = [compiler, "-std=gnu++17", "-O1", "-g", f"-I{KERNELS}", f"-I{KERNELS.parent}"]
+    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", *options]
+    subprocess.run([*command, *map(str, files), "-o", str(program)], check=True)
+    return program
+
+
+# experts chosen at one token, rows of each: Qwen3-30B-A3B, DeepSeek-V3, Mixtral
+EXPERTS = {"qwen3": (8, 768), "deepseek": (8, 2048), "mixtral": (2, 14336)}
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 8, 16, 32, 64])
+def test_every_thread_gets_rows_of_an_expert(n_threads: int, tmp_path: Path) -> None:
+    """One token goes through few of many experts; the pieces are cut for those."""
+    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp")
+    for name, (n_chosen, n_rows) in {**EXPERTS, "small": (1, 5), "none": (0, 64)}.items():
+        command = [program, *map(str, (n_chosen, n_rows, n_threads))]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        pieces = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
+        rows = sorted((m, r) for m, begin, end in pieces for r in range(begin, end))
+        assert rows == [(m, r) for m in range(n_chosen) for r in range(n_rows)], name
+        assert len(pieces) >= min(n_threads, n_chosen * n_rows // 8), name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_products(name: str, tmp_path: Path) -> None:
     if missing := set(INSTRUCTIONS[name]) - flags():
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
-    compiler = shutil.which(os.environ.get("CXX", "c++"))
-    assert compiler
-    ggml, program = llama_cpp() / "ggml", tmp_path / "kernels"
-    include = (KERNELS, KERNELS.parent, ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
-    command = [compiler, "-std=c++17", "-O1", "-g", "-ffp-contract=off", "-o", program]
-    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    command += [f"-m{flag}" for flag in INSTRUCTIONS[name]] + [f"-I{path}" for path in include]
-    command += [ROOT / "tests" / "native" / "kernels.cpp"]
-    command += [KERNELS / f"{source}.cpp" for source in SOURCES]
+    ggml = llama_cpp() / "ggml"
+    include = (ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
+    options = [f"-m{flag}" for flag in INSTRUCTIONS[name]] + [f"-I{path}" for path in include]
     libraries = sorted(LIB_DIR.glob("*ggml-base*"))
-    command += [libraries[0], f"-Wl,-rpath,{LIB_DIR}"]
-    subprocess.run(command, check=True)
+    program = compiled(
+        tmp_path,
+        ROOT / "tests" / "native" / "kernels.cpp",
+        *(KERNELS / f"{source}.cpp" for source in SOURCES),
+        libraries[0],
+        options=[*options, f"-Wl,-rpath,{LIB_DIR}"],
+    )
     run = subprocess.run([program], capture_output=True, text=True)
     assert (run.stdout, run.returncode) == (f"{N_KINDS} kinds of weights, 0 wrong\n", 0), run.stderr

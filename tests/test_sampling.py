@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pyselfspec import GREEDY, Sampler, SamplingParams
-from pyselfspec.errors import ArgumentError
+from pyselfspec.errors import ArgumentError, DecodeError
+from pyselfspec.runtime._lib import llama
 from pyselfspec.runtime.sampling import FLOAT_MAX, SEED_MAX
 from tools.models import tiny_gguf
 
@@ -258,10 +259,14 @@ def test_logits_of_the_wrong_shape(
 
 @pytest.mark.parametrize("values", [np.full(N_VOCAB, v, np.float32) for v in (NAN, -INF, INF)])
 def test_logits_that_are_no_numbers(values: NDArray[np.float32], tiny: Any) -> None:
-    """Garbage in, a token out; never the end of the process."""
+    """Garbage in, an error out; never the end of the process."""
     for params in (GREEDY, SamplingParams(seed=1), SamplingParams(seed=1, top_k=0, top_p=1)):
         with Sampler(tiny(), params) as sampler:
-            assert 0 <= sampler.sample_logits(values) < N_VOCAB
+            if values[0] == INF:
+                assert 0 <= sampler.sample_logits(values) < N_VOCAB
+            else:
+                with pytest.raises(DecodeError, match="are not numbers"):
+                    sampler.sample_logits(values)
 
 
 def test_closed_sampler(tiny: Any, new_context: Any) -> None:
@@ -277,3 +282,39 @@ def test_closed_sampler(tiny: Any, new_context: Any) -> None:
     ):
         with pytest.raises(ArgumentError, match="the sampler is closed"):
             use()
+
+
+# --- nothing left to draw ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_grammar_that_leaves_no_token(temperature: float, error_of: Any) -> None:
+    """llama.cpp throws through the caller, which ends the process."""
+    code = f"""
+params = SamplingParams(temperature={temperature}, grammar="root ::= <[100000]>", seed=1)
+with Sampler(model, params) as sampler:
+    context.decode([5])
+    sampler.sample(context, 0)
+"""
+    error = error_of(code)
+    assert error.startswith("ArgumentError: no token is left to draw after row 0")
+
+
+def test_logits_that_leave_no_token(error_of: Any) -> None:
+    code = """
+with Sampler(model, SamplingParams(grammar="root ::= <[100000]>")) as sampler:
+    sampler.sample_logits(np.zeros(model.n_vocab, np.float32))
+"""
+    assert error_of(code).startswith("ArgumentError: no token is left to draw")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_draws_are_llama_cpp_s(temperature: float, tiny: Any, new_context: Any) -> None:
+    """Token by token the stock function's, also the state of the random stream."""
+    context = new_context(tiny())
+    context.decode(range(20, 40))
+    params = SamplingParams(temperature=temperature, seed=7)
+    with Sampler(tiny(), params) as ours, Sampler(tiny(), params) as stock:
+        for row in range(20):
+            want = llama.llama_sampler_sample(stock.handle, context.handle, row)
+            assert ours.sample(context, row) == want

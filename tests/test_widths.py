@@ -13,10 +13,12 @@ from typing import cast
 
 import numpy as np
 import pytest
-from conftest import NewContext, TinyModel
+from conftest import NewContext, RunPython, TinyModel, TinyPath
 from numpy.typing import NDArray
 
 from pyselfspec import Context, Model
+from pyselfspec.convert import quantize
+from pyselfspec.runtime import _lib
 from pyselfspec.runtime.widths import same_at_widths
 from tools.models import random_gguf, tiny_gguf
 
@@ -114,6 +116,66 @@ def test_every_architecture(
     assert_same_at_all_widths(context, ids(N_TOKENS, seed=4))
 
 
+# Without kernels of ours: upstream's product of one token, for each of up to 16.
+OTHER_TYPES = ("q2_k", "q3_k_m", "iq4_xs", "q4_1", "q5_0", "q5_1", "tq1_0", "tq2_0")
+
+
+@pytest.mark.parametrize("type_name", OTHER_TYPES)
+def test_types_without_kernels(
+    type_name: str, tiny_path: TinyPath, new_context: NewContext, tmp_path: Path
+) -> None:
+    source, target = tiny_path(n_embd=256, n_layer=2), tmp_path / "other.gguf"
+    assert _lib.quantize(bytes(source), bytes(target), quantize.TYPES[type_name], 1) == 0
+    with Model(target) as model:
+        context = new_context(model)
+        if not _lib.exact_width(context.session):
+            pytest.skip("our kernels do not compute here")
+        assert_same_at_all_widths(context, ids(N_TOKENS, seed=6))
+
+
+PROMISED = """
+import sys
+from pyselfspec import Model
+with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
+    print(context.exact_width)
+"""
+
+
+def test_the_promised_width(tiny: TinyModel, run_python: RunPython) -> None:
+    """Our kernels, or no promise."""
+    run = run_python(PROMISED, tiny().path, PYSELFSPEC_KERNELS="off")
+    assert run.stdout == "0\n", run.stderr
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists() or " avx2 " not in cpuinfo.read_text():
+        pytest.skip("the kernels are made for AVX2 and more")
+    assert run_python(PROMISED, tiny().path).stdout == "16\n"
+
+
+ALL_TOGETHER = """
+import sys
+import numpy as np
+from pyselfspec import Model
+with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
+    np.save(sys.argv[2], context.decode(range(20, 30)).logits)
+"""
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_the_kernels_compute_what_upstream_does(
+    type_name: str, models: Callable[[str], Model], run_python: RunPython, tmp_path: Path
+) -> None:
+    """Up to rounding: an order of the weights that has changed would be far off."""
+    logits = []
+    for switch in ("on", "off"):
+        out = tmp_path / f"{switch}.npy"
+        run = run_python(ALL_TOGETHER, models(type_name).path, out, PYSELFSPEC_KERNELS=switch)
+        assert run.returncode == 0, run.stderr
+        logits.append(np.load(out))
+    ours, upstream = logits
+    assert np.abs(ours - upstream).max() < 0.1 * upstream.std()
+    assert np.abs(upstream).max() > 0
+
+
 def test_more_threads_than_rows(tiny: TinyModel, new_context: NewContext) -> None:
     want = decoded(new_context(tiny(), n_threads=1), ids(5, seed=5), 3)
     got = decoded(new_context(tiny(), n_threads=64), ids(5, seed=5), 3)
@@ -124,6 +186,7 @@ class Rounding:
     """A context whose logits change in the last bit above a width."""
 
     can_rollback = True
+    exact_width = 16
 
     def __init__(self, widest: int) -> None:
         self.model = SimpleNamespace(n_vocab=64)

@@ -40,9 +40,6 @@ ggml_tensor * selfspec_skip(const llm_graph_context & gctx, int part, ggml_tenso
 // Called with the output of block il: marks it for copying, or puts the given states in its place.
 ggml_tensor * selfspec_block_end(const llm_graph_context & gctx, ggml_tensor * cur, int il);
 
-// The parts that block il has weights for. Norms alone make no part, so skipping a part that is not there is exact.
-int selfspec_parts_of(const llama_model & model, int il);
-
 // After a graph was built: keeps inputs that lost their users allocated and checks that the graph does what was
 // asked. False, with a reason in the batch's report, when it does not.
 bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatch, llm_graph_result & res);

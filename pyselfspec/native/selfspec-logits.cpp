@@ -1,13 +1,14 @@
-// In a form that compilers turn into vector code: no calls, no branches, sixteen independent lanes. With the standard
-// functions these loops would take a tenth of a small model's draft where the vocabulary is large.
-
 #include "selfspec-logits.h"
+
+#include "selfspec.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
+// The loops have a form that compilers turn into vector code: no calls, no branches, sixteen independent lanes. With the
+// standard functions they would take a tenth of a small model's draft where the vocabulary is large.
 static constexpr int32_t N_LANES = 16;
 
 float selfspec_max(const float * x, int32_t n) {
@@ -54,4 +55,22 @@ float selfspec_sum_exp(const float * x, int32_t n, float max) {
         lanes[i - n_whole] += exp_of_negative(x[i] - max);
     }
     return std::accumulate(lanes, lanes + N_LANES, 0.0f);
+}
+
+int32_t selfspec_draw(llama_sampler * chain, const float * logits, int32_t n, std::vector<llama_token_data> & candidates) {
+    candidates.resize(n);
+    for (int32_t id = 0; id < n; ++id) {
+        candidates[id] = { id, logits[id], 0.0f };
+    }
+    llama_token_data_array drawn = { candidates.data(), candidates.size(), -1, false };
+    llama_sampler_apply(chain, &drawn);
+
+    // a chain draws also where a grammar has ruled out every token, and a grammar throws when it is told of that draw
+    const bool found = drawn.selected >= 0 && drawn.selected < (int64_t) drawn.size && drawn.data[drawn.selected].logit > -INFINITY;
+    if (!found) {
+        return selfspec_max(logits, n) > -INFINITY ? SELFSPEC_NO_TOKEN : SELFSPEC_FAILED;
+    }
+    const llama_token token = drawn.data[drawn.selected].id;
+    llama_sampler_accept(chain, token);
+    return token;
 }

@@ -1,5 +1,6 @@
 #include "selfspec-session.h"
 
+#include "selfspec-checks.h"
 #include "selfspec-logits.h"
 
 #include "ggml-backend.h"
@@ -14,6 +15,8 @@
 #include <cmath>
 
 static constexpr uint8_t SKIP_BLOCK = SELFSPEC_SKIP_ATTN | SELFSPEC_SKIP_FFN;
+
+static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
 
 namespace {
 
@@ -44,6 +47,24 @@ std::string architecture(const llama_model & model) {
     return std::string("architecture ") + llm_arch_name(model.arch);
 }
 
+// Up to how many rows products with this model's weights promise the bits of one row.
+int32_t exact_width_of(const llama_model & model) {
+    // asked by name, since the backend may be one of several libraries, loaded for the processor at hand
+    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
+    const auto width_of = reg ? (int32_t (*)(const ggml_tensor *)) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
+
+    int32_t width = width_of ? SELFSPEC_EXACT_WIDTH : 0;
+    for (const auto & [name, tensor] : model.tensors_by_name) {
+        const ggml_backend_dev_t dev = tensor->buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer)) : nullptr;
+        if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+            return 0;
+        }
+        width = width > 0 ? std::min(width, width_of(tensor)) : 0;
+    }
+    return width;
+}
+
 } // namespace
 
 int32_t selfspec_rows::n_outputs() const {
@@ -51,7 +72,9 @@ int32_t selfspec_rows::n_outputs() const {
 }
 
 selfspec_session::selfspec_session(llama_context * ctx) :
-    ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), slots(*ctx), batch(ctx) {}
+    ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), exact_width(exact_width_of(model)),
+    slots(*ctx), batch(ctx),
+    names_fault(selfspec_names_fault(model, ctx->get_memory())) {}
 
 int32_t selfspec_session::failed(int32_t status, const char * text) noexcept {
     try {
@@ -86,11 +109,21 @@ void selfspec_session::check_rows(const selfspec_rows & rows) const {
             refuse("token id " + std::to_string(rows.tokens[i]) + " is not in the vocabulary, allowed is 0 to " + std::to_string(n_vocab - 1));
         }
     }
-    if (ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty()) {
+    const auto & cparams = ctx->get_cparams();
+    if (cparams.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty()) {
         refuse("the context is of a special type or samples by itself; make an ordinary one", SELFSPEC_UNSUPPORTED);
     }
-    if (!ctx->get_memory() && rows.n > (int32_t) ctx->n_ubatch()) {
-        refuse("n_tokens is " + std::to_string(rows.n) + ", without K/V at most n_ubatch = " + std::to_string(ctx->n_ubatch()));
+    if (llama_model_has_encoder(&model) && llama_model_has_decoder(&model)) {
+        refuse(architecture(model) + " has an encoder, whose output the decoder would read; decoder-only models work", SELFSPEC_UNSUPPORTED);
+    }
+    if ((!ctx->get_memory() || !cparams.causal_attn) && rows.n > (int32_t) ctx->n_ubatch()) {
+        refuse("n_tokens is " + std::to_string(rows.n) + ", without K/V or causal attention at most n_ubatch = " +
+            std::to_string(ctx->n_ubatch()));
+    }
+    const int32_t n_outputs = cparams.embeddings || !ctx->get_memory() ? rows.n : rows.n_outputs();
+    if (std::max<uint32_t>(n_outputs, ctx->n_seq_max()) > cparams.n_outputs_max) {
+        refuse(std::to_string(n_outputs) + " outputs and " + std::to_string(ctx->n_seq_max()) + " sequences, allowed is n_outputs_max = " +
+            std::to_string(cparams.n_outputs_max));
     }
 }
 
@@ -100,6 +133,13 @@ void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_sta
     }
     if (pass.head != SELFSPEC_HEAD_LOGITS && pass.head != SELFSPEC_HEAD_BEST) {
         refuse("head is " + std::to_string(pass.head) + ", allowed is 0 (logits) or 1 (best)");
+    }
+    if (pass.head == SELFSPEC_HEAD_BEST && !ctx->get_memory()) {
+        refuse(architecture(model) + " keeps no K/V: it has logits only", SELFSPEC_UNSUPPORTED);
+    }
+    const auto unknown = std::find_if(pass.mask.begin(), pass.mask.end(), [](uint8_t bits) { return bits > SKIP_BLOCK; });
+    if (unknown != pass.mask.end()) {
+        refuse("block " + std::to_string(unknown - pass.mask.begin()) + ": " + allowed("mask", *unknown, 0, SKIP_BLOCK));
     }
     if (states.in && (pass.enter_at < 1 || pass.enter_at >= n_layer)) {
         refuse("hidden states need a mask that skips the first blocks whole and leaves at least one block to enter");
@@ -189,11 +229,15 @@ bool selfspec_session::holds_window(int32_t seq_id, llama_pos pos) const {
 
 // Refuses what the architecture cannot do before any cell is written: builds the graph once, without computing it.
 void selfspec_session::check_graph(const selfspec_pass & pass) {
-    if ((pass.mask.empty() && pass.hidden_at == -1) || works.count(pass)) {
+    const bool asks = !pass.mask.empty() || pass.hidden_at != -1 || pass.head == SELFSPEC_HEAD_BEST;
+    if (!asks || works.count(pass)) {
         return;
     }
     if (llama_model_has_encoder(&model)) {
-        refuse(architecture(model) + " has an encoder, masks work with decoder-only models", SELFSPEC_UNSUPPORTED);
+        refuse(architecture(model) + " is an encoder, masks work with decoder-only models", SELFSPEC_UNSUPPORTED);
+    }
+    if (!names_fault.empty()) {
+        refuse(architecture(model) + ": " + names_fault, SELFSPEC_UNSUPPORTED);
     }
     const std::string fault = build_dry(pass);
     if (!fault.empty()) {
@@ -310,9 +354,19 @@ int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, 
     if (!want->pass.is_plain()) {
         batch.selfspec = want;
     }
-    const auto in_slot = slots.use(want->pass, (int32_t) batch.tokens.size(), n_outputs);
-
-    const int status = ctx->decode(batch);
+    const auto decode_in_slot = [&] {
+        const auto in_slot = slots.use(want->pass, (int32_t) batch.tokens.size(), n_outputs);
+        return ctx->decode(batch);
+    };
+    int status = decode_in_slot();
+    if (status < 0) {
+        // a graph whose memory could not be had keeps the plan of it
+        slots.drop(want->pass, (int32_t) batch.tokens.size(), n_outputs);
+        ggml_backend_sched_forget_plan(ctx->sched.get());
+    }
+    if (status == ALLOCATION_FAILED && !want->pass.in_place) {
+        status = ctx->decode(batch); // the context's own graph was reserved at its start
+    }
     if (!best.empty()) {
         ctx->n_outputs = 0; // what lies in the buffer for logits is older
     }
@@ -322,6 +376,26 @@ int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, 
 void selfspec_session::forget_outputs() noexcept {
     best.clear();
     ctx->n_outputs = 0;
+}
+
+const float * selfspec_session::logits_of(int32_t row) const {
+    const float * logits = ctx->n_outputs > 0 ? llama_get_logits_ith(ctx, row) : nullptr;
+    if (!logits) {
+        refuse("there are no logits in row " + std::to_string(row));
+    }
+    return logits;
+}
+
+int32_t selfspec_session::sample(llama_sampler * chain, int32_t row) {
+    const int32_t token = selfspec_draw(chain, logits_of(row), (int32_t) model.vocab.n_tokens(), candidates);
+    if (token == SELFSPEC_NO_TOKEN) {
+        refuse("no token is left to draw after row " + std::to_string(row) + ": the sampler's grammar and filters rule out all of "
+            "the vocabulary", token);
+    }
+    if (token < 0) {
+        refuse("the logits of row " + std::to_string(row) + " are not numbers", token);
+    }
+    return token;
 }
 
 int32_t selfspec_session::argmax(int32_t row, float * p) const {
@@ -339,10 +413,7 @@ int32_t selfspec_session::argmax(int32_t row, float * p) const {
         return known.token;
     }
 
-    const float * logits = ctx->n_outputs > 0 ? llama_get_logits_ith(ctx, row) : nullptr;
-    if (!logits) {
-        refuse("there are no logits in " + name);
-    }
+    const float * logits  = logits_of(row);
     const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
     const float   max     = selfspec_max(logits, n_vocab);
     const int32_t found   = (int32_t) (std::find(logits, logits + n_vocab, max) - logits);
@@ -431,18 +502,4 @@ int32_t selfspec_session::can_keep(int32_t seq_id, int32_t n) const {
         return last + 1;
     }
     return n > 0 && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK) && holds_window(seq_id, n) ? n : 0;
-}
-
-int32_t selfspec_session::exact_width() const {
-    for (const auto & [name, tensor] : model.tensors_by_name) {
-        const ggml_backend_dev_t dev = tensor->buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer)) : nullptr;
-        if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
-            return 0;
-        }
-    }
-    // asked by name, since the backend may be one of several libraries, loaded for the processor at hand
-    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
-    const auto width = reg ? (int32_t (*)()) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
-    return width ? width() : 0;
 }

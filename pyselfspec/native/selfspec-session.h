@@ -60,17 +60,18 @@ struct selfspec_session {
 
     int32_t decode(const selfspec_rows & rows, const selfspec_states & states, selfspec_pass pass);
     int32_t argmax(int32_t row, float * p) const;
+    int32_t sample(llama_sampler * chain, int32_t row);
     void    forget_outputs() noexcept;
 
     const std::vector<uint8_t> & mask_support();
     bool    can_enter(int32_t il);
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
-    int32_t exact_width() const;
 
     llama_context     * ctx;
     const llama_model & model;
     const int32_t       n_layer;
+    const int32_t       exact_width; // see selfspec_exact_width()
     std::string         error;
     selfspec_slots      slots;
     int64_t             n_graph_checks = 0;
@@ -94,11 +95,16 @@ private:
     std::string build_dry(const selfspec_pass & pass);
     int         decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs);
     uint8_t     skippable(int32_t il);
+
+    const float * logits_of(int32_t row) const;
     int32_t     failed(int32_t status, const char * text) noexcept;
 
     llama_batch_ext            batch; // reused, keeps its allocations
     std::vector<selfspec_best> best;  // by row, of the last decode if it asked for it
 
+    std::vector<llama_token_data> candidates; // of a draw, reused
+
+    const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
     std::set<selfspec_pass> works;     // what a dry build has shown to work
     std::map<int32_t, bool> can_enter_at;
     std::vector<uint8_t>    support;   // empty: nobody asked yet

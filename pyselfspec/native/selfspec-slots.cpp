@@ -62,18 +62,36 @@ selfspec_slots::lease selfspec_slots::use(const selfspec_pass & pass, int32_t n_
     ctx.sched_reserve();
     ctx.memory_update(false);
 
-    const auto it = std::find_if(slots.begin(), slots.end(),
-        [&](const auto & s) { return s->fits(pass, n_tokens, n_outputs); });
+    // adapters, control vectors or samplers have changed: no graph made before holds any longer
+    if (generation != ctx.selfspec_generation) {
+        ctx.synchronize();
+        slots.clear();
+        generation = ctx.selfspec_generation;
+    }
 
+    const auto it = find(pass, n_tokens, n_outputs);
     if (it != slots.end()) {
         slots.splice(slots.begin(), slots, it);
     } else {
         if (slots.size() == MAX_SLOTS) {
+            ctx.synchronize(); // its graph may still run
             slots.pop_back();
         }
         slots.push_front(std::make_unique<slot>(ctx, pass, n_tokens, n_outputs));
     }
     return { ctx, slots.front().get() };
+}
+
+selfspec_slots::slot_list::iterator selfspec_slots::find(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs) {
+    return std::find_if(slots.begin(), slots.end(), [&](const auto & s) { return s->fits(pass, n_tokens, n_outputs); });
+}
+
+void selfspec_slots::drop(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs) {
+    const auto it = find(pass, n_tokens, n_outputs);
+    if (it != slots.end()) {
+        ctx.synchronize();
+        slots.erase(it);
+    }
 }
 
 size_t selfspec_slots::n_bytes() const {

@@ -41,11 +41,19 @@ public:
     // The slot for passes that do the same and have the same shape. The least recently used one makes room.
     lease use(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs);
 
+    // Forget a slot, if there is one.
+    void drop(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs);
+
     // Memory of the slots' compute buffers on all devices.
     size_t n_bytes() const;
 
 private:
-    llama_context & ctx;
+    using slot_list = std::list<std::unique_ptr<slot>>;
 
-    std::list<std::unique_ptr<slot>> slots; // most recently used first
+    slot_list::iterator find(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs);
+
+    llama_context & ctx;
+    int64_t         generation = 0; // of the context, when the slots were made
+
+    slot_list slots; // most recently used first
 };

@@ -2,12 +2,14 @@
 
 #include "selfspec.h"
 
+#include "selfspec-logits.h"
 #include "selfspec-session.h"
 
 #include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #ifndef PYSELFSPEC_BUILD_ID
 #    error "PYSELFSPEC_BUILD_ID is set by pyselfspec/native/CMakeLists.txt"
@@ -67,7 +69,7 @@ int32_t selfspec_can_keep(selfspec_session * session, int32_t seq_id, int32_t n)
 }
 
 int32_t selfspec_exact_width(const selfspec_session * session) {
-    return session->exact_width();
+    return session->exact_width;
 }
 
 size_t selfspec_graph_bytes(const selfspec_session * session) {
@@ -115,6 +117,19 @@ int32_t selfspec_decode(
         session->forget_outputs();
     }
     return status;
+}
+
+int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32_t row) {
+    return session->guarded([&]() -> int32_t { return session->sample(chain, row); });
+}
+
+int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int32_t n_vocab) {
+    try {
+        std::vector<llama_token_data> candidates;
+        return selfspec_draw(chain, logits, n_vocab, candidates);
+    } catch (...) {
+        return SELFSPEC_FAILED;
+    }
 }
 
 int32_t selfspec_argmax(selfspec_session * session, int32_t row, float * p) {

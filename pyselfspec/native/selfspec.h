@@ -22,6 +22,7 @@ extern "C" {
 #endif
 
 struct llama_context;
+struct llama_sampler;
 struct selfspec_session;
 
 // A pass over so many rows gives each of them the bits of a pass over it alone, see selfspec_exact_width().
@@ -45,6 +46,7 @@ enum selfspec_status {
     SELFSPEC_ABORTED         =   2, // an abort callback stopped the computation
     SELFSPEC_BAD_ARGUMENT    =  -1,
     SELFSPEC_FAILED          =  -3, // allocation or computation failed
+    SELFSPEC_NO_TOKEN        =  -4, // a sampler has no token left to draw
     SELFSPEC_UNSUPPORTED     = -10, // this architecture or block cannot do what was asked
 };
 
@@ -121,6 +123,13 @@ SELFSPEC_API int32_t selfspec_decode(
 // logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. Also after llama_decode().
 // Negative: a selfspec_status, the row has no output or there is no number in it.
 SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
+
+// Draw a token with a chain from a row's logits and let the chain accept it. Negative: a selfspec_status, and the chain
+// has accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters leave none to draw.
+SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct llama_sampler * chain, int32_t row);
+
+// The same from logits [n_vocab] of any origin, without a session and hence without a sentence.
+SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@ import importlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -164,6 +165,11 @@ _decode = _bind(
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
 
+# int32_t selfspec_sample(session, struct llama_sampler * chain, int32_t row);
+_sample = _bind("selfspec_sample", _i32, _ptr, _ptr, _i32)
+# int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, n_vocab);
+_sample_logits = _bind("selfspec_sample_logits", _i32, _ptr, _f32_p, _i32)
+
 # ggml's own, which the stock bindings leave out.
 _device_count = _bind("ggml_backend_dev_count", ctypes.c_size_t)
 _device_get = _bind("ggml_backend_dev_get", _ptr, ctypes.c_size_t)
@@ -175,9 +181,11 @@ MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
 HEADS = {"logits": 0, "best": 1}
 
+_NO_TOKEN = -4
 _STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
     1: ContextFullError,
     -1: ArgumentError,
+    _NO_TOKEN: ArgumentError,
     -10: UnsupportedError,
 }
 
@@ -270,21 +278,23 @@ def require_logits(context: int, row: int) -> None:
         raise ArgumentError(f"there are no logits in row {row}")
 
 
+def sample(session: int, sampler: int, row: int) -> int:
+    """Draw a token id with a sampler chain from a row, and let the chain accept it."""
+    token = int(_sample(session, sampler, row))
+    if token < 0:
+        _check(session, token)
+    return token
+
+
 def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
     """Draw a token id with a sampler chain from logits, float32 [n_vocab], and let the chain accept
     it."""
-    candidates = np.zeros(len(logits), dtype=[("id", "i4"), ("logit", "f4"), ("p", "f4")])
-    candidates["id"] = np.arange(len(logits))
-    candidates["logit"] = logits
-    array = llama.llama_token_data_array(
-        data=candidates.ctypes.data_as(ctypes.POINTER(llama.llama_token_data)),
-        size=len(logits),
-        selected=-1,
-        sorted=False,
-    )
-    llama.llama_sampler_apply(sampler, ctypes.byref(array))
-    token = int(array.data[array.selected].id)
-    llama.llama_sampler_accept(sampler, token)
+    logits = np.ascontiguousarray(logits, np.float32)
+    token = int(_sample_logits(sampler, logits.ctypes.data, len(logits)))
+    if token == _NO_TOKEN:
+        raise ArgumentError("no token is left to draw: the grammar and filters rule out all")
+    if token < 0:
+        raise DecodeError("these logits are not numbers, no token can be drawn from them")
     return token
 
 
@@ -354,16 +364,23 @@ def system_info() -> str:
 
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _verbose = False
-_first_error = ""
+
+
+class _Log(threading.local):
+    """What was logged in this thread: a call's error is not another's."""
+
+    first_error = ""
+
+
+_logged = _Log()
 
 
 _log_callback: Any = None  # kept as long as the library may call it
 
 
 def _log(level: int, text: bytes, _user_data: Any) -> None:
-    global _first_error
-    if level == _LOG_LEVEL_ERROR and not _first_error:
-        _first_error = text.decode(errors="replace").strip()
+    if level == _LOG_LEVEL_ERROR and not _logged.first_error:
+        _logged.first_error = text.decode(errors="replace").strip()
     if _verbose:
         sys.stderr.write(text.decode(errors="replace"))
 
@@ -379,11 +396,11 @@ def is_verbose() -> bool:
 
 
 def clear_log_error() -> None:
-    global _first_error
-    _first_error = ""
+    _logged.first_error = ""
 
 
 def log_error() -> str:
-    """The first error that llama.cpp logged since clear_log_error(), without function names."""
-    text = re.sub(r"^(\w+: )+", "", _first_error)
+    """The first error that llama.cpp logged in this thread since clear_log_error(), without
+    function names."""
+    text = re.sub(r"^(\w+: )+", "", _logged.first_error)
     return text or "it gives no reason; run with -v to see its log"

@@ -1,15 +1,17 @@
 """A context: K/V cache, compute buffers, and the one primitive, decode a batch with a layer mask.
 
-A context belongs to one thread at a time; several contexts, also of one model, may run in several
-threads.
+A context belongs to one thread at a time, and a second thread is told so; several contexts, also of
+one model, may run in several threads.
 """
 
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -78,6 +80,29 @@ def _require_quantizable(model: Model, flash_attn: bool | None, type_k: str, typ
         )
 
 
+class Alone:
+    """Held by the thread that uses a context; another one is told so instead of having to wait."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ArgumentError(
+                "the context is in use in another thread; it belongs to one thread at a time"
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+
 class Decoded:
     """What a pass left behind. Logits are fetched when asked for, and only until the context's next
     pass.
@@ -120,7 +145,9 @@ class Decoded:
                 raise ArgumentError(
                     "the context has decoded again; read logits before the next decode"
                 )
-            yield _lib.logits_row(context.handle, i, context.model.n_vocab)
+            with context.alone:
+                row = _lib.logits_row(context.handle, i, context.model.n_vocab)
+            yield row
 
 
 class Context(Closing):
@@ -174,6 +201,7 @@ class Context(Closing):
         self.type_k = type_k
         self.type_v = type_v
         self.n_decodes = 0
+        self.alone = Alone()
         # By sequence: the tokens at its beginning whose K/V is known to be the full model's.
         self._held: list[list[int]] = [[] for _ in range(n_seq_max)]
         self._taken: set[int] = set()  # sequence ids, of texts or lent
@@ -204,8 +232,9 @@ class Context(Closing):
         self._handle = None
 
     def close(self) -> None:
-        self.model.contexts.discard(self)
-        self._stack.close()
+        with self.alone:
+            self.model.contexts.discard(self)
+            self._stack.close()
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make()`` returned the first time that it was asked for under this key; kept as
@@ -246,7 +275,8 @@ class Context(Closing):
     @cached_property
     def mask_support(self) -> MaskSupport:
         """What masks may skip in this model, found by building each graph once."""
-        bits = _lib.mask_support(self.session, self.model.n_layer)
+        with self.alone:
+            bits = _lib.mask_support(self.session, self.model.n_layer)
         return MaskSupport(
             self.model.n_layer,
             frozenset(il for il, b in enumerate(bits) if b & SKIP_ATTN),
@@ -256,7 +286,8 @@ class Context(Closing):
     def can_enter(self, block: int) -> bool:
         """Whether hidden states entering a block can be read and given back, K/V rewritten in
         place: what it takes to verify a draft from that block on."""
-        return _lib.can_enter(self.session, block)
+        with self.alone:
+            return _lib.can_enter(self.session, block)
 
     @property
     def n_graph_checks(self) -> int:
@@ -266,7 +297,8 @@ class Context(Closing):
     @property
     def graph_bytes(self) -> int:
         """Memory of the graphs kept prepared for narrow batches, over all devices."""
-        return int(_lib.graph_bytes(self.session))
+        with self.alone:
+            return int(_lib.graph_bytes(self.session))
 
     @property
     def exact_width(self) -> int:
@@ -388,25 +420,26 @@ class Context(Closing):
             if not 1 <= what.leave <= self.model.n_layer:
                 raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {what.leave}")
             states = np.empty((len(rows), self.model.n_embd), np.float32)
-        self._require_positions(rows)
-        for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
-            del self._held[seq_id][max(pos, 0) :]
-        self.n_decodes += 1
-        _lib.decode(
-            self.session,
-            tokens=tokens if has_tokens else None,
-            seq_ids=rows.seq_ids,
-            pos=rows.pos,
-            outputs=bytes(rows.outputs),
-            hidden=None if what.enter is None else what.enter.numpy(),
-            mask=None if what.mask is None else what.mask.to_bytes(),
-            hidden_at=-1 if what.leave is None else what.leave,
-            hidden_out=states,
-            head=what.head,
-            in_place=what.in_place,
-        )
-        if has_tokens and what == FULL and what.enter is None:
-            self._remember(rows)
+        with self.alone:
+            self._require_positions(rows)
+            for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
+                del self._held[seq_id][max(pos, 0) :]
+            self.n_decodes += 1
+            _lib.decode(
+                self.session,
+                tokens=tokens if has_tokens else None,
+                seq_ids=rows.seq_ids,
+                pos=rows.pos,
+                outputs=bytes(rows.outputs),
+                hidden=None if what.enter is None else what.enter.numpy(),
+                mask=None if what.mask is None else what.mask.to_bytes(),
+                hidden_at=-1 if what.leave is None else what.leave,
+                hidden_out=states,
+                head=what.head,
+                in_place=what.in_place,
+            )
+            if has_tokens and what == FULL and what.enter is None:
+                self._remember(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
         return Decoded(self, self.n_decodes, outputs, None if states is None else Hidden(states))
 
@@ -430,7 +463,8 @@ class Context(Closing):
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after token ``row`` of the last batch, and its probability."""
-        return _lib.argmax(self.session, row)
+        with self.alone:
+            return _lib.argmax(self.session, row)
 
     def _remember(self, rows: Rows) -> None:
         """What a full pass adds to a text that is the full model's so far is the full model's."""

@@ -41,7 +41,8 @@ class KVSequence:
     @property
     def n_past(self) -> int:
         """Tokens held, which is also the position of the next one."""
-        return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
+        with self.context.alone:
+            return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -83,15 +84,17 @@ class KVSequence:
         if seq_id == self.seq_id:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
         self._require_rollback()
-        other.drop()
-        llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
-        other.holds(self._held)
+        with self.context.alone:
+            other.drop()
+            llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
+            other.holds(self._held)
         return other
 
     def can_keep(self, n: int) -> int:
         """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
         back (recurrent models), or a sliding window before position n is no longer whole."""
-        return int(_lib.can_keep(self.context.session, self.seq_id, min(n, self.n_past)))
+        with self.context.alone:
+            return _lib.can_keep(self.context.session, self.seq_id, min(n, self.n_past))
 
     def rollback(self, n_keep: int) -> None:
         """Forget everything from position n_keep on.
@@ -108,7 +111,9 @@ class KVSequence:
         if n_keep > 0:
             self._require_rollback()
             self._require_window(n_keep)
-        if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
+        with self.context.alone:
+            removed = llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1)
+        if not removed:
             raise self._no_rollback()
 
     def drop(self) -> None:

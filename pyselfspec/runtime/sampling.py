@@ -146,8 +146,8 @@ class Sampler(Closing):
         """Draw and accept the token that follows token ``row`` of the last batch."""
         if context.model.n_vocab != self._model.n_vocab:
             raise ArgumentError("the sampler was made for a model with another vocabulary")
-        _lib.require_logits(context.handle, row)
-        return int(llama.llama_sampler_sample(self.handle, context.handle, row))
+        with context.alone:
+            return _lib.sample(context.session, self.handle, row)
 
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
         """Draw and accept a token from logits, float32 [n_vocab]."""

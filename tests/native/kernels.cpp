@@ -203,9 +203,28 @@ void check(const Case & c) {
     }
 }
 
+// The masked cells of attention are found by comparing halves.
+void check_differ16() {
+    const int16_t wanted = (int16_t) 0xfc00;
+    for (int round = 0; round < 1000; round++) {
+        std::vector<int16_t> halves(LANES16);
+        uint32_t want = 0;
+        for (int i = 0; i < LANES16; i++) {
+            halves[i] = rng()%2 ? wanted : (int16_t) rng();
+            want |= (uint32_t) (halves[i] != wanted) << i;
+        }
+        if (differ16(halves.data(), wanted) != want) {
+            printf("differ16 finds other lanes\n");
+            n_failed++;
+            return;
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
+    check_differ16();
     int n_types = 0;
     for (int i = 0; i < GGML_TYPE_COUNT; i++) {
         const auto    type = (ggml_type) i;

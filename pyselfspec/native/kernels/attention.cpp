@@ -12,7 +12,9 @@
 #include "attention.h"
 #include "vec.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 namespace selfspec {
@@ -223,7 +225,8 @@ bool takes_attention(const ggml_tensor * op) {
     const ggml_tensor * q = op->src[0];
     const ggml_tensor * k = op->src[1];
     const ggml_tensor * v = op->src[2];
-    return q->ne[1] <= MAX_WIDTH && q->type == GGML_TYPE_F32 && k->type == v->type &&
+    const bool known_only = std::all_of(op->src + 5, std::end(op->src), [](const ggml_tensor * t) { return !t; });
+    return known_only && q->ne[1] <= MAX_WIDTH && q->type == GGML_TYPE_F32 && k->type == v->type &&
            (k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_F32) && q->nb[0] == sizeof(float) &&
            k->nb[0] == ggml_type_size(k->type) && v->nb[0] == ggml_type_size(v->type) &&
            k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];

@@ -7,6 +7,9 @@
 #include "attention.h"
 #include "products.h"
 
+#include "ggml-backend-impl.h"
+#include "repack.h"
+
 #include <cstdlib>
 
 // PYSELFSPEC_KERNELS=off leaves everything to upstream, to compare with it.
@@ -46,14 +49,25 @@ bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * 
     return true;
 }
 
-int32_t selfspec_kernel_width(void) {
-    return switched_off() ? 0 : selfspec::MAX_WIDTH;
+bool selfspec_is_narrow(int64_t n_tokens) {
+    return !switched_off() && n_tokens <= selfspec::MAX_WIDTH;
+}
+
+int32_t selfspec_kernel_width(const ggml_tensor * weights) {
+    const ggml_backend_buffer_t buffer = weights->buffer;
+    const bool known = !buffer || ggml_backend_buffer_is_host(buffer) || buffer->buft == ggml_backend_cpu_repack_buffer_type();
+    return known && !switched_off() ? selfspec::MAX_WIDTH : 0;
 }
 
 #else
 
 size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
 bool   selfspec_compute_forward(const ggml_compute_params *, ggml_tensor *) { return false; }
-int32_t selfspec_kernel_width(void) { return 0; }
+bool   selfspec_is_narrow(int64_t) { return false; }
+int32_t selfspec_kernel_width(const ggml_tensor *) { return 0; }
 
 #endif
+
+int64_t selfspec_rows_in_fours(int64_t n_rows) {
+    return selfspec_is_narrow(n_rows) ? 0 : n_rows - n_rows%4;
+}

@@ -3,11 +3,15 @@
 
 #if defined(SELFSPEC_KERNELS)
 
+#include "chunks.h"
 #include "products.h"
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
 #include "repack.h"
+
+#include <algorithm>
+#include <iterator>
 
 namespace selfspec {
 
@@ -32,18 +36,16 @@ Scheme scheme_of(const ggml_tensor * weights) {
 
 }  // namespace
 
+// An operand or a hint that is not known here may change what is meant.
 bool takes_product(const ggml_tensor * op) {
-    const ggml_tensor * x = op->src[1];
-    switch (op->op) {
-        case GGML_OP_MUL_MAT:
-            return x->ne[1] <= MAX_WIDTH && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
-                   ggml_get_op_params_i32(op, 1) != GGML_HINT_SRC0_IS_HADAMARD && scheme_of(op->src[0]).kernel;
-        case GGML_OP_MUL_MAT_ID:
-            return x->ne[2] <= MAX_WIDTH && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
-                   scheme_of(op->src[0]).kernel;
-        default:
-            return false;
+    const bool with_ids = op->op == GGML_OP_MUL_MAT_ID;
+    if (op->op != GGML_OP_MUL_MAT && !with_ids) {
+        return false;
     }
+    const bool known_only = std::all_of(op->src + (with_ids ? 3 : 2), std::end(op->src), [](const ggml_tensor * t) { return !t; });
+    const ggml_tensor * x = op->src[1];
+    return known_only && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE && x->ne[with_ids ? 2 : 1] <= MAX_WIDTH &&
+           x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && scheme_of(op->src[0]).kernel;
 }
 
 namespace {
@@ -73,25 +75,12 @@ Prepared prepare_all(const ggml_compute_params * params, const ggml_tensor * x, 
     return {form, k, base};
 }
 
-// Row ranges of several matrices, handed out to threads as they come for more.
-struct Chunks {
-    int64_t n_rows, size, per_matrix, n;
-
-    Chunks(int64_t n_matrices, int64_t n_rows, int nth) : n_rows(n_rows) {
-        // Eight for each thread, in whole groups of eight rows.
-        const int64_t wanted = (n_matrices*n_rows + 8*nth - 1)/(8*nth);
-        size       = std::min((wanted + 7)/8*8, (n_rows + 7)/8*8);
-        per_matrix = (n_rows + size - 1)/size;
-        n          = per_matrix*n_matrices;
+template <typename F> void share(const Chunks & chunks, const ggml_compute_params * params, F f) {
+    for (int64_t i = params->ith; i < chunks.n; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        const Piece piece = chunks.piece(i);
+        f(piece.matrix, piece.row0, piece.row1);
     }
-
-    template <typename F> void share(const ggml_compute_params * params, F f) const {
-        for (int64_t i = params->ith; i < n; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-            const int64_t row0 = i%per_matrix*size;
-            f(i/per_matrix, row0, std::min(row0 + size, n_rows));
-        }
-    }
-};
+}
 
 // Between preparing and multiplying.
 void meet(const ggml_compute_params * params) {
@@ -111,7 +100,7 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
     // Several matrices of src1 may share one of src0: grouped heads that read the same K or V.
     const int64_t r2 = x->ne[2]/w->ne[2], r3 = x->ne[3]/w->ne[3];
     const Chunks chunks(w->ne[2]*w->ne[3], w->ne[1], params->nth);
-    chunks.share(params, [&](int64_t matrix, int64_t row0, int64_t row1) {
+    share(chunks, params, [&](int64_t matrix, int64_t row0, int64_t row1) {
         const int64_t i02 = matrix%w->ne[2], i03 = matrix/w->ne[2];
         const Weights weights = {(const char *) w->data + i02*w->nb[2] + i03*w->nb[3], w->nb[1], w->ne[0]};
         Token tokens[MAX_WIDTH];
@@ -129,23 +118,53 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
     });
 }
 
+int32_t expert_of(const ggml_tensor * ids, int64_t id, int64_t token) {
+    return *(const int32_t *) ((const char *) ids->data + id*ids->nb[0] + token*ids->nb[1]);
+}
+
+// The experts that some token goes through, written behind the activations: their number, then they.
+int32_t * chosen_experts(const ggml_compute_params * params, const ggml_tensor * op, Form form) {
+    const ggml_tensor * x = op->src[1];
+    char * const base = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
+    return (int32_t *) (base + ggml_nrows(x)*activation_size(form, x->ne[0]));
+}
+
+void choose_experts(const ggml_tensor * op, int32_t * n, int32_t * experts) {
+    const ggml_tensor * ids = op->src[2];
+    int32_t * end = experts;
+    for (int64_t i = 0; i < ggml_nelements(ids); i++) {
+        const int32_t expert = expert_of(ids, i%ids->ne[0], i/ids->ne[0]);
+        if (expert >= 0 && expert < op->src[0]->ne[2]) {
+            *end++ = expert;
+        }
+    }
+    std::sort(experts, end);
+    *n = (int32_t) (std::unique(experts, end) - experts);
+}
+
 // Experts: row `id` of token `t` goes through matrix ids[id, t].
 void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * w   = op->src[0];
     const ggml_tensor * x   = op->src[1];
     const ggml_tensor * ids = op->src[2];
-    const Scheme   scheme = scheme_of(w);
-    const Prepared in     = prepare_all(params, x, scheme.form);
+    const Scheme    scheme  = scheme_of(w);
+    const Prepared  in      = prepare_all(params, x, scheme.form);
+    int32_t * const n_used  = chosen_experts(params, op, scheme.form);
+    int32_t * const experts = n_used + 1;
+    if (params->ith == 0) {
+        choose_experts(op, n_used, experts);
+    }
     meet(params);
 
-    const Chunks chunks(w->ne[2], w->ne[1], params->nth);
-    chunks.share(params, [&](int64_t expert, int64_t row0, int64_t row1) {
+    const Chunks chunks(*n_used, w->ne[1], params->nth);
+    share(chunks, params, [&](int64_t used, int64_t row0, int64_t row1) {
+        const int32_t expert  = experts[used];
         const Weights weights = {(const char *) w->data + expert*w->nb[2], w->nb[1], w->ne[0]};
         Token tokens[MAX_WIDTH];
         int   n = 0;
         for (int64_t i = 0; i < ids->ne[0]*ids->ne[1]; i++) {
             const int64_t id = i%ids->ne[0], t = i/ids->ne[0];
-            if (*(const int32_t *) ((const char *) ids->data + id*ids->nb[0] + t*ids->nb[1]) != expert) {
+            if (expert_of(ids, id, t) != expert) {
                 continue;
             }
             char * out = (char *) op->data + id*op->nb[1] + t*op->nb[2];
@@ -165,7 +184,8 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
 
 size_t product_work_size(const ggml_tensor * op) {
     const ggml_tensor * x = op->src[1];
-    return 64 + ggml_nrows(x)*activation_size(scheme_of(op->src[0]).form, x->ne[0]);
+    const size_t n_ids = op->op == GGML_OP_MUL_MAT_ID ? 1 + ggml_nelements(op->src[2]) : 0;
+    return 64 + ggml_nrows(x)*activation_size(scheme_of(op->src[0]).form, x->ne[0]) + n_ids*sizeof(int32_t);
 }
 
 void product(const ggml_compute_params * params, ggml_tensor * op) {

@@ -18,9 +18,15 @@ size_t selfspec_work_size(const struct ggml_tensor * op, int n_threads);
 // Computes `op`, called by all threads together; false if upstream has to.
 bool selfspec_compute_forward(const struct ggml_compute_params * params, struct ggml_tensor * op);
 
-// How many tokens these kernels take at once, 0 if they are switched off or empty on this processor. Asked through the
-// backend's registry under this name.
-int32_t selfspec_kernel_width(void);
+// Whether each of so many tokens must get the bits that it has alone. What is not computed here is then multiplied
+// token by token: no tiles, and no product that takes four rows at once.
+bool    selfspec_is_narrow(int64_t n_tokens);
+int64_t selfspec_rows_in_fours(int64_t n_rows);  // that such a product may take
+
+// Up to how many tokens a product with these weights, or attention over their K and V, gives a token the bits that it has
+// alone; 0 if that is not known, because these kernels are switched off, are empty on this processor, or the weights
+// are in an order that neither they nor repack.cpp knows. Asked through the backend's registry under this name.
+int32_t selfspec_kernel_width(const struct ggml_tensor * weights);
 
 #ifdef __cplusplus
 }

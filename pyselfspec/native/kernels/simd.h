@@ -156,7 +156,8 @@ inline uint32_t differ16(const void * p, int16_t x) {
 
 #endif
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+// For the vectors in use: dot4 above.
+#if (defined(SELFSPEC_AVX512) && defined(__AVX512VNNI__)) || (!defined(SELFSPEC_AVX512) && defined(__AVXVNNI__))
 #define SELFSPEC_VNNI 1
 constexpr bool HAS_VNNI = true;
 #else

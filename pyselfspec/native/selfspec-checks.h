@@ -1,0 +1,22 @@
+// Whether a graph that was built for a pass does what the pass says, everywhere.
+
+#pragma once
+
+#include "selfspec-batch.h"
+
+#include <string>
+
+struct llama_memory_i;
+struct llama_model;
+struct llama_ubatch;
+class  llm_graph_result;
+
+// The parts that block il has weights for. Norms alone make no part, so skipping a part that is not there is exact.
+int selfspec_parts_of(const llama_model & model, int il);
+
+// Several checks know tensors by their names. Why they would not here, or nothing.
+std::string selfspec_names_fault(const llama_model & model, const llama_memory_i * memory);
+
+// False, with a reason in the batch's report, when the graph does something else than it was asked for.
+bool selfspec_check_graph(
+        const selfspec_batch & ss, const llama_model & model, const llama_ubatch & ubatch, const llm_graph_result & res);
