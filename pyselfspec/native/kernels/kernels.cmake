@@ -19,5 +19,5 @@ foreach(target IN LISTS targets)
     # GCC 12 takes a deliberate oddity of its own AVX-512 header for a mistake of ours. And it puts sums of integers off
     # to where they are used, and all products until then into memory.
     set_source_files_properties(${kernels} TARGET_DIRECTORY ${target} PROPERTIES
-        COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized;-fno-tree-ter>")
+        COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized;-fno-tree-ter>;${sanitize}")
 endforeach()
