@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .selection.searching import SearchResult, search
     from .speculate import controllers, drafters
     from .speculate.adapt import Adapt
-    from .speculate.completion import Completion, generate
+    from .speculate.completion import Completion, generate, interleaved
     from .speculate.controllers import Controller
     from .speculate.controllers.fixed import Fixed
     from .speculate.loop import generate_steps
@@ -58,6 +58,7 @@ _HOMES = {
     "Adapt": "speculate.adapt",
     "Completion": "speculate.completion",
     "generate": "speculate.completion",
+    "interleaved": "speculate.completion",
     "Controller": "speculate.controllers",
     "Fixed": "speculate.controllers.fixed",
     "generate_steps": "speculate.loop",
@@ -96,6 +97,7 @@ __all__ = [
     "errors",
     "generate",
     "generate_steps",
+    "interleaved",
     "objectives",
     "scan",
     "search",

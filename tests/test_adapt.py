@@ -638,6 +638,7 @@ class TimedContext:
     """Keeps nothing; passes take as many times as long as a step as the table says."""
 
     can_rollback, n_seq_max, n_batch, n_ctx = True, 2, WINDOW, 10**6
+    n_decodes = 0
     mask_support = MaskSupport(N, ALL, ALL)
     seq_id = 1
 

@@ -166,10 +166,12 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                     "give --mask, --skip-attn, --skip-ffn, --exit-layer or --draft layer-skip"
                 )
             _warm_up(request, context)
+            context.sequence().drop()  # both runs read the prompt
         finished = _run(completion, show=not as_json, as_text=request.is_text, explain=explain)
         _keep_state(completion, loaded, options["adapt_state"])
         plain = None
         if compare and finished:
+            context.sequence().drop()
             plain = request.plain.completion(context)
             finished = _run(plain, show=False, as_text=False)
             plain = plain if finished else None

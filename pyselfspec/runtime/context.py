@@ -25,6 +25,7 @@ from ..util.machine import usable_cores
 from . import _lib
 from ._lib import INT32_MAX, llama
 from .kv import KVSequence
+from .ledger import Ledger
 from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
 
 if TYPE_CHECKING:
@@ -202,9 +203,7 @@ class Context(Closing):
         self.type_v = type_v
         self.n_decodes = 0
         self.alone = Alone()
-        # By sequence: the tokens at its beginning whose K/V is known to be the full model's.
-        self._held: list[list[int]] = [[] for _ in range(n_seq_max)]
-        self._taken: set[int] = set()  # sequence ids, of texts or lent
+        self.ledger = Ledger(n_seq_max)
         self._made: dict[Hashable, Any] = {}
         self._stack = ExitStack()
 
@@ -243,6 +242,10 @@ class Context(Closing):
             self._made[key] = make()
         value: T = self._made[key]
         return value
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
 
     @property
     def handle(self) -> int:
@@ -314,10 +317,6 @@ class Context(Closing):
     def sequence(self, seq_id: int = 0) -> KVSequence:
         return KVSequence(self, seq_id)
 
-    def held_tokens(self, seq_id: int) -> list[int]:
-        """The list behind KVSequence.tokens."""
-        return self._held[seq_id]
-
     def require_spare(self) -> None:
         """Raise ArgumentError where all sequence ids are the texts' own."""
         if self.n_seq_max < 2:
@@ -336,13 +335,12 @@ class Context(Closing):
                 f"all {self.n_seq_max} sequences of the context are in use; give it a larger "
                 "n_seq_max"
             )
-        self._taken.add(seq.seq_id)
+        self.ledger.lend(seq.seq_id)
         try:
             yield seq
         finally:
-            self._taken.discard(seq.seq_id)
-            if self._handle is not None:
-                seq.drop()
+            self.ledger.give_back(seq.seq_id)
+            seq.undo(0)
 
     @property
     def has_spare(self) -> bool:
@@ -350,12 +348,8 @@ class Context(Closing):
         return self._spare() is not None
 
     def _spare(self) -> KVSequence | None:
-        free = (i for i in reversed(range(self.n_seq_max)) if i not in self._taken)
+        free = (i for i in reversed(range(self.n_seq_max)) if self.ledger.is_free(i))
         return next((seq for seq in map(self.sequence, free) if seq.n_past == 0), None)
-
-    def claim(self, seq_id: int) -> None:
-        """This sequence is a text's, for as long as the context lives: never lend it."""
-        self._taken.add(seq_id)
 
     def decode(
         self,
@@ -422,8 +416,7 @@ class Context(Closing):
             states = np.empty((len(rows), self.model.n_embd), np.float32)
         with self.alone:
             self._require_positions(rows)
-            for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
-                del self._held[seq_id][max(pos, 0) :]
+            self.ledger.touch(rows, what.in_place)
             self.n_decodes += 1
             _lib.decode(
                 self.session,
@@ -439,7 +432,7 @@ class Context(Closing):
                 in_place=what.in_place,
             )
             if has_tokens and what == FULL and what.enter is None:
-                self._remember(rows)
+                self.ledger.evaluated(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
         return Decoded(self, self.n_decodes, outputs, None if states is None else Hidden(states))
 
@@ -465,12 +458,6 @@ class Context(Closing):
         """The most likely token after token ``row`` of the last batch, and its probability."""
         with self.alone:
             return _lib.argmax(self.session, row)
-
-    def _remember(self, rows: Rows) -> None:
-        """What a full pass adds to a text that is the full model's so far is the full model's."""
-        for token, seq_id, pos in zip(rows.tokens, rows.seq_ids, rows.pos, strict=True):
-            if len(self._held[seq_id]) == pos:
-                self._held[seq_id].append(token)
 
     def _require_positions(self, rows: Rows) -> None:
         for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):

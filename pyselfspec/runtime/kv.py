@@ -51,22 +51,28 @@ class KVSequence:
         return tuple(self._held)
 
     def holds(self, tokens: Sequence[int]) -> None:
-        """Say that the sequence begins with these tokens, evaluated by the full model."""
-        held = self._held
-        del held[len(tokens) :]
-        held += tokens[len(held) :]
+        """Say that the sequence holds these tokens, evaluated by the full model.
+
+        Raises ArgumentError where it holds fewer, or is known to hold another one.
+        """
+        if len(tokens) > self.n_past:
+            raise ArgumentError(
+                f"sequence {self.seq_id} holds {self.n_past} tokens, not {len(tokens)}"
+            )
+        self.context.ledger.extend(self.seq_id, tokens)
 
     def keep(self, tokens: Sequence[int]) -> int:
-        """Keep of these tokens' beginning what the sequence holds, and forget the rest; how many
-        were kept, see can_keep()."""
+        """Keep as much of the beginning of these tokens as the sequence holds, forget the rest, and
+        return how many were kept, see can_keep()."""
         n = self.n_common(tokens)
         n = n if n == self.n_past else self.can_keep(n)
         self.rollback(n)
         return n
 
     def claim(self) -> None:
-        """A text lives here: the context does not lend this sequence to anybody."""
-        self.context.claim(self.seq_id)
+        """A text lives here, until the sequence is dropped: the context does not lend it to
+        anybody."""
+        self.context.ledger.claim(self.seq_id)
 
     def n_common(self, tokens: Sequence[int]) -> int:
         """How many tokens at their beginning the sequence and these have in common."""
@@ -76,7 +82,7 @@ class KVSequence:
 
     @property
     def _held(self) -> list[int]:
-        return self.context.held_tokens(self.seq_id)
+        return self.context.ledger.held[self.seq_id]
 
     def fork(self, seq_id: int) -> KVSequence:
         """Make sequence seq_id hold the same tokens, dropping what it held; no K/V is copied."""
@@ -87,7 +93,7 @@ class KVSequence:
         with self.context.alone:
             other.drop()
             llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
-            other.holds(self._held)
+            self.context.ledger.forked(self.seq_id, seq_id)
         return other
 
     def can_keep(self, n: int) -> int:
@@ -103,7 +109,9 @@ class KVSequence:
         or no longer holds what the next token sees through a sliding window; see can_keep().
         """
         n_past = self.n_past
-        del self._held[max(n_keep, 0) :]
+        self.context.ledger.cut(self.seq_id, n_keep)
+        if n_keep == 0:
+            self.context.ledger.dropped(self.seq_id)
         if n_keep >= n_past:
             return
         if n_keep < 0:
@@ -116,9 +124,15 @@ class KVSequence:
         if not removed:
             raise self._no_rollback()
 
+    def undo(self, n_keep: int) -> None:
+        """Roll back while cleaning up: in a closed context there is nothing to do."""
+        if not self.context.closed:
+            self.rollback(n_keep)
+
     def drop(self) -> None:
-        """Forget the whole sequence."""
+        """Forget the whole sequence; it may be lent to drafts again."""
         self.rollback(0)
+        self.context.ledger.release(self.seq_id)
 
     def _require_rollback(self) -> None:
         if not self.context.can_rollback:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
@@ -19,7 +19,6 @@ from .controllers import Controller
 from .controllers.fixed import Fixed
 from .drafters import Drafter
 from .prepared import AUTO, Speculation, prepared
-from .requests import run
 from .text import Text
 from .text_stream import TextStream
 from .together import steps_together
@@ -39,7 +38,7 @@ class Completion:
         Drafter, which stays the caller's to close; None: plain decoding.
     options: of a drafter that is given by name, its ``Options``.
     mask: what drafts skip; default: that of the model's profile, else the drafter's choice.
-    profile: False leaves the profile aside.
+    profile: False ignores the profile. Options, mask and profile go with names only.
     controller: how long to draft; or the name of a controller, see ``controllers.names()``.
     stop: strings that end the text.
     adapt: try other masks meanwhile; ``adaptation.state`` is where another text can go on. Each
@@ -80,6 +79,8 @@ class Completion:
             mask = adapt.state.mask.require(model.n_layer)
         self.context = context
         self._seq = context.sequence() if seq is None else seq
+        if self._seq.context is not context:
+            raise ArgumentError("the sequence belongs to another context")
         self._n_predict = n_predict
         self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         self._owned: list[Drafter] = []  # to close at the end
@@ -118,6 +119,8 @@ class Completion:
     ) -> tuple[Drafter | None, Controller, str | None]:
         """Who drafts, who decides how long, and the drafter's name."""
         if draft is not None and not isinstance(draft, str):
+            if mask is not None or options is not None:
+                raise ArgumentError("a drafter that is made already takes no mask and no options")
             if isinstance(controller, str):
                 controller = controllers.load(controller)(draft.costs())
             return draft, controller, str(draft.identity["drafter"])
@@ -173,26 +176,24 @@ class Completion:
             )
 
     def __iter__(self) -> Iterator[str]:
-        with self.start() as text:
+        with self.start() as text, closing(steps_together(self.context, [text])) as steps:
             start = time.perf_counter_ns()
-            run(self.context, text.begin())
-            self.began(text, _us_since(start))
-            while not text.ended:
+            for events in steps:
+                self.stats.total_us += _us_since(start)
+                for _text, step in events:
+                    piece = self.advanced(text, step)
+                    if step is not None:
+                        yield piece
                 start = time.perf_counter_ns()
-                step = run(self.context, text.step())
-                yield self.take(step, _us_since(start))
             yield self.finish()
 
-    def began(self, text: Text, us: int) -> None:
-        """The prompt has been evaluated in so many microseconds."""
-        self.stats.n_prompt_reused = text.n_reused
-        self.stats.prefill_us = us
-        self.stats.total_us += us
-
-    def take(self, step: Step, us: int) -> str:
-        """Take in a step that took so many microseconds; returns the text it adds."""
+    def advanced(self, text: Text, step: Step | None) -> str:
+        """Take in a step, or that the prompt has been read; returns the text that it adds."""
+        if step is None:
+            self.stats.n_prompt_reused = text.n_reused
+            self.stats.prefill_us = self.stats.total_us
+            return ""
         self.tokens += step.tokens
-        self.stats.total_us += us
         self.stats.observe(step)
         return self._grow(self._stream.take())
 
@@ -211,24 +212,34 @@ def interleaved(completions: Sequence[Completion]) -> Iterator[tuple[Completion,
     pieces of text as they come.
 
     Each text is the one it would be alone. Times count for all that are being worked on.
+
+    >>> a, b = (Completion(context, p, seq=context.sequence(i))             # doctest: +SKIP
+    ...         for i, p in enumerate(("Once", "The king")))
+    >>> for completion, piece in interleaved([a, b]): ...                   # doctest: +SKIP
     """
+    if len({completion.context for completion in completions}) > 1:
+        raise ArgumentError("completions that are interleaved share a context")
     with ExitStack() as stack:
         texts = {stack.enter_context(each.start()): each for each in completions}
+        if not texts:
+            return
         steps = steps_together(completions[0].context, list(texts))
         stack.callback(steps.close)
         start = time.perf_counter_ns()
-        for text, step in steps:
+        for events in steps:
             us = _us_since(start)
-            for other in texts:
-                if other is not text and not other.ended:
-                    texts[other].stats.total_us += us
-            if step is None:
-                texts[text].began(text, us)
-            else:
-                yield texts[text], texts[text].take(step, us)
+            pieces = []
+            for text, step in events:
+                piece = texts[text].advanced(text, step)
+                if step is not None:
+                    pieces.append((texts[text], piece))
+            for text, completion in texts.items():
+                if completion.finish_reason is None:
+                    completion.stats.total_us += us
+                    if text.ended:
+                        pieces.append((completion, completion.finish()))
+            yield from pieces
             start = time.perf_counter_ns()
-        for completion in completions:
-            yield completion, completion.finish()
 
 
 def _us_since(start: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
+from ..errors import ArgumentError, ContextFullError
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.sampling import Sampler
@@ -29,12 +30,16 @@ def generate_steps(
     n_predict: int,
     ends: Callable[[int], bool] | None = None,
 ) -> Generator[Step, None, None]:
-    """Yield steps until n_predict tokens, the end of the text, or a full context.
+    """Yield steps until n_predict tokens, the end of the text, or a full context, other sequences
+    included.
 
     seq: default: sequence 0. The others as for Text, whose errors are raised at the first step.
     """
+    seq = context.sequence() if seq is None else seq
+    if seq.context is not context:
+        raise ArgumentError("the sequence belongs to another context")
     text = Text(
-        seq or context.sequence(),
+        seq,
         prompt,
         drafter=drafter,
         controller=controller,
@@ -44,4 +49,8 @@ def generate_steps(
     )
     run(context, text.begin())
     while not text.ended:
-        yield run(context, text.step())
+        try:
+            step = run(context, text.step())
+        except ContextFullError:
+            return
+        yield step

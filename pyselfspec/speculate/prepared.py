@@ -73,6 +73,8 @@ def prepared(
     Raises ArgumentError, MaskError or UnsupportedError for what does not go together.
     """
     if draft is None:
+        if options is not None or mask is not None:
+            raise ArgumentError("plain decoding drafts nothing, so it takes no mask and no options")
         return None
     if options is not None and not (is_dataclass(options) and options.__hash__):
         raise ArgumentError(f"options of a drafter are a frozen dataclass, got {options!r}")
@@ -85,17 +87,20 @@ def _looked_up(
 ) -> Speculation | None:
     if mask is not None and getattr(options, "mask", None) not in (None, mask):
         raise ArgumentError("the options have a mask of their own; give one or the other")
-    if mask is None and profile:
-        mask = profiles.mask_for(context.model)
+    known = profiles.mask_for(context.model) if mask is None and profile else mask
     name = draft
     if draft == AUTO:
-        found = drafters.suggested(context, mask)
+        found = drafters.suggested(context, known)
         if found is None:
             return None
         name, suggestion = found
         options = suggestion if options is None else options
     module = drafters.load(name)
-    chosen = _with_mask(module.Options() if options is None else options, mask)
+    chosen = _with_mask(module.Options() if options is None else options, known)
+    if not isinstance(chosen, module.Options):
+        raise ArgumentError(f"{options!r} are no options of the drafter {name}")
+    if mask is not None and getattr(chosen, "mask", None) is None:
+        raise ArgumentError(f"the drafter {name} takes no mask")
     make = partial(module.make, context, chosen)
     with closing(make()) as drafter:
         costs = drafter.costs()

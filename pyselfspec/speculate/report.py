@@ -41,8 +41,8 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
     decision = _decision(completion)
     if decision is not None and stats.n_drafted == 0 and decision.speedup < 1:
         parts.append(
-            f"speculation off: the best mask known for this model would be {decision.speedup:.2f}x "
-            "on this machine (see pyselfspec calibrate)"
+            f"speculation off: {_what_drafts(completion)} would be {decision.speedup:.2f}x on this "
+            "machine (see pyselfspec calibrate)"
         )
     elif completion.draft is not None:
         rate = stats.acceptance_rate
@@ -64,6 +64,10 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
 
 def _decision(completion: Completion) -> Decision | None:
     return explain(completion.controller)
+
+
+def _what_drafts(completion: Completion) -> str:
+    return "drafting" if completion.mask is None else "the best mask known for this model"
 
 
 class Explainer:

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from ..errors import ArgumentError, SelfSpecError
 from ..runtime.passes import FULL, Hidden, Pass, Rows
 
 if TYPE_CHECKING:
@@ -41,21 +42,27 @@ class Answer:
     us: microseconds that the pass took.
     """
 
-    __slots__ = ("_context", "_first", "hidden", "us")
+    __slots__ = ("_context", "_first", "_serial", "hidden", "us")
 
     def __init__(self, context: Context, first: int, hidden: Hidden | None, us: int) -> None:
         self._context = context
+        self._serial = context.n_decodes
         self._first = first  # of the request's rows in the pass
         self.hidden = hidden
         self.us = us
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after a row, and its probability, 0..1."""
-        return self._context.argmax(self._first + row)
+        return self._context.argmax(self._row(row))
 
     def draw(self, sampler: Draws, row: int) -> int:
         """The token that a sampler draws after a row."""
-        return sampler.sample(self._context, self._first + row)
+        return sampler.sample(self._context, self._row(row))
+
+    def _row(self, row: int) -> int:
+        if self._serial != self._context.n_decodes:
+            raise ArgumentError("the context has decoded again; read an answer before the next one")
+        return self._first + row
 
 
 Work = Generator[Request, Answer, T]
@@ -83,12 +90,17 @@ def answers(context: Context, requests: Sequence[Request]) -> list[Answer]:
 
 
 def run(context: Context, work: Work[T]) -> T:
-    """Do one piece of work by itself, a pass per request."""
+    """Do one piece of work by itself, a pass per request. Errors of passes reach the work first."""
     with closing(work):
         try:
             request = next(work)
             while True:
-                request = work.send(answers(context, [request])[0])
+                try:
+                    answer = answers(context, [request])[0]
+                except SelfSpecError as error:
+                    request = work.throw(error)
+                else:
+                    request = work.send(answer)
         except StopIteration as end:
             value: T = end.value
             return value
@@ -96,14 +108,19 @@ def run(context: Context, work: Work[T]) -> T:
 
 def timed(work: Work[T]) -> Work[tuple[T, int]]:
     """The same work; also returns its microseconds, without those spent waiting for others."""
-    us, start = 0, time.perf_counter_ns()
+    ns, start = 0, time.perf_counter_ns()
     with closing(work):
         try:
             request = next(work)
             while True:
-                us += time.perf_counter_ns() - start
-                answer = yield request
-                us, start = us + 1000 * answer.us, time.perf_counter_ns()
-                request = work.send(answer)
+                ns += time.perf_counter_ns() - start
+                try:
+                    answer = yield request
+                except SelfSpecError as error:
+                    start = time.perf_counter_ns()
+                    request = work.throw(error)
+                else:
+                    ns, start = ns + 1000 * answer.us, time.perf_counter_ns()
+                    request = work.send(answer)
         except StopIteration as end:
-            return end.value, (us + time.perf_counter_ns() - start) // 1000
+            return end.value, (ns + time.perf_counter_ns() - start) // 1000

@@ -51,6 +51,7 @@ class Text:
                 f"the prompt has {len(prompt)} tokens, the context {seq.context.n_ctx}; "
                 "use a larger context (-c) or a shorter prompt"
             )
+        seq.claim()
         self.seq = seq
         self.history = list(prompt)
         self.n_reused = 0  # tokens of the prompt that the sequence held already
@@ -68,13 +69,8 @@ class Text:
         n = len(self.history)
         return self._ended or n >= self._n_end or n > self._context.n_ctx
 
-    def end(self) -> None:
-        """Make no more steps."""
-        self._ended = True
-
     def begin(self) -> Work[None]:
         """Evaluate the prompt, all but its last token, as far as the sequence does not hold it."""
-        self.seq.claim()
         wanted = self.history[:-1]
         self.n_reused = self.seq.keep(wanted)
         n_batch = self._context.n_batch
@@ -86,13 +82,23 @@ class Text:
             self._drafter.begin(self.seq, self.history)
 
     def step(self) -> Work[Step]:
-        """Draft, verify in one pass (more for a draft that is wider than passes may be), settle."""
+        """Draft, verify in one pass (more for a draft that is wider than passes may be), settle.
+
+        Where other sequences leave no room for a draft, none is made. Where they leave none for a
+        single token, the text has ended, and ContextFullError is raised.
+        """
         try:
             draft = yield from self._propose()
             verdict, verify_us = yield from timed(self._verified(draft))
-        except BaseException:
-            with suppress(UnsupportedError):  # no rollback, no matter: the next text starts anew
+            if verdict is None:
                 self.seq.rollback(len(self.history) - 1)
+                draft = Draft()
+                verdict, verify_us = yield from timed(self._verified(draft))
+            assert verdict is not None
+        except BaseException as error:
+            self._ended |= isinstance(error, ContextFullError)
+            with suppress(UnsupportedError):  # no rollback, no matter: the next text starts anew
+                self.seq.undo(len(self.history) - 1)
             raise
         return self._settle(Step(draft, verdict, verify_us))
 
@@ -102,9 +108,13 @@ class Text:
         n = len(self.history)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
         limit = self._controller.limit(n - 1).capped(room)
-        return (yield from drafted(self._drafter, self.history, limit))
+        try:
+            return (yield from drafted(self._drafter, self.history, limit))
+        except ContextFullError:
+            return Draft()
 
-    def _verified(self, draft: Draft) -> Work[Verdict]:
+    def _verified(self, draft: Draft) -> Work[Verdict | None]:
+        """None where the context has no room for the draft."""
         if not draft.is_chain:
             raise UnsupportedError("drafts with branches are not verified yet, only chains are")
         tokens, pos = [self.history[-1], *draft.tokens], len(self.history) - 1
@@ -115,7 +125,12 @@ class Text:
             if row >= end:
                 first, end = row, min(row + self._context.pass_width, len(tokens))
                 rows = Rows.of(self.seq.seq_id, pos + first, tokens[first:end])
-                answer = yield Request(rows, draft.verify.on(slice(first, end)))
+                try:
+                    answer = yield Request(rows, draft.verify.on(slice(first, end)))
+                except ContextFullError:
+                    if first or not draft.tokens:
+                        raise
+                    return None
             try:
                 row = asking.send(answer.draw(self._sampler, row - first))
             except StopIteration as verdict:

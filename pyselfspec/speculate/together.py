@@ -6,36 +6,39 @@ width: it is a budget for the rows of all.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 
-from ..errors import ContextFullError
+from ..errors import ArgumentError, ContextFullError
 from ..runtime.context import Context
 from .requests import Answer, Request, Work, answers
 from .text import Text
 from .types import Step
 
+Event = tuple[Text, Step | None]  # None: the prompt has been read
 
-def steps_together(
-    context: Context, texts: Sequence[Text]
-) -> Generator[tuple[Text, Step | None], None, None]:
-    """Yield each text with the step that it has made, as they come; with None when its prompt has
-    been read. A text that finds no more room in the context ends.
 
-    Raises what Context.run does; ContextFullError only for a prompt without room.
+def steps_together(context: Context, texts: Sequence[Text]) -> Generator[list[Event], None, None]:
+    """Yield what each pass has finished. A text that finds no more room in the context ends.
+
+    Raises ArgumentError for texts that share a sequence; what Context.run does; and
+    ContextFullError for a prompt without room.
     """
+    ids = [text.seq.seq_id for text in texts]
+    twice = next((i for i in ids if ids.count(i) > 1), None)
+    if twice is not None:
+        raise ArgumentError(f"each text needs a sequence of its own; sequence {twice} has two")
     with ExitStack() as stack:
         running = [_Running(text) for text in texts]
         for each in running:
             stack.callback(each.close)
-            yield from each.advance(None)
+            yield each.advance(None)
         while waiting := [each for each in running if each.request is not None]:
             chosen, found = _run_next(context, waiting)
             # whoever was not chosen has waited longer from now on
             running = [each for each in waiting if each not in chosen] + chosen
-            events = [each.advance(answer) for each, answer in zip(chosen, found, strict=True)]
-            yield from itertools.chain.from_iterable(events)
+            pairs = zip(chosen, found, strict=True)
+            yield [event for each, answer in pairs for event in each.advance(answer)]
 
 
 class _Running:
@@ -45,46 +48,46 @@ class _Running:
         self.text = text
         self.request: Request | None = None
         self._work: Work[None] | Work[Step] = text.begin()
-        self._began = False
 
-    def advance(self, answer: Answer | None) -> list[tuple[Text, Step | None]]:
+    def advance(self, answer: Answer | ContextFullError | None) -> list[Event]:
         """Work up to the next request; what has been finished on the way."""
         try:
-            self.request = next(self._work) if answer is None else self._work.send(answer)
+            if answer is None:
+                self.request = next(self._work)
+            elif isinstance(answer, ContextFullError):
+                self.request = self._work.throw(answer)
+            else:
+                self.request = self._work.send(answer)
             return []
         except StopIteration as end:
-            self._began, self.request = True, None
-            finished: Step | None = end.value
+            self.request, finished = None, end.value
+        except ContextFullError:
+            if not self.text.ended:
+                raise
+            self.request = None
+            return []
         if not self.text.ended:
             self._work = self.text.step()
             self.request = next(self._work)
         return [(self.text, finished)]
-
-    def give_up(self, error: ContextFullError) -> None:
-        """There is no room for another token. Raises the error if there was none for the prompt."""
-        if not self._began:
-            raise error
-        self.close()
-        self.text.end()
 
     def close(self) -> None:
         self._work.close()
         self.request = None
 
 
-def _run_next(context: Context, waiting: Sequence[_Running]) -> tuple[list[_Running], list[Answer]]:
-    """Choose a pass and run it: who took part, and the answers. Nobody, when the only one that
-    could found no room and ended."""
+def _run_next(
+    context: Context, waiting: Sequence[_Running]
+) -> tuple[list[_Running], Sequence[Answer | ContextFullError]]:
+    """Choose a pass and run it: who took part, and the answers."""
     chosen = _next_pass(waiting, context.pass_width)
-    while chosen:
+    while True:
         try:
-            requests = [each.request for each in chosen if each.request is not None]
-            return chosen, answers(context, requests)
+            return chosen, answers(context, [each.request for each in chosen if each.request])
         except ContextFullError as error:
             if len(chosen) == 1:
-                chosen[0].give_up(error)
+                return chosen, [error]
             chosen = chosen[: len(chosen) // 2]
-    return [], []
 
 
 def _next_pass(waiting: Sequence[_Running], width: int) -> list[_Running]:

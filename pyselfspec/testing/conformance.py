@@ -21,7 +21,7 @@ import pytest
 from ..costs.table import N_WIDTH
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.loop import generate_steps
-from ..speculate.requests import run
+from ..speculate.requests import answers, run
 from ..speculate.text import Text
 from ..speculate.together import steps_together
 from ..speculate.types import Draft, DraftLimit, Step, Verdict
@@ -161,8 +161,6 @@ class DrafterConformance(ABC):
         work = drafter.draft(list(HISTORY), DraftLimit(4))
         if isinstance(work, Draft):
             return
-        from ..speculate.requests import answers
-
         request = next(work)
         for _ in range(n):
             request = work.send(answers(context, [request])[0])  # type: ignore[arg-type]
@@ -262,7 +260,7 @@ class DrafterConformance(ABC):
             for i, prompt in enumerate(prompts)
         ]
         for _ in steps_together(context, texts):  # type: ignore[arg-type]
-            assert context.widths[-1] <= context.pass_width
+            assert all(width <= context.pass_width for width in context.widths)
         for i, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
             assert text.history == [*prompt, *plain_tokens(model, prompt, 12 + i)]
             assert context.sequence(i).held == text.history[:-1]

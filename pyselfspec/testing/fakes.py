@@ -23,6 +23,7 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
+from ..runtime.ledger import Ledger
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
 from ..speculate.types import Draft, DraftLimit, Step, Verdict
@@ -163,7 +164,7 @@ class FakeSequence:
         return same.index(False) if False in same else len(same)
 
     def claim(self) -> None:
-        self.context._taken.add(self.seq_id)
+        self.context.ledger.claim(self.seq_id)
 
     def fork(self, seq_id: int) -> FakeSequence:
         assert seq_id != self.seq_id
@@ -179,8 +180,12 @@ class FakeSequence:
                 self.context.require_rollback()
             del self.cells[n_keep:]
 
+    def undo(self, n_keep: int) -> None:
+        self.rollback(n_keep)
+
     def drop(self) -> None:
         self.rollback(0)
+        self.context.ledger.release(self.seq_id)
 
 
 class FakeContext:
@@ -220,7 +225,7 @@ class FakeContext:
         self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, rows, mask
         self.widths: list[int] = []  # rows of each pass, of all sequences
         self.laws: dict[int, NDArray[np.float64]] = {}  # by row of the last pass: of the next token
-        self._taken: set[int] = set()
+        self.ledger = Ledger(n_seq_max)
         self._made: dict[Hashable, Any] = {}
 
     @property
@@ -253,12 +258,12 @@ class FakeContext:
         free = self._free()
         if not free:
             raise ArgumentError("all sequences of the context are in use")
-        self._taken.add(free[0])
+        self.ledger.lend(free[0])
         seq = self.sequence(free[0])
         try:
             yield seq
         finally:
-            self._taken.discard(seq.seq_id)
+            self.ledger.give_back(seq.seq_id)
             seq.drop()
 
     @property
@@ -267,7 +272,7 @@ class FakeContext:
 
     def _free(self) -> list[int]:
         ids = reversed(range(self.n_seq_max))
-        return [i for i in ids if i not in self._taken and not self.cells[i]]
+        return [i for i in ids if self.ledger.is_free(i) and not self.cells[i]]
 
     def can_enter(self, block: int) -> bool:
         return self.enters and self.can_rollback and 1 <= block < self.model.n_layer

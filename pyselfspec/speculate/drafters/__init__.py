@@ -87,7 +87,8 @@ class DrafterModule(Protocol):
         """A frozen dataclass; every field has a default."""
 
     def make(self, context: Context, options: Any) -> Drafter:
-        """A drafter for texts in this context.
+        """A drafter for texts in this context. Called for every text: what takes long to make is
+        made once for all of them, see Context.once.
 
         Raises ArgumentError or UnsupportedError for options that do not go with the context.
         """
@@ -105,12 +106,12 @@ def load(name: str) -> DrafterModule:
 
 
 def suggested(context: Context, mask: LayerMask | None) -> tuple[str, Any] | None:
-    """The first drafter that would draft by itself in this context, and its options; None where
-    none would.
+    """The first of this package's drafters that would draft by itself in this context, and its
+    options; None where none would.
 
     mask: what is known to be worth skipping, see masks.profiles.
     """
-    for name in names():
+    for name in by_name.names(__path__):
         suggest = getattr(load(name), "suggested", None)
         options = suggest(context, mask) if suggest is not None else None
         if options is not None:

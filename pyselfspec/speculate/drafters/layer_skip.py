@@ -91,14 +91,14 @@ class Drafter:
         self._seq = seq
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
-        if limit.n_max == 0:
+        if limit.n_max == 0 or not (self.shares or self._context.has_spare):
             return Draft()
         return self._shared(history, limit) if self.shares else self._forked(history, limit)
 
     def _shared(self, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         n_past, shared = len(history) - 1, SharedBlocks(self._mask)
         with ExitStack() as on_failure:
-            on_failure.callback(self._seq.rollback, n_past)
+            on_failure.callback(self._seq.undo, n_past)
             drafting = shared.drafting(self._context.best_head)
             draft = yield from self._chain(self._seq, history, limit, drafting, shared)
             on_failure.pop_all()

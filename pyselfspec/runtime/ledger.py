@@ -1,0 +1,90 @@
+"""What is known of a context's sequences: which tokens they hold, which share cells, and whose they
+are. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ArgumentError
+from .passes import Rows
+
+
+class Ledger:
+    """held: by sequence, the tokens at its beginning whose K/V is known to be the full model's."""
+
+    def __init__(self, n_seq_max: int) -> None:
+        self.held: list[list[int]] = [[] for _ in range(n_seq_max)]
+        self._sharing: list[set[int]] = [set() for _ in range(n_seq_max)]  # cells, with these
+        self._claimed: set[int] = set()
+        self._lent: set[int] = set()
+
+    # tokens
+
+    def touch(self, rows: Rows, in_place: bool) -> None:
+        """These rows go through a pass: from there on nothing is known any more, in place not of
+        sequences that share the cells either."""
+        for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
+            for touched in (seq_id, *(self._sharing[seq_id] if in_place else ())):
+                self.cut(touched, pos)
+
+    def evaluated(self, rows: Rows) -> None:
+        """A full pass over these rows: what it adds to a text that is the full model's so far is
+        the full model's."""
+        for token, seq_id, pos in zip(rows.tokens, rows.seq_ids, rows.pos, strict=True):
+            if len(self.held[seq_id]) == pos:
+                self.held[seq_id].append(token)
+
+    def extend(self, seq_id: int, tokens: Sequence[int]) -> None:
+        """The sequence holds these tokens, which begin with those that are known.
+
+        Raises ArgumentError where the last token that is known is another.
+        """
+        held = self.held[seq_id]
+        del held[len(tokens) :]
+        if held and held[-1] != tokens[len(held) - 1]:
+            raise ArgumentError(f"sequence {seq_id} does not begin with these tokens")
+        held += tokens[len(held) :]
+
+    def cut(self, seq_id: int, n: int) -> None:
+        """From position n on nothing is known any more."""
+        del self.held[seq_id][max(n, 0) :]
+
+    def dropped(self, seq_id: int) -> None:
+        """The sequence is empty."""
+        self.held[seq_id].clear()
+        for other in self._sharing[seq_id]:
+            self._sharing[other].discard(seq_id)
+        self._sharing[seq_id].clear()
+
+    def forked(self, seq_id: int, other: int) -> None:
+        """The other sequence holds the cells of this one."""
+        self.held[other] = list(self.held[seq_id])
+        group = {seq_id, other, *self._sharing[seq_id]}
+        for one in group:
+            self._sharing[one] |= group - {one}
+
+    # whose they are
+
+    def claim(self, seq_id: int) -> None:
+        """A text lives in this sequence: it is not lent. Raises ArgumentError while it is."""
+        if seq_id in self._lent:
+            raise ArgumentError(
+                f"sequence {seq_id} is lent to a draft; finish the other texts first, or give the "
+                "context a larger n_seq_max"
+            )
+        self._claimed.add(seq_id)
+
+    def release(self, seq_id: int) -> None:
+        """No text lives in this sequence any more."""
+        self._claimed.discard(seq_id)
+
+    def lend(self, seq_id: int) -> None:
+        self._lent.add(seq_id)
+
+    def give_back(self, seq_id: int) -> None:
+        self._lent.discard(seq_id)
+
+    def is_free(self, seq_id: int) -> bool:
+        """Neither claimed nor lent."""
+        return seq_id not in self._claimed and seq_id not in self._lent
