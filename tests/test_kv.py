@@ -239,3 +239,47 @@ def test_models_without_a_window_keep_what_they_hold(
     seq = context.sequence()
     assert [seq.can_keep(n) for n in (0, 1, 99, 100, 101)] == [0, 1, 99, 100, 100]
     assert context.sequence(1).can_keep(5) == 0
+
+
+# --- what sequences are known to hold ------------------------------------------------------------
+
+
+def test_a_pass_in_place_in_a_fork_is_felt_where_it_was_forked_from(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    """Both share the cells, so neither may be taken for the full model's afterwards."""
+    context, tokens = new_context(tiny()), token_ids(12)
+    seq = context.sequence()
+    context.decode(tokens)
+    fork = seq.fork(1)
+    mask = LayerMask.early_exit(4, 2)
+    context.decode(tokens[3:9], seq=fork, pos=3, mask=mask, in_place=True)
+    assert list(seq.tokens) == list(fork.tokens) == tokens[:3]
+    assert seq.keep([*tokens, 7]) == 3
+
+
+def test_a_sequence_holds_what_it_is_said_to_hold_or_says_why_not(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    context, tokens = new_context(tiny()), token_ids(4)
+    seq = context.sequence()
+    context.decode(tokens)
+    with pytest.raises(ArgumentError, match="holds 4 tokens, not 5"):
+        seq.holds([*tokens, 7])
+    with pytest.raises(ArgumentError, match="does not begin"):
+        seq.holds([*tokens[:-1], tokens[-1] + 1])
+    seq.holds(tokens[:2])
+    assert list(seq.tokens) == tokens[:2]
+
+
+def test_a_dropped_sequence_is_lent_again(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    sequences = [context.sequence(i) for i in range(context.n_seq_max)]
+    for seq in sequences:
+        seq.claim()
+    assert not context.has_spare
+    sequences[2].drop()
+    with context.spare_sequence() as lent:
+        assert lent.seq_id == 2
+        with pytest.raises(ArgumentError, match="lent"):
+            sequences[2].claim()
