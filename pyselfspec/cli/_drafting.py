@@ -64,7 +64,7 @@ mask_options = together(
     click.option(
         "--exit-layer",
         type=click.IntRange(min=1),
-        help="Draft with this many first blocks only, as LayerSkip does.",
+        help="Draft with only the first N blocks, as LayerSkip does.",
     ),
 )
 
@@ -96,7 +96,7 @@ draft_options = together(
     click.option(
         "--controller",
         type=click.Choice(controllers.names()),
-        help=f"Who decides how long drafts are.  [default: {controllers.DEFAULT}]",
+        help=f"How to decide the length of drafts.  [default: {controllers.DEFAULT}]",
     ),
     click.option(
         "--draft-max",
@@ -117,17 +117,17 @@ adapt_options = together(
     click.option(
         "--adapt",
         is_flag=True,
-        help="Try other masks meanwhile, and draft with what is expected to be faster.",
+        help="Try other masks while generating, and switch to one that is expected to be faster.",
     ),
     click.option(
         "--adapt-share",
         type=click.FloatRange(0, 1, min_open=True),
-        help=f"Of the time, for trying masks at most.  [default: {adapt.SHARE}]",
+        help=f"Largest share of the time to spend on trying masks.  [default: {adapt.SHARE}]",
     ),
     click.option(
         "--adapt-state",
         type=click.Path(path_type=Path),
-        help="File to go on from and to leave for the next run; made when there is none.",
+        help="File to resume from and to save to; created if it does not exist.",
     ),
 )
 

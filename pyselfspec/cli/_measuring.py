@@ -76,13 +76,13 @@ measuring_options = _together(
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
-        help="Of everything random, also of the text that the model writes itself where it is "
-        "given none.",
+        help="Seed for everything random, including the text that the model writes when none is "
+        "given.",
     ),
     click.option(
         "--out",
         type=click.Path(path_type=Path),
-        help="File of results, taken up again when it exists.  [default: in the user's data "
+        help="File of results; resumed if it exists.  [default: in the user's data "
         "folder, by model and text]",
     ),
     click.option(

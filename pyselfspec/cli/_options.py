@@ -90,7 +90,8 @@ device_options = together(
         "--n-gpu-layers",
         "n_gpu_layers",
         type=click.IntRange(min=0),
-        help="Last blocks to keep on GPUs, the head counts as one more.  [default: all]",
+        help="How many blocks, counted from the last, to keep on GPUs; the head counts as one "
+        "more.  [default: all]",
     ),
     click.option(
         "-sm",

@@ -32,14 +32,14 @@ def parse_order(ctx: click.Context, param: click.Parameter, text: str | None) ->
     metavar="BLOCKS",
     callback=parse_blocks,
     default="",
-    help="Blocks whose attention shall add nothing, like 3,5,8-11.",
+    help="Blocks whose attention adds nothing in OUT, like 3,5,8-11.",
 )
 @click.option(
     "--zero-ffn",
     metavar="BLOCKS",
     callback=parse_blocks,
     default="",
-    help="Blocks whose feed-forward part shall add nothing.",
+    help="Blocks whose feed-forward sublayer adds nothing in OUT.",
 )
 def command(
     name: str,

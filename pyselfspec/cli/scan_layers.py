@@ -41,7 +41,7 @@ from ._options import common_options, model_argument, model_params, open_model
 @space_options(
     scanning.SHARE,
     unit_help="What is skipped at a time",
-    share_help="Of the units that the last mask skips.",
+    share_help="Share of the units that the last mask skips.",
 )
 @click.option(
     "--prune",

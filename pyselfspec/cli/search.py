@@ -43,7 +43,7 @@ from ._options import common_options, model_argument, model_params, open_model
     type=click.FloatRange(0, 1, min_open=True),
     default=searching.MAX_COST,
     show_default=True,
-    help="For agreement and perplexity: cost of a drafted token over a plain one.",
+    help="For agreement and perplexity: cost of a draft token over a plain one.",
 )
 @click.option(
     "--trials",
@@ -54,12 +54,12 @@ from ._options import common_options, model_argument, model_params, open_model
 @space_options(
     SHARE,
     unit_help="What masks are made of",
-    share_help="Of the units, skipped at most.",
+    share_help="Largest share of the units to skip.",
 )
 @click.option(
     "--storage",
     metavar="URL",
-    help="Where Optuna keeps its study, like sqlite:///study.db; taken up when it exists.",
+    help="Where Optuna keeps its study, like sqlite:///study.db; resumed if it exists.",
 )
 @measuring_options
 @click.option(

@@ -14,7 +14,10 @@ from ._writing import copy_arguments, read, write
 @click.command(name="widen")
 @copy_arguments
 @click.option(
-    "--factor", type=int, required=True, help="How often the width: 4 makes 16 times the weights."
+    "--factor",
+    type=int,
+    required=True,
+    help="Multiply the width by this; 4 makes 16 times the weights.",
 )
 @click.option(
     "--dequantize",
