@@ -798,7 +798,7 @@ def test_help_shows_the_true_default(name: str) -> None:
 
 
 def test_help_shows_the_default_share_of_adapting() -> None:
-    assert f"trying masks at most. [default: {SHARE}]" in " ".join(
+    assert f"to spend on trying masks. [default: {SHARE}]" in " ".join(
         run("generate", "-h").stdout.split()
     )
 

@@ -192,3 +192,12 @@ def test_the_parts_of_a_pass_enter_with_their_own_rows(seed: int) -> None:
     for part, rows in zip(parts, slices, strict=True):
         assert part.enter is not None and what.enter is not None
         np.testing.assert_array_equal(part.enter.numpy(), what.enter.numpy()[rows])
+
+
+def test_states_are_laid_out_as_the_library_reads_them():
+    states = np.arange(24, dtype=np.float64).reshape(6, 4)
+    hidden = Hidden(states)
+    assert hidden.numpy().dtype == np.float32
+    for part in (hidden[::2], hidden[::-1], hidden[1:3]):
+        assert part.numpy().flags.c_contiguous
+    np.testing.assert_array_equal(hidden[::2].numpy(), states[::2])

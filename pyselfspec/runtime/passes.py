@@ -68,9 +68,10 @@ class Hidden:
     __slots__ = ("_states",)
 
     def __init__(self, states: NDArray[np.float32]) -> None:
-        if states.ndim != 2:
-            raise ArgumentError(f"hidden states have shape [n_rows, n_embd], got {states.shape}")
-        self._states = states
+        if np.ndim(states) != 2:
+            shape = list(np.shape(states))
+            raise ArgumentError(f"hidden states have shape [n_rows, n_embd], got {shape}")
+        self._states = np.ascontiguousarray(states, np.float32)  # as the library reads them
 
     @classmethod
     def joined(cls, parts: Sequence[Hidden]) -> Hidden:

@@ -17,7 +17,7 @@ N_WARM_UP = 8  # tokens, as in plain_loop.c
 def python_loop(model: Path, n_tokens: int, threads: int) -> float:
     with Model(model) as loaded, loaded.context(n_ctx=1024, n_threads=threads) as context:
         completion = Completion(
-            context, [1], n_predict=N_WARM_UP + n_tokens, draft="off", sampling=GREEDY
+            context, [1], n_predict=N_WARM_UP + n_tokens, draft=None, sampling=GREEDY
         )
         pieces = iter(completion)
         for _ in range(N_WARM_UP):

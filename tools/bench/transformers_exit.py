@@ -18,6 +18,7 @@ import click
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
 from pyselfspec.convert.huggingface import convert
+from pyselfspec.speculate.prepared import AUTO
 from tools.records import Record, provenance, rounded
 
 from ._options import keep, progress, run_options
@@ -58,7 +59,8 @@ def our_runs(
 ) -> dict[str, Run]:
     """Texts from here, plain and with drafts of the first `exit` blocks."""
 
-    def run(draft: str, mask: LayerMask | None = None) -> list[int]:
+    def run(draft: str | None, mask: LayerMask | None = None) -> list[int]:
+        context.sequence().drop()  # the peer reads the prompt each time as well
         completion = Completion(
             context,
             prompt,
@@ -74,8 +76,8 @@ def our_runs(
 
     mask = LayerMask.early_exit(context.model.n_layer, exit)
     return {
-        "pyselfspec_plain": lambda: run("off"),
-        "pyselfspec_exit": lambda: run("layer-skip", mask),
+        "pyselfspec_plain": lambda: run(None),
+        "pyselfspec_exit": lambda: run(AUTO, mask),
     }
 
 
