@@ -18,6 +18,7 @@ from .adapt import Adapt, Adaptation
 from .controllers import Controller
 from .controllers.fixed import Fixed
 from .drafters import Drafter
+from .loop import steps_of
 from .prepared import AUTO, Speculation, prepared
 from .text import Text
 from .text_stream import TextStream
@@ -176,23 +177,25 @@ class Completion:
             )
 
     def __iter__(self) -> Iterator[str]:
-        with self.start() as text, closing(steps_together(self.context, [text])) as steps:
+        with self.start() as text, closing(steps_of(self.context, text)) as steps:
             start = time.perf_counter_ns()
-            for events in steps:
-                self.stats.total_us += _us_since(start)
-                for _text, step in events:
-                    piece = self.advanced(text, step)
-                    if step is not None:
-                        yield piece
+            for step in steps:
+                us = _us_since(start)
+                self.stats.total_us += us
+                if self.stats.n_steps == 0:
+                    prefill_us = us - step.draft.draft_us - step.verify_us
+                    self.read_prompt(text, prefill_us)
+                yield self.advanced(step)
                 start = time.perf_counter_ns()
             yield self.finish()
 
-    def advanced(self, text: Text, step: Step | None) -> str:
-        """Take in a step, or that the prompt has been read; returns the text that it adds."""
-        if step is None:
-            self.stats.n_prompt_reused = text.n_reused
-            self.stats.prefill_us = self.stats.total_us
-            return ""
+    def read_prompt(self, text: Text, us: int) -> None:
+        """The prompt has been evaluated, in so many microseconds."""
+        self.stats.n_prompt_reused = text.n_reused
+        self.stats.prefill_us = us
+
+    def advanced(self, step: Step) -> str:
+        """Take in a step; returns the text that it adds."""
         self.tokens += step.tokens
         self.stats.observe(step)
         return self._grow(self._stream.take())
@@ -230,9 +233,11 @@ def interleaved(completions: Sequence[Completion]) -> Iterator[tuple[Completion,
             us = _us_since(start)
             pieces = []
             for text, step in events:
-                piece = texts[text].advanced(text, step)
-                if step is not None:
-                    pieces.append((texts[text], piece))
+                completion = texts[text]
+                if step is None:
+                    completion.read_prompt(text, completion.stats.total_us + us)
+                else:
+                    pieces.append((completion, completion.advanced(step)))
             for text, completion in texts.items():
                 if completion.finish_reason is None:
                     completion.stats.total_us += us

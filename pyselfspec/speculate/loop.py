@@ -47,10 +47,15 @@ def generate_steps(
         n_predict=n_predict,
         ends=ends,
     )
+    yield from steps_of(context, text)
+
+
+def steps_of(context: Context, text: Text) -> Generator[Step, None, None]:
+    """The same for a text that is there already."""
     run(context, text.begin())
     while not text.ended:
         try:
             step = run(context, text.step())
         except ContextFullError:
-            return
+            return  # only one that finds other sequences in the way, see Text.step
         yield step
