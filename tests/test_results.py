@@ -155,6 +155,13 @@ def test_a_refused_file_is_not_left_locked(path):
         check(results)
 
 
+def test_no_lock_is_left_beside_the_results(path):
+    fill(path)
+    with pytest.raises(ResultFileError):
+        ResultFile(path, HEADER | {"n_ctx": 128})
+    assert [each.name for each in path.parent.glob("*scan*")] == [path.name]
+
+
 def test_folders_are_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(ResultFileError, match="no plain file"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class ResultFile(Results, Closing):
     header: what the scores are of; must agree in everything that SAME names with that of a file
     that exists. Files of format 1 are taken up, too.
 
-    A file beside it, with ".lock" added to the name, keeps other processes out.
+    A file beside it, with ".lock" added to the name, keeps other processes out meanwhile.
 
     Raises ResultFileError for a file of something else, which is left as it is, a file that another
     process uses, and lines that are no results. A last line cut off in the middle is taken away.
@@ -129,6 +129,7 @@ class ResultFile(Results, Closing):
                 raise ResultFileError(
                     f"{path} is in use by another process; wait for it or give another --out"
                 ) from None
+            opening.callback(_remove, lock.lock_file)  # while it is held, so nobody else's
             self._file = opening.enter_context(path.open("ab+"))
             self._file.seek(0)
             self._take_up(self._file.read())
@@ -211,6 +212,11 @@ class ResultFile(Results, Closing):
 
     def _foreign(self, why: str) -> ResultFileError:
         return ResultFileError(f"{self.path} is no file of results: {why}; give another --out")
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):  # some systems keep what is open
+        os.unlink(path)
 
 
 def _short(value: object) -> str:
