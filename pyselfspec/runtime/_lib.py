@@ -73,6 +73,7 @@ def _loaded() -> Any:
     # millisecond, which stalls them all wherever another program wants the cores.
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a hundred lines of gdb, on stdout
     module = _import_llama_cpp()
     function = getattr(module._lib, "selfspec_build_id", None)
     if function is None:
