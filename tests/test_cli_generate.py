@@ -566,6 +566,61 @@ def test_a_state_outlives_ctrl_c(
     assert state_in(file)["n_candidates"] > 0
 
 
+def test_a_state_is_saved_as_it_goes(
+    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the case that the process is killed."""
+    file, seen = tmp_path / "state.json", []
+    module = importlib.import_module("pyselfspec.cli.generate")
+    save = module.candidates.save
+
+    def saved(state: Any, *rest: Any) -> None:
+        save(state, *rest)
+        seen.append(state_in(file)["n_steps"])
+
+    monkeypatch.setattr(module, "KEEP_S", 0.0)
+    monkeypatch.setattr(module.candidates, "save", saved)
+    assert generate("-n", "40", *ALL_THE_TIME, "--adapt-state", file).status == 0
+    assert len(seen) > 5 and seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_was_learned_outlives_other_signals(
+    demo_path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As docker stop, timeout(1) and closed terminals send them."""
+    file = tmp_path / "state.json"
+    process = subprocess.Popen(
+        [*PROGRAM, "generate", demo_path, "-p", PROMPT, "-n", "100000", "-c", "100000",
+         *ONE_THREAD, *GREEDY, "--adapt-state", file],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(number)
+    _rest, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in stderr.decode() and "tokens/s" in stderr.decode()
+    assert state_in(file)["n_steps"] > 0
+
+
+def test_a_state_that_cannot_be_saved_costs_nothing_else(
+    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("pyselfspec.cli.generate")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "state.json"))
+
+    monkeypatch.setattr(module, "KEEP_S", 0.0)
+    monkeypatch.setattr(module.candidates, "save", full)
+    outcome = generate("-n", "8", "--adapt-state", tmp_path / "state.json", "--json")
+    assert outcome.status == 1 and "state.json: No space left" in outcome.stderr
+    assert strict_json(outcome.stdout)["n_generated"] == 8
+
+
 def test_a_state_has_a_mask_of_its_own(generate: Generate, tmp_path: Path) -> None:
     options = ("-n", "1", "--adapt-state", tmp_path / "state.json", "--skip-attn", "3")
     assert generate(*options).status == 0

@@ -13,8 +13,7 @@ import click
 from .. import BUILD_ID, __version__
 from ..errors import SelfSpecError
 from ..util import by_name
-
-EXIT_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+from ._signals import as_ctrl_c, exit_status
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def one_line_errors() -> Iterator[None]:
         where = error.filename or "cannot read or write"
         raise click.ClickException(f"{where}: {error.strerror or error}") from error
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(exit_status())
 
 
 def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -54,7 +53,7 @@ class CommandFolder(click.Group):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with one_line_errors(), warnings.catch_warnings():
+        with one_line_errors(), as_ctrl_c(), warnings.catch_warnings():
             warnings.showwarning = _one_line_warning
             if sys.stdout is None:
                 raise OSError("stdout is closed")
