@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import broken_gguf
 import pytest
@@ -411,6 +413,23 @@ def test_more_threads_than_ggml_takes(folder: Path, n_threads: int) -> None:
 def test_gpu_layers_without_a_gpu(folder: Path, n_gpu_layers: int) -> None:
     outcome = run_alone("generate", folder / "tiny.gguf", "-p", "hi", "-ngl", str(n_gpu_layers))
     check_error(outcome, FAILED, "GPU", "CMAKE_ARGS")
+
+
+@pytest.mark.parametrize("module", ["click", "pyselfspec.util.by_name"])
+def test_ctrl_c_while_modules_load(run_python: Callable[..., Any], module: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "sys.argv = ['pyselfspec', '--version']\n"
+        "import runpy; runpy.run_module('pyselfspec', run_name='__main__')"
+    )
+    done = run_python(code)
+    assert done.returncode in (-signal.SIGINT, 130), done
+    assert done.stderr == ""
 
 
 # --- odd, but fine ---------------------------------------------------------------------------

@@ -1,6 +1,15 @@
 """The command line. One file per command, named like it, with a click command ``command``."""
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+import signal
+import threading
+
+_on_ctrl_c = signal.getsignal(signal.SIGINT)
+_alone = threading.current_thread() is threading.main_thread()
+if _alone:  # while modules load, Ctrl-C is a quick end without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import sys
 import warnings
@@ -74,3 +83,7 @@ def main() -> None:
     The model drafts with part of itself, verifies the draft in one full pass, and the text stays
     its own.
     """
+
+
+if _alone:
+    signal.signal(signal.SIGINT, _on_ctrl_c)
