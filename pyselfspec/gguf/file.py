@@ -440,7 +440,8 @@ def _check_vocabulary(values: _Hparams) -> int:
         return values.number("vocab_size", 0)
     if not isinstance(tokens, tuple) or not all(isinstance(token, bytes) for token in tokens):
         raise ModelFileError(f"has no token list (tokenizer.ggml.tokens); {BROKEN}")
-    texts = {token.partition(b"\0")[0] for token in tokens}  # what is left of them in C
+    # what is left of them in C
+    texts = {token.partition(b"\0")[0] for token in tokens if isinstance(token, bytes)}
     if not texts:
         raise ModelFileError(f"has an empty vocabulary; {BROKEN}")
     if len(texts) < len(tokens) and tokenizer != "hybriddna":  # that one renames its tokens
