@@ -1,14 +1,16 @@
 """pyselfspec scan-layers and profile, end to end on tiny models."""
 
 import json
+import os
 import signal
 import subprocess
 import time
+from xml.etree import ElementTree
 
 import pytest
 from command_line import PROGRAM, environment, run, run_alone
 
-from pyselfspec import LayerMask, Model
+from pyselfspec import LayerMask, Model, plots
 from pyselfspec.masks import profiles
 from pyselfspec.selection import objectives
 from pyselfspec.selection.results import ResultFile
@@ -155,6 +157,38 @@ def test_pictures(path, text, tmp_path):
     for name in ("scan.png", "scan.svg"):
         assert scan(path, "--text", text, "--plot", tmp_path / name).status == 0
         assert (tmp_path / name).stat().st_size > 5000
+
+
+def test_results_are_printed_before_pictures_are_drawn(path, text, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def full(_figure, path):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(plots, "save", full)
+    outcome = scan(path, "--text", text, "--plot", tmp_path / "scan.png")
+    assert outcome.status == 1 and "scan.png: No space left" in outcome.stderr
+    assert "feed-forward  rank" in outcome.stdout
+
+
+@pytest.mark.parametrize("name", ["folder.png", "model.png"])
+def test_a_picture_that_cannot_be_kept_is_refused_before_the_work(path, tmp_path, name):
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "model.png").write_bytes(path.read_bytes())
+    outcome = scan(path, "--plot", tmp_path / name)
+    assert outcome.status == 1 and outcome.stdout == "" and name in outcome.stderr
+    assert (tmp_path / "model.png").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["x$\\foo$.gguf", "m$\\frac$.gguf", "a\x1bb.gguf", b"\xff.gguf"])
+def test_pictures_of_models_with_odd_names(path, text, tmp_path, name):
+    pytest.importorskip("matplotlib")
+    odd = tmp_path / os.fsdecode(name)
+    odd.symlink_to(path)
+    picture = tmp_path / "scan.svg"
+    outcome = scan(odd, "--text", text, "--plot", picture)
+    assert outcome.status == 0, outcome
+    ElementTree.parse(picture)
 
 
 def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, tmp_path):

@@ -20,7 +20,7 @@ from ..selection.options import Options
 from ..selection.rounds import Follow
 from ..selection.rounds import Progress as Done
 from ..selection.session import Interrupted
-from ..util.files import require_target
+from ..util.files import require_no_model
 from ._options import F, context_params, device_options, read_text
 from ._options import together as _together
 
@@ -165,5 +165,5 @@ def picture_callback(
 
 def target_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     if path is not None:
-        require_target(path)
+        require_no_model(path)
     return path

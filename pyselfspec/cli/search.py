@@ -14,7 +14,7 @@ from ..selection import objectives, searching, strategies
 from ..selection.rounds import Scored
 from ..selection.searching import SearchResult, search
 from ..selection.tables import best_line
-from ..util import records
+from ..util import paths, records
 from ..util.files import replacing
 from ._measuring import (
     measuring_options,
@@ -104,6 +104,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             **session,
         )
     saved = None if options["no_profile"] else found.save()
+    _show(model, found, saved, as_json)
     if options["csv_file"] is not None:
         _write_csv(found, options["csv_file"])
     if options["plot"] is not None:
@@ -111,7 +112,6 @@ def command(model: str, as_json: bool, **options: Any) -> None:
 
         speeds = {keep: [g.speed for g in row] for keep, row in found.sweep().items()}
         plots.save(picture.draw(speeds, model), options["plot"])
-    _show(model, found, saved, as_json)
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -139,12 +139,12 @@ def _write_csv(found: SearchResult, path: Path) -> None:
 def _show(model: str, found: SearchResult, saved: Path | None, as_json: bool) -> None:
     if as_json:
         result = {
-            "model": model,
+            "model": paths.shown(model),
             "strategy": found.strategy,
             "objective": found.objective,
             "trials": [_row(trial, found) for trial in found.trials],
             "best": _row(found.best, found),
-            "results": str(found.results),
+            "results": paths.shown(str(found.results)),
             "profile": None if saved is None else str(saved),
         }
         click.echo(records.encode(result).decode())

@@ -24,6 +24,7 @@ from ..masks.profiles import Profile
 from ..runtime._lib import BUILD_ID
 from ..runtime.context import Context
 from ..runtime.model import Model
+from ..util import paths
 from . import chunks as cutting
 from . import objectives, own_text
 from .objectives import About, Objective
@@ -77,14 +78,14 @@ class Session:
     def profile(self, best: Point, source: str) -> Profile:
         """What generate will know of a mask. source: what found it."""
         return Profile(
-            model=self.model.path.name,
+            model=paths.shown(self.model.path.name),
             fingerprint=self.model.fingerprint,
             mask=best.mask,
             source=f"{source}, {self.results.path.name}",
             version=__version__,
             build=BUILD_ID,
             date=time.strftime("%Y-%m-%d"),
-            command=self.command,
+            command=paths.shown(self.command),
             agreement=best.score.agreement,
             n_tokens=best.score.n,
             cost=best.cost,

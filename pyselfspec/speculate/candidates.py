@@ -16,7 +16,7 @@ from ..masks.layer_mask import LayerMask
 from ..masks.profiles import Fingerprinted
 from ..masks.score import Score
 from ..masks.space import Space, neighbour
-from ..util import records
+from ..util import paths, records
 
 N_WINDOWS = 4  # to win before a candidate is taken over
 MARGIN = 0.02  # by which it must be faster then
@@ -125,7 +125,7 @@ class StateFile:
 
 def save(state: State, model: Fingerprinted, path: Path) -> None:
     """Raises ArgumentError for a path that cannot be a file."""
-    records.save(path, StateFile(model.path.name, model.fingerprint, state))
+    records.save(path, StateFile(paths.shown(model.path.name), model.fingerprint, state))
 
 
 def load(path: Path, model: Fingerprinted) -> State:

@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 
 from ..errors import ArgumentError
 
+GGUF = b"GGUF"  # what a model begins with
+
 
 def require_target(target: Path) -> None:
     """Raise ArgumentError for what `replacing` could not replace."""
@@ -19,6 +21,18 @@ def require_target(target: Path) -> None:
         raise ArgumentError(f"{target.parent} is no folder: make it first")
     if not os.access(target.parent, os.W_OK):
         raise ArgumentError(f"{target.parent} cannot be written to: give another folder")
+
+
+def require_no_model(target: Path) -> None:
+    """Raise ArgumentError for a model, which no other kind of file should replace."""
+    require_target(target)
+    if target.exists() and _start(target) == GGUF:
+        raise ArgumentError(f"{target} is a model: give another name, it would be replaced")
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(GGUF))
 
 
 @contextmanager
