@@ -192,6 +192,7 @@ CASES = [
     on_tiny("--mask @latin1.txt", "latin1.txt", "UTF-8"),
     on_tiny("--mask @missing.json", "missing.json", "no such file"),
     on_tiny("--mask @", "directory"),
+    on_tiny("--mask /dev/zero", "/dev/zero", "64 MiB"),
     on_tiny("--mask @mask-5.json --skip-attn 1", "not both", status=USAGE),
     on_tiny("--mask @mask-5.json --draft off", "--draft off", status=USAGE),
     on_tiny("--skip-ffn 1 --draft off", "--draft off", status=USAGE),

@@ -21,7 +21,7 @@ from ..selection.rounds import Follow
 from ..selection.rounds import Progress as Done
 from ..selection.session import Interrupted
 from ..util.files import require_no_model
-from ._options import F, context_params, device_options, read_text
+from ._options import MAX_TEXT, F, context_params, device_options, read_text
 from ._options import together as _together
 
 
@@ -101,7 +101,7 @@ def session_options(options: Mapping[str, Any]) -> Options:
     """What measuring_options say about a session."""
     file = options["text_file"]
     return Options(
-        text=None if file is None else read_text(file),
+        text=None if file is None else read_text(file, MAX_TEXT),
         text_name=file,
         chunks=options["chunks"],
         n_ctx=options["n_ctx"],

@@ -34,6 +34,7 @@ from ._drafting import (
     mask_from,
 )
 from ._options import (
+    MAX_TEXT,
     STDIN,
     common_options,
     context_options,
@@ -143,7 +144,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         raise click.UsageError("--explain is for --controller auto; others decide nothing")
     prompt_file = _prompt_file(options)
     require_one_reader_of_stdin(prompt_file, options["mask_file"], options["grammar_file"])
-    prompt = read_text(prompt_file) if prompt_file is not None else _given_prompt(options)
+    prompt = read_text(prompt_file, MAX_TEXT) if prompt_file is not None else _given_prompt(options)
     sampling = sampling_from(options).with_seed()
 
     with (

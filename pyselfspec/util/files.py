@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 from ..errors import ArgumentError
 
 GGUF = b"GGUF"  # what a model begins with
+
+
+def read_limited(file: BinaryIO, n_bytes: int) -> bytes:
+    """All of a file that is no longer than that. Raises ArgumentError for longer and endless
+    ones."""
+    data = file.read(n_bytes + 1)
+    if len(data) > n_bytes:
+        raise ArgumentError(f"more than {n_bytes >> 20} MiB")
+    return data
 
 
 def require_target(target: Path) -> None:
