@@ -329,7 +329,7 @@ def test_full_context_ends_the_text(generate: Generate, tiny_path: TinyPath) -> 
     report = generate(*args, "--skip-ffn", "1", model=tiny_path()).json
     # the last token needs no place
     assert report["n_prompt"] + report["n_generated"] == 256 + 1
-    assert report["finish_reason"] == "length"
+    assert report["finish_reason"] == "context"
 
 
 def test_stop(generate: Generate) -> None:
@@ -696,7 +696,8 @@ def test_ctrl_c(tiny_path: TinyPath) -> None:
     process.send_signal(signal.SIGINT)
     rest, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
-    assert CLOSING_LINE.fullmatch(stderr.decode()), stderr.decode()
+    warning, closing = stderr.decode().splitlines(keepends=True)
+    assert "trained" in warning and CLOSING_LINE.fullmatch(closing), stderr.decode()
     text = (first + rest).decode()
     assert len(text) > 1 and text.endswith("\n")
 
@@ -801,6 +802,30 @@ def test_reader_that_goes_away(tiny_path: TinyPath, args: tuple[str, ...]) -> No
     assert process.wait(TIMEOUT) in (0, 1)
     for word in ("Traceback", "Exception", "Errno", "Broken"):
         assert word not in stderr
+
+
+def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
+    args = ("generate", tiny_path(), "-p", PROMPT, "-n", "1000", "-c", "256", *ONE_THREAD, *GREEDY)
+    full, report = run(*args), run(*args, "--json")
+    assert full.status == 0
+    notes = full.stderr.splitlines()
+    assert notes[-2] == "the context of 256 tokens is full; see -c"
+    assert report.json["finish_reason"] == "context"
+    assert report.json["n_generated"] < 1000
+
+
+def test_a_text_longer_than_those_of_the_training_is_warned_of(demo_path: Path) -> None:
+    args = ("generate", demo_path, "-p", PROMPT, "-c", "1024", *ONE_THREAD, *GREEDY)
+    assert "trained on texts of up to 512 tokens" in run(*args, "-n", "600").stderr
+    assert "trained" not in run(*args, "-n", "4").stderr
+
+
+def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("the king and the hen " * 10**6)
+    outcome = run("generate", demo_path, "-f", file, *ONE_THREAD)
+    assert outcome.status == 1
+    assert "the prompt has more tokens than the context, 512" in outcome.stderr
 
 
 # --- help ------------------------------------------------------------------------------------

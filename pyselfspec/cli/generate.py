@@ -19,7 +19,7 @@ from ..runtime.sampling import SamplingParams
 from ..speculate import candidates
 from ..speculate.adapt import Adapt
 from ..speculate.candidates import State
-from ..speculate.completion import INTERRUPTED, N_PREDICT, Completion
+from ..speculate.completion import CONTEXT_FULL, INTERRUPTED, N_PREDICT, Completion
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.report import Explainer, closing_line, report
 from ._drafting import (
@@ -171,6 +171,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                     "give --mask, --skip-attn, --skip-ffn, --exit-layer or --draft layer-skip"
                 )
             _warm_up(request, context)
+        _warn_of_long_text(request, completion)
         keeper = _Keeper(completion, loaded, options["adapt_state"])
         finished = _run(
             completion, keeper, show=not as_json, as_text=request.is_text, explain=explain
@@ -183,6 +184,8 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         if as_json:
             click.echo(json.dumps(report(completion, model, plain)))
         else:
+            if completion.finish_reason == CONTEXT_FULL:
+                click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
             click.echo(closing_line(completion, plain), err=True)
         keeper.save()
     if not finished:
@@ -233,6 +236,17 @@ def _run(
     for line in explainer.last_lines() if explain else ():
         click.echo(line, err=True)
     return completion.finish_reason != INTERRUPTED
+
+
+def _warn_of_long_text(request: Request, completion: Completion) -> None:
+    context = completion.context
+    n_trained = context.model.n_ctx_train
+    if min(len(completion.prompt) + request.n_predict, context.n_ctx) > n_trained > 0:
+        click.echo(
+            f"Warning: the model was trained on texts of up to {n_trained} tokens; beyond that it "
+            "may write nonsense",
+            err=True,
+        )
 
 
 class _Keeper:

@@ -155,7 +155,8 @@ def _cut(model: Model, text: str, n_ctx: int | None, n_chunks: int) -> list[tupl
     """The chunks to score, as token ids."""
     model.require_tokenizer("scans need one to read text")
     size = min(cutting.N_CHUNK, model.n_ctx_train) if n_ctx is None else n_ctx
-    cut = cutting.cut(model.tokenize(text, parse_special=False), size, model.start_token)
+    tokens = model.first_tokens(text, size * max(1, n_chunks), parse_special=False)
+    cut = cutting.cut(tokens, size, model.start_token)
     if not 1 <= n_chunks <= len(cut):
         raise ArgumentError(
             f"the text has {len(cut)} chunks of {size} tokens, {n_chunks} are asked for; "
