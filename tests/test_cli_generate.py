@@ -32,8 +32,8 @@ from pyselfspec.masks import formats as mask_formats
 from pyselfspec.runtime.context import N_CTX
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import controllers, drafters
-from pyselfspec.speculate.adapt import SHARE
-from pyselfspec.speculate.completion import N_PREDICT
+from pyselfspec.speculate.adapt import SHARE, Adapt
+from pyselfspec.speculate.completion import N_PREDICT, Completion
 from pyselfspec.speculate.drafters import layer_skip
 
 PROMPT = "Once upon a time"
@@ -518,6 +518,22 @@ def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
     assert report["mask"]["skip_attn"] != [0, 1, 2] or report["mask"]["skip_ffn"] != [0, 1, 2]
     assert 0 < report["adapt"]["trial_us"] < report["total_us"] - report["prefill_us"]
     assert report["plain"]["adapt"] is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_adapting_takes_no_more_memory_the_longer_the_text(demo: Model) -> None:
+    """Freed graphs would pile up: 20 MB in 4000 tokens."""
+    sizes = []
+    with demo.context(n_ctx=4096, n_threads=1) as context:
+        completion = Completion(
+            context, PROMPT, n_predict=3600, adapt=Adapt(share=0.5), sampling=SamplingParams(seed=1)
+        )
+        for _piece in completion:
+            if len(completion.tokens) // 600 > len(sizes):
+                status = Path("/proc/self/status").read_text()
+                sizes.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
+    assert completion.adaptation is not None and completion.adaptation.state.n_candidates > 100
+    assert sizes[-1] < sizes[1] + 8, sizes
 
 
 def test_adapting_is_told_to_people(generate: Generate) -> None:

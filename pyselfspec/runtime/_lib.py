@@ -359,6 +359,22 @@ def system_info() -> str:
     return str(llama.llama_print_system_info().decode(errors="replace")).strip()
 
 
+def release_memory() -> None:
+    """Give freed memory back to the system. glibc keeps it, in ever more pieces where many graphs
+    of different sizes come and go."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # another C library
+        return None
+
+
 #
 # logging
 #
