@@ -70,6 +70,7 @@ def bring_bad_mask(raw: RawGguf) -> None:
 EDITS: dict[str, Callable[[RawGguf], None]] = {
     "architecture.gguf": rename_architecture,
     "vocabulary.gguf": drop_tensors,
+    "newline.gguf": lambda raw: raw.set_string("tokenizer.ggml.model", "ll\nma"),
     "no-bos.gguf": drop_bos,
     "bad-mask.gguf": bring_bad_mask,
 }
@@ -166,6 +167,7 @@ MODELS = [
     ("@magic.gguf", ["magic.gguf", "not a GGUF file"]),
     ("@text.gguf", ["text.gguf", "not a GGUF file"]),
     ("@architecture.gguf", ["architecture.gguf", "unknown model architecture", "quux"]),
+    ("@newline.gguf", ["unknown tokenizer", "ll\\nma"]),
     ("@vocabulary.gguf", ["vocabulary.gguf", "only a vocabulary"]),
 ]
 
@@ -193,6 +195,8 @@ CASES = [
     on_tiny("--mask @missing.json", "missing.json", "no such file"),
     on_tiny("--mask @", "directory"),
     on_tiny("--mask /dev/zero", "/dev/zero", "64 MiB"),
+    on_tiny("--adapt-state @prompt.txt", "is no state of --adapt", "or a new name"),
+    on_tiny("--adapt-state @tiny.gguf", "is a model"),
     on_tiny("--mask @mask-5.json --skip-attn 1", "not both", status=USAGE),
     on_tiny("--mask @mask-5.json --draft off", "--draft off", status=USAGE),
     on_tiny("--skip-ffn 1 --draft off", "--draft off", status=USAGE),
@@ -281,6 +285,8 @@ CASES = [
     Case(["generate", "@tiny.gguf", "-p", "hi", "--stop", ""], ANY, ["stop", "empty"]),
     # usage
     usage("frobnicate", "frobnicate"),
+    usage("gnerate", "No such command 'gnerate'", "did you mean 'generate'"),
+    usage("scan", "did you mean 'scan-layers'"),
     usage("generate -p hi @tiny.gguf more", "more"),
     usage("generate -p hi --frob", "--frob"),
     usage("generate -p hi --draft frob", "frob", "layer-skip", "off"),

@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ import click
 from .. import BUILD_ID, __version__
 from ..errors import SelfSpecError
 from ..util import by_name
+from ..util.paths import on_one_line
 from ._signals import as_ctrl_c, exit_status
 
 
@@ -31,12 +33,13 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except SelfSpecError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(on_one_line(str(error))) from error
     except BrokenPipeError:
         raise  # click ends quietly when the reader of a pipe has gone
     except OSError as error:
         where = error.filename or "cannot read or write"
-        raise click.ClickException(f"{where}: {error.strerror or error}") from error
+        message = on_one_line(f"{where}: {error.strerror or error}")
+        raise click.ClickException(message) from error
     except KeyboardInterrupt:
         sys.exit(exit_status())
 
@@ -56,6 +59,18 @@ class CommandFolder(click.Group):
             return None
         command: click.Command = by_name.load(__name__, "command", cmd_name).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), 1, 0.4)
+            if not near:
+                raise
+            hint = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(hint, ctx) from None
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with one_line_errors():  # help and version are printed here

@@ -130,7 +130,9 @@ def save(state: State, model: Fingerprinted, path: Path) -> None:
 
 def load(path: Path, model: Fingerprinted) -> State:
     """Raises ArgumentError for a file that is no state, or one of another model."""
-    found = records.load(path, StateFile, what="state of --adapt")
+    found = records.load(
+        path, StateFile, what="state of --adapt", fix="give a file of --adapt-state, or a new name"
+    )
     if found.fingerprint != model.fingerprint:
         raise ArgumentError(
             f"{path} belongs to another model ({found.model}); give a file of this model, or a new "

@@ -17,6 +17,11 @@ def shown(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
+def on_one_line(message: str) -> str:
+    """A message that may quote a file: what cannot be printed is escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown(message))
+
+
 def data(name: str) -> Path:
     """A folder of the user's for what is kept between runs; it may not exist yet."""
     path: Path = user_data_path("pyselfspec", appauthor=False) / name
