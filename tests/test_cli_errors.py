@@ -274,6 +274,9 @@ CASES = [
     on_tiny("--repeat-penalty nan", "penalty", "nan", status=ANY),
     on_tiny("--repeat-penalty inf", "penalty", "inf", status=ANY),
     on_tiny("--draft-p-min nan", "p", "min", "nan", status=ANY),
+    on_tiny("--repeat-penalty 1e38", "at most", "1e+38"),
+    Case("search @tiny.gguf -t 1 --max-cost nan", FAILED, ["max_cost", "at most 1", "nan"]),
+    Case("search @tiny.gguf -t 1 --share nan", FAILED, ["share", "at most 1", "nan"]),
     on_tiny("--top-k 2147483648", "top", "2147483648", status=ANY),
     on_tiny("--repeat-last-n 2147483648", "last", "2147483648", status=ANY),
     # grammars and stop strings

@@ -13,7 +13,7 @@ from ..masks.space import SHARE, Unit
 from ..selection import objectives, searching, strategies
 from ..selection.rounds import Scored
 from ..selection.searching import SearchResult, search
-from ..selection.tables import best_line
+from ..selection.tables import NOTHING_PAYS, best_line
 from ..util import paths, records
 from ..util.files import replacing
 from ._measuring import (
@@ -104,7 +104,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             **session,
         )
     saved = None if options["no_profile"] else found.save()
-    _show(model, found, saved, as_json)
+    _show(model, found, saved, options["max_cost"], as_json)
     if options["csv_file"] is not None:
         _write_csv(found, options["csv_file"])
     if options["plot"] is not None:
@@ -136,7 +136,9 @@ def _write_csv(found: SearchResult, path: Path) -> None:
         rows.writerows((e, g.n_draft, g.speed) for e, row in found.sweep().items() for g in row)
 
 
-def _show(model: str, found: SearchResult, saved: Path | None, as_json: bool) -> None:
+def _show(
+    model: str, found: SearchResult, saved: Path | None, max_cost: float, as_json: bool
+) -> None:
     if as_json:
         result = {
             "model": paths.shown(model),
@@ -151,6 +153,13 @@ def _show(model: str, found: SearchResult, saved: Path | None, as_json: bool) ->
         return
     line = best_line(found.point, found.about.label)
     click.echo(line + (" · saved as profile" if saved else ""))
+    if found.point.speed is not None and found.point.speed <= 1:
+        click.echo(NOTHING_PAYS)
+    if not found.about.weighs_cost and found.costs.draft(found.mask) > max_cost:
+        click.echo(
+            f"no mask that was tried is as cheap as --max-cost {max_cost:g}; this is the nearest",
+            err=True,
+        )
 
 
 def _row(trial: Scored, found: SearchResult) -> dict[str, Any]:
