@@ -51,6 +51,10 @@ def two_levels() -> CostTable:
 # measuring
 
 
+def _ignore(_share: float) -> None:
+    pass
+
+
 def test_as_many_rounds_as_asked_for(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     for n_rounds in (1, 2):
@@ -86,6 +90,46 @@ def test_a_drafter_that_needs_no_pass_is_timed_as_well(tiny: Any, new_context: A
         assert costs.token_us > 0 and costs.last_us == 0
     save(made)
     assert load(made.key) == made
+
+
+def test_costs_never_fall_with_width(tiny: Any, new_context: Any, monkeypatch: Any) -> None:
+    """Where they seem to, another program ran meanwhile."""
+    monkeypatch.setattr(calibrate, "_warm", lambda run: run() and next(times))
+    times = iter([float(us) for us in (9, 5, 7, 3, 20, 10, 30)] * 100)
+    made = calibrate.measure(new_context(tiny()), Drafter(new_context(tiny()), MASK), _ignore, 1)
+    for costs in made.table.levels:
+        assert list(costs.full_us) == sorted(costs.full_us)
+        assert list(costs.verify_us) == sorted(costs.verify_us)
+
+
+@pytest.mark.parametrize("quiet_again", [True, False])
+def test_a_busy_machine_is_noticed(
+    tiny: Any, new_context: Any, monkeypatch: Any, quiet_again: bool
+) -> None:
+    n_timed = 0
+
+    def timed(run: Any) -> float:
+        nonlocal n_timed
+        n_timed += 1
+        n_rounds = n_timed // (N_WIDTH * 2)
+        noisy = not quiet_again or n_rounds < 3
+        return run() and 100.0 * (1.3**n_rounds if noisy else 1.0)
+
+    monkeypatch.setattr(calibrate, "_warm", timed)
+    context = new_context(tiny())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = calibrate.measure(context, Drafter(context, MASK), _ignore, 3)
+    assert made.n_rounds == 3
+    assert [w.category for w in caught] == ([] if quiet_again else [calibrate.BusyWarning])
+
+
+def test_half_a_measurement_is_a_table(tiny: Any, new_context: Any) -> None:
+    context = new_context(tiny())
+    first = next(calibrate.measured(context, Drafter(context, MASK), _ignore, 1))
+    assert len(first.table.levels) == 1
+    save(first)
+    assert load(first.key) == first
 
 
 @pytest.mark.parametrize("mask", [MASK, LayerMask.skipping(4, ffn=[0])], ids=["shared", "forked"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
@@ -46,6 +47,52 @@ def test_json_is_what_is_kept(tiny_path: TinyPath) -> None:
     for level in report["table"]["levels"]:
         assert len(level["full_us"]) == N_WIDTH
     assert json.loads(kept.read_text()) == report
+
+
+def test_a_cache_that_cannot_be_written_is_found_out_before_the_work(
+    tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    module = importlib.import_module("pyselfspec.cli.calibrate")
+    monkeypatch.setattr(module, "measured", lambda *_: pytest.fail("measured in vain"))
+    outcome = calibrate(tiny_path(), *EXIT)
+    assert outcome.status == 1 and "file" in outcome.stderr and outcome.stderr.count("\n") == 1
+
+
+def test_a_table_that_cannot_be_kept_is_printed(
+    tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_calibration: Any) -> None:
+        raise OSError(28, "No space left on device", "calibration")
+
+    module = importlib.import_module("pyselfspec.cli.calibrate")
+    monkeypatch.setattr(module, "load", lambda key: key)
+    monkeypatch.setattr(module, "save", full)
+    outcome = calibrate(tiny_path(), *EXIT)
+    assert outcome.status == 1 and "No space left" in outcome.stderr
+    assert "best length" in outcome.stdout
+
+
+@pytest.mark.parametrize("n_levels", [0, 1])
+def test_ctrl_c_keeps_what_was_measured(
+    tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_levels: int
+) -> None:
+    rounds, left = calibration_run._rounds, n_levels
+
+    def interrupted(*args: Any) -> Any:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        return rounds(*args)
+
+    monkeypatch.setattr(calibration_run, "_rounds", interrupted)
+    outcome = calibrate(tiny_path(), *EXIT)
+    assert outcome.status == 130 and outcome.stdout == ""
+    assert outcome.stderr.startswith("stopped; ") and outcome.stderr.count("\n") == 1
+    kept = [json.loads(path.read_text()) for path in tmp_path.rglob("*.json")]
+    assert [len(each["table"]["levels"]) for each in kept] == [1] * n_levels
 
 
 def test_text_for_people(tiny_path: TinyPath) -> None:

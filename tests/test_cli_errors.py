@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import broken_gguf
 import pytest
@@ -68,6 +70,7 @@ def bring_bad_mask(raw: RawGguf) -> None:
 EDITS: dict[str, Callable[[RawGguf], None]] = {
     "architecture.gguf": rename_architecture,
     "vocabulary.gguf": drop_tensors,
+    "newline.gguf": lambda raw: raw.set_string("tokenizer.ggml.model", "ll\nma"),
     "no-bos.gguf": drop_bos,
     "bad-mask.gguf": bring_bad_mask,
 }
@@ -164,6 +167,7 @@ MODELS = [
     ("@magic.gguf", ["magic.gguf", "not a GGUF file"]),
     ("@text.gguf", ["text.gguf", "not a GGUF file"]),
     ("@architecture.gguf", ["architecture.gguf", "unknown model architecture", "quux"]),
+    ("@newline.gguf", ["unknown tokenizer", "ll\\nma"]),
     ("@vocabulary.gguf", ["vocabulary.gguf", "only a vocabulary"]),
 ]
 
@@ -190,6 +194,9 @@ CASES = [
     on_tiny("--mask @latin1.txt", "latin1.txt", "UTF-8"),
     on_tiny("--mask @missing.json", "missing.json", "no such file"),
     on_tiny("--mask @", "directory"),
+    on_tiny("--mask /dev/zero", "/dev/zero", "64 MiB"),
+    on_tiny("--adapt-state @prompt.txt", "is no state of --adapt", "or a new name"),
+    on_tiny("--adapt-state @tiny.gguf", "is a model"),
     on_tiny("--mask @mask-5.json --skip-attn 1", "not both", status=USAGE),
     on_tiny("--mask @mask-5.json --draft off", "--draft off", status=USAGE),
     on_tiny("--skip-ffn 1 --draft off", "--draft off", status=USAGE),
@@ -267,6 +274,9 @@ CASES = [
     on_tiny("--repeat-penalty nan", "penalty", "nan", status=ANY),
     on_tiny("--repeat-penalty inf", "penalty", "inf", status=ANY),
     on_tiny("--draft-p-min nan", "p", "min", "nan", status=ANY),
+    on_tiny("--repeat-penalty 1e38", "at most", "1e+38"),
+    Case("search @tiny.gguf -t 1 --max-cost nan", FAILED, ["max_cost", "at most 1", "nan"]),
+    Case("search @tiny.gguf -t 1 --share nan", FAILED, ["share", "at most 1", "nan"]),
     on_tiny("--top-k 2147483648", "top", "2147483648", status=ANY),
     on_tiny("--repeat-last-n 2147483648", "last", "2147483648", status=ANY),
     # grammars and stop strings
@@ -278,6 +288,8 @@ CASES = [
     Case(["generate", "@tiny.gguf", "-p", "hi", "--stop", ""], ANY, ["stop", "empty"]),
     # usage
     usage("frobnicate", "frobnicate"),
+    usage("gnerate", "No such command 'gnerate'", "did you mean 'generate'"),
+    usage("scan", "did you mean 'scan-layers'"),
     usage("generate -p hi @tiny.gguf more", "more"),
     usage("generate -p hi --frob", "--frob"),
     usage("generate -p hi --draft frob", "frob", "layer-skip", "off"),
@@ -411,6 +423,23 @@ def test_more_threads_than_ggml_takes(folder: Path, n_threads: int) -> None:
 def test_gpu_layers_without_a_gpu(folder: Path, n_gpu_layers: int) -> None:
     outcome = run_alone("generate", folder / "tiny.gguf", "-p", "hi", "-ngl", str(n_gpu_layers))
     check_error(outcome, FAILED, "GPU", "CMAKE_ARGS")
+
+
+@pytest.mark.parametrize("module", ["click", "pyselfspec.util.by_name"])
+def test_ctrl_c_while_modules_load(run_python: Callable[..., Any], module: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "sys.argv = ['pyselfspec', '--version']\n"
+        "import runpy; runpy.run_module('pyselfspec', run_name='__main__')"
+    )
+    done = run_python(code)
+    assert done.returncode in (-signal.SIGINT, 130), done
+    assert done.stderr == ""
 
 
 # --- odd, but fine ---------------------------------------------------------------------------

@@ -32,8 +32,8 @@ from pyselfspec.masks import formats as mask_formats
 from pyselfspec.runtime.context import N_CTX
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import controllers, drafters
-from pyselfspec.speculate.adapt import SHARE
-from pyselfspec.speculate.completion import N_PREDICT
+from pyselfspec.speculate.adapt import SHARE, Adapt
+from pyselfspec.speculate.completion import N_PREDICT, Completion
 from pyselfspec.speculate.drafters import layer_skip
 
 PROMPT = "Once upon a time"
@@ -329,7 +329,7 @@ def test_full_context_ends_the_text(generate: Generate, tiny_path: TinyPath) -> 
     report = generate(*args, "--skip-ffn", "1", model=tiny_path()).json
     # the last token needs no place
     assert report["n_prompt"] + report["n_generated"] == 256 + 1
-    assert report["finish_reason"] == "length"
+    assert report["finish_reason"] == "context"
 
 
 def test_stop(generate: Generate) -> None:
@@ -520,6 +520,22 @@ def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
     assert report["plain"]["adapt"] is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_adapting_takes_no_more_memory_the_longer_the_text(demo: Model) -> None:
+    """Freed graphs would pile up: 20 MB in 4000 tokens."""
+    sizes = []
+    with demo.context(n_ctx=4096, n_threads=1) as context:
+        completion = Completion(
+            context, PROMPT, n_predict=3600, adapt=Adapt(share=0.5), sampling=SamplingParams(seed=1)
+        )
+        for _piece in completion:
+            if len(completion.tokens) // 600 > len(sizes):
+                status = Path("/proc/self/status").read_text()
+                sizes.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
+    assert completion.adaptation is not None and completion.adaptation.state.n_candidates > 100
+    assert sizes[-1] < sizes[1] + 8, sizes
+
+
 def test_adapting_is_told_to_people(generate: Generate) -> None:
     bad = ("--skip-attn", "0-2", "--skip-ffn", "0-2", "--explain")
     outcome = generate("-n", "300", "--seed", "1", *bad, *ALL_THE_TIME)
@@ -564,6 +580,61 @@ def test_a_state_outlives_ctrl_c(
     outcome = generate("-n", "400", *ALL_THE_TIME, "--adapt-state", file)
     assert outcome.status == 130
     assert state_in(file)["n_candidates"] > 0
+
+
+def test_a_state_is_saved_as_it_goes(
+    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the case that the process is killed."""
+    file, seen = tmp_path / "state.json", []
+    module = importlib.import_module("pyselfspec.cli.generate")
+    save = module.candidates.save
+
+    def saved(state: Any, *rest: Any) -> None:
+        save(state, *rest)
+        seen.append(state_in(file)["n_steps"])
+
+    monkeypatch.setattr(module, "KEEP_S", 0.0)
+    monkeypatch.setattr(module.candidates, "save", saved)
+    assert generate("-n", "40", *ALL_THE_TIME, "--adapt-state", file).status == 0
+    assert len(seen) > 5 and seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_was_learned_outlives_other_signals(
+    demo_path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As docker stop, timeout(1) and closed terminals send them."""
+    file = tmp_path / "state.json"
+    process = subprocess.Popen(
+        [*PROGRAM, "generate", demo_path, "-p", PROMPT, "-n", "100000", "-c", "100000",
+         *ONE_THREAD, *GREEDY, "--adapt-state", file],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(number)
+    _rest, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in stderr.decode() and "tokens/s" in stderr.decode()
+    assert state_in(file)["n_steps"] > 0
+
+
+def test_a_state_that_cannot_be_saved_costs_nothing_else(
+    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("pyselfspec.cli.generate")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "state.json"))
+
+    monkeypatch.setattr(module, "KEEP_S", 0.0)
+    monkeypatch.setattr(module.candidates, "save", full)
+    outcome = generate("-n", "8", "--adapt-state", tmp_path / "state.json", "--json")
+    assert outcome.status == 1 and "state.json: No space left" in outcome.stderr
+    assert strict_json(outcome.stdout)["n_generated"] == 8
 
 
 def test_a_state_has_a_mask_of_its_own(generate: Generate, tmp_path: Path) -> None:
@@ -641,7 +712,8 @@ def test_ctrl_c(tiny_path: TinyPath) -> None:
     process.send_signal(signal.SIGINT)
     rest, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
-    assert CLOSING_LINE.fullmatch(stderr.decode()), stderr.decode()
+    warning, closing = stderr.decode().splitlines(keepends=True)
+    assert "trained" in warning and CLOSING_LINE.fullmatch(closing), stderr.decode()
     text = (first + rest).decode()
     assert len(text) > 1 and text.endswith("\n")
 
@@ -746,6 +818,30 @@ def test_reader_that_goes_away(tiny_path: TinyPath, args: tuple[str, ...]) -> No
     assert process.wait(TIMEOUT) in (0, 1)
     for word in ("Traceback", "Exception", "Errno", "Broken"):
         assert word not in stderr
+
+
+def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
+    args = ("generate", tiny_path(), "-p", PROMPT, "-n", "1000", "-c", "256", *ONE_THREAD, *GREEDY)
+    full, report = run(*args), run(*args, "--json")
+    assert full.status == 0
+    notes = full.stderr.splitlines()
+    assert notes[-2] == "the context of 256 tokens is full; see -c"
+    assert report.json["finish_reason"] == "context"
+    assert report.json["n_generated"] < 1000
+
+
+def test_a_text_longer_than_those_of_the_training_is_warned_of(demo_path: Path) -> None:
+    args = ("generate", demo_path, "-p", PROMPT, "-c", "1024", *ONE_THREAD, *GREEDY)
+    assert "trained on texts of up to 512 tokens" in run(*args, "-n", "600").stderr
+    assert "trained" not in run(*args, "-n", "4").stderr
+
+
+def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("the king and the hen " * 10**6)
+    outcome = run("generate", demo_path, "-f", file, *ONE_THREAD)
+    assert outcome.status == 1
+    assert "the prompt has more tokens than the context, 512" in outcome.stderr
 
 
 # --- help ------------------------------------------------------------------------------------

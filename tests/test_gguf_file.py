@@ -126,6 +126,12 @@ def repeated_token(raw: RawGguf) -> None:
     tokens[300] = tokens[301]
 
 
+def token_with_nul_bytes(raw: RawGguf) -> None:
+    """Another one to Python, the same in C."""
+    tokens = raw.metadata[TOKENS][2]
+    raw.set_array(TOKENS, GGUFValueType.STRING, [*tokens[:-1], tokens[-2] + "\0\0"])
+
+
 def no_byte_tokens(raw: RawGguf) -> None:
     tokens = raw.metadata[TOKENS][2]
     tokens[3:259] = [f"word{i}" for i in range(256)]
@@ -240,6 +246,8 @@ BROKEN = {
     "tokens missing": (without(TOKENS), "no token list"),
     "tokens are numbers": (array(TOKENS, GGUFValueType.INT32, [1]), "no token list"),
     "no tokens": (array(TOKENS, GGUFValueType.STRING, []), "empty vocabulary"),
+    "architecture with a NUL byte": (text("general.architecture", "llama\0"), "is no name"),
+    "a token twice in C": (token_with_nul_bytes, "1 tokens twice"),
     "a token twice": (repeated_token, "1 tokens twice"),
     "no byte tokens": (no_byte_tokens, "no token for byte 0"),
 }
@@ -253,6 +261,16 @@ def test_broken_files_are_refused(models: dict[str, Path], tmp_path: Path, case:
     path = tmp_path / "broken.gguf"
     path.write_bytes(raw.to_bytes())
     assert words in refusal(path)
+
+
+def test_long_keys_are_cut_short(models: dict[str, Path], tmp_path: Path) -> None:
+    key = "k" * 1_000_000
+    pair = len(key).to_bytes(8, "little") + key.encode() + (99).to_bytes(4, "little") + b"\0"
+    raw = broken_gguf.read(models["llama"])
+    raw.extra_metadata.append(pair)
+    path = tmp_path / "long.gguf"
+    path.write_bytes(raw.to_bytes())
+    assert len(refusal(path)) < 200 + len(str(path))
 
 
 @pytest.mark.parametrize("n_rot", [0, 15, 64])

@@ -12,7 +12,9 @@ from gguf import GGUFWriter
 
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
+from pyselfspec.runtime import _lib
 from pyselfspec.runtime.model import MASK_KEY
+from pyselfspec.util import paths
 from tools.models import tiny_gguf
 
 
@@ -29,6 +31,29 @@ def test_text_survives_tokens(text: str, tiny: Any) -> None:
     tokens = tiny().tokenize(text, add_special=False)
     assert tiny().detokenize(tokens).removeprefix(" ") == text  # a text starts with a space
     assert tiny().tokenize(text) == [1, *tokens]  # with the token that starts a text
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 500, 3000, 10**6])
+@pytest.mark.parametrize("parse_special", [True, False])
+def test_the_first_tokens_are_those_of_the_whole_text(
+    n: int, parse_special: bool, demo: Any, tiny: Any
+) -> None:
+    text = paths.SAMPLE_TEXT.read_text() + "\n</s> é☃  " * 50
+    for model in (demo, tiny()):
+        whole = model.tokenize(text, parse_special=parse_special)
+        assert model.first_tokens(text, n, parse_special=parse_special) == whole[:n]
+
+
+def test_a_long_text_is_read_as_far_as_needed(demo: Any, monkeypatch: Any) -> None:
+    lengths, tokenize = [], _lib.tokenize
+
+    def counted(vocab: int, text: bytes, **options: bool) -> list[int]:
+        lengths.append(len(text))
+        return tokenize(vocab, text, **options)
+
+    monkeypatch.setattr(_lib, "tokenize", counted)
+    assert len(demo.first_tokens("the king and the hen " * 10**6, 64)) == 64
+    assert sum(lengths) < 100_000
 
 
 def test_text_that_is_no_unicode(tiny: Any) -> None:

@@ -1,7 +1,9 @@
 """Records: what was saved is loaded, anything else is one clear sentence."""
 
 import json
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -133,6 +135,20 @@ def test_a_file_stays_when_it_cannot_be_replaced(path):
     with pytest.raises(TypeError):
         records.save(path, replace(SAMPLE, name=object()))
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ArgumentError, match=r"is no profile \(no plain file\); remove it"):
+            profiles.load(path)
+
+
+def test_endless_files_are_refused(path, monkeypatch):
+    monkeypatch.setattr(records, "MAX_BYTES", 1 << 20)
+    path.write_bytes(b" " * (1 << 20) + b"{}")
+    with pytest.raises(ArgumentError, match="more than 1 MiB"):
+        profiles.load(path)
 
 
 def test_profiles_of_format_1_are_read(path):

@@ -99,6 +99,28 @@ def test_a_foreign_file_is_refused_and_kept(path, data):
 
 
 @pytest.mark.parametrize(
+    "data",
+    [b"first\nlast, no newline", b"{}\nlast", b'{"format": 2}\nlast', b"\nlast", b"GGUF\0\n\0\0"],
+)
+def test_a_foreign_file_keeps_its_last_line_and_gets_no_lock_beside_it(tmp_path, data):
+    readme = tmp_path / "README.md"
+    readme.write_bytes(data)
+    with pytest.raises(ResultFileError, match="give another --out"):
+        ResultFile(readme, HEADER)
+    assert readme.read_bytes() == data
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_another_models_unfinished_line_stays(path):
+    fill(path)
+    data = path.read_bytes()[:-20]
+    path.write_bytes(data)
+    with pytest.raises(ResultFileError, match="results of another model"):
+        ResultFile(path, HEADER | {"fingerprint": "m2"})
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
     "line",
     [b"", b"{}", b"7", b"null", b'{"chunk": 0, "mask": {}}', b'{"chunk": "x", "tokens": []}'],
 )
@@ -131,6 +153,13 @@ def test_a_refused_file_is_not_left_locked(path):
         ResultFile(path, HEADER | {"n_ctx": 128})
     with ResultFile(path, HEADER) as results:
         check(results)
+
+
+def test_no_lock_is_left_beside_the_results(path):
+    fill(path)
+    with pytest.raises(ResultFileError):
+        ResultFile(path, HEADER | {"n_ctx": 128})
+    assert [each.name for each in path.parent.glob("*scan*")] == [path.name]
 
 
 def test_folders_are_refused(tmp_path):

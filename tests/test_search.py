@@ -13,7 +13,7 @@ from pyselfspec.costs.by_bytes import ByteCosts
 from pyselfspec.errors import ArgumentError
 from pyselfspec.masks.score import Score
 from pyselfspec.masks.space import MaskSupport, Space, Unit
-from pyselfspec.selection import objectives, strategies
+from pyselfspec.selection import objectives, strategies, tables
 from pyselfspec.selection.chunks import cut
 from pyselfspec.selection.objectives import expected_speed
 from pyselfspec.selection.rounds import best_of
@@ -285,6 +285,17 @@ def test_a_search_starts_from_a_scan(tiny_path, text, tmp_path):
     options = ("--text", text, "--out", out, "--strategy", "random", "--json")
     trials = run_command("search", path, *SMALL, *options).json["trials"]
     assert best_point["mask"] in [t["mask"] for t in trials[:4]]
+
+
+def test_what_a_search_did_not_find_is_said(tiny_path, text):
+    options = ("--text", text, "--strategy", "random", "--trials", "2", "--objective", "agreement")
+    outcome = run_command("search", tiny_path(), *SMALL[:-2], *options, "--max-cost", "0.001")
+    assert outcome.status == 0
+    assert "no mask that was tried is as cheap as --max-cost 0.001" in outcome.stderr
+    best, *rest = outcome.stdout.splitlines()
+    expected = float(best.partition("expected ")[2].partition("x")[0])
+    assert bool(rest) == (expected <= 1)
+    assert not rest or rest == [tables.NOTHING_PAYS]
 
 
 def test_a_sweep_over_exits(tiny_path, text, tmp_path):

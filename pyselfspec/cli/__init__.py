@@ -1,11 +1,21 @@
 """The command line. One file per command, named like it, with a click command ``command``."""
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+import signal
+import threading
+
+_on_ctrl_c = signal.getsignal(signal.SIGINT)
+_alone = threading.current_thread() is threading.main_thread()
+if _alone:  # while modules load, Ctrl-C is a quick end without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -13,8 +23,8 @@ import click
 from .. import BUILD_ID, __version__
 from ..errors import SelfSpecError
 from ..util import by_name
-
-EXIT_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+from ..util.paths import on_one_line
+from ._signals import as_ctrl_c, exit_status
 
 
 @contextmanager
@@ -23,14 +33,15 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except SelfSpecError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(on_one_line(str(error))) from error
     except BrokenPipeError:
         raise  # click ends quietly when the reader of a pipe has gone
     except OSError as error:
         where = error.filename or "cannot read or write"
-        raise click.ClickException(f"{where}: {error.strerror or error}") from error
+        message = on_one_line(f"{where}: {error.strerror or error}")
+        raise click.ClickException(message) from error
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(exit_status())
 
 
 def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -49,12 +60,24 @@ class CommandFolder(click.Group):
         command: click.Command = by_name.load(__name__, "command", cmd_name).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), 1, 0.4)
+            if not near:
+                raise
+            hint = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(hint, ctx) from None
+
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with one_line_errors():  # help and version are printed here
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with one_line_errors(), warnings.catch_warnings():
+        with one_line_errors(), as_ctrl_c(), warnings.catch_warnings():
             warnings.showwarning = _one_line_warning
             if sys.stdout is None:
                 raise OSError("stdout is closed")
@@ -75,3 +98,7 @@ def main() -> None:
     The model drafts with part of itself, verifies the draft in one full pass, and the text stays
     its own.
     """
+
+
+if _alone:
+    signal.signal(signal.SIGINT, _on_ctrl_c)

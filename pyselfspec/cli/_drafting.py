@@ -18,7 +18,7 @@ from ..speculate import adapt, candidates, controllers, drafters
 from ..speculate.adapt import Adapt
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.prepared import AUTO
-from ..util.files import require_target
+from ..util.files import require_no_model
 from ._drafter_options import options_from
 from ._options import read_text, together
 
@@ -164,7 +164,7 @@ def adapt_from(model: Model, options: Mapping[str, Any]) -> Adapt | None:
         return None
     path, share = options["adapt_state"], options["adapt_share"]
     if path is not None:
-        require_target(path)
+        require_no_model(path)
     state = candidates.load(path, model) if path is not None and path.exists() else None
     if state is not None and describes_mask(options):
         raise click.UsageError(

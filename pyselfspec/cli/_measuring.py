@@ -20,8 +20,8 @@ from ..selection.options import Options
 from ..selection.rounds import Follow
 from ..selection.rounds import Progress as Done
 from ..selection.session import Interrupted
-from ..util.files import require_target
-from ._options import F, context_params, device_options, read_text
+from ..util.files import require_no_model
+from ._options import MAX_TEXT, F, context_params, device_options, read_text
 from ._options import together as _together
 
 
@@ -101,7 +101,7 @@ def session_options(options: Mapping[str, Any]) -> Options:
     """What measuring_options say about a session."""
     file = options["text_file"]
     return Options(
-        text=None if file is None else read_text(file),
+        text=None if file is None else read_text(file, MAX_TEXT),
         text_name=file,
         chunks=options["chunks"],
         n_ctx=options["n_ctx"],
@@ -165,5 +165,5 @@ def picture_callback(
 
 def target_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     if path is not None:
-        require_target(path)
+        require_no_model(path)
     return path

@@ -15,11 +15,14 @@ from ..runtime import _lib
 from ..runtime._lib import INT32_MAX
 from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX
 from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
+from ..util.files import read_limited
 from ..util.paths import DEMO
+from ..util.records import MAX_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEMO_WORD = "demo"
+MAX_TEXT = 1 << 30  # bytes of a text or prompt
 
 
 def model_argument(command: F) -> F:
@@ -173,17 +176,23 @@ def require_one_reader_of_stdin(*paths: str | None) -> None:
         raise click.UsageError("stdin can be read once, for the prompt, the mask or the grammar")
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
     """The UTF-8 text of a file, or of stdin for ``-``."""
     if path == STDIN and sys.stdin is None:
         raise ArgumentError("stdin is closed")
     if not path:
         raise ArgumentError("the name of a file is empty")
-    data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    where = "stdin" if path == STDIN else path
     try:
+        if path == STDIN:
+            data = read_limited(sys.stdin.buffer, max_bytes)
+        else:
+            with Path(path).open("rb") as file:
+                data = read_limited(file, max_bytes)
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        where = "stdin" if path == STDIN else path
         raise ArgumentError(
             f"{where} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}"
         ) from None
+    except ArgumentError as error:
+        raise ArgumentError(f"{where} is too long: {error}") from None

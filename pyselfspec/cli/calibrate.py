@@ -13,13 +13,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .. import plots
 from ..costs.by_bytes import costs_by_bytes
-from ..costs.calibration import Calibration, save
+from ..costs.calibration import Calibration, key_of, load, require_place, save
 from ..costs.table import CostTable
 from ..errors import ArgumentError
 from ..runtime.context import Context
-from ..speculate.calibrate import measure
+from ..speculate.calibrate import measured
 from ..speculate.drafters import Drafter
 from ..speculate.prepared import prepared
+from ..util import paths
 from ._drafting import mask_from, mask_options
 from ._options import (
     common_options,
@@ -61,26 +62,39 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         if found is None or found.mask is None:
             raise ArgumentError(f"{model} has no sublayer that a draft could skip; give a mask")
         with closing(found.make()) as drafter:
+            require_place(key_of(context, drafter.identity))
             calibration = _measure(context, drafter)
             shares = bool(drafter.identity.get("shares"))
         estimated = costs_by_bytes(loaded.file, found.mask, shares)
-    path = save(calibration)
+    if as_json:
+        path = paths.shown(str(calibration.key.path))
+        click.echo(json.dumps(calibration.to_dict() | {"file": path}))
+    else:
+        click.echo("\n".join(_lines(calibration, estimated)))
+    save(calibration)
     if plot_file is not None:
         from ..plots import costs as picture
 
         plots.save(picture.draw(calibration.table, estimated), plot_file)
-    if as_json:
-        click.echo(json.dumps(calibration.to_dict() | {"file": str(path)}))
-    else:
-        click.echo("\n".join(_lines(calibration, estimated)))
 
 
 def _measure(context: Context, drafter: Drafter) -> Calibration:
     console = Console(stderr=True)
     columns = (TextColumn("calibrating"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=1.0)
-        return measure(context, drafter, lambda share: progress.update(task, completed=share))
+    kept = None
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+            task = progress.add_task("", total=1.0)
+            for so_far in measured(
+                context, drafter, lambda share: progress.update(task, completed=share)
+            ):
+                if load(so_far.key) is None:  # half a table is better than none
+                    kept = save(so_far)
+        return so_far
+    except KeyboardInterrupt:
+        what = "only costs in an empty context are kept" if kept else "nothing new is kept"
+        click.echo(f"stopped; {what}, the same command starts again", err=True)
+        raise
 
 
 def _lines(calibration: Calibration, estimated: CostTable) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from ..runtime.model import Model
 from ..runtime.sampling import SamplingParams
 from ..speculate import candidates
 from ..speculate.adapt import Adapt
-from ..speculate.completion import INTERRUPTED, N_PREDICT, Completion
+from ..speculate.candidates import State
+from ..speculate.completion import CONTEXT_FULL, INTERRUPTED, N_PREDICT, Completion
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.report import Explainer, closing_line, report
 from ._drafting import (
@@ -31,6 +34,7 @@ from ._drafting import (
     mask_from,
 )
 from ._options import (
+    MAX_TEXT,
     STDIN,
     common_options,
     context_options,
@@ -46,6 +50,7 @@ from ._options import (
 from ._sampling import sampling_from, sampling_options
 
 N_WARM_UP = 16  # tokens
+KEEP_S = 10.0  # between two times that what was learned is saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         raise click.UsageError("--explain is for --controller auto; others decide nothing")
     prompt_file = _prompt_file(options)
     require_one_reader_of_stdin(prompt_file, options["mask_file"], options["grammar_file"])
-    prompt = read_text(prompt_file) if prompt_file is not None else _given_prompt(options)
+    prompt = read_text(prompt_file, MAX_TEXT) if prompt_file is not None else _given_prompt(options)
     sampling = sampling_from(options).with_seed()
 
     with (
@@ -167,19 +172,24 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                 )
             _warm_up(request, context)
             context.sequence().drop()  # both runs read the prompt
-        finished = _run(completion, show=not as_json, as_text=request.is_text, explain=explain)
-        _keep_state(completion, loaded, options["adapt_state"])
+        _warn_of_long_text(request, completion)
+        keeper = _Keeper(completion, loaded, options["adapt_state"])
+        finished = _run(
+            completion, keeper, show=not as_json, as_text=request.is_text, explain=explain
+        )
         plain = None
         if compare and finished:
             context.sequence().drop()
             plain = request.plain.completion(context)
-            finished = _run(plain, show=False, as_text=False)
+            finished = _run(plain, _Keeper(plain), show=False, as_text=False)
             plain = plain if finished else None
-
-    if as_json:
-        click.echo(json.dumps(report(completion, model, plain)))
-    else:
-        click.echo(closing_line(completion, plain), err=True)
+        if as_json:
+            click.echo(json.dumps(report(completion, model, plain)))
+        else:
+            if completion.finish_reason == CONTEXT_FULL:
+                click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
+            click.echo(closing_line(completion, plain), err=True)
+        keeper.save()
     if not finished:
         raise KeyboardInterrupt  # the status tells, too
 
@@ -203,13 +213,21 @@ def _given_prompt(options: dict[str, Any]) -> str | tuple[int, ...]:
     return options["prompt_tokens"] if prompt is None else prompt
 
 
-def _run(completion: Completion, *, show: bool, as_text: bool, explain: bool = False) -> bool:
+def _run(
+    completion: Completion,
+    keeper: _Keeper,
+    *,
+    show: bool,
+    as_text: bool,
+    explain: bool = False,
+) -> bool:
     """Generate, streaming to stdout when asked to; False when Ctrl-C cut the text off."""
     explainer = Explainer(completion)
     try:
         for piece in completion:
             if show and as_text:
                 click.echo(piece, nl=False)
+            keeper.save_now_and_then()
             if explain:
                 for line in explainer.lines():
                     click.echo(line, err=True)
@@ -222,9 +240,43 @@ def _run(completion: Completion, *, show: bool, as_text: bool, explain: bool = F
     return completion.finish_reason != INTERRUPTED
 
 
-def _keep_state(completion: Completion, model: Model, path: Path | None) -> None:
-    if path is not None and completion.adaptation is not None:
-        candidates.save(completion.adaptation.state, model, path)
+def _warn_of_long_text(request: Request, completion: Completion) -> None:
+    context = completion.context
+    n_trained = context.model.n_ctx_train
+    if min(len(completion.prompt) + request.n_predict, context.n_ctx) > n_trained > 0:
+        click.echo(
+            f"Warning: the model was trained on texts of up to {n_trained} tokens; beyond that it "
+            "may write nonsense",
+            err=True,
+        )
+
+
+class _Keeper:
+    """Saves what adapting has learned: at the end, and meanwhile, for the case that there is no
+    end."""
+
+    def __init__(
+        self, completion: Completion, model: Model | None = None, path: Path | None = None
+    ) -> None:
+        self._adaptation = None if path is None else completion.adaptation
+        self._model = model
+        self._path = path
+        self._saved_at = time.monotonic()
+        self._saved: State | None = None
+
+    def save_now_and_then(self) -> None:
+        if self._adaptation is not None and time.monotonic() - self._saved_at >= KEEP_S:
+            with suppress(OSError):  # the text goes on; whoever saves at the end is told
+                self.save()
+
+    def save(self) -> None:
+        if self._adaptation is None or self._adaptation.state is self._saved:
+            return
+        assert self._model is not None and self._path is not None
+        state = self._adaptation.state
+        self._saved_at = time.monotonic()
+        candidates.save(state, self._model, self._path)
+        self._saved = state
 
 
 def _warm_up(request: Request, context: Context) -> None:

@@ -14,8 +14,8 @@ from ..masks import formats as mask_formats
 from ..masks import profiles
 from ..masks.profiles import Profile
 from ..runtime.model import Model
-from ..util import records
-from ..util.files import replacing
+from ..util import paths, records
+from ..util.files import replacing, require_no_model
 from ._measuring import command_line
 from ._options import model_argument, open_model, read_text
 
@@ -69,6 +69,7 @@ def export(model: str, form: str, out: Path | None) -> None:
     if out is None:
         click.echo(text)
         return
+    require_no_model(out)
     with replacing(out) as unfinished:
         unfinished.write_text(text + "\n", encoding="utf-8")
 
@@ -83,14 +84,14 @@ def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None
     with open_model(model) as loaded:
         mask = mask_formats.read(read_text(file), loaded.n_layer, entry)
         profile = Profile(
-            model=loaded.path.name,
+            model=paths.shown(loaded.path.name),
             fingerprint=loaded.fingerprint,
             mask=mask,
-            source=f"import, {file}" + (f", {entry}" if entry else ""),
+            source=f"import, {paths.shown(file)}" + (f", {entry}" if entry else ""),
             version=__version__,
             build=BUILD_ID,
             date=time.strftime("%Y-%m-%d"),
-            command=command_line(),
+            command=paths.shown(command_line()),
         )
     profiles.save(profile)
     click.echo(json.dumps(records.to_dict(profile)) if as_json else _line(profile))

@@ -14,7 +14,7 @@ from ..selection.rounds import AbortRatio, GiveUp, Never
 from ..selection.scanning import ScanResult, scan
 from ..selection.strategies import Prune
 from ..selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
-from ..util import records
+from ..util import paths, records
 from ._measuring import (
     measuring_options,
     objective_option,
@@ -89,12 +89,12 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             **session,
         )
     saved = None if options["no_profile"] else found.save()
+    _show(model, found, saved, as_json)
     if options["plot"] is not None:
         from ..plots import scan as picture
 
         title = f"{model}, {options['strategy']}"
         plots.save(picture.draw(found.report, title), options["plot"])
-    _show(model, found, saved, as_json)
 
 
 def _strategy(options: dict[str, Any]) -> strategies.Factory:
@@ -125,10 +125,10 @@ def _give_up(options: dict[str, Any]) -> GiveUp | None:
 def _show(model: str, found: ScanResult, saved: Path | None, as_json: bool) -> None:
     if as_json:
         what = {
-            "model": model,
+            "model": paths.shown(model),
             "strategy": found.strategy,
             "objective": found.objective,
-            "results": str(found.results),
+            "results": paths.shown(str(found.results)),
             "profile": None if saved is None else str(saved),
         }
         click.echo(records.encode(what | to_dict(found.report)).decode())

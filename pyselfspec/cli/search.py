@@ -13,8 +13,8 @@ from ..masks.space import SHARE, Unit
 from ..selection import objectives, searching, strategies
 from ..selection.rounds import Scored
 from ..selection.searching import SearchResult, search
-from ..selection.tables import best_line
-from ..util import records
+from ..selection.tables import NOTHING_PAYS, best_line
+from ..util import paths, records
 from ..util.files import replacing
 from ._measuring import (
     measuring_options,
@@ -104,6 +104,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             **session,
         )
     saved = None if options["no_profile"] else found.save()
+    _show(model, found, saved, options["max_cost"], as_json)
     if options["csv_file"] is not None:
         _write_csv(found, options["csv_file"])
     if options["plot"] is not None:
@@ -111,7 +112,6 @@ def command(model: str, as_json: bool, **options: Any) -> None:
 
         speeds = {keep: [g.speed for g in row] for keep, row in found.sweep().items()}
         plots.save(picture.draw(speeds, model), options["plot"])
-    _show(model, found, saved, as_json)
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -136,21 +136,30 @@ def _write_csv(found: SearchResult, path: Path) -> None:
         rows.writerows((e, g.n_draft, g.speed) for e, row in found.sweep().items() for g in row)
 
 
-def _show(model: str, found: SearchResult, saved: Path | None, as_json: bool) -> None:
+def _show(
+    model: str, found: SearchResult, saved: Path | None, max_cost: float, as_json: bool
+) -> None:
     if as_json:
         result = {
-            "model": model,
+            "model": paths.shown(model),
             "strategy": found.strategy,
             "objective": found.objective,
             "trials": [_row(trial, found) for trial in found.trials],
             "best": _row(found.best, found),
-            "results": str(found.results),
+            "results": paths.shown(str(found.results)),
             "profile": None if saved is None else str(saved),
         }
         click.echo(records.encode(result).decode())
         return
     line = best_line(found.point, found.about.label)
     click.echo(line + (" · saved as profile" if saved else ""))
+    if found.point.speed is not None and found.point.speed <= 1:
+        click.echo(NOTHING_PAYS)
+    if not found.about.weighs_cost and found.costs.draft(found.mask) > max_cost:
+        click.echo(
+            f"no mask that was tried is as cheap as --max-cost {max_cost:g}; this is the nearest",
+            err=True,
+        )
 
 
 def _row(trial: Scored, found: SearchResult) -> dict[str, Any]:

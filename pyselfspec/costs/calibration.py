@@ -24,6 +24,7 @@ from ..runtime._lib import gpus, system_info
 from ..runtime.context import Context
 from ..util import paths, records
 from ..util.build import BUILD_ID
+from ..util.files import require_target
 from ..util.machine import usable_cores
 from .by_bytes import ByteCosts, costs_by_bytes
 from .table import N_WIDTH, Costs, CostTable
@@ -123,6 +124,12 @@ def _require_sound(table: CostTable) -> None:
             raise ArgumentError("times are not what times can be")
 
 
+def require_place(key: Key) -> None:
+    """Raise ArgumentError or OSError where a table could not be kept: before the work."""
+    key.folder.mkdir(parents=True, exist_ok=True)
+    require_target(key.path)
+
+
 def save(calibration: Calibration) -> Path:
     path = calibration.key.path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +150,7 @@ def load(key: Key) -> Calibration | None:
         if found.key != key:
             raise ArgumentError("it belongs to something else")
         return found
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ArgumentError) as error:
         text = f"{key.path} is no calibration of this model here ({error}); it is ignored"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate
 from statistics import median
 
 import numpy as np
@@ -44,7 +43,8 @@ class TimedCosts:
     _expected: Costs = field(init=False)
 
     def __post_init__(self) -> None:
-        self._expected = _rising(self.table.at(0))
+        # left alone, a width that seems to cost too much would never be tried, and never corrected
+        self._expected = self.table.at(0).rising()
 
     def at(self, n_past: int) -> Costs:
         costs = self._table_at(n_past)
@@ -79,7 +79,7 @@ class TimedCosts:
     def _table_at(self, n_past: int) -> Costs:
         """The table's costs, not looked up anew for every token: they hardly change."""
         if not 0 <= n_past - self._expected.n_past < N_NEAR:
-            self._expected = _rising(self.table.at(n_past))
+            self._expected = self.table.at(n_past).rising()
         return self._expected
 
     def n_new(self, n_proposed: int, n_drafted: int) -> int:
@@ -103,16 +103,6 @@ class TimedCosts:
             self._plain.append(ratio)
             return
         self._verified.append((n_drafted, ratio))
-
-
-def _rising(costs: Costs) -> Costs:
-    """Where fewer tokens seem to cost more than many, another program ran when they were timed.
-    Left alone, such a width would never be tried, and so never be corrected."""
-
-    def rising(us: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(accumulate(reversed(us), min))[::-1]
-
-    return replace(costs, full_us=rising(costs.full_us), verify_us=rising(costs.verify_us))
 
 
 DRAFT_KINDS = frozenset({"draft token", "last"})

@@ -17,7 +17,7 @@ from pathlib import Path
 from gguf.constants import LlamaFileType
 
 from ..errors import ModelFileError
-from .header import BROKEN, Header, TensorInfo, Value, read_header
+from .header import BROKEN, Header, TensorInfo, Value, read_header, short
 
 # llama.cpp's compile-time limits; beyond them it aborts.
 MAX_BLOCKS = 512
@@ -206,7 +206,7 @@ class _Hparams:
         if value is None:
             raise ModelFileError(f"has no {self.key(name)!r}; {BROKEN}")
         if not isinstance(value, int) or not 0 <= value <= MAX_U32:
-            raise ModelFileError(f"{self.key(name)} is {_short(value)}, not a count; {BROKEN}")
+            raise ModelFileError(f"{self.key(name)} is {short(value)}, not a count; {BROKEN}")
         return value
 
     def per_block(self, name: str) -> tuple[int, ...]:
@@ -219,14 +219,9 @@ class _Hparams:
         if len(counts) != len(value) or (value and len(counts) != n_block):
             raise ModelFileError(
                 f"{self.key(name)} must be one count per block ({n_block}), but is "
-                f"{_short(value)}; {BROKEN}"
+                f"{short(value)}; {BROKEN}"
             )
         return counts
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _architecture(metadata: Mapping[str, Value], known: Collection[str] | None) -> str:
@@ -236,11 +231,15 @@ def _architecture(metadata: Mapping[str, Value], known: Collection[str] | None) 
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise ModelFileError(f"has no general.architecture; {BROKEN}")
+    if not re.fullmatch(r"[\w.-]{1,63}", architecture, re.ASCII):
+        raise ModelFileError(
+            f"general.architecture is {short(architecture)}, which is no name; {BROKEN}"
+        )
     if architecture == "clip":
         raise ModelFileError("is a multimodal projector, not a language model")
     if known is not None and architecture not in known:
         raise ModelFileError(
-            f"has the architecture {_short(architecture)}, which this llama.cpp does not know: "
+            f"has the architecture {short(architecture)}, which this llama.cpp does not know: "
             "a newer version of this package may"
         )
     return architecture
@@ -391,13 +390,13 @@ def _check_rope(values: _Hparams) -> None:
     scaling = values.metadata.get(values.key("rope.scaling.type"), "none")
     if scaling not in ROPE_SCALING_TYPES:
         raise ModelFileError(
-            f"{values.key('rope.scaling.type')} is {_short(scaling)}, known are "
+            f"{values.key('rope.scaling.type')} is {short(scaling)}, known are "
             f"{', '.join(ROPE_SCALING_TYPES)}"
         )
     for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
         epsilon = values.metadata.get(values.key(name), 0.0)
         if not isinstance(epsilon, float) or not 0 <= epsilon < 1:
-            raise ModelFileError(f"{values.key(name)} is {_short(epsilon)}; {BROKEN}")
+            raise ModelFileError(f"{values.key(name)} is {short(epsilon)}; {BROKEN}")
     key = values.key("rope.dimension_count")
     n_head = max(values.per_block("attention.head_count"), default=0)
     if key not in values.metadata or not n_head:
@@ -441,7 +440,8 @@ def _check_vocabulary(values: _Hparams) -> int:
         return values.number("vocab_size", 0)
     if not isinstance(tokens, tuple) or not all(isinstance(token, bytes) for token in tokens):
         raise ModelFileError(f"has no token list (tokenizer.ggml.tokens); {BROKEN}")
-    texts = set(tokens)
+    # what is left of them in C
+    texts = {token.partition(b"\0")[0] for token in tokens if isinstance(token, bytes)}
     if not texts:
         raise ModelFileError(f"has an empty vocabulary; {BROKEN}")
     if len(texts) < len(tokens) and tokenizer != "hybriddna":  # that one renames its tokens

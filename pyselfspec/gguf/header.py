@@ -198,10 +198,16 @@ class _Cursor:
         return tuple(strings)
 
 
+def short(value: object) -> str:
+    """A value of a file, which may be megabytes, for a message on one line."""
+    text = repr(value[:41] if isinstance(value, str | bytes | tuple) else value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
 def _scalar_code(value_type: int, key: str) -> str:
     code = _SCALARS.get(value_type)  # type: ignore[call-overload]
     if code is None:
-        raise ModelFileError(f"{key!r} has the unknown value type {value_type}; {BROKEN}")
+        raise ModelFileError(f"{short(key)} has the unknown value type {value_type}; {BROKEN}")
     return str(code)
 
 
@@ -247,7 +253,7 @@ def _read_metadata(cursor: _Cursor, n_pairs: int) -> dict[str, Value]:
     for _ in range(n_pairs):
         key = cursor.string()
         if not key or key in metadata:
-            raise ModelFileError(f"metadata key {key!r} is empty or comes twice; {BROKEN}")
+            raise ModelFileError(f"metadata key {short(key)} is empty or comes twice; {BROKEN}")
         metadata[key] = cursor.value(cursor.number("I"), key)
     return metadata
 
@@ -255,7 +261,9 @@ def _read_metadata(cursor: _Cursor, n_pairs: int) -> dict[str, Value]:
 def _alignment(metadata: Mapping[str, Value]) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise ModelFileError(f"general.alignment is {alignment!r}, not a power of two; {BROKEN}")
+        raise ModelFileError(
+            f"general.alignment is {short(alignment)}, not a power of two; {BROKEN}"
+        )
     if alignment < DEFAULT_ALIGNMENT:
         raise ModelFileError(
             f"general.alignment is {alignment}, at least {DEFAULT_ALIGNMENT} is needed: "

@@ -6,13 +6,19 @@ renamed and another one never gets it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from ..errors import ArgumentError
 from ..util import paths, records
 from .layer_mask import LayerMask
+
+
+class ProfileWarning(UserWarning):
+    """A file that holds no profile."""
 
 
 class Fingerprinted(Protocol):
@@ -76,12 +82,22 @@ def find(model: Fingerprinted) -> Profile | None:
     """The profile of a model, None when it has none."""
     if not any(_paths()):
         return None  # spares the fingerprint
-    path = path_of(model.fingerprint)
-    return load(path) if path.exists() else None
+    return _sound(path_of(model.fingerprint))
 
 
 def every() -> list[Profile]:
-    return [load(path) for path in _paths()]
+    return [found for path in _paths() if (found := _sound(path)) is not None]
+
+
+def _sound(path: Path) -> Profile | None:
+    """What a file holds. Warns of one that is no use; another one can take its place."""
+    try:
+        return load(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ArgumentError) as error:
+        warnings.warn(f"{error}; it is ignored until then", ProfileWarning, stacklevel=3)
+        return None
 
 
 def remove(model: Fingerprinted) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from . import entitle
+
 
 def draw(speeds: Mapping[int, Sequence[float]], title: str) -> Figure:
     """speeds: by exit, one per draft length from 1 on."""
@@ -18,6 +20,7 @@ def draw(speeds: Mapping[int, Sequence[float]], title: str) -> Figure:
     axes.set_yticks(range(len(exits)), [str(keep) for keep in exits])
     n_lengths = len(speeds[exits[0]])
     axes.set_xticks(range(n_lengths), [str(n) for n in range(1, n_lengths + 1)])
-    axes.set(xlabel="tokens drafted", ylabel="blocks before the exit", title=title)
+    axes.set(xlabel="tokens drafted", ylabel="blocks before the exit")
+    entitle(figure, title)
     figure.colorbar(image, label="expected speed over plain decoding")
     return figure

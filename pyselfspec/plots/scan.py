@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..selection.report import ScanReport
+from . import entitle
 
 COLOURS = {"attention": "#3b6fb6", "feed-forward": "#e08a2e", "block": "#6a8f5a"}
 
@@ -15,7 +16,7 @@ def draw(found: ScanReport, title: str) -> Figure:
     has_curve = found.has_curve
     figure = Figure(figsize=(11 if has_curve else 7, 4), layout="constrained")
     axes = figure.subplots(1, 2 if has_curve else 1, squeeze=False)[0]
-    figure.suptitle(title)
+    entitle(figure, title)
     _bars(axes[0], found)
     if has_curve:
         _curve(axes[1], found)

@@ -30,6 +30,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ..util import build
+from ..util.paths import on_one_line
 
 SPIN_COUNT = "10000"  # rounds of a loop, some ten microseconds
 
@@ -73,6 +74,7 @@ def _loaded() -> Any:
     # millisecond, which stalls them all wherever another program wants the cores.
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a hundred lines of gdb, on stdout
     module = _import_llama_cpp()
     function = getattr(module._lib, "selfspec_build_id", None)
     if function is None:
@@ -358,6 +360,22 @@ def system_info() -> str:
     return str(llama.llama_print_system_info().decode(errors="replace")).strip()
 
 
+def release_memory() -> None:
+    """Give freed memory back to the system. glibc keeps it, in ever more pieces where many graphs
+    of different sizes come and go."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # another C library
+        return None
+
+
 #
 # logging
 #
@@ -403,4 +421,4 @@ def log_error() -> str:
     """The first error that llama.cpp logged in this thread since clear_log_error(), without
     function names."""
     text = re.sub(r"^(\w+: )+", "", _logged.first_error)
-    return text or "it gives no reason; run with -v to see its log"
+    return on_one_line(text) or "it gives no reason; run with -v to see its log"

@@ -32,6 +32,7 @@ SPLIT_MODES = {  # with the numbers of enum llama_split_mode
     "row": 2,
 }
 SPLIT_MODE = "layer"
+N_UNSURE = 64  # last tokens of a part of a text that may be others in the whole
 MAIN_GPU = 0
 
 
@@ -176,6 +177,20 @@ class Model(Closing):
                 f"the text is not valid Unicode at character {error.start}"
             ) from None
         return _lib.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
+
+    def first_tokens(
+        self, text: str, n: int, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """The first n token ids of a text, or all that it has, without a look at all of it."""
+        n_chars = 8 * (n + N_UNSURE)
+        while n_chars < len(text):
+            tokens = self.tokenize(
+                text[:n_chars], add_special=add_special, parse_special=parse_special
+            )
+            if len(tokens) >= n + N_UNSURE:
+                return tokens[:n]
+            n_chars *= 4
+        return self.tokenize(text, add_special=add_special, parse_special=parse_special)[:n]
 
     def piece(self, token: int) -> bytes:
         """The bytes a token adds to the text; special tokens add none."""

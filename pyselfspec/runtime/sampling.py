@@ -57,7 +57,9 @@ class SamplingParams:
             if not low <= value <= high:
                 raise ArgumentError(f"{name} is {low} to {high}, got {value}")
         if not 0.0 < self.repeat_penalty <= FLOAT_MAX:
-            raise ArgumentError(f"repeat_penalty is above 0, got {self.repeat_penalty}")
+            raise ArgumentError(
+                f"repeat_penalty is above 0 and at most {FLOAT_MAX:g}, got {self.repeat_penalty}"
+            )
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
             raise ArgumentError(f"seed is 0 to {SEED_MAX}, got {self.seed}")
 

@@ -29,7 +29,9 @@ class Bounded:
 
     def __post_init__(self) -> None:
         if not 0 < self.max_cost <= 1:
-            raise ArgumentError(f"a bound on the cost is in 0..1, got {self.max_cost:g}")
+            raise ArgumentError(
+                f"a bound on the cost is above 0 and at most 1, got {self.max_cost:g}"
+            )
 
     @property
     def about(self) -> About:

@@ -38,17 +38,17 @@ def header_of(
     return {
         "version": __version__,
         "build": BUILD_ID,
-        "model": model.path.name,
+        "model": paths.shown(model.path.name),
         "fingerprint": model.fingerprint,
         "n_layer": model.n_layer,
         "objective": about.results,
         "n_ctx": n_ctx,
         "window": window if about.results == "agreement" else None,
         "attention": context.attention,
-        "text": text.name,
+        "text": paths.shown(text.name),
         "text_sha256": fingerprint.of_text(text.content),
         "seed": seed,
-        "command": command,
+        "command": paths.shown(command),
         "date": time.strftime("%Y-%m-%d"),
     }
 

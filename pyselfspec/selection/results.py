@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ..util import records
 from ..util.closing import Closing
 
 FORMAT = 2
+MAX_HEADER = 1 << 20  # bytes; it holds the command line
 # What must agree for scores to be comparable, and how to call it.
 SAME = {
     "format": "format",
@@ -105,10 +106,10 @@ class ResultFile(Results, Closing):
     header: what the scores are of; must agree in everything that SAME names with that of a file
     that exists. Files of format 1 are taken up, too.
 
-    A file beside it, with ".lock" added to the name, keeps other processes out.
+    A file beside it, with ".lock" added to the name, keeps other processes out meanwhile.
 
-    Raises ResultFileError for a file of something else, a file that another process uses, and lines
-    that are no results. A last line cut off in the middle is taken away.
+    Raises ResultFileError for a file of something else, which is left as it is, a file that another
+    process uses, and lines that are no results. A last line cut off in the middle is taken away.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -118,8 +119,8 @@ class ResultFile(Results, Closing):
         self._stack = ExitStack()
         if not path.absolute().parent.is_dir():
             raise ResultFileError(f"{path.absolute().parent} is no folder: make it first")
-        if path.exists() and not path.is_file():
-            raise ResultFileError(f"{path} is no plain file; give another --out")
+        if path.exists():
+            self._require_ours()  # before anything is written, even a lock beside it
         with ExitStack() as opening:
             lock = FileLock(f"{path}.lock", timeout=0)
             try:
@@ -128,6 +129,7 @@ class ResultFile(Results, Closing):
                 raise ResultFileError(
                     f"{path} is in use by another process; wait for it or give another --out"
                 ) from None
+            opening.callback(_remove, lock.lock_file)  # while it is held, so nobody else's
             self._file = opening.enter_context(path.open("ab+"))
             self._file.seek(0)
             self._take_up(self._file.read())
@@ -152,16 +154,13 @@ class ResultFile(Results, Closing):
     def _take_up(self, data: bytes) -> None:
         """Read what an earlier run wrote, or start the file."""
         whole, newline, cut_off = data.rpartition(b"\n")
-        head = records.encode({"format": FORMAT})[:-1]
-        if not newline and not cut_off.startswith(head[: len(cut_off)]):
-            raise self._foreign("it does not begin with a header")
+        self._check_start(data[: data.find(b"\n") + 1] or data)
         if cut_off:
             self._file.truncate(len(data) - len(cut_off))
         if not newline:
             self._append(self._header)
             return
-        header, *lines = whole.split(b"\n")
-        self._check_header(header)
+        _header, *lines = whole.split(b"\n")
         for number, line in enumerate(lines, 2):
             try:
                 self._read(records.parse(line))
@@ -170,6 +169,22 @@ class ResultFile(Results, Closing):
                     f"{self.path}, line {number} is no result; remove the line or give another "
                     "--out"
                 ) from None
+
+    def _require_ours(self) -> None:
+        """Raise ResultFileError for a file of something else, which stays as it is."""
+        if not self.path.is_file():
+            raise ResultFileError(f"{self.path} is no plain file; give another --out")
+        with self.path.open("rb") as file:
+            self._check_start(file.readline(MAX_HEADER))
+
+    def _check_start(self, line: bytes) -> None:
+        """Raise ResultFileError unless a file that begins with this line has results like ours.
+        Only a header can be cut off in the middle of the first line."""
+        head = records.encode({"format": FORMAT})[:-1]
+        if line.endswith(b"\n"):
+            self._check_header(line)
+        elif len(line) == MAX_HEADER or not line.startswith(head[: len(line)]):
+            raise self._foreign("it does not begin with a header")
 
     def _check_header(self, line: bytes) -> None:
         try:
@@ -197,6 +212,11 @@ class ResultFile(Results, Closing):
 
     def _foreign(self, why: str) -> ResultFileError:
         return ResultFileError(f"{self.path} is no file of results: {why}; give another --out")
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):  # some systems keep what is open
+        os.unlink(path)
 
 
 def _short(value: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ..costs.expected import Gain, PassCosts, gain, gains
-from ..errors import MaskError
+from ..errors import ArgumentError, MaskError
 from ..masks import profiles
 from ..masks.layer_mask import LayerMask
 from ..masks.profiles import Profile
@@ -106,6 +106,8 @@ def search(
 
     Raises what session.opened raises, and ArgumentError for names that do not exist.
     """
+    if not 0 < max_cost <= 1:
+        raise ArgumentError(f"max_cost is above 0 and at most 1, got {max_cost:g}")
     chosen = strategies.resolve(strategy)
     budget = Budget(N_TRIALS if trials is None and minutes is None else trials, minutes)
     with session.opened(model, objective, **options, keep=True, follow=progress) as opened:

@@ -24,6 +24,7 @@ from ..masks.profiles import Profile
 from ..runtime._lib import BUILD_ID
 from ..runtime.context import Context
 from ..runtime.model import Model
+from ..util import paths
 from . import chunks as cutting
 from . import objectives, own_text
 from .objectives import About, Objective
@@ -77,14 +78,14 @@ class Session:
     def profile(self, best: Point, source: str) -> Profile:
         """What generate will know of a mask. source: what found it."""
         return Profile(
-            model=self.model.path.name,
+            model=paths.shown(self.model.path.name),
             fingerprint=self.model.fingerprint,
             mask=best.mask,
             source=f"{source}, {self.results.path.name}",
             version=__version__,
             build=BUILD_ID,
             date=time.strftime("%Y-%m-%d"),
-            command=self.command,
+            command=paths.shown(self.command),
             agreement=best.score.agreement,
             n_tokens=best.score.n,
             cost=best.cost,
@@ -154,7 +155,8 @@ def _cut(model: Model, text: str, n_ctx: int | None, n_chunks: int) -> list[tupl
     """The chunks to score, as token ids."""
     model.require_tokenizer("scans need one to read text")
     size = min(cutting.N_CHUNK, model.n_ctx_train) if n_ctx is None else n_ctx
-    cut = cutting.cut(model.tokenize(text, parse_special=False), size, model.start_token)
+    tokens = model.first_tokens(text, size * max(1, n_chunks), parse_special=False)
+    cut = cutting.cut(tokens, size, model.start_token)
     if not 1 <= n_chunks <= len(cut):
         raise ArgumentError(
             f"the text has {len(cut)} chunks of {size} tokens, {n_chunks} are asked for; "

@@ -25,6 +25,7 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..masks.score import Score
 from ..masks.space import Space, Unit
+from ..runtime import _lib
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Pass, Rows
@@ -35,6 +36,7 @@ from .requests import Request, Work
 from .types import Draft, DraftLimit, Step, Verdict
 
 SHARE = 0.03  # of the time
+N_TRIM = 8  # candidates after which freed memory is given back
 WINDOW = N_WIDTH  # tokens of a trial: wider passes cost more per token on CPUs
 
 
@@ -191,6 +193,8 @@ class Adaptation:
         us = (self._clock() - start) // 1000
         self._us = us / expected
         self._n_used = len(history)
+        if self.state.n_candidates % N_TRIM == 0 and self.state.candidate is None:
+            _lib.release_memory()  # of graphs of masks that were tried
         self.state = replace(self.state, trial_us=self.state.trial_us + us)
 
     def _scores(self, history: Sequence[int], masks: Sequence[LayerMask]) -> Work[list[Score]]:

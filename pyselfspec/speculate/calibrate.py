@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,23 +26,38 @@ PREFILL_S = 15.0  # at most, to fill half of the context
 N_PREFILL = 64  # tokens of a prefill chunk; the time budget is checked between chunks
 N_ROUND = 7  # at most, unless told
 N_EMPTY = 8  # tokens in an "empty" context: there must be something to attend to
+BUSY = 0.25  # spread of times above which other programs are to blame
 N_DRAFT = 3  # tokens of a draft whose time is taken
 WARM_US = 50_000  # a pass longer than this does not notice that its graph was built anew
 
 Progress = Callable[[float], None]
 
 
+class BusyWarning(UserWarning):
+    """Other programs ran while passes were timed."""
+
+
 def measure(
     context: Context, drafter: Drafter, progress: Progress, n_rounds: int | None = None
 ) -> Calibration:
-    """Time all passes with an empty and with a half-full context, all kinds in turn.
+    """What `measured` yields last."""
+    *_, calibration = measured(context, drafter, progress, n_rounds)
+    return calibration
+
+
+def measured(
+    context: Context, drafter: Drafter, progress: Progress, n_rounds: int | None = None
+) -> Iterator[Calibration]:
+    """Time all passes with an empty and with a half-full context, all kinds in turn; yields what is
+    known after each of the two.
 
     progress: told what share is done, 0..1.
     n_rounds: repetitions at most.
 
     What the context held is dropped. Takes seconds for a small model, and up to two minutes for a
     large one, which gets fewer rounds and, if reading tokens takes long, less than half of the
-    context.
+    context. Warns when times of the same pass differ as they do on a busy machine, also after a
+    second try.
     Raises ArgumentError when the model cannot draft or the context is too short.
     """
     if not context.can_rollback:
@@ -50,14 +66,27 @@ def measure(
             "so there are no drafts to time"
         )
     passes = _Passes(context, drafter)
-    levels, n_rounds = [], n_rounds or N_ROUND
+    levels, spreads, n_rounds = [], [], n_rounds or N_ROUND
     for i, n_past in enumerate((N_EMPTY, context.n_ctx // 2)):
         passes.fill(n_past)
         rounds = _rounds(passes, n_rounds, partial(_report_part, progress, i, 2))
+        if _spread(rounds) > BUSY:
+            again = _rounds(passes, len(rounds), lambda _share: None)
+            rounds = sorted([*rounds, *again], key=_Times.total)[: len(rounds)]
+        spreads.append(_spread(rounds))
         levels.append(_costs(passes.n_past, rounds))
         n_rounds = len(rounds)
-    context.sequence().drop()
-    return Calibration(key_of(context, drafter.identity), CostTable(tuple(levels)), n_rounds)
+        if i == 1:
+            context.sequence().drop()
+        key = key_of(context, drafter.identity)
+        yield Calibration(key, CostTable(tuple(levels)), n_rounds)
+    if max(spreads) > BUSY:
+        warnings.warn(
+            f"the machine was busy: times of the same pass differed by {max(spreads):.0%}; "
+            "calibrate again when nothing else runs",
+            BusyWarning,
+            stacklevel=2,
+        )
 
 
 def _report_part(progress: Progress, i: int, n: int, share: float) -> None:
@@ -72,6 +101,9 @@ class _Times:
     verify: list[float] = field(default_factory=list)
     token: float = 0.0
     last: float = 0.0
+
+    def total(self) -> float:
+        return sum((*self.full, *self.verify, self.token, self.last))
 
 
 def _rounds(passes: _Passes, n_rounds: int, progress: Progress) -> list[_Times]:
@@ -92,7 +124,13 @@ def _costs(n_past: int, rounds: Sequence[_Times]) -> Costs:
     full = tuple(median(us) for us in zip(*(r.full for r in rounds), strict=True))
     verify = tuple(median(us) for us in zip(*(r.verify for r in rounds), strict=True)) or full
     token, last = (median(us) for us in zip(*((r.token, r.last) for r in rounds), strict=True))
-    return Costs(n_past, full, verify, token, last)
+    return Costs(n_past, full, verify, token, last).rising()
+
+
+def _spread(rounds: Sequence[_Times]) -> float:
+    """By what share of the shortest time full passes usually take longer."""
+    times = list(zip(*(r.full for r in rounds), strict=True))
+    return float(median(median(us) / min(us) - 1 for us in times))
 
 
 def _warm(run: Callable[[], float]) -> float:

@@ -16,7 +16,7 @@ from ..masks.layer_mask import LayerMask
 from ..masks.profiles import Fingerprinted
 from ..masks.score import Score
 from ..masks.space import Space, neighbour
-from ..util import records
+from ..util import paths, records
 
 N_WINDOWS = 4  # to win before a candidate is taken over
 MARGIN = 0.02  # by which it must be faster then
@@ -125,12 +125,14 @@ class StateFile:
 
 def save(state: State, model: Fingerprinted, path: Path) -> None:
     """Raises ArgumentError for a path that cannot be a file."""
-    records.save(path, StateFile(model.path.name, model.fingerprint, state))
+    records.save(path, StateFile(paths.shown(model.path.name), model.fingerprint, state))
 
 
 def load(path: Path, model: Fingerprinted) -> State:
     """Raises ArgumentError for a file that is no state, or one of another model."""
-    found = records.load(path, StateFile, what="state of --adapt")
+    found = records.load(
+        path, StateFile, what="state of --adapt", fix="give a file of --adapt-state, or a new name"
+    )
     if found.fingerprint != model.fingerprint:
         raise ArgumentError(
             f"{path} belongs to another model ({found.model}); give a file of this model, or a new "

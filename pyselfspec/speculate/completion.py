@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ContextFullError
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
@@ -26,7 +26,9 @@ from .together import steps_together
 from .types import GenerationStats, Step
 
 N_PREDICT = 128  # tokens
-INTERRUPTED = "interrupted"  # finish reason of a text that the user cut off
+# finish reasons: "length", "eog", "stop" and
+INTERRUPTED = "interrupted"  # the user cut it off
+CONTEXT_FULL = "context"  # there was no room for all the tokens that were asked for
 
 
 class Completion:
@@ -83,7 +85,7 @@ class Completion:
         if self._seq.context is not context:
             raise ArgumentError("the sequence belongs to another context")
         self._n_predict = n_predict
-        self.prompt = model.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        self.prompt = _tokens_of(context, prompt) if isinstance(prompt, str) else list(prompt)
         self._owned: list[Drafter] = []  # to close at the end
         self._drafter, self._controller, self.draft = self._drafting(
             draft, options, mask, profile, controller
@@ -95,7 +97,7 @@ class Completion:
         self.tokens: list[int] = []
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
-        self.finish_reason: str | None = None  # then "length", "eog", "stop" or INTERRUPTED
+        self.finish_reason: str | None = None  # then one of those above
         self._started = False
         piece = model.piece if model.has_vocab else lambda _token: b""
         self._stream = TextStream(piece, model.is_eog, stop)
@@ -202,12 +204,23 @@ class Completion:
 
     def finish(self) -> str:
         """After the last step; returns the text that was held back."""
-        self.finish_reason = self._stream.finish_reason or "length"
+        limit = "length" if len(self.tokens) >= self._n_predict else CONTEXT_FULL
+        self.finish_reason = self._stream.finish_reason or limit
         return self._grow(self._stream.finish())
 
     def _grow(self, piece: str) -> str:
         self.text += piece
         return piece
+
+
+def _tokens_of(context: Context, prompt: str) -> list[int]:
+    tokens = context.model.first_tokens(prompt, context.n_ctx + 1)
+    if len(tokens) > context.n_ctx:
+        raise ContextFullError(
+            f"the prompt has more tokens than the context, {context.n_ctx}; "
+            "use a larger context (-c) or a shorter prompt"
+        )
+    return tokens
 
 
 def interleaved(completions: Sequence[Completion]) -> Iterator[tuple[Completion, str]]:

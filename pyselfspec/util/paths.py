@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
@@ -9,6 +10,16 @@ from platformdirs import user_cache_path, user_data_path
 _SHIPPED = Path(__file__).parents[1] / "data"
 DEMO = _SHIPPED / "demo.gguf"  # the bundled model; DEMO.md beside it is its card
 SAMPLE_TEXT = _SHIPPED / "sample.txt"
+
+
+def shown(name: str) -> str:
+    """A file's name, which may be any bytes, as text that every file and terminal takes."""
+    return os.fsencode(name).decode(errors="replace")
+
+
+def on_one_line(message: str) -> str:
+    """A message that may quote a file: what cannot be printed is escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown(message))
 
 
 def data(name: str) -> Path:

@@ -24,8 +24,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 
 from ..errors import ArgumentError
-from .files import replacing
+from .files import read_limited, replacing
 
+MAX_BYTES = 64 << 20  # of a file
 Data = dict[str, Any]
 Older = Mapping[int, Callable[[Data], Data]]
 
@@ -56,8 +57,11 @@ def load(path: Path, cls: type[FiledT], *, what: str, fix: str = "remove it") ->
     Raises RecordError for a file that holds no such record, OSError for one that cannot be read.
     """
     try:
-        return decode(path.read_bytes(), cls)
-    except RecordError as error:
+        if path.exists() and not path.is_file():
+            raise RecordError("no plain file")
+        with path.open("rb") as file:
+            return decode(read_limited(file, MAX_BYTES), cls)
+    except ArgumentError as error:
         raise RecordError(f"{path} is no {what} ({error}); {fix}") from None
 
 
