@@ -14,7 +14,7 @@ from command_line import PROGRAM, TIMEOUT, Outcome, environment, run
 from conftest import TinyPath
 from gguf import GGMLQuantizationType
 
-from pyselfspec.cli import EXIT_INTERRUPTED
+from pyselfspec.cli._signals import exit_status
 from pyselfspec.convert import stream
 from pyselfspec.convert.relayer import relayer
 from pyselfspec.convert.stream import read_model
@@ -208,6 +208,6 @@ def test_interrupted(
 
     monkeypatch.setattr(stream, "_append_data", interrupted)
     outcome = run(command, tiny_path(), out, *OPTIONS[command])
-    assert (outcome.status, outcome.stdout, outcome.traceback) == (EXIT_INTERRUPTED, "", None)
+    assert (outcome.status, outcome.stdout, outcome.traceback) == (exit_status(), "", None)
     assert out.read_bytes() == OLD
     assert list(out.parent.iterdir()) == [out]
