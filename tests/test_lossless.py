@@ -430,7 +430,7 @@ def test_full_context(
     assert len(want) == context.n_ctx - n_prompt + 1
     got = complete(context, prompt, mask=MASKS[mask], controller=Fixed(8, p_min=0), n_predict=1000)
     assert got.tokens == want
-    assert got.finish_reason == "length"
+    assert got.finish_reason == "context"
 
 
 def test_prompt_that_does_not_fit(exact: Any, new_context: Any, token_ids: Any) -> None:

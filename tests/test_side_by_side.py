@@ -261,7 +261,7 @@ def test_a_full_context_ends_texts_one_by_one(
         assert "".join(want) == want.text
         assert 0 < len(got.tokens) < len(want.tokens)
         assert got.tokens == want.tokens[: len(got.tokens)]
-        assert got.finish_reason == "length"
+        assert got.finish_reason == "context"
     n_held = sum(context.sequence(i).n_past for i in range(2))
     assert n_held == sum(len(each.prompt) + len(each.tokens) - 1 for each in texts) <= 256
 
