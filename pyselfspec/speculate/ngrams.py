@@ -48,25 +48,34 @@ class NgramIndex:
                 before.append(last.get(key, 0))
                 last[key] = end
 
-    def following(self, context: Sequence[int]) -> Copy | None:
-        """The token that follows most of the latest matches of the context's end."""
-        for i in reversed(range(len(LENGTHS))):
-            if len(context) < LENGTHS[i]:
-                continue
-            end = self._last[i].get(hash(tuple(context[-LENGTHS[i] :])), 0)
-            tokens = self._continuations(i, end)
-            if tokens:
-                counts = Counter(tokens)
-                token = max(counts, key=counts.__getitem__)  # of several the latest
-                return Copy(token, (i, _sureness(counts[token], len(tokens))))
-        return None
+    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
+        """The token that follows most of the latest matches of the context's end.
+
+        beyond: index of a length; only longer matches count.
+        """
+        longest, found = -1, 0
+        for i, length in enumerate(LENGTHS):  # what has no match has no longer one either
+            end = self._last_end(i, context[-length:]) if length <= len(context) else 0
+            if not end:
+                break
+            longest, found = i, end
+        if longest <= beyond:
+            return None
+        tokens = self._continuations(longest, found)
+        counts = Counter(tokens)
+        token = max(counts, key=counts.__getitem__)  # of several the latest
+        return Copy(token, (longest, _sureness(counts[token], len(tokens))))
+
+    def _last_end(self, i: int, ngram: Sequence[int]) -> int:
+        """Where an n-gram ended last with something behind it, 0 for nowhere."""
+        end = self._last[i].get(hash(tuple(ngram)), 0)
+        return self._before[i][end - 1] if end and end == len(self._text) else end
 
     def _continuations(self, i: int, end: int) -> list[int]:
-        """What followed the latest ends of an n-gram, the latest first."""
+        """What followed the latest ends of an n-gram, from this one back, the latest first."""
         tokens: list[int] = []
         while end and len(tokens) < N_MATCHES:
-            if end < len(self._text):
-                tokens.append(self._text[end])
+            tokens.append(self._text[end])
             end = self._before[i][end - 1]
         return tokens
 
@@ -106,8 +115,9 @@ class Memory:
             self._index, tokens = NgramIndex(), self.tokens
         self._index.extend(tokens)
 
-    def following(self, context: Sequence[int]) -> Copy | None:
-        return self._index.following(context)
+    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
+        """As NgramIndex.following."""
+        return self._index.following(context, beyond)
 
 
 def n_common(a: Sequence[int], b: Sequence[int]) -> int:

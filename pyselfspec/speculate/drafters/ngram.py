@@ -26,13 +26,13 @@ from . import Guesses
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """chance_min: a draft ends before a token that is expected to be right less often.
+    """chance_min: a draft ends before it is right as a whole less often.
     session: whether to copy from earlier texts of the context, too.
     file: earlier texts of other runs; this run's are added.
     n_kept: tokens of earlier texts that are kept, a kilobyte of memory each.
     """
 
-    chance_min: float = 0.1
+    chance_min: float = 0.05
     session: bool = True
     file: Path | None = None
     n_kept: int = N_TOKENS
@@ -103,12 +103,14 @@ class Drafter:
         self._copies = []
         context = list(history[-LENGTHS[-1] :])
         chances: list[float] = []
+        all_right = 1.0
         while len(self._copies) < max(1, n_max):
             found = self._following(context)
             if found is None:
                 break
             (copy, of_kind), chance = found
-            if self._copies and chance < self._options.chance_min:
+            all_right *= chance
+            if self._copies and all_right < self._options.chance_min:
                 break
             self._copies.append((copy, of_kind))
             chances.append(chance)
@@ -120,8 +122,9 @@ class Drafter:
         """From the text itself, or from an earlier one that matches longer and is likelier."""
         own = self._index.following(context)
         chance = self._chances.of(own.match) if own else 0.0
-        other = self._earlier.following(context) if self._earlier else None
-        if other is not None and (own is None or other.match[0] > own.match[0]):
+        beyond = own.match[0] if own else -1
+        other = self._earlier.following(context, beyond) if self._earlier else None
+        if other is not None:
             chance_of_other = self._earlier_chances.of(other.match)
             if chance_of_other > chance:
                 return (other, self._earlier_chances), chance_of_other
