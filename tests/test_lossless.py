@@ -4,12 +4,13 @@ What can be promised depends on the arithmetic. A full pass checks a draft as on
 kernel may sum in another order for a batch than for a single token. So there are two kinds of test,
 neither with a tolerance:
 
-- Against plain decoding, where logits do not depend on the width of a batch. On x86 CPUs that holds
-  for Q8_0 models (F32 and F16 logits differ by about 1e-3: matrix products change kernels at width
-  2, and the K/V cache rounds to F16). ``exact`` tests this first and skips where a machine differs.
-- Against a replay, for every type: a fresh context decodes the very same batches, but nobody drafts
-  in it; shared blocks run token by token, the others as one batch, none with a mask. Tokens and all
-  later logits must be equal bit for bit, so nothing that drafting does can reach the text.
+- Against plain decoding, where logits do not depend on the width of a batch; with the kernels of
+  this package on x86 that is so for every type. ``exact`` tests it first and skips where a machine
+  differs, except in continuous integration.
+- Against a replay, for every type and machine: a fresh context decodes the very same batches, but
+  nobody drafts in it; shared blocks run token by token, the others as one batch, none with a mask.
+  Tokens and all later logits must be equal bit for bit, so nothing that drafting does can reach the
+  text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,12 +39,13 @@ from pyselfspec import (
     Model,
     Sampler,
     SamplingParams,
+    Step,
     generate_steps,
 )
 from pyselfspec.errors import ContextFullError
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.runtime.widths import same_at_widths
-from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.drafters import layer_skip, ngram
 from tools import replay
 from tools.models import tiny_gguf
 from tools.replay import AsDrafted, Replay
@@ -138,6 +141,72 @@ def test_same_tokens_with_a_fork(
     params = SAMPLINGS[sampling]
     steps = run_steps(context, token_ids(9), drafter, Fixed(p_min=0), params)
     assert [token for step in steps for token in step.tokens] == want
+
+
+@dataclass(frozen=True)
+class Both(DraftLimit):
+    """Some copies, as many as there are, and drafts behind them."""
+
+    n_copies: int = 2
+
+    def choose(self, probs: Sequence[float]) -> tuple[int, DraftLimit]:
+        n = min(self.n_copies, len(probs), self.n_max)
+        return n, self.capped(self.n_max - n)
+
+
+class TakesBoth:
+    def __init__(self, n_copies: int) -> None:
+        self.limits = Both(7, n_copies=n_copies)
+
+    def limit(self, n_past: int) -> DraftLimit:
+        return self.limits
+
+    def observe(self, step: Step) -> None:
+        pass
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_same_tokens_with_copies_and_drafts_behind_them(
+    arch: str, sampling: str, share: bool, exact: Any, new_context: Any, token_ids: Any
+) -> None:
+    """Each in a context of its own, so that nothing but the prompt is common to both."""
+    model, prompt = exact(arch), token_ids(9) * 3
+    want = plain(new_context(model), prompt, sampling=SAMPLINGS[sampling])
+    for mask in (GOOD, BAD):
+        for n_copies in (1, 3, 7):
+            got = complete(
+                new_context(model),
+                prompt,
+                sampling=SAMPLINGS[sampling],
+                draft="ngram+layer-skip",
+                mask=mask,
+                options=(ngram.Options(chance_min=0.0), layer_skip.Options(share=share)),
+                controller=TakesBoth(n_copies),
+            )
+            assert got.tokens == want, (mask, n_copies)
+            assert 0 < got.stats.n_copied <= got.stats.n_drafted
+            assert set(got.stats.sources) <= {"ngram", "layer-skip"}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+def test_same_tokens_with_copies_alone(
+    arch: str, sampling: str, exact: Any, new_context: Any, token_ids: Any
+) -> None:
+    model, prompt = exact(arch), token_ids(9) * 3
+    options = {"sampling": SAMPLINGS[sampling]}
+    want = plain(new_context(model), prompt, **options)
+    for n_max in (1, 4, 15, 30):  # the last in two passes
+        controller = Fixed(n_max, p_min=0.0)
+        how = {"draft": "ngram", "options": ngram.Options(chance_min=0.0)}
+        got = complete(new_context(model), prompt, controller=controller, **how, **options)
+        assert got.tokens == want and got.stats.n_copied == got.stats.n_drafted > 0
+    assert (
+        complete(new_context(model), prompt, draft="auto", controller="auto", **options).tokens
+        == want
+    )
 
 
 @pytest.mark.parametrize("n_draft", [1, 2, 4, 8])
