@@ -26,6 +26,7 @@ from ._options import (
     common_options,
     context_options,
     context_params,
+    ctx_size,
     model_argument,
     model_params,
     open_model,
@@ -42,7 +43,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
     "--plot",
     "plot_file",
     type=click.Path(path_type=Path),
-    help="Also draw the costs into this file (.png, .svg).",
+    help="Also draw the costs into this file, .png or .svg; it is replaced if it exists.",
 )
 @common_options
 def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -> None:
@@ -56,7 +57,7 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         plots.require(plot_file)
     with (
         open_model(model, **model_params(options)) as loaded,
-        loaded.context(n_ctx=options["ctx_size"], **context_params(options)) as context,
+        loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
     ):
         found = prepared(context, mask=mask_from(loaded.n_layer, options))
         if found is None or found.mask is None:
@@ -75,7 +76,7 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
     if plot_file is not None:
         from ..plots import costs as picture
 
-        plots.save(picture.draw(calibration.table, estimated), plot_file)
+        plots.save(picture.draw(calibration.table, estimated, model), plot_file)
 
 
 def _measure(context: Context, drafter: Drafter) -> Calibration:

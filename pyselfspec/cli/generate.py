@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ..speculate.candidates import State
 from ..speculate.completion import CONTEXT_FULL, INTERRUPTED, N_PREDICT, Completion
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.report import Explainer, closing_line, report
+from ..util.files import locked
 from ._drafting import (
     adapt_from,
     adapt_options,
@@ -39,6 +40,7 @@ from ._options import (
     common_options,
     context_options,
     context_params,
+    ctx_size,
     model_argument,
     model_params,
     n_predict_option,
@@ -124,7 +126,8 @@ class Request:
 )
 @common_options
 def command(model: str, as_json: bool, compare: bool, explain: bool, **options: Any) -> None:
-    """Continue a prompt, drafting with part of the model. The text is the full model's.
+    """Continue a prompt, drafting with part of the model. The text is the full model's; only what
+    follows the prompt is printed.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
 
@@ -141,15 +144,17 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         raise click.UsageError("--draft off drafts nothing, so there is no mask to adapt")
     controller = controller_from(options)
     if explain and controller != "auto":
-        raise click.UsageError("--explain is for --controller auto; others decide nothing")
+        raise click.UsageError("--explain tells what --controller auto decides, and no other does")
     prompt_file = _prompt_file(options)
     require_one_reader_of_stdin(prompt_file, options["mask_file"], options["grammar_file"])
     prompt = read_text(prompt_file, MAX_TEXT) if prompt_file is not None else _given_prompt(options)
     sampling = sampling_from(options).with_seed()
 
+    state = options["adapt_state"]
     with (
+        nullcontext() if state is None else locked(state, "give another --adapt-state"),
         open_model(model, **model_params(options)) as loaded,
-        loaded.context(n_ctx=options["ctx_size"], **context_params(options)) as context,
+        loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
     ):
         request = Request(
             prompt=prompt,
@@ -173,7 +178,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             _warm_up(request, context)
             context.sequence().drop()  # both runs read the prompt
         _warn_of_long_text(request, completion)
-        keeper = _Keeper(completion, loaded, options["adapt_state"])
+        keeper = _Keeper(completion, loaded, state)
         finished = _run(
             completion, keeper, show=not as_json, as_text=request.is_text, explain=explain
         )

@@ -73,7 +73,7 @@ def _entry(data: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     if name is None and len(sets) == 1:
         name = sets[0]
     if name not in sets:
-        asked = "choose one with --entry" if name is None else f"there is no set {name!r}"
+        asked = "choose one, entry=NAME" if name is None else f"there is no set {name!r}"
         raise MaskError(f"{asked}; the file has {', '.join(sets)}")
     found: Mapping[str, Any] = data[name]
     unknown = set(found) - {"attn", "attention", "mlp"}
