@@ -13,7 +13,7 @@ from command_line import ONE_THREAD, run, run_alone
 from conftest import TinyPath
 
 from pyselfspec import LayerMask
-from pyselfspec.costs.table import N_WIDTH
+from pyselfspec.costs.table import N_WIDTH, Costs, CostTable
 from pyselfspec.speculate import calibrate as calibration_run
 
 EXIT = ("--exit-layer", "2")
@@ -136,6 +136,24 @@ def test_plot(name: str, tiny_path: TinyPath, tmp_path: Path) -> None:
     file = tmp_path / name
     assert calibrate(tiny_path(), *EXIT, "--plot", file).status == 0
     assert file.stat().st_size > 5000
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
+def test_a_plot_names_all_its_lines_and_the_model() -> None:
+    from pyselfspec.plots import costs
+
+    full = tuple(100.0 + i for i in range(N_WIDTH))
+    table = CostTable((Costs(0, full, full, 30.0, 0.0),))
+    figure = costs.draw(table, table, "a model.gguf")
+    assert figure.get_suptitle() == "a model.gguf"
+    _left, right, lengths = figure.axes
+    legend = right.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    lines = [*right.get_lines(), *lengths.get_lines()]
+    assert names == [line.get_label() for line in lines] and len(names) == 2
+    most = max(lengths.get_lines()[0].get_ydata())
+    assert most < lengths.get_ylim()[1] <= most + 1
 
 
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
