@@ -24,6 +24,7 @@ from conftest import TinyPath
 from gguf import GGUFValueType
 
 from pyselfspec.runtime._lib import llama
+from pyselfspec.util.machine import usable_cores
 
 FAILED, USAGE = 1, 2
 ANY = (FAILED, USAGE)  # where only the message matters
@@ -505,3 +506,15 @@ def test_passwords_of_databases_stay_secret(
     check_error(outcome, FAILED, "nosuchdb://me:***@localhost/db")
     assert "sesame" not in outcome.stderr
     assert out.exists() and "--storage" in out.read_text() and "sesame" not in out.read_text()
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="with one core there is nothing to advise")
+def test_a_busy_machine_is_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for each other at every barrier are slower than one."""
+    n_cores = os.cpu_count() or 1
+    for load, told in ((0.0, False), (1.0 * n_cores, False), (2.0 * n_cores, True)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        outcome = run("info", folder / "tiny.gguf", "--json")
+        assert (f"busy (load {load:.1f}" in outcome.stderr) == told
+        assert outcome.json["n_layer"] == N_LAYER
+        assert run("info", folder / "tiny.gguf", "-t", "1").stderr == ""

@@ -31,7 +31,8 @@ from pyselfspec.util.closing import Closing
 from pyselfspec.util.paths import DEMO
 from tools.models import tiny_gguf
 
-SECONDS = 60  # for one file
+CPU_SECONDS = 60  # for one file
+SECONDS = 10 * CPU_SECONDS  # on a busy machine
 MEMORY = 8 << 30  # bytes that a broken file may make the program ask for
 MAX_LINE = 500  # characters of a message, the file's name aside
 NUMBERS = (0, 1, 2, 3, 7, 255, 256, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
@@ -51,6 +52,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         signal.alarm({SECONDS})
+        resource.setrlimit(resource.RLIMIT_CPU, ({CPU_SECONDS}, {CPU_SECONDS}))
         resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
         for args in json.loads(line):
             done = CliRunner().invoke(main, args)
@@ -79,8 +81,6 @@ def main() -> int:
             found, ends = fuzz(model, n_runs, options.seed, folder, options.keep)
             statuses += ends
             n_faults += len(found)
-            for fault in found:
-                print(fault, flush=True)
     ends_of_all = ", ".join(f"{end}: {n}" for end, n in sorted(statuses.items()))
     print(f"{options.runs} broken files of {len(models)} models; {ends_of_all}; {n_faults} faults")
     return bool(n_faults)
@@ -102,7 +102,8 @@ def tiny_models(folder: Path) -> list[Path]:
 def fuzz(
     model: Path, n_runs: int, seed: int, folder: Path, keep: Path | None = None
 ) -> tuple[list[str], Counter[str]]:
-    """What went wrong, a line for each, and how often commands ended with which status."""
+    """What went wrong, a line for each, printed as well, and how often commands ended with which
+    status."""
     faults: list[str] = []
     ends: Counter[str] = Counter()
     with Copy(model, folder) as copy, Worker(folder) as worker:
@@ -113,6 +114,7 @@ def fuzz(
                     if not fault:
                         continue
                     faults.append(f"{model.name}, seed {seed}, run {i}: {fault}")
+                    print(faults[-1], flush=True)
                     if keep is not None:
                         keep.mkdir(parents=True, exist_ok=True)
                         shutil.copyfile(path, keep / f"{seed}-{i}-{model.name}")

@@ -16,6 +16,7 @@ from ..runtime._lib import INT32_MAX
 from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_UNIT, N_THREADS_MAX
 from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..util.files import read_limited
+from ..util.machine import overload, usable_cores
 from ..util.paths import DEMO
 from ..util.records import MAX_BYTES
 
@@ -135,7 +136,15 @@ def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What device_options say about making a Context."""
+    """What device_options say about making a Context. Warns where as many threads as there are
+    cores would mostly wait for each other."""
+    load = overload()
+    if options["threads"] is None and load is not None and usable_cores() > 1:
+        click.echo(
+            f"Warning: other programs keep this machine busy (load {load:.1f}, {usable_cores()} "
+            "cores); fewer threads may be much faster, see -t",
+            err=True,
+        )
     return {
         "n_threads": options["threads"],
         "flash_attn": FLASH_ATTN[options["flash_attn"]],
