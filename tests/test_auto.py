@@ -28,9 +28,9 @@ from simulation import (
 
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate import controllers
-from pyselfspec.speculate.controllers.auto import PROBE, PROBE_VERIFIED, decide, make, probe
+from pyselfspec.speculate.controllers.auto import decide, make, probe_p_min
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.types import After, Draft, Step, Verdict
+from pyselfspec.speculate.types import After, DraftLimit
 
 Memory, Acceptance = controllers.Memory, controllers.Acceptance
 
@@ -200,10 +200,9 @@ def test_a_hopeless_mask_is_not_even_probed():
 
 def test_a_probe_is_verified_where_that_costs_less_than_it_brings():
     cheap, expensive = (table(0.3, growth).levels[0] for growth in (0.05, 2.0))
-    assert probe(cheap, Acceptance()) == PROBE_VERIFIED
-    assert probe(expensive, Acceptance()) == PROBE
-    assert PROBE.after([1.0]) is After.DROP
-    assert PROBE.capped(3) == PROBE
+    assert probe_p_min(cheap, Acceptance()) == 0.0
+    dropped = DraftLimit(1, probe_p_min(expensive, Acceptance()))
+    assert dropped.after([1.0]) is After.DROP
 
 
 def test_plain_decoding_is_timed_now_and_then_while_drafting():
@@ -215,10 +214,6 @@ def test_plain_decoding_is_timed_now_and_then_while_drafting():
 
 
 # memory
-
-
-def judged(p, right):
-    return Step(Draft((1,), (p,), 1), Verdict.of_chain(int(right), 2, False), 1)
 
 
 def test_a_first_text_starts_with_plain_steps_whatever_the_table_says():
@@ -249,21 +244,21 @@ def test_another_conversation_keeps_the_timings_only():
 def test_acceptance_is_learned_by_probability_and_forgotten():
     acceptance = Acceptance()
     for _ in range(200):
-        acceptance.observe(judged(0.4, False))
-        acceptance.observe(judged(0.7, True))
+        acceptance.observe([(0.4, False)])
+        acceptance.observe([(0.7, True)])
     share, rate = acceptance.rows()
     assert rate[1] < 0.05 < 0.95 < rate[3]
     assert share[[1, 3]] == pytest.approx(0.5, abs=0.02)
     assert share.sum() == pytest.approx(1)
     for _ in range(500):
-        acceptance.observe(judged(0.4, True))
+        acceptance.observe([(0.4, True)])
     assert acceptance.rows()[1][1] > 0.95
 
 
 def test_tokens_without_probability_have_an_acceptance_of_their_own():
     acceptance = Acceptance()
     for _ in range(50):
-        acceptance.observe(judged(None, True))
+        acceptance.observe([(None, True)])
     share, rate = acceptance.rows()
     assert rate[-1] > 0.95 and share[-1] > 0.95
     assert rate[:-1] == pytest.approx(Acceptance().rows()[1][:-1])
@@ -295,7 +290,7 @@ def test_what_it_expects_is_what_happens(alpha):
     observe = controller.observe
 
     def observed(step):
-        expected.append(controllers.explain(controller).us_per_token)
+        expected.append(1 / controllers.explain(controller).rule.speed)
         observe(step)
 
     controller.observe = observed
@@ -308,5 +303,5 @@ def test_what_it_expects_is_what_happens(alpha):
 def test_it_explains_why_it_does_not_draft():
     decision = make(table(0.95, 0.1, shared=0.0)).explain()
     assert not decision.drafts and decision.speedup < 1 and decision.best.n_max > 0
-    assert decision.us_per_token == decision.costs.plain_us
+    assert decision.rule.us == decision.costs.plain_us
     assert controllers.explain(Fixed()) is None

@@ -1,7 +1,6 @@
 """Arithmetic on costs, against the formulas written out."""
 
 import itertools
-import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ from simulation import BF16, Q8_0, table
 
 from pyselfspec.costs.by_bytes import costs_by_bytes
 from pyselfspec.costs.table import N_WIDTH, CostTable
-from pyselfspec.costs.timed import N_RECENT, TimedCosts
+from pyselfspec.costs.timed import N_FORGET, N_RECENT, TimedCosts
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.masks.layer_mask import LayerMask
 from tools.models import tiny_gguf
@@ -111,14 +110,57 @@ def test_timings_are_forgotten():
     assert costs.at(0).plain_us == pytest.approx(2000)
 
 
-def test_new_kinds_of_passes_are_counted():
+def test_it_knows_whether_plain_passes_were_made():
     costs = TimedCosts(table())
-    assert costs.n_new(0, 0) == 1
-    assert costs.n_new(1, 0) == 2  # a guess, a check of one token
-    timed(costs, 0, 100, 100, dropped=True)
-    assert costs.n_new(1, 0) == 0
-    assert costs.n_new(2, 2) == 2  # the last token's blocks below, a check of three
-    assert math.isfinite(costs.at(0).plain_us)
+    assert not costs.knows_plain
+    timed(costs, 2, 100, 100)
+    assert not costs.knows_plain
+    timed(costs, 0, 0, 100)
+    assert costs.knows_plain
+
+
+def copied(costs, n, us, times=4):
+    for _ in range(times):
+        costs.observe(0, 0, 0, 0, us, n_copied=n)
+
+
+def test_passes_over_copies_are_full_ones_whatever_drafts_share():
+    costs = TimedCosts(table(0.3, 0.25, shared=0.5, plain_us=1000))
+    before = costs.at(0)
+    copied(costs, 3, 1100)
+    now = costs.at(0)
+    assert now.full_us[3] == pytest.approx(1100)
+    assert now.verify_us == before.verify_us
+    assert costs.n_copies_known > costs.n_known
+
+
+def test_widths_between_those_timed_lean_on_both():
+    costs = TimedCosts(table(growth=0.25, shared=0.0, plain_us=1000))
+    for _ in range(3):
+        timed(costs, 0, 0, 1000)
+    copied(costs, 4, 1040)
+    full = costs.at(0).full_us
+    assert full[0] == 1000 and full[4] == pytest.approx(1040)
+    ratios = [full[n] / (1000 + 250 * n) for n in range(5)]
+    assert all(a - b == pytest.approx((1 - 0.52) / 4) for a, b in itertools.pairwise(ratios))
+
+
+def test_a_width_timed_badly_is_forgotten_while_decoding_plainly():
+    costs = TimedCosts(table(growth=0.25, plain_us=1000))
+    copied(costs, 1, 9000)
+    assert costs.at(0).full_us[1] == pytest.approx(9000)
+    for _ in range(5 * N_FORGET):
+        timed(costs, 0, 0, 1000)
+    assert costs.at(0).full_us[1] == pytest.approx(1250)
+
+
+def test_the_first_pass_of_a_draft_runs_what_was_copied():
+    costs = table(0.3, 0.25, shared=0.25, plain_us=1000).levels[0]
+    assert costs.drafting_us(2, 1, 0) == 600
+    assert costs.drafting_us(2, 1, 3) == pytest.approx(300 * 1.75 + 300)
+    assert costs.verifying_us(2, 1, 3) == costs.verify_us[4]
+    assert costs.verifying_us(0, 0, 3) == costs.full_us[3]
+    assert costs.drafting_us(0, 0, 3) == 0
 
 
 def test_a_width_that_was_disturbed_when_it_was_timed_is_tried_all_the_same():

@@ -1,6 +1,7 @@
 """Masks validate themselves and survive JSON; counts and ratios are what they say."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,15 @@ import pytest
 from pyselfspec.errors import ArgumentError, MaskError
 from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.runtime.passes import Pass
-from pyselfspec.speculate.types import After, Draft, DraftLimit, GenerationStats, Step, Verdict
+from pyselfspec.speculate.types import (
+    After,
+    Draft,
+    DraftLimit,
+    GenerationStats,
+    SourceStats,
+    Step,
+    Verdict,
+)
 
 
 def step(drafted=(), n_accepted=0, own=9, draft_us=0, verify_us=0):
@@ -197,7 +206,7 @@ def test_what_comes_after_a_draft_token(probs, after):
         (2, (5, 6, 7), (0.9, 0.8, 0.7), Draft((5, 6), (0.9, 0.8))),
         (2, (5, 6, 7), (0.9, 0.8, 0.1), Draft((5, 6), (0.9, 0.8))),  # nobody looked so far
         (3, (5, 6, 7), (0.9, 0.1, 0.9), Draft((5,), (0.9,), dropped=(6, 0.1))),
-        (3, (5, 6, 7), (0.1, 0.9, 0.9), Draft((), (), dropped=(5, 0.1))),
+        (3, (5, 6, 7), (0.1, 0.9, 0.9), Draft(dropped=(5, 0.1))),
         (3, (5, 6, 7, 8), (0.9, 0.8, 0.1, 0.9), Draft((5, 6), (0.9, 0.8), dropped=(7, 0.1))),
         (2, (5, 6, 7), None, Draft((5, 6))),
         (9, [5, 6, 7], None, Draft((5, 6, 7))),
@@ -205,7 +214,8 @@ def test_what_comes_after_a_draft_token(probs, after):
     ],
 )
 def test_a_limit_cuts_what_was_drafted_all_at_once(n_max, tokens, probs, draft):
-    assert DraftLimit(n_max, p_min=0.3).cut(tokens, probs) == draft
+    copied = replace(draft, n_copied=len(draft.tokens))
+    assert DraftLimit(n_max, p_min=0.3).cut(tokens, probs) == copied
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -374,6 +384,7 @@ def test_statistics_match_a_hand_count():
         "n_accepted": 3,
         "n_drafted_at": [3, 2, 2, 1],
         "n_accepted_at": [2, 1],
+        "sources": {},
         "prefill_us": 1_000,
         "draft_us": 80,
         "verify_us": 320,
@@ -383,6 +394,24 @@ def test_statistics_match_a_hand_count():
         "tokens_per_second": 12.0,
     }
     json.dumps(stats.to_dict())
+
+
+def test_statistics_tell_sources_apart():
+    stats = GenerationStats()
+    for tokens, sources, n_accepted in (
+        ((1, 2, 3), ("ngram", "ngram", "layer-skip"), 2),
+        ((1, 2), ("ngram", "layer-skip"), 2),
+        ((1,), ("layer-skip",), 0),
+    ):
+        draft = Draft(tokens, sources=sources)
+        stats.observe(Step(draft, Verdict.of_chain(n_accepted, 9, False), 10))
+    assert stats.sources == {
+        "ngram": SourceStats([2, 1], [2, 1]),
+        "layer-skip": SourceStats([1, 1, 1], [0, 1]),
+    }
+    assert stats.sources["ngram"].n_drafted == stats.sources["ngram"].n_accepted == 3
+    assert stats.n_drafted_at == [3, 2, 1] and stats.n_accepted_at == [2, 2]
+    assert stats.to_dict()["sources"]["ngram"]["n_drafted_at"] == [2, 1]
 
 
 def test_counts_by_position_add_up():

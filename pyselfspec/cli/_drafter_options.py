@@ -15,22 +15,34 @@ from ..masks.layer_mask import LayerMask
 from ..speculate import drafters
 
 
-def options_from(name: str, pairs: Sequence[str], read_mask: Callable[[str], LayerMask]) -> Any:
-    """The drafter's ``Options`` with these fields; values are read as the fields' types, masks from
-    files. Raises ArgumentError for what is no field or no value of one."""
-    cls = drafters.load(name).Options
-    types = get_type_hints(cls)
-    known = [field.name for field in fields(cls)]
-    values: dict[str, Any] = {}
+def options_from(
+    names: Sequence[str], pairs: Sequence[str], read_mask: Callable[[str], LayerMask]
+) -> tuple[Any, ...]:
+    """The ``Options`` of these drafters with these fields, of those that have any of them; values
+    are read as the fields' types, masks from files. Raises ArgumentError for what is no field or no
+    value of one."""
+    classes = {name: drafters.load(name).Options for name in names}
+    values: dict[str, dict[str, Any]] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals or key not in known:
-            what = ", ".join(known) if known else "none"
-            raise click.UsageError(f"-o {pair}: the drafter {name} has the options: {what}")
-        if key in values:
-            raise click.UsageError(f"-o {key} is given twice")
-        values[key] = _value(value, types[key], pair, read_mask)
-    return cls(**values)
+        owners = [name for name, cls in classes.items() if key in _fields(cls)]
+        if not equals or not owners:
+            what = "; ".join(f"{n} has {_listed(_fields(cls))}" for n, cls in classes.items())
+            raise click.UsageError(f"-o {pair} is no option: {what}")
+        for name in owners:
+            if key in values.setdefault(name, {}):
+                raise click.UsageError(f"-o {key} is given twice")
+            kind = get_type_hints(classes[name])[key]
+            values[name][key] = _value(value, kind, pair, read_mask)
+    return tuple(classes[name](**given) for name, given in values.items())
+
+
+def _fields(cls: type[Any]) -> list[str]:
+    return [field.name for field in fields(cls)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none"
 
 
 def _value(text: str, kind: Any, pair: str, read_mask: Callable[[str], LayerMask]) -> Any:

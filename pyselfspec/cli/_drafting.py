@@ -17,10 +17,13 @@ from ..runtime.model import Model
 from ..speculate import adapt, candidates, controllers, drafters
 from ..speculate.adapt import Adapt
 from ..speculate.controllers.fixed import Fixed
+from ..speculate.joined import SIGN
 from ..speculate.prepared import AUTO
 from ..util.files import require_no_model
 from ._drafter_options import options_from
 from ._options import read_text, together
+
+OFF = "off"
 
 
 def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str) -> frozenset[int]:
@@ -38,6 +41,18 @@ def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str) -> fro
         if n_named > 1:
             raise click.BadParameter(f"block {il} is named twice")
     return frozenset(blocks)
+
+
+def parse_draft(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    """Callback of --draft."""
+    known = drafters.names()
+    if text in (AUTO, OFF):
+        return text
+    for name in text.split(SIGN):
+        if name not in known:
+            others = ", ".join((AUTO, OFF, *known))
+            raise click.BadParameter(f"{name!r} is none of: {others}; join several with {SIGN}")
+    return text
 
 
 # What drafts skip, see mask_from.
@@ -72,10 +87,12 @@ mask_options = together(
 draft_options = together(
     click.option(
         "--draft",
-        type=click.Choice([AUTO, "off", *drafters.names()]),
+        metavar="|".join((AUTO, OFF, *drafters.names())),
+        callback=parse_draft,
         default=AUTO,
         show_default=True,
-        help="How to draft; off: plain decoding; auto: what suits the model.",
+        help="How to draft, or several ways joined by +; auto: what suits the model; off: plain "
+        "decoding.",
     ),
     click.option(
         "-o",
@@ -135,17 +152,18 @@ adapt_options = together(
 def draft_from(options: Mapping[str, Any]) -> str | None:
     """The drafter's name, AUTO, or None for plain decoding."""
     draft: str = options["draft"]
-    return None if draft == "off" else draft
+    return None if draft == OFF else draft
 
 
 def drafter_options_from(n_layer: int, options: Mapping[str, Any]) -> Any:
-    """The ``Options`` of the drafter, None where none are given."""
+    """The ``Options`` of the drafters that any are given for, None where none are."""
     pairs, draft = options["drafter_options"], draft_from(options)
     if not pairs:
         return None
     if draft is None or draft == AUTO:
         raise click.UsageError("-o sets options of the drafter that --draft names; name one")
-    return options_from(draft, pairs, lambda path: formats.read(read_text(path), n_layer))
+    names = draft.split(SIGN)
+    return options_from(names, pairs, lambda path: formats.read(read_text(path), n_layer))
 
 
 def describes_mask(options: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from ..costs.by_bytes import costs_by_bytes
 from ..costs.calibration import Calibration, key_of, load, require_place, save
 from ..costs.table import CostTable
 from ..errors import ArgumentError
+from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
+from ..speculate import drafters
 from ..speculate.calibrate import measured
 from ..speculate.drafters import Drafter
+from ..speculate.joined import SIGN
 from ..speculate.prepared import prepared
 from ..util import paths
 from ._drafting import mask_from, mask_options
@@ -50,8 +54,9 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
     """Measure how long full and masked passes take here, so that generate knows what pays.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Without a
-    mask, the one that generate would take. Give --ctx-size, --threads and what concerns GPUs and
-    K/V as you give them to generate: they are part of what is measured.
+    mask, the one that generate would take; where it would take none, full passes only. Give
+    --ctx-size, --threads and what concerns GPUs and K/V as you give them to generate: they are part
+    of what is measured.
     """
     if plot_file is not None:
         plots.require(plot_file)
@@ -60,13 +65,18 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
     ):
         found = prepared(context, mask=mask_from(loaded.n_layer, options))
-        if found is None or found.mask is None:
-            raise ArgumentError(f"{model} has no sublayer that a draft could skip; give a mask")
-        with closing(found.make()) as drafter:
+        if found is None:
+            raise ArgumentError(
+                f"architecture {loaded.file.architecture}: its memory cannot take tokens back, so "
+                "nothing is drafted"
+            )
+        name = found.name.split(SIGN)[-1]  # of several, the one whose passes cost something
+        with closing(drafters.load(name).make(context, found.options[name])) as drafter:
             require_place(key_of(context, drafter.identity))
             calibration = _measure(context, drafter)
             shares = bool(drafter.identity.get("shares"))
-        estimated = costs_by_bytes(loaded.file, found.mask, shares)
+        mask = found.mask or LayerMask.full(loaded.n_layer)
+        estimated = costs_by_bytes(loaded.file, mask, shares)
     if as_json:
         path = paths.shown(str(calibration.key.path))
         click.echo(json.dumps(calibration.to_dict() | {"file": path}))
@@ -102,19 +112,25 @@ def _lines(calibration: Calibration, estimated: CostTable) -> list[str]:
     lines = []
     for costs in calibration.table.levels:
         plain = costs.plain_us
-        widths = "  ".join(f"{us / plain:.2f}" for us in costs.full_us)
         lines += [
             f"{costs.n_past} tokens of context: {plain / 1000:.3g} ms per token",
-            f"  full pass, 1 to {len(costs.full_us)} tokens   {widths}",
-            "  verification pass           "
-            + "  ".join(f"{us / plain:.2f}" for us in costs.verify_us),
-            f"  draft token {costs.token_us / plain:.2f}, "
-            f"shared blocks of the last one {costs.last_us / plain:.2f}",
+            f"  full pass, 1 to {len(costs.full_us)} tokens   {_over(costs.full_us, plain)}",
         ]
-    first = estimated.levels[0]
-    lines.append(f"  draft token by weight bytes {first.token_us / first.plain_us:.2f}")
+        if not costs.only_copies:
+            lines += [
+                f"  verification pass           {_over(costs.verify_us, plain)}",
+                f"  draft token {costs.token_us / plain:.2f}, "
+                f"shared blocks of the last one {costs.last_us / plain:.2f}",
+            ]
+    if not costs.only_copies:
+        first = estimated.levels[0]
+        lines.append(f"  draft token by weight bytes {first.token_us / first.plain_us:.2f}")
     lines.append("acceptance   " + "  ".join(f"{a:5.2f}" for a in ACCEPTANCES))
     best = [calibration.table.levels[0].speedup(a) for a in ACCEPTANCES]
     lines.append("best length  " + "  ".join(f"{n:5}" for _, n in best))
     lines.append("speed        " + "  ".join(f"{speed:4.2f}x" for speed, _ in best))
     return lines
+
+
+def _over(us: Sequence[float], plain: float) -> str:
+    return "  ".join(f"{each / plain:.2f}" for each in us)

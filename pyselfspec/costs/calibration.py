@@ -118,7 +118,7 @@ def _require_sound(table: CostTable) -> None:
     if not lengths or lengths != sorted(set(lengths)):
         raise ArgumentError("levels are not in order")
     for costs in table.levels:
-        numbers = (*costs.full_us, *costs.verify_us, costs.token_us, costs.last_us + 1)
+        numbers = (*costs.full_us, *costs.verify_us, costs.token_us + 1, costs.last_us + 1)
         widths = {len(costs.full_us), len(costs.verify_us)}
         if widths != {N_WIDTH} or not all(0 < us < MAX_US for us in numbers):
             raise ArgumentError("times are not what times can be")
@@ -189,9 +189,6 @@ def costs_for(
     return known.table if known else costs_by_bytes(context.model.file, mask, shares)
 
 
-COPY_US = 5.0  # of a token that is looked up
-
-
 def costs_of_copies(context: Context, drafter: Mapping[str, Any]) -> CostTable:
     """Of drafts that take no passes: full passes as measured, for this drafter or any other, else
     as the bytes of the weights suggest."""
@@ -202,4 +199,4 @@ def costs_of_copies(context: Context, drafter: Mapping[str, Any]) -> CostTable:
     estimated = costs_by_bytes(context.model.file, full, shares=False).levels[0]
     widths = width_costs(context)
     full_us = estimated.full_us if widths is None else tuple(estimated.plain_us * w for w in widths)
-    return CostTable((Costs(0, full_us, full_us, COPY_US, 0.0),))
+    return CostTable((Costs(0, full_us, full_us, 0.0, 0.0),))

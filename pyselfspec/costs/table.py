@@ -15,7 +15,8 @@ class Costs:
     full_us: a full pass over 1, 2, ... N_WIDTH tokens.
     verify_us: a verification pass over as many, in the blocks that drafts leave to it; equal to
         full_us where the two share none.
-    token_us: a draft token; for masks a pass over one token, with output.
+    token_us: a draft token; for masks a pass over one token, with output; 0 for drafters without
+        passes.
     last_us: the shared blocks for the token drafted last, without output; 0 where there are none.
     """
 
@@ -39,16 +40,34 @@ class Costs:
         """A token of plain decoding."""
         return self.full_us[0]
 
-    def step_us(self, n_proposed: int, n_drafted: int) -> float:
-        """A step that verifies n_drafted of n_proposed tokens; plain decoding without any."""
-        return self.drafting_us(n_proposed, n_drafted) + self.verifying_us(n_proposed, n_drafted)
+    def step_us(self, n_proposed: int, n_drafted: int, n_copied: int = 0) -> float:
+        """A step that verifies n_drafted of n_proposed tokens behind n_copied that were free; plain
+        decoding without any."""
+        drafting_us = self.drafting_us(n_proposed, n_drafted, n_copied)
+        return drafting_us + self.verifying_us(n_proposed, n_drafted, n_copied)
 
-    def drafting_us(self, n_proposed: int, n_drafted: int) -> float:
-        last = self.last_us if n_proposed == n_drafted > 0 else 0.0
-        return n_proposed * self.token_us + last
+    def drafting_us(self, n_proposed: int, n_drafted: int, n_copied: int = 0) -> float:
+        """The first pass of a draft is as wide as what it goes on from."""
+        if n_proposed == 0:
+            return 0.0
+        last = self.last_us if n_proposed == n_drafted else 0.0
+        first = self.token_us * self.full_us[n_copied] / self.plain_us
+        return first + (n_proposed - 1) * self.token_us + last
 
-    def verifying_us(self, n_proposed: int, n_drafted: int) -> float:
-        return self.verify_us[n_drafted] if n_proposed else self.plain_us
+    def verifying_us(self, n_proposed: int, n_drafted: int, n_copied: int = 0) -> float:
+        """A full pass over copies alone; else the blocks that drafts leave to it."""
+        n = n_copied + n_drafted
+        return self.verify_us[n] if n_proposed else self.full_us[n]
+
+    @property
+    def only_copies(self) -> bool:
+        """Whether they are those of a drafter that runs nothing."""
+        return self.token_us == 0.0
+
+    @property
+    def shares(self) -> bool:
+        """Whether verification passes leave out blocks that drafts have run."""
+        return self.verify_us != self.full_us
 
     def speedup(self, acceptance: float) -> tuple[float, int]:
         """Speed over plain decoding at the best draft length, and that length, when each drafted
@@ -80,7 +99,8 @@ class CostTable:
         share = (n_past - low.n_past) / (high.n_past - low.n_past)
 
         def mix(a: float, b: float) -> float:
-            return max(min(a, b) / 2, a + share * (b - a))  # never near 0, whatever was measured
+            # never near 0, whatever was measured
+            return max(min(a, b) / 2, a + share * (b - a))
 
         return Costs(
             n_past,

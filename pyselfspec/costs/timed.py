@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
@@ -17,10 +18,18 @@ N_VERIFIED = 64  # verification passes that do: a width not used for long is tri
 N_SURE = 3  # of one width, for them to tell it from the others
 N_UNTIMED = 3  # tokens to draft before any draft was timed
 N_NEAR = 32  # tokens over which costs are taken as equal
+N_FORGET = 128  # plain passes after which the oldest timing of a wider one is given up
 
 
 def _recent() -> deque[float]:
     return deque(maxlen=N_RECENT)
+
+
+Verified = deque[tuple[int, float]]  # draft tokens of a pass, and measured over expected time
+
+
+def _verified() -> Verified:
+    return deque(maxlen=N_VERIFIED)
 
 
 @dataclass(slots=True)
@@ -38,8 +47,10 @@ class TimedCosts:
     table: CostTable
     _plain: deque[float] = field(default_factory=_recent)
     _draft: deque[float] = field(default_factory=_recent)
-    _verified: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=N_VERIFIED))
+    _full: Verified = field(default_factory=_verified)
+    _rest: Verified = field(default_factory=_verified)  # the blocks that drafts leave
     _made: set[str] = field(default_factory=set)  # kinds of passes
+    _n_plain: int = 0
     _expected: Costs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,31 +61,26 @@ class TimedCosts:
         costs = self._table_at(n_past)
         plain = median(self._plain) if self._plain else 1.0
         draft = median([plain, *self._draft])
-        ratios = self._ratios(plain, len(costs.verify_us))
+        full = _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
+        verify = _ratios(self._rest, plain) * costs.verify_us if costs.shares else full
         return Costs(
             n_past,
-            tuple(plain * us for us in costs.full_us),
-            tuple((ratios * costs.verify_us).tolist()),
+            tuple(full.tolist()),
+            tuple(verify.tolist()),
             draft * costs.token_us,
             draft * costs.last_us,
         )
-
-    def _ratios(self, plain: float, n_width: int) -> NDArray[np.float64]:
-        """Measured to expected times of verification passes, by draft tokens."""
-        by_width: dict[int, list[float]] = {}
-        for n, ratio in self._verified:
-            by_width.setdefault(n, []).append(ratio)
-        sure = sorted(n for n, ratios in by_width.items() if len(ratios) >= N_SURE)
-        if not sure:
-            return np.full(n_width, median([plain, *(ratio for _, ratio in self._verified)]))
-        return np.interp(range(n_width), sure, [median(by_width[n]) for n in sure])
 
     @property
     def n_known(self) -> int:
         """The longest draft whose cost is known well enough to try it: a table may be wrong, so
         not much longer than those that were timed."""
-        longest = max((n for n, _ in self._verified), default=0)
-        return min(N_WIDTH - 1, 2 * longest + N_UNTIMED)
+        return _reach(self._rest if self._expected.shares else self._full)
+
+    @property
+    def n_copies_known(self) -> int:
+        """The same for copies."""
+        return _reach(self._full)
 
     def _table_at(self, n_past: int) -> Costs:
         """The table's costs, not looked up anew for every token: they hardly change."""
@@ -82,35 +88,67 @@ class TimedCosts:
             self._expected = self.table.at(n_past).rising()
         return self._expected
 
-    def n_new(self, n_proposed: int, n_drafted: int) -> int:
-        """Kinds of passes in such a step that were not made before."""
-        return len(_kinds(n_proposed, n_drafted) - self._made)
+    @property
+    def knows_plain(self) -> bool:
+        """Whether plain passes were made before."""
+        return "plain" in self._made
 
     def observe(
-        self, n_past: int, n_proposed: int, n_drafted: int, draft_us: float, verify_us: float
+        self,
+        n_past: int,
+        n_proposed: int,
+        n_drafted: int,
+        draft_us: float,
+        verify_us: float,
+        n_copied: int = 0,
     ) -> None:
-        """A step behind n_past tokens that proposed so many tokens, verified n_drafted of them, and
-        took so long for each."""
-        new = _kinds(n_proposed, n_drafted) - self._made
-        self._made |= new
+        """A step behind n_past tokens that proposed so many tokens, verified n_drafted of them
+        behind n_copied free ones, and took so long for each."""
         costs = self._table_at(n_past)
+        new = _kinds(n_proposed, n_drafted, n_copied, costs.shares) - self._made
+        self._made |= new
         if not new & DRAFT_KINDS and n_proposed:
-            self._draft.append(draft_us / costs.drafting_us(n_proposed, n_drafted))
+            expected_us = costs.drafting_us(n_proposed, n_drafted, n_copied)
+            self._draft.append(draft_us / expected_us)
         if new - DRAFT_KINDS:
             return
-        ratio = verify_us / costs.verifying_us(n_proposed, n_drafted)
-        if n_proposed == 0:
+        n = n_copied + n_drafted
+        ratio = verify_us / costs.verifying_us(n_proposed, n_drafted, n_copied)
+        if n_proposed and costs.shares:
+            self._rest.append((n, ratio))
+        elif n:
+            self._full.append((n, ratio))
+        else:
             self._plain.append(ratio)
-            return
-        self._verified.append((n_drafted, ratio))
+            self._n_plain += 1
+            if self._n_plain % N_FORGET == 0 and self._full:
+                self._full.popleft()  # or a width timed badly would never be tried again
+
+
+def _ratios(verified: Iterable[tuple[int, float]], plain: float) -> NDArray[np.float64]:
+    """Measured to expected times of verification passes, by draft tokens."""
+    by_width: dict[int, list[float]] = {}
+    for n, ratio in verified:
+        by_width.setdefault(n, []).append(ratio)
+    sure = sorted(n for n, ratios in by_width.items() if len(ratios) >= N_SURE)
+    if not sure:
+        return np.full(N_WIDTH, median([plain, *(ratio for _, ratio in verified)]))
+    return np.interp(range(N_WIDTH), sure, [median(by_width[n]) for n in sure])
+
+
+def _reach(verified: Verified) -> int:
+    longest = max((n for n, _ in verified), default=0)
+    return min(N_WIDTH - 1, 2 * longest + N_UNTIMED)
 
 
 DRAFT_KINDS = frozenset({"draft token", "last"})
 
 
 @cache
-def _kinds(n_proposed: int, n_drafted: int) -> frozenset[str]:
+def _kinds(n_proposed: int, n_drafted: int, n_copied: int, shares: bool) -> frozenset[str]:
+    n = n_copied + n_drafted
     if n_proposed == 0:
-        return frozenset({"plain"})
+        return frozenset({f"full {n}" if n else "plain"})
     last = {"last"} if n_proposed == n_drafted else set()
-    return frozenset({"draft token", f"verify {n_drafted}"} | last)
+    # a pass behind copies has a graph of its own, which is not told apart: the median bears that
+    return frozenset({"draft token", f"rest {n}" if shares else f"full {n}"} | last)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..costs.table import N_WIDTH, CostTable
+from ..costs.table import N_WIDTH, Costs, CostTable
 from . import entitle
 
 
@@ -20,17 +21,13 @@ def draw(table: CostTable, by_bytes: CostTable, title: str) -> Figure:
         plain = costs.plain_us
         name = f"{costs.n_past} tokens of context"
         left.plot(widths, [us / plain for us in costs.full_us], "o-", label=f"full, {name}")
-        left.plot(
-            widths, [us / plain for us in costs.verify_us], "s--", label=f"verification, {name}"
-        )
-    first, byte_model = table.levels[0], by_bytes.levels[0]
-    left.axhline(first.token_us / first.plain_us, color="grey", label="draft token")
-    left.axhline(
-        byte_model.token_us / byte_model.plain_us,
-        color="grey",
-        linestyle=":",
-        label="draft token by weight bytes",
-    )
+        if not costs.only_copies:
+            left.plot(
+                widths, [us / plain for us in costs.verify_us], "s--", label=f"verification, {name}"
+            )
+    first = table.levels[0]
+    if not first.only_copies:
+        _draw_drafts(left, first, by_bytes.levels[0])
     left.set(xlabel="tokens in the pass", ylabel="time over a plain token", ylim=(0, None))
     left.legend(fontsize="small")
 
@@ -44,3 +41,13 @@ def draw(table: CostTable, by_bytes: CostTable, title: str) -> Figure:
     lengths.set(ylabel="best draft length, tokens", ylim=(0, max(n_best) + 1))
     right.legend(handles=[*speed, *length], loc="upper left")
     return figure
+
+
+def _draw_drafts(axes: Axes, measured: Costs, by_bytes: Costs) -> None:
+    axes.axhline(measured.token_us / measured.plain_us, color="grey", label="draft token")
+    axes.axhline(
+        by_bytes.token_us / by_bytes.plain_us,
+        color="grey",
+        linestyle=":",
+        label="draft token by weight bytes",
+    )

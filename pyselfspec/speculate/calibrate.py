@@ -17,7 +17,7 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError
 from ..runtime.context import Context
 from ..runtime.passes import FULL, Pass, Rows
-from .drafters import Drafter
+from .drafters import Drafter, Lookup
 from .requests import Answer, answers
 from .types import Draft, DraftLimit
 
@@ -95,7 +95,8 @@ def _report_part(progress: Progress, i: int, n: int, share: float) -> None:
 
 @dataclass(slots=True)
 class _Times:
-    """Of one round, in microseconds. verify: empty where verification passes are full ones."""
+    """Of one round, in microseconds. verify: empty where verification passes are full ones; token,
+    last: 0 where drafts take no passes."""
 
     full: list[float] = field(default_factory=list)
     verify: list[float] = field(default_factory=list)
@@ -190,6 +191,8 @@ class _Passes:
         for w in range(1, N_WIDTH + 1):
             times.full.append(_warm(partial(self._pass, self._tokens[:w], FULL)))
             progress(0.5 * w / N_WIDTH)
+        if isinstance(self._drafter, Lookup):
+            return times
         draft, _, _ = self._draft(N_WIDTH - 1)
         if draft.verify.in_place:
             tokens = [self._tokens[n_past], *draft.tokens]

@@ -37,8 +37,9 @@ class Completion:
     prompt: text, or token ids, which also work for models without a tokenizer (pieces are empty).
         What the sequence holds of it already is not evaluated again.
     seq: the sequence for the text, by default sequence 0.
-    draft: name of a drafter, see ``drafters.names()``; "auto": the one that suits the context; a
-        Drafter, which stays the caller's to close; None: plain decoding.
+    draft: name of a drafter, see ``drafters.names()``, or several as in "ngram+layer-skip"; "auto":
+        those that suit the context; a Drafter, which stays the caller's to close; None: plain
+        decoding.
     options: of a drafter that is given by name, its ``Options``.
     mask: what drafts skip; default: that of the model's profile, else the drafter's choice.
     profile: False ignores the profile. Options, mask and profile go with names only.
@@ -88,7 +89,7 @@ class Completion:
         self.prompt = _tokens_of(context, prompt) if isinstance(prompt, str) else list(prompt)
         self._owned: list[Drafter] = []  # to close at the end
         self._drafter, self._controller, self.draft = self._drafting(
-            draft, options, mask, profile, controller
+            draft, options, mask, profile, controller, with_mask=adapt is not None
         )
         self.sampling = (sampling or SamplingParams()).with_seed()
         self.adaptation: Adaptation | None = None
@@ -119,6 +120,7 @@ class Completion:
         mask: LayerMask | None,
         profile: bool,
         controller: Controller | str,
+        with_mask: bool,
     ) -> tuple[Drafter | None, Controller, str | None]:
         """Who drafts, who decides how long, and the drafter's name."""
         if draft is not None and not isinstance(draft, str):
@@ -127,7 +129,14 @@ class Completion:
             if isinstance(controller, str):
                 controller = controllers.load(controller)(draft.costs())
             return draft, controller, str(draft.identity["drafter"])
-        found = prepared(self.context, draft, options=options, mask=mask, profile=profile)
+        found = prepared(
+            self.context,
+            draft,
+            options=options,
+            mask=mask,
+            profile=profile,
+            with_mask=with_mask,
+        )
         if found is None:
             return None, Fixed(), None
         return *self._made(found, controller), found.name
@@ -146,8 +155,8 @@ class Completion:
             raise ArgumentError("there is no mask to adapt, since nothing is drafted with one here")
         assert self.sampling.seed is not None and self.draft is not None
         name = self.draft
-        if getattr(options, "mask", None) is not None:
-            options = replace(options, mask=None)  # each has its own
+        given = options if isinstance(options, tuple) else (options,)
+        options = tuple(_without_mask(each) for each in given if each is not None)
 
         def build(mask: LayerMask) -> tuple[Drafter, Controller]:
             found = prepared(self.context, name, options=options, mask=mask)
@@ -211,6 +220,10 @@ class Completion:
     def _grow(self, piece: str) -> str:
         self.text += piece
         return piece
+
+
+def _without_mask(options: Any) -> Any:
+    return replace(options, mask=None) if hasattr(options, "mask") else options
 
 
 def _tokens_of(context: Context, prompt: str) -> list[int]:

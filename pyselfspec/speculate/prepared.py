@@ -6,10 +6,9 @@ and no graph is checked again before its first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
 from typing import Any
 
 from ..costs.table import CostTable
@@ -21,13 +20,16 @@ from ..runtime.context import Context
 from . import controllers, drafters
 from .controllers import Acceptance, Controller, Memory
 from .drafters import Drafter
+from .joined import SIGN, joined
 
-AUTO = "auto"  # the drafter that suits the context, plain decoding where none does
+AUTO = "auto"  # the drafters that suit the context, plain decoding where none does
+MASKED = "layer-skip"  # the drafter for masks
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """name: of the drafter, as users give it.
+    """name: of the drafter, or of several that are joined, as users give it.
+    options: of each drafter, by its name.
     make: a new drafter for a text.
     mask: what drafts skip, None where they skip nothing of the model.
     costs: what drafts and verification passes cost, as known before there are timings.
@@ -36,6 +38,7 @@ class Speculation:
     """
 
     name: str
+    options: Mapping[str, Any]
     make: Callable[[], Drafter]
     mask: LayerMask | None
     costs: CostTable
@@ -62,13 +65,16 @@ def prepared(
     options: Any = None,
     mask: LayerMask | None = None,
     profile: bool = True,
+    with_mask: bool = False,
 ) -> Speculation | None:
     """How to draft in a context; None for plain decoding.
 
-    draft: name of a drafter, see ``drafters.names()``; AUTO; or None to decode plainly.
-    options: of the drafter, its ``Options``; default: those it suggests itself.
+    draft: name of a drafter, see ``drafters.names()``, or several with + between them; AUTO; or
+        None to decode plainly.
+    options: of a drafter, its ``Options``, or a tuple of these; default: those it suggests itself.
     mask: what drafts skip, where the drafter has such an option; default: the model's profile.
     profile: False leaves the profile aside.
+    with_mask: AUTO is to draft with a mask also where none is known to be good.
 
     Raises ArgumentError, MaskError or UnsupportedError for what does not go together.
     """
@@ -76,38 +82,65 @@ def prepared(
         if options is not None or mask is not None:
             raise ArgumentError("plain decoding drafts nothing, so it takes no mask and no options")
         return None
-    if options is not None and not (is_dataclass(options) and options.__hash__):
-        raise ArgumentError(f"options of a drafter are a frozen dataclass, got {options!r}")
-    key = ("speculation", draft, options, mask, profile)
-    return context.once(key, lambda: _looked_up(context, draft, options, mask, profile))
+    given = options if isinstance(options, tuple) else () if options is None else (options,)
+    for each in given:
+        if not (is_dataclass(each) and each.__hash__):
+            raise ArgumentError(f"options of a drafter are a frozen dataclass, got {each!r}")
+    key = ("speculation", draft, given, mask, profile, with_mask)
+    return context.once(key, lambda: _looked_up(context, draft, given, mask, profile, with_mask))
 
 
 def _looked_up(
-    context: Context, draft: str, options: Any, mask: LayerMask | None, profile: bool
+    context: Context,
+    draft: str,
+    options: tuple[Any, ...],
+    mask: LayerMask | None,
+    profile: bool,
+    with_mask: bool,
 ) -> Speculation | None:
-    if mask is not None and getattr(options, "mask", None) not in (None, mask):
+    own = {getattr(each, "mask", None) for each in options} - {None}
+    if mask is not None and own - {mask}:
         raise ArgumentError("the options have a mask of their own; give one or the other")
     known = profiles.mask_for(context.model) if mask is None and profile else mask
-    name = draft
     if draft == AUTO:
         found = drafters.suggested(context, known)
-        if found is None:
-            return None
-        name, suggestion = found
-        options = suggestion if options is None else options
-    module = drafters.load(name)
-    chosen = _with_mask(module.Options() if options is None else options, known)
-    if not isinstance(chosen, module.Options):
-        raise ArgumentError(f"{options!r} are no options of the drafter {name}")
-    if mask is not None and getattr(chosen, "mask", None) is None:
-        raise ArgumentError(f"the drafter {name} takes no mask")
-    make = partial(module.make, context, chosen)
+        if with_mask and not any(map(_takes_mask, found.values())):
+            found[MASKED] = drafters.load(MASKED).Options()
+    else:
+        found = {name: drafters.load(name).Options() for name in draft.split(SIGN)}
+        if len(found) <= draft.count(SIGN):
+            raise ArgumentError(f"{draft} names a drafter twice")
+    if not found:
+        return None
+    for each in options:
+        found = _with_options(found, each)
+    if mask is not None and not any(map(_takes_mask, found.values())):
+        raise ArgumentError(f"the drafter {draft} takes no mask")
+    # those without a mask look tokens up, and are named first
+    names = sorted(found, key=lambda name: (_takes_mask(found[name]), name))
+    chosen = {name: _with_mask(found[name], known) for name in names}
+
+    def make() -> Drafter:
+        return joined([drafters.load(name).make(context, chosen[name]) for name in chosen])
+
     with closing(make()) as drafter:
         costs = drafter.costs()
-        return Speculation(name, make, drafter.mask, costs, TimedCosts(costs))
+        return Speculation(SIGN.join(chosen), chosen, make, drafter.mask, costs, TimedCosts(costs))
+
+
+def _with_options(found: dict[str, Any], options: Any) -> dict[str, Any]:
+    """With these options for the drafter that they belong to."""
+    for name in found:
+        if isinstance(options, drafters.load(name).Options):
+            return {**found, name: options}
+    raise ArgumentError(f"{options!r} are no options of the drafter {SIGN.join(found)}")
+
+
+def _takes_mask(options: Any) -> bool:
+    return "mask" in {field.name for field in fields(options)}
 
 
 def _with_mask(options: Any, mask: LayerMask | None) -> Any:
     """The options, with this mask where they could have one and have none."""
-    takes_mask = "mask" in {field.name for field in fields(options)}
-    return replace(options, mask=mask) if takes_mask and options.mask is None else options
+    takes_it = _takes_mask(options) and options.mask is None
+    return replace(options, mask=mask) if takes_it else options

@@ -3,12 +3,18 @@ nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
+from ..costs.table import Costs
 from ..util.build import BUILD_ID
 from .completion import Completion
-from .controllers import Decision, explain
+from .controllers import Decision, Rule, explain
+from .types import SourceStats
+
+N_PHASE = 64  # tokens that one line of an explanation is about
 
 
 def report(completion: Completion, model: str, plain: Completion | None = None) -> dict[str, Any]:
@@ -38,16 +44,18 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
     stats = completion.stats
     tokens = "1 token" if stats.n_generated == 1 else f"{stats.n_generated} tokens"
     parts = [tokens, _speed(stats.tokens_per_second)]
-    decision = _decision(completion)
-    if decision is not None and stats.n_drafted == 0 and decision.speedup < 1:
+    expected = _expected_speed(completion)
+    if expected is not None and stats.n_drafted == 0 and expected < 1:
         parts.append(
-            f"speculation off: {_what_drafts(completion)} would be {decision.speedup:.2f}x on this "
+            f"speculation off: {_what_drafts(completion)} would be {expected:.2f}x on this "
             "machine (see pyselfspec calibrate)"
         )
     elif completion.draft is not None:
         rate = stats.acceptance_rate
         share = "" if rate is None else f" ({rate:.0%})"
         parts.append(f"{stats.n_drafted} drafted, {stats.n_accepted} accepted{share}")
+        if len(stats.sources) > 1:
+            parts.append(_sources(stats.sources))
         if stats.tokens_per_step is not None:
             parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
     if completion.adaptation is not None:
@@ -66,24 +74,41 @@ def _decision(completion: Completion) -> Decision | None:
     return explain(completion.controller)
 
 
+def _expected_speed(completion: Completion) -> float | None:
+    """Of the best drafts with passes, over plain decoding; None where there are none."""
+    decision = _decision(completion)
+    return None if decision is None else decision.speedup
+
+
 def _what_drafts(completion: Completion) -> str:
     return "drafting" if completion.mask is None else "the best mask known for this model"
 
 
+def _sources(sources: Mapping[str, SourceStats]) -> str:
+    """What was accepted of what each drafter proposed."""
+    return ", ".join(
+        f"{stats.n_accepted} of {stats.n_drafted} from {name}" for name, stats in sources.items()
+    )
+
+
 class Explainer:
-    """Says when and why a controller begins or ends drafting, what came of it, and when
-    another mask is taken over. At the end, what came of the last phase, or why there was no
-    drafting."""
+    """Says where the tokens of each phase came from and what they cost, when and why drafting with
+    passes begins or ends, and when another mask is taken over."""
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
         self._decision = _decision(completion)
         self._mask = completion.mask
-        self._began = (0, 0, 0)  # steps, tokens, microseconds
+        self._began = deepcopy(completion.stats)  # when the phase did
+        self._said_reason = False
 
     def lines(self) -> list[str]:
         """What has changed since the last call."""
-        return self._new_mask() + self._new_decision()
+        lines = self._new_mask() + self._new_decision()
+        n_tokens = self._completion.stats.n_generated - self._began.n_generated
+        if lines or n_tokens >= N_PHASE:
+            return self._phase() + lines
+        return []
 
     def _new_mask(self) -> list[str]:
         mask = self._completion.mask
@@ -99,40 +124,49 @@ class Explainer:
         before, now = self._decision, _decision(self._completion)
         if before is None or now is None or before.drafts == now.drafts:
             return []
-        lines = [*self._phase(), f"step {self._completion.stats.n_steps}: {_reason(now)}"]
         self._decision = now
-        self._began = self._so_far()
-        return lines
+        return self._reason(now)
 
     def last_lines(self) -> list[str]:
         """What is left to say after the last token."""
         decision = _decision(self._completion)
-        if decision is None or self._began[0]:
-            return self._phase()
-        return [f"step {self._completion.stats.n_steps}: {_reason(decision)}"]
+        reason = [] if decision is None or self._said_reason else self._reason(decision)
+        return self._phase() + reason
+
+    def _reason(self, decision: Decision) -> list[str]:
+        self._said_reason = True
+        if decision.best is None:
+            return []
+        step = f"step {self._completion.stats.n_steps}"
+        return [f"{step}: {_reason(decision.costs, decision.best, decision.drafts)}"]
 
     def _phase(self) -> list[str]:
-        """What came of the last decision, beside what it promised."""
-        decision, began, now = self._decision, self._began, self._so_far()
-        n_tokens = now[1] - began[1]
-        if decision is None or not began[0] or not n_tokens:
+        """Where the tokens since the last phase came from."""
+        began, now = self._began, self._completion.stats
+        self._began = deepcopy(now)
+        n_tokens, n_steps = now.n_generated - began.n_generated, now.n_steps - began.n_steps
+        if not n_tokens:
             return []
-        return [
-            f"steps {began[0]} to {now[0]}: {_ms((now[2] - began[2]) / n_tokens)} per token, "
-            f"{_ms(decision.us_per_token)} predicted"
-        ]
+        n_own = n_tokens - (now.n_accepted - began.n_accepted)
+        parts = [f"{n_own} from the full model"]
+        for name, stats in now.sources.items():
+            before = began.sources.get(name, SourceStats())
+            n_drafted = stats.n_drafted - before.n_drafted
+            if n_drafted:
+                parts.append(f"{stats.n_accepted - before.n_accepted} of {n_drafted} from {name}")
+        us = (now.total_us - now.prefill_us) - (began.total_us - began.prefill_us)
+        line = f"tokens {began.n_generated + 1} to {now.n_generated}: {n_steps} passes, "
+        line += f"{', '.join(parts)}; {_ms(us / n_tokens)} per token"
+        decision = _decision(self._completion)
+        plain = "" if decision is None else f", plain {_ms(decision.costs.plain_us)}"
+        return [line + plain]
 
-    def _so_far(self) -> tuple[int, int, int]:
-        stats = self._completion.stats
-        return stats.n_steps, stats.n_generated, stats.total_us - stats.prefill_us
 
-
-def _reason(decision: Decision) -> str:
-    costs, rule = decision.costs, decision.best
+def _reason(costs: Costs, rule: Rule, drafts: bool) -> str:
     return (
         f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.token_us)} + verify "
         f"up to {_ms(costs.verify_us[rule.n_max])} for {rule.tokens:.1f} expected tokens → "
-        f"{_ms(1 / rule.speed)} per token, {'drafting' if decision.drafts else 'plain'}"
+        f"{_ms(1 / rule.speed)} per token, {'drafting' if drafts else 'no drafts with passes'}"
     )
 
 

@@ -40,20 +40,35 @@ class DraftLimit:
             return After.DROP
         return After.STOP if len(probs) >= self.n_max else After.GO_ON
 
+    @property
+    def n_looked_up(self) -> int:
+        """Tokens that are worth looking up, see ``cut``."""
+        return self.n_max
+
+    def choose(self, probs: Sequence[float]) -> tuple[int, Self]:
+        """How many of the tokens that were looked up to take, and what may be drafted behind
+        them; probs: as for ``cut``. Here one or the other."""
+        n = len(self.cut(range(len(probs)), probs).tokens)
+        return n, self.capped(0 if n else self.n_max)
+
     def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
-        """What is left of tokens that were drafted all at once."""
+        """What is left of tokens that were drafted all at once.
+
+        probs: of each, that it is right if those before it are.
+        """
         if self.n_max == 0 or not tokens:
             return Draft()
         if probs is None:
-            return Draft(tuple(tokens[: self.n_max]))
+            first = tuple(tokens[: self.n_max])
+            return Draft(first, n_copied=len(first))
         for n in range(1, len(tokens) + 1):
             after = self.after(probs[:n])
             if after is After.DROP:
                 kept, dropped = n - 1, (tokens[n - 1], probs[n - 1])
-                return Draft(tuple(tokens[:kept]), probs=tuple(probs[:kept]), dropped=dropped)
+                return replace(copied(tokens[:kept], probs), dropped=dropped)
             if after is After.STOP:
                 break
-        return Draft(tuple(tokens[:n]), probs=tuple(probs[:n]))
+        return copied(tokens[:n], probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,9 @@ class Draft:
         draw tells whether it was right.
     parents: for each token, the index of the one it follows, -1 for the last token of the text;
         empty: a chain, each follows the one before it. A parent comes before its children.
+    n_copied: the first tokens that took no pass.
+    sources: names of the drafters that each token is from; empty: all from one, whose name the loop
+        fills in.
     """
 
     tokens: tuple[int, ...] = ()
@@ -78,6 +96,8 @@ class Draft:
     verify: Pass = field(default=FULL, compare=False)
     dropped: tuple[int, float] | None = None
     parents: tuple[int, ...] = ()
+    n_copied: int = 0
+    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
@@ -90,6 +110,12 @@ class Draft:
             raise ArgumentError(
                 f"a draft has one parent per token, got {n} tokens and {len(self.parents)} parents"
             )
+        if self.sources and len(self.sources) != n:
+            raise ArgumentError(
+                f"a draft has one source per token, got {n} tokens and {len(self.sources)} sources"
+            )
+        if not 0 <= self.n_copied <= n:
+            raise ArgumentError(f"of {n} tokens, {self.n_copied} cannot have been copied")
         if any(not -1 <= parent < i for i, parent in enumerate(self.parents)):
             raise ArgumentError("a parent comes before its children, got " + str(self.parents))
 
@@ -111,6 +137,12 @@ class Draft:
             if self.parents[i] == node and self.tokens[i] == token:
                 return i
         return None
+
+
+def copied(tokens: Sequence[int], probs: Sequence[float]) -> Draft:
+    """A draft of tokens that took no pass; probs: of these and perhaps more."""
+    n = len(tokens)
+    return Draft(tuple(tokens), probs=tuple(probs[:n]), n_copied=n) if n else Draft()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +210,22 @@ class Step:
 
 
 @dataclass(slots=True)
+class SourceStats:
+    """What one drafter proposed, and what was accepted of it, by position in the draft."""
+
+    n_drafted_at: list[int] = field(default_factory=list)
+    n_accepted_at: list[int] = field(default_factory=list)
+
+    @property
+    def n_drafted(self) -> int:
+        return sum(self.n_drafted_at)
+
+    @property
+    def n_accepted(self) -> int:
+        return sum(self.n_accepted_at)
+
+
+@dataclass(slots=True)
 class GenerationStats:
     """Counts and times of one generation. Ratios are derived, never stored.
 
@@ -192,6 +240,7 @@ class GenerationStats:
     n_accepted: int = 0
     n_drafted_at: list[int] = field(default_factory=list)  # drafted tokens by draft position
     n_accepted_at: list[int] = field(default_factory=list)  # accepted tokens by draft position
+    sources: dict[str, SourceStats] = field(default_factory=dict)  # the same by drafter
     prefill_us: int = 0
     draft_us: int = 0
     verify_us: int = 0
@@ -204,6 +253,11 @@ class GenerationStats:
         self.n_accepted += step.n_accepted
         _count_upto(self.n_drafted_at, step.n_drafted)
         _count_upto(self.n_accepted_at, step.n_accepted)
+        for i, source in enumerate(step.draft.sources):
+            stats = self.sources.setdefault(source, SourceStats())
+            _count(stats.n_drafted_at, i)
+            if i in step.verdict.path:
+                _count(stats.n_accepted_at, i)
         self.draft_us += step.draft.draft_us
         self.verify_us += step.verify_us
 
@@ -233,6 +287,10 @@ class GenerationStats:
 
 
 def _count_upto(counts: list[int], n: int) -> None:
-    counts.extend([0] * (n - len(counts)))
     for i in range(n):
-        counts[i] += 1
+        _count(counts, i)
+
+
+def _count(counts: list[int], i: int) -> None:
+    counts.extend([0] * (i + 1 - len(counts)))
+    counts[i] += 1

@@ -4,11 +4,10 @@ generating."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..types import Step
 
 EDGES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.96, 0.99)  # between the rows, by probability
 N_PROB = len(EDGES) + 1  # rows by probability; one more for drafters that state none
@@ -28,8 +27,9 @@ class Acceptance:
         self._n_all = [0.0] * len(PRIOR)
         self._weight = 1.0  # of the latest outcome: it grows, so that the others need not shrink
 
-    def observe(self, step: Step) -> None:
-        for p, right in step.outcomes:
+    def observe(self, outcomes: Iterable[tuple[float | None, bool]]) -> None:
+        """Of draft tokens, oldest first, see ``Step.outcomes``."""
+        for p, right in outcomes:
             row = N_PROB if p is None else bisect_right(EDGES, p)
             self._weight /= FORGET
             self._n_all[row] += self._weight

@@ -1,4 +1,4 @@
-"""What a controller expects of drafting."""
+"""What a controller expects of drafts that take passes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Decision:
     """Whether drafting is expected to pay, and why. Times in microseconds."""
 
     rule: Rule  # to follow
-    best: Rule  # the fastest that drafts, whether it pays or not
+    best: Rule | None  # the fastest that drafts, whether it pays or not; None: no passes draft
     costs: Costs
 
     @property
@@ -36,10 +36,6 @@ class Decision:
         return self.rule.n_max > 0
 
     @property
-    def us_per_token(self) -> float:
-        return 1 / self.rule.speed
-
-    @property
-    def speedup(self) -> float:
+    def speedup(self) -> float | None:
         """Expected of the best rule, over plain decoding; below 1 when drafting would lose."""
-        return self.best.speed * self.costs.plain_us
+        return None if self.best is None else self.best.speed * self.costs.plain_us

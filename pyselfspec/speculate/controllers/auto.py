@@ -1,27 +1,32 @@
 """Drafts as long as it pays, and not at all where it does not.
 
-Of all draft lengths and probabilities to stop at, takes those with the most expected tokens per
-microsecond, from the costs of passes and the acceptance, both corrected while generating. Where
-that is hardly more than plain decoding, decodes plainly and probes: one draft token now and then,
-in a small share of the time.
+What was looked up is known with its chances before it is decided: each step takes as much of it as
+promises most tokens per microsecond, see _choice.py.
 
-The maximum is flat, so one choice does for some steps.
+Of drafts that take passes only the acceptance is known. Of all their lengths and probabilities to
+stop at, takes those with the most expected tokens per microsecond, from the costs of passes and the
+acceptance, both corrected while generating. Where that is hardly more than plain decoding, drafts
+none and probes: one draft token now and then, in a small share of the time. The maximum is flat, so
+one rule does for some steps.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
-from ...costs.table import Costs, CostTable
+from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
 from ..types import DraftLimit, Step
 from ._acceptance import EDGES, Acceptance, Rows
+from ._choice import GAIN_MIN, Choice
 from ._decision import Decision, Rule
 from ._memory import Memory
 
-GAIN_MIN = 0.02  # expected gain that makes drafting worth the trouble
 P_KEEP_MIN = 0.2  # a rule that keeps fewer tokens is mostly probing
 SURE = 0.98  # upper bound on sustained acceptance: where it does not pay, nothing will
 PROBE_SHARE = 0.005  # of the time
@@ -32,12 +37,21 @@ N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a choice to draft, or not to, lasts at most
 
 PLAIN = DraftLimit(0)
-PROBE_VERIFIED = DraftLimit(1)
-PROBE = DraftLimit(1, p_min=math.inf)  # it is dropped: the next token tells if it was right
 
 
 def decide(costs: Costs, acceptance: Acceptance, n_most: int) -> Decision:
-    """The best of all rules that draft up to n_most tokens.
+    """The best of all rules that draft up to n_most tokens, or plain decoding."""
+    plain = Rule(0, 0.0, 1.0, costs.plain_us)
+    if costs.only_copies:
+        return Decision(plain, None, costs)
+    best = best_rule(costs, acceptance, n_most)
+    pays = best.speed >= (1 + GAIN_MIN) * plain.speed
+    return Decision(best if pays else plain, best, costs)
+
+
+def best_rule(costs: Costs, acceptance: Acceptance, n_most: int, n_copied: int = 0) -> Rule:
+    """The best of all rules that draft up to n_most tokens behind so many copied ones, if these are
+    right.
 
     Takes the tokens of a draft as independent: each is kept if its probability allows, and then
     accepted at the rate of its row. Arrays are [N_PROB, n_most].
@@ -45,19 +59,18 @@ def decide(costs: Costs, acceptance: Acceptance, n_most: int) -> Decision:
     share, rate = acceptance.rows()
     kept, right = _at_least(share), _at_least(share * rate)
     n = np.arange(1, n_most + 1)
-    verify_us = np.array(costs.verify_us[: n_most + 1])
+    verify_us = np.array(costs.verify_us[n_copied : n_copied + n_most + 1])
+    first_us = costs.drafting_us(1, 0, n_copied) - costs.token_us  # more than other tokens cost
     all_kept = kept**n
     last_dropped = all_kept / kept - all_kept
-    us = np.cumsum(last_dropped * (n * costs.token_us + verify_us[:-1]), axis=1)
-    us += all_kept * (n * costs.token_us + costs.last_us + verify_us[1:])
+    draft_us = first_us + n * costs.token_us
+    us = np.cumsum(last_dropped * (draft_us + verify_us[:-1]), axis=1)
+    us += all_kept * (draft_us + costs.last_us + verify_us[1:])
     tokens = 1 + np.cumsum(right**n, axis=1)
-    speeds = np.where(kept >= P_KEEP_MIN, tokens / us, 0.0)
+    speeds = np.where(kept >= P_KEEP_MIN, (n_copied + tokens) / us, 0.0)
     row, i = np.unravel_index(speeds.argmax(), us.shape)
     p_min = EDGES[row - 1] if row else 0.0
-    best = Rule(int(i) + 1, p_min, float(tokens[row, i]), float(us[row, i]))
-    plain = Rule(0, 0.0, 1.0, costs.plain_us)
-    pays = best.speed >= (1 + GAIN_MIN) * plain.speed
-    return Decision(best if pays else plain, best, costs)
+    return Rule(int(i) + 1, p_min, float(tokens[row, i]), float(us[row, i]))
 
 
 def _at_least(rows: Rows) -> Rows:
@@ -66,11 +79,12 @@ def _at_least(rows: Rows) -> Rows:
     return sums
 
 
-def probe(costs: Costs, acceptance: Acceptance) -> DraftLimit:
-    """What a probe may do: verify its token if that is likely to be worth its cost."""
+def probe_p_min(costs: Costs, acceptance: Acceptance) -> float:
+    """Verify the token of a probe if that is likely to be worth its cost; else it is dropped, and
+    the next token tells if it was right."""
     share, rate = acceptance.rows()
     cost_us = costs.step_us(1, 1) - costs.step_us(1, 0)
-    return PROBE_VERIFIED if share @ rate * costs.plain_us > cost_us else PROBE
+    return 0.0 if share @ rate * costs.plain_us > cost_us else math.inf
 
 
 class Auto:
@@ -79,7 +93,7 @@ class Auto:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self._n_past = self._n_steps = self._n_tokens = 0
-        self._next_plain = 0 if memory.timings.n_new(0, 0) else N_BETWEEN  # in steps
+        self._next_plain = N_BETWEEN if memory.timings.knows_plain else 0  # in steps
         self._next_probe = 0.0  # in tokens
         self._plan()
 
@@ -96,25 +110,29 @@ class Auto:
         return self._probe if probes else self._limit
 
     def observe(self, step: Step) -> None:
+        draft, n_copied = step.draft, step.draft.n_copied
+        n_proposed = draft.n_proposed - n_copied
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
         self.memory.timings.observe(
             self._n_past,
-            step.draft.n_proposed,
-            step.n_drafted,
-            step.draft.draft_us,
+            n_proposed,
+            step.n_drafted - n_copied,
+            draft.draft_us,
             step.verify_us,
+            n_copied,
         )
-        if step.draft.n_proposed:
-            self.memory.acceptance.observe(step)
-            us = step.draft.draft_us + step.verify_us
+        if draft.n_proposed:
+            us = draft.draft_us + step.verify_us
             self._gain += len(step.tokens) - us / self.decision.costs.plain_us
             if self._gain < -LOSS_MAX:
                 self._replan_at = self._n_steps
-            if not self.decision.drafts:
-                self._probed(step)
         elif self._n_steps >= N_PLAIN or self._next_plain:
             self._next_plain = self._n_steps + N_BETWEEN
+        if n_proposed:
+            self.memory.acceptance.observe(step.outcomes[n_copied:])
+            if not self.decision.drafts:
+                self._probed(step)
 
     def _probed(self, step: Step) -> None:
         """A right token may have changed the case, and if it was verified, it has paid."""
@@ -127,15 +145,33 @@ class Auto:
 
     def _plan(self) -> None:
         self._gain = 0.0
-        costs = self.memory.timings.at(self._n_past)
-        self.decision = decide(costs, self.memory.acceptance, self.memory.timings.n_known)
-        self._probe = probe(costs, self.memory.acceptance)
-        if costs.speedup(SURE)[0] < 1 + GAIN_MIN:
-            self._probe = PLAIN
+        timings, acceptance = self.memory.timings, self.memory.acceptance
+        costs, n_most = timings.at(self._n_past), timings.n_known
+        self.decision = decide(costs, acceptance, n_most)
         rule = self.decision.rule
-        self._limit = DraftLimit(rule.n_max, rule.p_min)
+        self._limit = Choice(
+            rule.n_max,
+            rule.p_min,
+            n_copies=timings.n_copies_known,
+            costs=costs,
+            behind=_behind(rule, costs, acceptance, n_most) if rule.n_max else None,
+        )
+        self._probe = self._limit
+        if self.decision.best is not None and costs.speedup(SURE)[0] >= 1 + GAIN_MIN:
+            self._probe = replace(self._limit, n_max=1, p_min=probe_p_min(costs, acceptance))
         lasts = N_REPLAN if rule.n_max else N_REPLAN_PLAIN
         self._replan_at = self._n_steps + max(1, min(lasts, self._n_steps // 2))
+
+
+def _behind(rule: Rule, costs: Costs, acceptance: Acceptance, n_most: int) -> Callable[[int], Rule]:
+    """The rules for drafts behind copies, found when they are asked for."""
+
+    @cache
+    def behind(n_copied: int) -> Rule:
+        n = min(n_most, N_WIDTH - 1 - n_copied)
+        return best_rule(costs, acceptance, n, n_copied) if n_copied else rule
+
+    return behind
 
 
 def make(costs: CostTable, memory: Memory | None = None) -> Auto:

@@ -6,6 +6,9 @@ A drafter is a module with two names: ``Options``, a frozen dataclass whose fiel
 ``suggested(context, mask)``, the options with which it would draft by itself. The command line, the
 conformance suite in pyselfspec.testing and the benchmarks find the modules of this folder by name,
 and those of other packages through the entry-point group "pyselfspec.drafters".
+
+Drafters can be joined, see joined.py: those that look tokens up come first, one that needs passes
+goes on behind what they found.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import accumulate
+from operator import mul
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from ...costs.table import CostTable
 from ...util import by_name
@@ -69,14 +74,55 @@ class Drafter(Protocol):
         """Free what was opened for drafting."""
 
 
+class Guesses(NamedTuple):
+    """Tokens that were looked up to follow a text, and the chance of each to be right if those
+    before it are."""
+
+    tokens: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
+
+    @property
+    def n_expected(self) -> float:
+        """Tokens that are expected to be right."""
+        return float(sum(accumulate(self.chances, mul)))
+
+
+@runtime_checkable
+class Lookup(Drafter, Protocol):
+    """A drafter without passes: what it knows is free, so it can be asked before it is decided who
+    drafts. Its ``draft`` is ``limit.cut(*self.guesses(history, limit.n_looked_up))``."""
+
+    def guesses(self, history: Sequence[int], n_max: int) -> Guesses:
+        """At most n_max tokens. Called once per step, also where n_max is 0: so that it can learn
+        from what came."""
+
+
+@runtime_checkable
+class GoesOn(Drafter, Protocol):
+    """A drafter with passes that can go on behind tokens of another."""
+
+    def draft_behind(
+        self, copied: Draft, history: Sequence[int], limit: DraftLimit
+    ) -> Draft | Work[Draft]:
+        """As ``draft``; the draft begins with these tokens, which the limit does not count."""
+
+
 def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
-    """A draft with the time that it took, whether the drafter needs passes or not."""
+    """A draft with its source and the time that it took, whether the drafter needs passes or
+    not."""
     start = time.perf_counter_ns()
     draft = drafter.draft(history, limit)
     us = (time.perf_counter_ns() - start) // 1000
     if not isinstance(draft, Draft):
         draft, us = yield from timed(draft)
-    return replace(draft, draft_us=draft.draft_us or max(1, us)) if draft.n_proposed else draft
+    if not draft.n_proposed:
+        return draft
+    sources = draft.sources or (name_of(drafter),) * len(draft.tokens)
+    return replace(draft, draft_us=draft.draft_us or max(1, us), sources=sources)
+
+
+def name_of(drafter: Drafter) -> str:
+    return str(drafter.identity["drafter"])
 
 
 class DrafterModule(Protocol):
@@ -105,15 +151,16 @@ def load(name: str) -> DrafterModule:
     return module
 
 
-def suggested(context: Context, mask: LayerMask | None) -> tuple[str, Any] | None:
-    """The first of this package's drafters that would draft by itself in this context, and its
-    options; None where none would.
+def suggested(context: Context, mask: LayerMask | None) -> dict[str, Any]:
+    """Those of this package's drafters that would draft by themselves in this context, and their
+    options.
 
     mask: what is known to be worth skipping, see masks.profiles.
     """
+    found = {}
     for name in by_name.names(__path__):
         suggest = getattr(load(name), "suggested", None)
         options = suggest(context, mask) if suggest is not None else None
         if options is not None:
-            return name, options
-    return None
+            found[name] = options
+    return found

@@ -17,7 +17,7 @@ from ...costs.table import CostTable
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ...runtime.passes import Pass, Rows
+from ...runtime.passes import FULL, Pass, Rows
 from ..requests import Answer, Request, Work
 from ..shared_blocks import SharedBlocks
 from ..types import After, Draft, DraftLimit, Verdict
@@ -46,10 +46,10 @@ def default_mask(context: Context) -> LayerMask | None:
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
-    """With a mask that is known, and wherever else masks and rollback are possible: the controller
-    stops where it does not pay."""
+    """With a mask that was given, found by a search or trained for. Nothing else: of a model that
+    was not trained for it, hardly a sublayer can be left out at random."""
     if mask is None and context.can_rollback and context.n_seq_max > 1:
-        mask = default_mask(context)
+        mask = context.model.draft_mask
     return None if mask is None else Options(mask)
 
 
@@ -91,64 +91,83 @@ class Drafter:
         self._seq = seq
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
-        if limit.n_max == 0 or not (self.shares or self._context.has_spare):
-            return Draft()
-        return self._shared(history, limit) if self.shares else self._forked(history, limit)
+        return self.draft_behind(Draft(), history, limit)
 
-    def _shared(self, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+    def draft_behind(
+        self, copied: Draft, history: Sequence[int], limit: DraftLimit
+    ) -> Draft | Work[Draft]:
+        """The first pass runs the copied tokens as well."""
+        too_wide = len(copied.tokens) >= self._context.pass_width
+        if limit.n_max == 0 or too_wide or not (self.shares or self._context.has_spare):
+            return copied
+        draft = self._shared if self.shares else self._forked
+        return draft(copied, history, limit)
+
+    def _shared(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         n_past, shared = len(history) - 1, SharedBlocks(self._mask)
         with ExitStack() as on_failure:
             on_failure.callback(self._seq.undo, n_past)
             drafting = shared.drafting(self._context.best_head)
-            draft = yield from self._chain(self._seq, history, limit, drafting, shared)
+            draft = yield from self._chain(self._seq, copied, history, limit, drafting, shared)
             on_failure.pop_all()
         return draft
 
-    def _forked(self, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+    def _forked(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         with self._context.spare_sequence() as fork:
             self._seq.fork(fork.seq_id)
             drafting = Pass(self._mask, head=self._context.best_head)
-            return (yield from self._chain(fork, history, limit, drafting, None))
+            return (yield from self._chain(fork, copied, history, limit, drafting, None))
 
     def _chain(
         self,
         seq: KVSequence,
+        copied: Draft,
         history: Sequence[int],
         limit: DraftLimit,
         drafting: Pass,
         shared: SharedBlocks | None,
     ) -> Work[Draft]:
-        tokens: list[int] = []
-        probs: list[float] = []
+        n_copied = len(copied.tokens)
+        text = [history[-1], *copied.tokens]  # and the draft
+        n_run = 0  # tokens of it that went through a pass
+        probs = list(copied.probs or ())
         dropped = None
-        token, after = history[-1], After.GO_ON
+        after = After.GO_ON
 
         def request(what: Pass, outputs: Any) -> Request:
-            pos = len(history) - 1 + len(tokens)
-            return Request(Rows.of(seq.seq_id, pos, [token], outputs), what)
+            return Request(
+                Rows.of(seq.seq_id, len(history) - 1 + n_run, text[n_run:], outputs), what
+            )
 
         while after is After.GO_ON:
             answer: Answer = yield request(drafting, "last")
             if shared is not None:
                 shared.keep(answer.hidden)
-            token, p = answer.argmax(0)
-            after = limit.after([*probs, p])
+            token, p = answer.argmax(len(text) - n_run - 1)
+            n_run = len(text)
+            after = limit.after([*probs[n_copied:], p])
             # an end of the text need not be drafted: the verification pass draws that token anyway
             if after is After.DROP or self._context.model.is_eog(token):
                 dropped = (token, p)
                 break
-            tokens.append(token)
+            text.append(token)
             probs.append(p)
-        if shared is None:
-            return Draft(tuple(tokens), probs=tuple(probs), dropped=dropped)
-        if dropped is None:
-            # Not another masked pass and its token to drop: for the same rows to verify, that took
-            # 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all of it the
-            # head.
-            answer = yield request(shared.below(), "none")
-            shared.keep(answer.hidden)
-        verification = shared.verification()
-        return Draft(tuple(tokens), probs=tuple(probs), verify=verification, dropped=dropped)
+        verification = FULL
+        if shared is not None:
+            if dropped is None:
+                # Not another masked pass and its token to drop: for the same rows to verify, that
+                # took 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all
+                # of it the head.
+                answer = yield request(shared.below(), "none")
+                shared.keep(answer.hidden)
+            verification = shared.verification()
+        return Draft(
+            tuple(text[1:]),
+            probs=tuple(probs),
+            verify=verification,
+            dropped=dropped,
+            n_copied=n_copied,
+        )
 
     def accept(self, verdict: Verdict) -> None:
         pass

@@ -13,10 +13,12 @@ from typing import Any
 from ...costs.calibration import costs_of_copies
 from ...costs.table import CostTable
 from ...errors import ArgumentError
+from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ..ngrams import LENGTHS, Chances, Copy, NgramIndex
 from ..types import Draft, DraftLimit, Verdict
+from . import Guesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ class Options:
     def __post_init__(self) -> None:
         if not 0.0 <= self.chance_min <= 1.0:
             raise ArgumentError(f"chance_min is 0 to 1, got {self.chance_min:g}")
+
+
+def suggested(context: Context, mask: LayerMask | None) -> Options | None:
+    """Wherever tokens can be taken back: what is looked up costs nothing."""
+    return Options() if context.can_rollback else None
 
 
 def make(context: Context, options: Options) -> Drafter:
@@ -60,11 +67,15 @@ class Drafter:
         self._copies = []
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        return limit.cut(*self.guesses(history, limit.n_looked_up))
+
+    def guesses(self, history: Sequence[int], n_max: int) -> Guesses:
+        """At least one is looked up, to learn from."""
         self._learn(history)
         self._copies = []
         context = list(history[-LENGTHS[-1] :])
-        probs: list[float] = []
-        while len(self._copies) < max(1, limit.n_max):
+        chances: list[float] = []
+        while len(self._copies) < max(1, n_max):
             copy = self._index.following(context)
             if copy is None:
                 break
@@ -72,11 +83,9 @@ class Drafter:
             if self._copies and chance < self._options.chance_min:
                 break
             self._copies.append(copy)
-            probs.append(chance)
+            chances.append(chance)
             context.append(copy.token)
-        if limit.n_max == 0:
-            return Draft()
-        return limit.cut([copy.token for copy in self._copies], probs)
+        return Guesses(tuple(copy.token for copy in self._copies[:n_max]), tuple(chances[:n_max]))
 
     def _learn(self, history: Sequence[int]) -> None:
         """From the tokens that have come by, whether they had been drafted or only expected."""
