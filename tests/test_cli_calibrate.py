@@ -97,10 +97,24 @@ def test_ctrl_c_keeps_what_was_measured(
 
 def test_text_for_people(tiny_path: TinyPath) -> None:
     outcome = calibrate(tiny_path(), *EXIT)
-    assert outcome.status == 0 and outcome.stderr == ""
+    assert outcome.status == 0
+    assert outcome.stderr.startswith("kept in ") and outcome.stderr.count("\n") == 1
     assert "ms per token" in outcome.stdout and "best length" in outcome.stdout
     assert outcome.stdout.count("full pass") == outcome.stdout.count("verification pass") == 2
     assert outcome.stdout.count("draft token by weight bytes") == 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "verdict"),
+    [
+        ((0, 0, 0, 0, 0, 0), "do not pay here, even if 95% "),
+        ((0, 0, 0, 0, 0, 3), "pay here if 95% or more "),
+        ((1, 2, 3, 4, 5, 6), "pay here if 50% or more "),
+    ],
+)
+def test_what_the_table_means_is_said(lengths: tuple[int, ...], verdict: str) -> None:
+    module = importlib.import_module("pyselfspec.cli.calibrate")
+    assert f"drafts {verdict}of their tokens" in module._verdict(lengths)
 
 
 def test_without_a_mask_it_is_the_one_generate_takes(tiny_path: TinyPath) -> None:

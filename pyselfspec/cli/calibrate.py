@@ -82,7 +82,9 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         click.echo(json.dumps(calibration.to_dict() | {"file": path}))
     else:
         click.echo("\n".join(_lines(calibration, estimated)))
-    save(calibration)
+    kept = save(calibration)
+    if not as_json:
+        click.echo(f"kept in {paths.shown(str(kept))}, where generate finds it", err=True)
     if plot_file is not None:
         from ..plots import costs as picture
 
@@ -129,7 +131,16 @@ def _lines(calibration: Calibration, estimated: CostTable) -> list[str]:
     best = [calibration.table.levels[0].speedup(a) for a in ACCEPTANCES]
     lines.append("best length  " + "  ".join(f"{n:5}" for _, n in best))
     lines.append("speed        " + "  ".join(f"{speed:4.2f}x" for speed, _ in best))
+    lines.append(_verdict([n for _, n in best]))
     return lines
+
+
+def _verdict(lengths: Sequence[int]) -> str:
+    """What the best draft lengths at ACCEPTANCES mean."""
+    pays = next((a for a, n in zip(ACCEPTANCES, lengths, strict=True) if n), None)
+    if pays is None:
+        return f"drafts do not pay here, even if {ACCEPTANCES[-1]:.0%} of their tokens are accepted"
+    return f"drafts pay here if {pays:.0%} or more of their tokens are accepted"
 
 
 def _over(us: Sequence[float], plain: float) -> str:
