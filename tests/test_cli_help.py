@@ -24,10 +24,15 @@ def test_help_loads_no_library(command, run_python):
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        *((name, {"OUT is"}) for name in ("relayer", "widen", "convert")), ("calibrate", {"--plot"}),
-        ("scan-layers", {"--plot"}), ("search", {"--plot", "--csv"}), ("profile export", {"--out"}),
+        ("relayer", {"OUT is"}),
+        ("widen", {"OUT is"}),
+        ("convert", {"OUT is"}),
+        ("calibrate", {"--plot"}),
+        ("scan-layers", {"--plot"}),
+        ("search", {"--plot", "--csv"}),
+        ("profile export", {"--out"}),
     ],
-)  # fmt: skip
+)
 def test_help_says_what_is_replaced(command, options):
     """Nothing asks before it writes: who names a file to write means it."""
     text = " ".join(run(*command.split(), "--help").stdout.split())
