@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import broken_gguf
 import numpy as np
@@ -261,6 +262,42 @@ def test_broken_files_are_refused(models: dict[str, Path], tmp_path: Path, case:
     path = tmp_path / "broken.gguf"
     path.write_bytes(raw.to_bytes())
     assert words in refusal(path)
+
+
+ALWAYS, WHERE_THERE_ARE_ANY, NEVER = "qwen2vl", "glm4", "llama"  # rotated in sections
+
+
+@pytest.mark.parametrize(
+    ("sections", "fine_in"),
+    [
+        ([4, 6, 6, 0], {ALWAYS, WHERE_THERE_ARE_ANY, NEVER}),
+        ([0, 0, 0, 0], {WHERE_THERE_ARE_ANY, NEVER}),
+        ([0, 0, 0, 4], {WHERE_THERE_ARE_ANY, NEVER}),
+        ([8, 100, 12, 0], {NEVER}),
+        ([8, -4, 12, 0], {NEVER}),
+        ([0.5, 1.0, 1.0, 1.0], {NEVER}),
+        (9, {NEVER}),  # for each of the four
+    ],
+)
+def test_sections_of_rotations(
+    models: dict[str, Path], tmp_path: Path, sections: Any, fine_in: set[str]
+) -> None:
+    for arch in (ALWAYS, WHERE_THERE_ARE_ANY, NEVER):
+        raw = broken_gguf.read(models["llama"])
+        key = "llama.rope.dimension_sections"
+        if isinstance(sections, int):
+            raw.set_u32(key, sections)
+        else:
+            is_float = isinstance(sections[0], float)
+            raw.set_array(key, GGUFValueType.FLOAT32 if is_float else GGUFValueType.INT32, sections)
+        raw.metadata = {k.replace("llama.", f"{arch}.", 1): v for k, v in raw.metadata.items()}
+        raw.set_string("general.architecture", arch)
+        path = tmp_path / f"{arch}.gguf"
+        path.write_bytes(raw.to_bytes())
+        if arch in fine_in:
+            assert check(path).architecture == arch
+        else:
+            assert "no sections of the 32 values" in refusal(path)
 
 
 def test_long_keys_are_cut_short(models: dict[str, Path], tmp_path: Path) -> None:

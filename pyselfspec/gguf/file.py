@@ -30,6 +30,12 @@ FULL_ROTARY = frozenset(
 )  # fmt: skip
 # Common ones that may rotate a part. With 0 ggml never returns; others may mean 0, so it passes.
 PART_ROTARY = frozenset({"gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"})
+# Those that rotate in sections, by positions in time, height and width: always, and where a file
+# has any.
+SECTIONED_ROTARY = frozenset(
+    {"paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp"}
+)
+MAY_BE_SECTIONED = frozenset({"bailingmoe3", "dflash", "glm4", "glm4moe", "hunyuan_vl"})
 ROPE_SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 
 # One physical block serves several blocks of the model, so the counts differ.
@@ -348,6 +354,7 @@ def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
     _check_heads(values, any(ATTENTION_INPUT.search(t.name) for t in tensors))
     _check_window(values)
     _check_rope(values)
+    _check_rope_sections(values)
     _check_experts(values)
 
 
@@ -402,13 +409,37 @@ def _check_rope(values: _Hparams) -> None:
     if key not in values.metadata or not n_head:
         return
     n_rot = values.number("rope.dimension_count")
-    head_size = values.number("attention.key_length", values.number("embedding_length") // n_head)
+    head_size = _head_size(values)
     if values.architecture in FULL_ROTARY and n_rot != head_size:
         raise ModelFileError(f"{key} is {n_rot}, not the head size {head_size}; {BROKEN}")
     if n_rot % 2 or n_rot > head_size or (n_rot == 0 and values.architecture in PART_ROTARY):
         raise ModelFileError(
             f"{key} is {n_rot}: it must be even, above 0 and at most the head size {head_size}; "
             f"{BROKEN}"
+        )
+
+
+def _head_size(values: _Hparams) -> int:
+    n_head = max(values.per_block("attention.head_count"), default=0)
+    return values.number(
+        "attention.key_length", values.number("embedding_length") // max(1, n_head)
+    )
+
+
+def _check_rope_sections(values: _Hparams) -> None:
+    key = values.key("rope.dimension_sections")
+    value = values.metadata.get(key)
+    always = values.architecture in SECTIONED_ROTARY
+    if value is None or not (always or values.architecture in MAY_BE_SECTIONED):
+        return
+    sections = value if isinstance(value, tuple) else (value,) * 4
+    sizes = [n for n in sections if isinstance(n, int) and n >= 0]
+    n_rot = values.number("rope.dimension_count", _head_size(values))
+    none = not any(sizes[:3])
+    if len(sizes) < len(sections) or sum(sizes) > n_rot or (always and none):
+        raise ModelFileError(
+            f"{key} is {short(value)}, which are no sections of the {n_rot} values that are "
+            f"rotated; {BROKEN}"
         )
 
 
