@@ -824,7 +824,7 @@ def test_another_text_goes_on_with_the_mask_of_the_state(tiny, new_context, toke
     model = tiny()
     state = State(LayerMask.early_exit(4, 2), seed=5, n_candidates=7, n_changes=3)
     got = complete(new_context(model), token_ids(5), n_predict=8, adapt=Adapt(state=state))
-    assert got.mask == state.mask and got.draft == "layer-skip"
+    assert got.mask == state.mask and got.draft == "ngram+layer-skip"
     assert got.adaptation.state.n_candidates == 7
     assert got.adaptation.summary() == {"n_tried": 0, "n_changes": 0, "trial_us": 0}
     with pytest.raises(ArgumentError, match="a mask of its own"):

@@ -28,9 +28,9 @@ from simulation import (
 
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate import controllers
-from pyselfspec.speculate.controllers.auto import decide, make, probe_p_min
+from pyselfspec.speculate.controllers.auto import N_FIRST, decide, make, probe_p_min
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.types import After, DraftLimit
+from pyselfspec.speculate.types import After, DraftLimit, Step, Verdict
 
 Memory, Acceptance = controllers.Memory, controllers.Acceptance
 
@@ -219,6 +219,16 @@ def test_plain_decoding_is_timed_now_and_then_while_drafting():
 def test_a_first_text_starts_with_plain_steps_whatever_the_table_says():
     controller = make(table(0.3, 0.05))
     assert controller.limit(0).n_max == 0
+
+
+def test_copies_need_not_wait_for_them():
+    controller = make(table(0.0, 0.05, shared=0.0))
+    for n in range(N_FIRST):
+        limit = controller.limit(n)
+        draft = limit.cut([1, 1], [0.9, 0.9])
+        assert draft.n_copied == 2 and limit.choose([0.9, 0.9])[0] == 2
+        controller.observe(Step(draft, Verdict.of_chain(2, 1, False), 1000))
+    assert controller.limit(N_FIRST).n_looked_up == 0
 
 
 def test_the_next_text_starts_with_what_the_last_one_taught():

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from command_line import ONE_THREAD, run, run_alone
 from conftest import TinyPath
+from test_masks import write_mamba
 
-from pyselfspec import LayerMask
+from pyselfspec import DEMO, LayerMask
 from pyselfspec.costs.table import N_WIDTH, Costs, CostTable
 from pyselfspec.speculate import calibrate as calibration_run
 
@@ -117,11 +118,21 @@ def test_what_the_table_means_is_said(lengths: tuple[int, ...], verdict: str) ->
     assert f"drafts {verdict}of their tokens" in module._verdict(lengths)
 
 
-def test_without_a_mask_it_is_the_one_generate_takes(tiny_path: TinyPath) -> None:
+def test_without_a_mask_it_is_the_one_generate_takes() -> None:
+    mask = calibrate(DEMO, "--json").json["key"]["drafter"]["mask"]
+    report = run("generate", "-p", "the", "-n", "1", "--json", *ONE_THREAD).json
+    assert report["mask"] == mask == run("info", "--json").json["draft_mask"]
+
+
+def test_an_ordinary_model_has_its_full_passes_timed(tiny_path: TinyPath) -> None:
+    """Copies cost nothing but those."""
     path = tiny_path()
-    mask = calibrate(path, "--json").json["key"]["drafter"]["mask"]
-    report = run("generate", path, "-p", "the", "-n", "1", "--json", *ONE_THREAD).json
-    assert report["mask"] == mask == LayerMask.alternate(4).to_dict()
+    report = calibrate(path, "--json").json
+    assert report["key"]["drafter"] == {"drafter": "ngram"}
+    for level in report["table"]["levels"]:
+        assert level["full_us"] == level["verify_us"] and level["token_us"] == 0
+    shown = calibrate(path).stdout
+    assert "full pass, 1 to 16 tokens" in shown and "draft token" not in shown
 
 
 @pytest.mark.parametrize("args", [("--mask", "-", "--skip-ffn", "1"), ("--exit-layer", "9")])
@@ -130,10 +141,10 @@ def test_bad_masks(args: tuple[str, ...], tiny_path: TinyPath) -> None:
     assert outcome.status in (1, 2) and "Traceback" not in outcome.stderr
 
 
-def test_a_model_with_nothing_to_skip(tiny_path: TinyPath) -> None:
-    outcome = calibrate(tiny_path(n_layer=2))
+def test_a_memory_that_takes_nothing_back(tmp_path: Path) -> None:
+    outcome = calibrate(write_mamba(tmp_path / "mamba.gguf"))
     assert outcome.status == 1
-    assert "give a mask" in outcome.stderr
+    assert "cannot take tokens back" in outcome.stderr
 
 
 @pytest.mark.skipif(HAS_MATPLOTLIB, reason="matplotlib is installed")

@@ -24,6 +24,7 @@ from command_line import (
     strict_json,
 )
 from conftest import TinyPath
+from test_masks import write_mamba
 from test_report import FIELDS
 
 from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
@@ -96,11 +97,12 @@ def test_json_fields_fit_together(
     assert (report["mask"] is None) == (draft == "off")
 
 
-def test_nothing_to_compare(generate: Generate, tiny_path: TinyPath) -> None:
-    """Without anything to skip, plain against plain would show noise as a result."""
+def test_nothing_to_compare(generate: Generate, tmp_path: Path) -> None:
+    """Without drafts, plain against plain would show noise as a result."""
+    mamba = write_mamba(tmp_path / "mamba.gguf")
     outcomes = [
         generate("--compare", "--draft", "off"),
-        run("generate", tiny_path(n_layer=2), "-p", PROMPT, "--compare", *ONE_THREAD),
+        run("generate", mamba, "--prompt-tokens", "5,6", "--compare", *ONE_THREAD),
     ]
     for outcome in outcomes:
         assert outcome.status == 2
@@ -226,29 +228,39 @@ def test_model_default(tiny_path: TinyPath) -> None:
 
 def test_demo_drafts_with_its_own_mask() -> None:
     report = run("generate", "-p", PROMPT, "-n", "4", "--json", *ONE_THREAD).json
-    assert report["draft"] == "layer-skip"
+    assert report["draft"] == "ngram+layer-skip"
     assert report["mask"] == run("info", "--json").json["draft_mask"]
 
 
-def test_model_without_a_mask_drafts_when_told_to(generate: Generate, tiny_path: TinyPath) -> None:
-    assert generate("--json", model=tiny_path(n_layer=2)).json["draft"] == "off"
+def test_model_without_a_mask_drafts_with_one_when_told_to(
+    generate: Generate, tiny_path: TinyPath
+) -> None:
     told = generate("--json", "--draft", "layer-skip", model=tiny_path(n_layer=2)).json
     assert told["mask"] == LayerMask.full(2).to_dict()
 
 
-def test_model_without_a_mask_tries_every_other_block(
-    generate: Generate, tiny_path: TinyPath
-) -> None:
-    """The controller stops at once where that does not pay."""
+def test_model_without_a_mask_copies(generate: Generate, tiny_path: TinyPath) -> None:
     report = generate("--json", model=tiny_path(n_layer=N_LAYER)).json
-    assert (report["draft"], report["controller"]) == ("layer-skip", "auto")
+    assert (report["draft"], report["controller"], report["mask"]) == ("ngram", "auto", None)
+
+
+def test_drafters_can_be_joined(generate: Generate, tiny_path: TinyPath) -> None:
+    model = tiny_path(n_layer=N_LAYER)
+    report = generate("--json", "--draft", "ngram+layer-skip", model=model).json
+    assert report["draft"] == "ngram+layer-skip"
     assert report["mask"] == LayerMask.alternate(N_LAYER).to_dict()
+    for wrong in ("ngram+nope", "ngram+", "auto+ngram", "nope"):
+        outcome = generate("--draft", wrong, model=model)
+        assert outcome.status == 2 and "is none of: auto, off, " in outcome.stderr
+    outcome = generate("--draft", "ngram+ngram", model=model)
+    assert outcome.status == 1 and "twice" in outcome.stderr
 
 
 def test_a_mask_that_cannot_pay_is_named_in_the_closing_line(
     generate: Generate, tiny_path: TinyPath
 ) -> None:
-    outcome = generate("--skip-attn", "1", model=tiny_path(n_layer=N_LAYER, qtype="F32"))
+    mask = ("--draft", "layer-skip", "--skip-attn", "1")
+    outcome = generate(*mask, model=tiny_path(n_layer=N_LAYER, qtype="F32"))
     assert CLOSING_LINE.fullmatch(outcome.stderr)
     assert re.search(r"speculation off: the best mask known .* 0\.\d\dx", outcome.stderr)
 
@@ -267,12 +279,19 @@ def test_options_that_choose_a_controller(generate: Generate) -> None:
     assert outcome.status == 2 and "auto decides by itself" in outcome.stderr
 
 
-def test_explain_is_for_the_controller_that_decides(generate: Generate) -> None:
-    assert generate("--explain", "--draft-max", "3").status == 2
-    outcome = generate("--explain")
+@pytest.mark.parametrize("how", [(), ("--draft-max", "3"), ("--draft", "ngram")])
+def test_explanations_say_where_all_tokens_came_from(
+    how: tuple[str, ...], generate: Generate
+) -> None:
+    outcome = generate("--explain", "-n", "150", *how)
     assert outcome.status == 0
     *explained, closing = outcome.stderr.splitlines()
-    assert explained and all(line.startswith("step") for line in explained)
+    phases = [line for line in explained if line.startswith("tokens ")]
+    ends = [tuple(map(int, re.findall(r"\d+", line)[:2])) for line in phases]
+    assert [first for first, _ in ends] == [1, *(last + 1 for _, last in ends[:-1])]
+    n_own = sum(int(re.search(r"(\d+) from the full model", line)[1]) for line in phases)  # type: ignore[index]
+    found = re.search(r"(\d+) tokens .* (\d+) accepted", closing)
+    assert found and n_own + int(found[2]) == int(found[1]) == ends[-1][1]
     assert CLOSING_LINE.fullmatch(f"{closing}\n")
 
 
@@ -416,7 +435,7 @@ def test_exit_layer(generate: Generate) -> None:
 def test_mask_that_skips_nothing_is_always_right(generate: Generate, tmp_path: Path) -> None:
     file = tmp_path / "full.json"
     file.write_text('{"n_layer": 12}')
-    report = generate(*GREEDY, *FIXED, "--mask", file, "--json").json
+    report = generate(*GREEDY, *FIXED, *LAYER_SKIP, "--mask", file, "--json").json
     assert report["acceptance_rate"] == 1.0
 
 
@@ -467,8 +486,8 @@ def test_an_option_changes_nothing_else(
         (("-o", "share=false"), "-o sets options of the drafter that --draft names; name one"),
         (("--draft", "auto", "-o", "share=false"), "name one"),
         (("--draft", "off", "-o", "share=false"), "name one"),
-        ((*LAYER_SKIP, "-o", "width=3"), "the drafter layer-skip has the options: mask, share"),
-        ((*LAYER_SKIP, "-o", "share"), "the drafter layer-skip has the options: mask, share"),
+        ((*LAYER_SKIP, "-o", "width=3"), "is no option: layer-skip has mask, share"),
+        ((*LAYER_SKIP, "-o", "share"), "is no option: layer-skip has mask, share"),
         ((*LAYER_SKIP, "-o", "share=1", "-o", "share=0"), "-o share is given twice"),
     ],
 )
@@ -945,7 +964,7 @@ def test_default_context_in_the_help_is_the_true_one() -> None:
 
 def test_help_names_every_drafter() -> None:
     names = "|".join(["auto", "off", *drafters.names()])
-    assert f"[{names}]" in "".join(run("generate", "-h").stdout.split())
+    assert names in "".join(run("generate", "-h").stdout.split())
 
 
 def test_example_in_the_help_works() -> None:

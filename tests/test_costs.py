@@ -126,12 +126,21 @@ def copied(costs, n, us, times=4):
 
 def test_passes_over_copies_are_full_ones_whatever_drafts_share():
     costs = TimedCosts(table(0.3, 0.25, shared=0.5, plain_us=1000))
+    timed(costs, 0, 0, 1000)
+    timed(costs, 0, 0, 1000)
     before = costs.at(0)
     copied(costs, 3, 1100)
     now = costs.at(0)
     assert now.full_us[3] == pytest.approx(1100)
     assert now.verify_us == before.verify_us
     assert costs.n_copies_known > costs.n_known
+
+
+def test_copies_that_come_before_any_plain_step_stand_for_it():
+    """A busy machine, or a table without units, does not make them look expensive."""
+    costs = TimedCosts(table(0.0, 0.25, shared=0.0, plain_us=1000))
+    copied(costs, 1, 7 * 1250)
+    assert costs.at(0).full_us[1] / costs.at(0).plain_us == pytest.approx(1.25)
 
 
 def test_widths_between_those_timed_lean_on_both():

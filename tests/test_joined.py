@@ -27,6 +27,10 @@ def masked(context):
     return layer_skip.Drafter(context, LayerMask.early_exit(context.model.n_layer, 2))
 
 
+def copies(context):
+    return ngram.make(context, ngram.Options(session=False))
+
+
 class Knows:
     """Looks up the text that it was told, with the chances that it was told."""
 
@@ -56,7 +60,7 @@ class Knows:
 
 class TestCopiesAndMaskedPasses(DrafterConformance):
     def make(self, context):
-        return joined([ngram.make(context, ngram.Options()), masked(context)])
+        return joined([copies(context), masked(context)])
 
 
 class TestCopiesBeforeDrafts(DrafterConformance):
@@ -71,7 +75,7 @@ class TestCopiesBeforeDrafts(DrafterConformance):
         monkeypatch.setattr(DraftLimit, "choose", choose)
 
     def make(self, context):
-        return joined([ngram.make(context, ngram.Options()), masked(context)])
+        return joined([copies(context), masked(context)])
 
     @in_both_ways
     def test_tokens_of_both_are_verified(self, enters):

@@ -193,6 +193,13 @@ def test_closing_line_of_a_mask_that_does_not_pay() -> None:
     assert "calibrate" in line and "drafted" not in line
 
 
+def test_closing_line_of_a_mask_that_does_not_pay_beside_copies() -> None:
+    copies = stats(n_copied=12)
+    line = closing_line(drafted(stats=copies, controller=deciding(0.934, False)))
+    assert "12 drafted, 6 accepted" in line and "speculation off" not in line
+    assert "no drafts with passes: the best mask known for this model would be 0.93x" in line
+
+
 def test_closing_line_of_a_mask_that_was_used_says_nothing_of_it() -> None:
     assert "speculation off" not in closing_line(drafted(controller=deciding(0.9, False)))
     nothing = stats(n_drafted=0, n_accepted=0, n_steps=10)

@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from conftest import RealModel, TinyPath
 
-from pyselfspec import Model, drafters
+from pyselfspec import Model
 from tools.bench import tasks
+from tools.bench._chances import N_LEAST, points
 from tools.bench._chat import Chat
 from tools.bench._main import main
 from tools.bench.tasks import Answering, Task
@@ -60,9 +61,47 @@ def test_a_run(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
         assert kinds == ["story", "turns", "all"]
 
 
-def test_every_drafter_is_measured_unless_some_are_named() -> None:
-    [option] = [p for p in tasks.command.params if p.name == "names"]
-    assert set(option.default) == set(drafters.names())
+def test_copies_are_told_by_source_and_by_the_chance_that_was_given(
+    demo_path: Path, tasks_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    options = ["--tokens", "60", "--temp", "0", "--out", str(out)]
+    outcome = bench(demo_path, tasks_file, *options)
+    assert outcome.exit_code == 0, outcome.output
+    for by_kind in json.loads(out.read_text())["runs"]["auto"].values():
+        drafted = [sum(source[0]) for source in by_kind["sources"].values()]
+        accepted = [sum(source[1]) for source in by_kind["sources"].values()]
+        assert sum(drafted) == sum(by_kind["n_drafted_at"])
+        assert sum(accepted) == sum(by_kind["n_accepted_at"]) <= sum(by_kind["n_right"])
+        assert all(
+            right <= n for right, n in zip(by_kind["n_right"], by_kind["n_said"], strict=True)
+        )
+
+
+def test_chances_are_drawn(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "chances.svg"
+    outcome = bench(demo_path, tasks_file, "--tokens", "60", "--plot", str(picture))
+    assert outcome.exit_code == 0, outcome.output
+    assert "temperature 0.7" in picture.read_text()
+
+
+def test_bins_of_chances_that_say_enough_are_drawn() -> None:
+    said, right = [0] * 10, [0] * 10
+    said[2], right[2] = 40, 10
+    said[9], right[9] = N_LEAST - 1, N_LEAST - 1
+    assert points(said, right) == [(0.25, 0.25, 40)]
+
+
+def test_no_answer_copies_from_another(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
+    """The second round has the same prompts; it drafts as the first did."""
+    runs = []
+    for rounds in ("1", "2"):
+        out = tmp_path / f"{rounds}.jsonl"
+        options = ["--draft", "ngram", "--controller", "fixed", "--temp", "0", "--tokens", "40"]
+        assert bench(demo_path, tasks_file, *options, "--rounds", rounds, "--out", str(out))
+        runs.append(json.loads(out.read_text())["runs"]["ngram"]["story"])
+    once, twice = (sum(run["n_accepted_at"]) for run in runs)
+    assert twice <= 2 * once + 8  # chances are learned, texts are not
 
 
 def test_only_some_tasks(demo_path: Path, tasks_file: Path) -> None:
@@ -105,7 +144,9 @@ class Speaking:
         self.asked.append((way, prompt))
         stats = SimpleNamespace(total_us=2, prefill_us=1, n_generated=1, n_steps=1)
         stats.n_drafted_at = stats.n_accepted_at = []
-        return SimpleNamespace(text=f"{way} answer", tokens=[len(way)], stats=stats)
+        stats.sources = {}
+        text = f"{way} answer"
+        return SimpleNamespace(text=text, tokens=[len(way)], stats=stats, outcomes=[])
 
 
 def test_later_turns_follow_the_plain_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,5 +240,6 @@ def test_the_last_row_is_over_all_kinds() -> None:
         "1.100 to 1.500",
         f"{32 / 14:.2f}",
         f"{18 / 21:.2f}",
+        f"{12 / 13:.2f} {6 / 8:.2f}",
         "3 of 3",
     ]

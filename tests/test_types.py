@@ -381,6 +381,7 @@ def test_statistics_match_a_hand_count():
         "n_generated": 3 + 1 + 1 + 1,
         "n_steps": 4,
         "n_drafted": 8,
+        "n_copied": 0,
         "n_accepted": 3,
         "n_drafted_at": [3, 2, 2, 1],
         "n_accepted_at": [2, 1],

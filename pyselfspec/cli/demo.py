@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -80,15 +81,16 @@ def command(
         model.context(**context_params(options)) as context,
     ):
 
-        def pair(n_predict: int) -> tuple[Completion, Completion]:
+        def pair(prompt: Sequence[int], n_predict: int) -> tuple[Completion, Completion]:
             return (
                 _completion(plain_context, None, prompt, n_predict, sampling),
                 _completion(context, AUTO, prompt, n_predict, sampling),
             )
 
-        for _ in race(pair(N_WARM_UP)):
+        tokens = model.tokenize(prompt)
+        for _ in race(pair(tokens[::-1], N_WARM_UP)):  # another text: nothing is known beforehand
             pass
-        plain, speculative = pair(n_predict)
+        plain, speculative = pair(tokens, n_predict)
         _show(plain, speculative, prompt, quiet=as_json)
     if as_json:
         click.echo(json.dumps(report(speculative, str(path), plain)))
@@ -97,7 +99,11 @@ def command(
 
 
 def _completion(
-    context: Context, draft: str | None, prompt: str, n_predict: int, sampling: SamplingParams
+    context: Context,
+    draft: str | None,
+    prompt: Sequence[int],
+    n_predict: int,
+    sampling: SamplingParams,
 ) -> Completion:
     return Completion(context, prompt, n_predict=n_predict, draft=draft, sampling=sampling)
 

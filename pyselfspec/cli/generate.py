@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,12 +123,15 @@ class Request:
 @click.option(
     "--explain",
     is_flag=True,
-    help="Say on stderr when and why drafting starts or stops.",
+    help="Say on stderr where the tokens come from, and when and why drafting starts or stops.",
 )
 @common_options
 def command(model: str, as_json: bool, compare: bool, explain: bool, **options: Any) -> None:
-    """Continue a prompt, drafting with part of the model. The text is the full model's; only what
-    follows the prompt is printed.
+    """Continue a prompt, faster by cheap guesses. The text is the full model's.
+
+    Guesses are what followed the same words before, and where a mask is known, what part of the
+    model would write. The full model checks them all. Only what follows the
+    prompt is printed.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
 
@@ -143,8 +147,6 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     if draft is None and adapts(options):
         raise click.UsageError("--draft off drafts nothing, so there is no mask to adapt")
     controller = controller_from(options)
-    if explain and controller != "auto":
-        raise click.UsageError("--explain tells what --controller auto decides, and no other does")
     prompt_file = _prompt_file(options)
     require_one_reader_of_stdin(prompt_file, options["mask_file"], options["grammar_file"])
     prompt = read_text(prompt_file, MAX_TEXT) if prompt_file is not None else _given_prompt(options)
@@ -172,10 +174,9 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         if compare:
             if completion.draft is None:
                 raise click.UsageError(
-                    "nothing to compare with plain decoding: "
-                    "give --mask, --skip-attn, --skip-ffn, --exit-layer or --draft layer-skip"
+                    "nothing to compare with plain decoding: nothing is drafted here"
                 )
-            _warm_up(request, context)
+            _warm_up(request, completion.prompt, context)
             context.sequence().drop()  # both runs read the prompt
         _warn_of_long_text(request, completion)
         keeper = _Keeper(completion, loaded, state)
@@ -194,6 +195,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             if completion.finish_reason == CONTEXT_FULL:
                 click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
             click.echo(closing_line(completion, plain), err=True)
+        completion.remember()
         keeper.save()
     if not finished:
         raise KeyboardInterrupt  # the status tells, too
@@ -284,9 +286,11 @@ class _Keeper:
         self._saved = state
 
 
-def _warm_up(request: Request, context: Context) -> None:
-    """A few tokens each way, so that whichever run comes first does not pay for starting up."""
-    short = replace(request, n_predict=min(request.n_predict, N_WARM_UP), adapt=None)
-    for each in (short, short.plain):
+def _warm_up(request: Request, prompt: Sequence[int], context: Context) -> None:
+    """A few tokens each way, so that whichever run comes first does not pay for starting up; behind
+    another prompt, so that nothing of the text is known before."""
+    n = min(request.n_predict, N_WARM_UP)
+    other = replace(request, prompt=tuple(reversed(prompt)), n_predict=n, stop=(), adapt=None)
+    for each in (other, other.plain):
         for _piece in each.completion(context):
             pass

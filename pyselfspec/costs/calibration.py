@@ -189,14 +189,19 @@ def costs_for(
     return known.table if known else costs_by_bytes(context.model.file, mask, shares)
 
 
-def costs_of_copies(context: Context, drafter: Mapping[str, Any]) -> CostTable:
-    """Of drafts that take no passes: full passes as measured, for this drafter or any other, else
-    as the bytes of the weights suggest."""
+def costs_of_copies(
+    context: Context, drafter: Mapping[str, Any], learned: tuple[float, ...] | None = None
+) -> CostTable:
+    """Of drafts that take no passes: full passes as calibrated for this drafter or any other, else
+    as learned, else as the bytes of the weights suggest.
+
+    learned: as ``width_costs`` answers.
+    """
     known = load(key_of(context, drafter))
     if known is not None:
         return known.table
     full = LayerMask.full(context.model.n_layer)
     estimated = costs_by_bytes(context.model.file, full, shares=False).levels[0]
-    widths = width_costs(context)
+    widths = width_costs(context) or learned
     full_us = estimated.full_us if widths is None else tuple(estimated.plain_us * w for w in widths)
     return CostTable((Costs(0, full_us, full_us, 0.0, 0.0),))

@@ -59,7 +59,7 @@ class TimedCosts:
 
     def at(self, n_past: int) -> Costs:
         costs = self._table_at(n_past)
-        plain = median(self._plain) if self._plain else 1.0
+        plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
         draft = median([plain, *self._draft])
         full = _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
         verify = _ratios(self._rest, plain) * costs.verify_us if costs.shares else full
@@ -92,6 +92,11 @@ class TimedCosts:
     def knows_plain(self) -> bool:
         """Whether plain passes were made before."""
         return "plain" in self._made
+
+    @property
+    def knows_widths(self) -> bool:
+        """Whether several passes over copies were timed besides plain ones."""
+        return self.knows_plain and len(self._full) >= N_SURE
 
     def observe(
         self,

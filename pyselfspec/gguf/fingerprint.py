@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from .file import GgufFile
+from .header import read_header
 
 WHOLE = 64 * 2**20  # bytes; larger files are sampled
 STRIDE = 2**20
@@ -24,6 +25,17 @@ def of_model(file: GgufFile) -> str:
         for offset in range(0, size, step):
             data.seek(offset)
             digest.update(data.read(n))
+    return digest.hexdigest()
+
+
+def of_vocabulary(file: GgufFile) -> str:
+    """SHA-256 over the tokens in the order of their ids, 64 hexadecimal digits; of a model without
+    tokens, over how many it has."""
+    tokens = read_header(file.path).metadata.get("tokenizer.ggml.tokens")
+    digest = hashlib.sha256(f"{file.n_vocab}\n".encode())
+    for token in tokens if isinstance(tokens, tuple) else ():
+        text = token if isinstance(token, bytes) else str(token).encode()
+        digest.update(len(text).to_bytes(4, "little") + text)
     return digest.hexdigest()
 
 

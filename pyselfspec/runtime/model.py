@@ -228,6 +228,11 @@ class Model(Closing):
         return fingerprint.of_model(self.file)
 
     @cached_property
+    def vocabulary(self) -> str:
+        """Names its tokens in files of token ids, 64 hexadecimal digits."""
+        return fingerprint.of_vocabulary(self.file)
+
+    @cached_property
     def draft_mask(self) -> LayerMask | None:
         """The mask this model was made to draft with, if its metadata names one."""
         text = _lib.model_meta(self.handle, MASK_KEY)

@@ -13,7 +13,7 @@ from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.sampling import Sampler, SamplingParams
-from . import controllers
+from . import controllers, learned
 from .adapt import Adapt, Adaptation
 from .controllers import Controller
 from .controllers.fixed import Fixed
@@ -88,6 +88,7 @@ class Completion:
         self._n_predict = n_predict
         self.prompt = _tokens_of(context, prompt) if isinstance(prompt, str) else list(prompt)
         self._owned: list[Drafter] = []  # to close at the end
+        self._speculation: Speculation | None = None
         self._drafter, self._controller, self.draft = self._drafting(
             draft, options, mask, profile, controller, with_mask=adapt is not None
         )
@@ -137,6 +138,7 @@ class Completion:
             profile=profile,
             with_mask=with_mask,
         )
+        self._speculation = found
         if found is None:
             return None, Fixed(), None
         return *self._made(found, controller), found.name
@@ -216,6 +218,12 @@ class Completion:
         limit = "length" if len(self.tokens) >= self._n_predict else CONTEXT_FULL
         self.finish_reason = self._stream.finish_reason or limit
         return self._grow(self._stream.finish())
+
+    def remember(self) -> None:
+        """Keep what was learned of costs and copies for the next run, in the user's cache folder:
+        estimates that the first steps of its texts go by."""
+        if self._speculation is not None:
+            learned.save(self.context, self._speculation.timings)
 
     def _grow(self, piece: str) -> str:
         self.text += piece

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12)
 N_MATCHES = 8  # that count, the latest ones
-N_TOKENS = 2**16  # of the text that are indexed; about 60 MB
+N_TOKENS = 2**16  # of a text that are indexed; about 60 MB
 
 Match = tuple[int, int]  # index of the length in LENGTHS, and how sure the matches are
 
@@ -36,7 +36,7 @@ class NgramIndex:
         return len(self._text)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these."""
+        """The text goes on with these; beyond N_TOKENS they are ignored."""
         for token in tokens[: N_TOKENS - len(self._text)]:
             self._text.append(token)
             end = len(self._text)
@@ -48,24 +48,34 @@ class NgramIndex:
                 before.append(last.get(key, 0))
                 last[key] = end
 
-    def following(self, context: Sequence[int]) -> Copy | None:
-        """The token that follows most of the latest matches of the context's end."""
-        for i in reversed(range(len(LENGTHS))):
-            if len(context) < LENGTHS[i]:
-                continue
-            end = self._last[i].get(hash(tuple(context[-LENGTHS[i] :])), 0)
-            tokens = self._continuations(i, end)
-            if tokens:
-                (token, n), *_ = Counter(tokens).most_common(1)
-                return Copy(token, (i, _sureness(n, len(tokens))))
-        return None
+    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
+        """The token that follows most of the latest matches of the context's end.
+
+        beyond: index of a length; only longer matches count.
+        """
+        longest, found = -1, 0
+        for i, length in enumerate(LENGTHS):  # what has no match has no longer one either
+            end = self._last_end(i, context[-length:]) if length <= len(context) else 0
+            if not end:
+                break
+            longest, found = i, end
+        if longest <= beyond:
+            return None
+        tokens = self._continuations(longest, found)
+        counts = Counter(tokens)
+        token = max(counts, key=counts.__getitem__)  # of several the latest
+        return Copy(token, (longest, _sureness(counts[token], len(tokens))))
+
+    def _last_end(self, i: int, ngram: Sequence[int]) -> int:
+        """Where an n-gram ended last with something behind it, 0 for nowhere."""
+        end = self._last[i].get(hash(tuple(ngram)), 0)
+        return self._before[i][end - 1] if end and end == len(self._text) else end
 
     def _continuations(self, i: int, end: int) -> list[int]:
-        """What followed the latest ends of an n-gram, the latest first."""
+        """What followed the latest ends of an n-gram, from this one back, the latest first."""
         tokens: list[int] = []
         while end and len(tokens) < N_MATCHES:
-            if end < len(self._text):
-                tokens.append(self._text[end])
+            tokens.append(self._text[end])
             end = self._before[i][end - 1]
         return tokens
 
@@ -77,18 +87,67 @@ def _sureness(n: int, n_all: int) -> int:
     return 3 if n == n_all else 2 if 2 * n > n_all else 1
 
 
+class Memory:
+    """Earlier texts, one after the other; of more than n_kept tokens the older half is forgotten.
+
+    tokens: of texts to begin with.
+    """
+
+    def __init__(self, tokens: Sequence[int] = (), n_kept: int = N_TOKENS) -> None:
+        self._n_kept = n_kept
+        self._last: Sequence[int] = ()
+        self.tokens: list[int] = []
+        self._index = NgramIndex()
+        self._extend(tokens)
+
+    def add(self, text: Sequence[int]) -> list[int]:
+        """Returns what is new of a text: a conversation begins as it did at its last turn."""
+        n = n_common(self._last, text)
+        new = list(text[n if 2 * n > len(self._last) else 0 :])
+        self._last = list(text)
+        self._extend(new)
+        return new
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+        if len(self.tokens) > self._n_kept:
+            self.tokens = self.tokens[-(self._n_kept + 1) // 2 :]
+            self._index, tokens = NgramIndex(), self.tokens
+        self._index.extend(tokens)
+
+    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
+        """As NgramIndex.following."""
+        return self._index.following(context, beyond)
+
+
+def n_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens that two texts begin with both."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
 N_SURENESS = 4
 N_PRIOR = 4.0  # outcomes that the expectation without outcomes is worth
 FORGET = 0.995  # weight of an outcome when the next one of its kind comes
 PRIOR = (0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85)  # by length
 
 
-class Chances:
-    """How often what the matches say is right, by the kind of match: learned while generating."""
+Counts = tuple[tuple[tuple[float, float], ...], ...]  # right, all; by length and sureness
+N_KEPT = 50.0  # outcomes of a kind that are kept for another run: it may find them otherwise
 
-    def __init__(self) -> None:
-        self._right = [[N_PRIOR * p] * N_SURENESS for p in PRIOR]
-        self._all = [[N_PRIOR] * N_SURENESS for _ in PRIOR]
+
+class Chances:
+    """How often what the matches say is right, by the kind of match: learned while generating.
+
+    prior: what is expected without outcomes, over what is expected of matches in the same text.
+    counts: to begin with, see ``counts``.
+    """
+
+    def __init__(self, prior: float = 1.0, counts: Counts | None = None) -> None:
+        if counts is None:
+            counts = tuple(((N_PRIOR * prior * p, N_PRIOR),) * N_SURENESS for p in PRIOR)
+        self._right = [[right for right, _ in row] for row in counts]
+        self._all = [[n for _, n in row] for row in counts]
 
     def of(self, match: Match) -> float:
         i, sureness = match
@@ -98,3 +157,14 @@ class Chances:
         i, sureness = match
         self._right[i][sureness] = FORGET * self._right[i][sureness] + right
         self._all[i][sureness] = FORGET * self._all[i][sureness] + 1
+
+    @property
+    def counts(self) -> Counts:
+        """For another run, at most N_KEPT of a kind."""
+        return tuple(
+            tuple(
+                (min(1.0, N_KEPT / n) * right, min(N_KEPT, n))
+                for right, n in zip(*row, strict=True)
+            )
+            for row in zip(self._right, self._all, strict=True)
+        )

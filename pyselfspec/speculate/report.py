@@ -44,13 +44,8 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
     stats = completion.stats
     tokens = "1 token" if stats.n_generated == 1 else f"{stats.n_generated} tokens"
     parts = [tokens, _speed(stats.tokens_per_second)]
-    expected = _expected_speed(completion)
-    if expected is not None and stats.n_drafted == 0 and expected < 1:
-        parts.append(
-            f"speculation off: {_what_drafts(completion)} would be {expected:.2f}x on this "
-            "machine (see pyselfspec calibrate)"
-        )
-    elif completion.draft is not None:
+    idle = _idle(completion)
+    if completion.draft is not None and (stats.n_drafted or not idle):
         rate = stats.acceptance_rate
         share = "" if rate is None else f" ({rate:.0%})"
         parts.append(f"{stats.n_drafted} drafted, {stats.n_accepted} accepted{share}")
@@ -58,6 +53,8 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
             parts.append(_sources(stats.sources))
         if stats.tokens_per_step is not None:
             parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
+    if idle:
+        parts.append(idle)
     if completion.adaptation is not None:
         trials = completion.adaptation.summary()
         parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} taken over")
@@ -74,14 +71,15 @@ def _decision(completion: Completion) -> Decision | None:
     return explain(completion.controller)
 
 
-def _expected_speed(completion: Completion) -> float | None:
-    """Of the best drafts with passes, over plain decoding; None where there are none."""
-    decision = _decision(completion)
-    return None if decision is None else decision.speedup
-
-
-def _what_drafts(completion: Completion) -> str:
-    return "drafting" if completion.mask is None else "the best mask known for this model"
+def _idle(completion: Completion) -> str:
+    """Why passes drafted nothing, where that was decided."""
+    stats, decision = completion.stats, _decision(completion)
+    expected = None if decision is None else decision.speedup
+    if expected is None or expected >= 1 or stats.n_drafted > stats.n_copied:
+        return ""
+    off = "speculation off" if not stats.n_drafted else "no drafts with passes"
+    what = "drafting" if completion.mask is None else "the best mask known for this model"
+    return f"{off}: {what} would be {expected:.2f}x on this machine (see pyselfspec calibrate)"
 
 
 def _sources(sources: Mapping[str, SourceStats]) -> str:

@@ -237,6 +237,7 @@ class GenerationStats:
     n_generated: int = 0
     n_steps: int = 0  # full-model passes after the prompt
     n_drafted: int = 0
+    n_copied: int = 0  # of these, tokens that took no pass
     n_accepted: int = 0
     n_drafted_at: list[int] = field(default_factory=list)  # drafted tokens by draft position
     n_accepted_at: list[int] = field(default_factory=list)  # accepted tokens by draft position
@@ -250,6 +251,7 @@ class GenerationStats:
         self.n_steps += 1
         self.n_generated += len(step.tokens)
         self.n_drafted += step.n_drafted
+        self.n_copied += step.draft.n_copied
         self.n_accepted += step.n_accepted
         _count_upto(self.n_drafted_at, step.n_drafted)
         _count_upto(self.n_accepted_at, step.n_accepted)

@@ -65,6 +65,7 @@ class FakeModel:
     draft_mask: ClassVar[LayerMask | None] = None
     file: ClassVar[FakeFile] = FakeFile()
     fingerprint: ClassVar[str] = "fake"
+    vocabulary: ClassVar[str] = "fake tokens"
     n_gpu_layers: ClassVar[int] = 0
     split_mode: ClassVar[str] = "layer"
     main_gpu: ClassVar[int] = 0

@@ -1,8 +1,11 @@
-"""Speed of every drafter over plain decoding on everyday tasks, the model writing its own answers.
+"""Speed of drafting over plain decoding on everyday tasks, the model writing its own answers.
 
 Tasks are JSON lines: ``id``, ``task`` (its kind) and ``turns``, what the user says, one after the
 other. Prompts have the model's chat template; a model without one gets the plain text of the first
 turn. Answers to earlier turns are those of plain decoding.
+
+Every answer is as the first of a session: nothing is copied from earlier ones, which would know a
+prompt that comes twice. Costs and chances are learned from answer to answer, as always.
 """
 
 from __future__ import annotations
@@ -13,10 +16,14 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pyselfspec import Completion, Context, Model, SamplingParams, controllers, drafters
+from pyselfspec import Completion, Context, Model, SamplingParams, Step, controllers, drafters
+from pyselfspec.speculate.drafters import ngram
+from pyselfspec.speculate.joined import SIGN
+from pyselfspec.speculate.prepared import AUTO
 from tools.records import Record, provenance
 
 from ._chat import Chat
@@ -24,7 +31,8 @@ from ._options import file_path, keep, model_argument, progress, run_options
 from ._table import Table
 
 PLAIN = "plain"
-DRAFTERS = drafters.names()
+N_BIN = 10  # of chances from 0 to 1
+POSITIONS = (0, 1, 3)  # in a draft
 ALL = "all"  # the row over all kinds of tasks
 
 
@@ -71,15 +79,40 @@ class Run:
     n_steps: int = 0
     n_drafted_at: list[int] = field(default_factory=list)  # by position in the draft
     n_accepted_at: list[int] = field(default_factory=list)
+    sources: dict[str, list[list[int]]] = field(default_factory=dict)  # the same two by drafter
+    n_said: list[int] = field(default_factory=lambda: [0] * N_BIN)  # tokens by the chance given
+    n_right: list[int] = field(default_factory=lambda: [0] * N_BIN)  # of these
     n_same: int = 0  # answers equal to those of plain decoding
 
-    def observe(self, made: Completion) -> None:
+    def observe(self, made: Answer) -> None:
         stats = made.stats
         self.us.append(stats.total_us - stats.prefill_us)
         self.n_tokens.append(stats.n_generated)
         self.n_steps += stats.n_steps
         self.n_drafted_at = _added(self.n_drafted_at, stats.n_drafted_at)
         self.n_accepted_at = _added(self.n_accepted_at, stats.n_accepted_at)
+        for name, source in stats.sources.items():
+            drafted, accepted = self.sources.get(name, ([], []))
+            self.sources[name] = [
+                _added(drafted, source.n_drafted_at),
+                _added(accepted, source.n_accepted_at),
+            ]
+        for chance, right in made.outcomes:
+            at = min(N_BIN - 1, int(N_BIN * chance))
+            self.n_said[at] += 1
+            self.n_right[at] += right
+
+
+class Answer(Completion):
+    """Keeps what was said of the chance of each token, and what became of it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.outcomes: list[tuple[float, bool]] = []
+
+    def advanced(self, step: Step) -> str:
+        self.outcomes += [(p, right) for p, right in step.outcomes if p is not None]
+        return super().advanced(step)
 
 
 def _added(some: Sequence[int], others: Sequence[int]) -> list[int]:
@@ -105,12 +138,14 @@ class Answering:
     n_predict: int
     temp: float
 
-    def answer(self, way: str, prompt: Sequence[int], seed: int) -> Completion:
-        made = Completion(
+    def answer(self, way: str, prompt: Sequence[int], seed: int) -> Answer:
+        copies = way == AUTO or "ngram" in way.split(SIGN)
+        made = Answer(
             self.context,
             prompt,
             n_predict=self.n_predict,
             draft=None if way == PLAIN else way,
+            options=ngram.Options(session=False) if copies else None,
             controller=self.controller,
             sampling=SamplingParams(temperature=self.temp, seed=seed),
         )
@@ -152,10 +187,11 @@ class Answering:
 @click.option(
     "--draft",
     "names",
-    type=click.Choice(DRAFTERS),
     multiple=True,
-    default=DRAFTERS,
-    help="A drafter; may be given several times.",
+    default=(AUTO,),
+    show_default=True,
+    help="As for generate: " + ", ".join((AUTO, *drafters.names())) + "; may be given several "
+    "times.",
 )
 @click.option("--controller", type=click.Choice(controllers.names()), default=controllers.DEFAULT)
 @click.option(
@@ -172,6 +208,12 @@ class Answering:
 @click.option("--tokens", type=click.IntRange(min=2), default=160, help="At most, per answer.")
 @click.option("-c", "--ctx-size", "n_ctx", type=click.IntRange(min=64), default=4096)
 @click.option("--plain-text", is_flag=True, help="Without the chat template.")
+@click.option(
+    "--plot",
+    "plot_file",
+    type=click.Path(path_type=Path),
+    help="Draw expected chances beside what happened into this file (.png, .svg).",
+)
 def command(
     model: Path,
     threads: int,
@@ -186,8 +228,9 @@ def command(
     tokens: int,
     n_ctx: int,
     plain_text: bool,
+    plot_file: Path | None,
 ) -> None:
-    """Speed of drafters over plain decoding on everyday tasks, kind by kind."""
+    """Speed of drafting over plain decoding on everyday tasks, kind by kind."""
     tasks = read_tasks(tasks_file, kinds, n_each)
     digest = hashlib.sha256(tasks_file.read_bytes()).hexdigest()
     given = f" --tasks {tasks_file.name} --controller {controller} --rounds {rounds}"
@@ -196,6 +239,7 @@ def command(
     given += ("" if n_each is None else f" --each {n_each}") + " --plain-text" * plain_text
     with Model(model) as loaded, loaded.context(n_ctx=n_ctx, n_threads=threads) as context:
         chat = Chat(loaded, None) if plain_text else Chat.of(loaded)
+        records: list[Record] = []
         for temp in temps:
             runs = Answering(context, chat, names, controller, tokens, temp).compare(tasks, rounds)
             record: Record = {
@@ -208,7 +252,12 @@ def command(
                 },
             }
             head = provenance("tasks", model, threads, f"{given} --temp {temp:g}")
-            keep(head | record, TABLES[0], out)
+            records.append(head | record)
+            keep(records[-1], TABLES[0], out)
+    if plot_file is not None:
+        from ._chances import save
+
+        save(plot_file, records, [together(r["runs"][names[0]].values()) for r in records])
 
 
 def _repeated(option: str, values: Iterable[str]) -> str:
@@ -225,13 +274,14 @@ class Figures:
     """What became of one kind of tasks with one drafter.
 
     speed: over plain decoding, all answers together. speeds: of every answer. acceptance: accepted
-    over drafted tokens, None where nothing was drafted.
+    over drafted tokens, None where nothing was drafted; at: the same by position in the draft.
     """
 
     speed: float
     speeds: list[float]
     tokens_per_pass: float
     acceptance: float | None
+    at: list[float]
     n_same: int
 
 
@@ -246,6 +296,7 @@ def figures(run: Record, plain: Record) -> Figures:
         [slow / fast for slow, fast in zip(theirs, ours, strict=True)],
         sum(run["n_tokens"]) / run["n_steps"],
         sum(run["n_accepted_at"]) / n_drafted if n_drafted else None,
+        [n / all_of for n, all_of in zip(run["n_accepted_at"], run["n_drafted_at"], strict=False)],
         run["n_same"],
     )
 
@@ -259,7 +310,9 @@ def together(runs: Iterable[Record]) -> Record:
     all_of: Record = {}
     for run in runs:
         for key, value in run.items():
-            if key.endswith("_at"):
+            if key == "sources":
+                continue  # told by kind
+            if key.endswith("_at") or key in ("n_said", "n_right"):
                 all_of[key] = _added(all_of.get(key, []), value)
             else:
                 all_of[key] = all_of[key] + value if key in all_of else value
@@ -290,6 +343,7 @@ def _cells(found: Figures, n_answers: int) -> list[str]:
         f"{low:.3f} to {high:.3f}",
         f"{found.tokens_per_pass:.2f}",
         "-" if found.acceptance is None else f"{found.acceptance:.2f}",
+        " ".join(f"{found.at[i]:.2f}" for i in POSITIONS if i < len(found.at)) or "-",
         f"{found.n_same} of {n_answers}",
     ]
 
@@ -307,9 +361,10 @@ TABLES = (
             "spread",
             "tokens per pass",
             "acceptance",
+            "of tokens 1, 2, 4",
             "same texts",
         ),
-        "<<><>><>>>",
+        "<<><>><>>>>",
         cells,
     ),
 )

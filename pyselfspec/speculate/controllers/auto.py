@@ -32,7 +32,8 @@ SURE = 0.98  # upper bound on sustained acceptance: where it does not pay, nothi
 PROBE_SHARE = 0.005  # of the time
 PROBE_COST_MIN = 0.05  # in plain tokens: two passes cost more than timings of each say
 LOSS_MAX = 1.0  # plain tokens that a choice may lose before it is made anew
-N_PLAIN = 2  # steps that time plain decoding before anything is compared with it
+N_PLAIN = 2  # steps that time plain decoding before drafts are compared with it
+N_FIRST = 8  # steps after which these two are made; mostly there was nothing to copy before
 N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a choice to draft, or not to, lasts at most
 
@@ -93,7 +94,8 @@ class Auto:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self._n_past = self._n_steps = self._n_tokens = 0
-        self._next_plain = N_BETWEEN if memory.timings.knows_plain else 0  # in steps
+        self._n_untimed = 0 if memory.timings.knows_plain else N_PLAIN  # plain steps to be made
+        self._next_plain = N_FIRST if self._n_untimed else N_BETWEEN  # in steps
         self._next_probe = 0.0  # in tokens
         self._plan()
 
@@ -106,6 +108,8 @@ class Auto:
             return PLAIN
         if self._n_steps >= self._replan_at:
             self._plan()
+        if self._n_untimed:
+            return replace(self._limit, n_max=0, behind=None)
         probes = not self.decision.drafts and self._n_tokens >= self._next_probe
         return self._probe if probes else self._limit
 
@@ -127,8 +131,10 @@ class Auto:
             self._gain += len(step.tokens) - us / self.decision.costs.plain_us
             if self._gain < -LOSS_MAX:
                 self._replan_at = self._n_steps
-        elif self._n_steps >= N_PLAIN or self._next_plain:
-            self._next_plain = self._n_steps + N_BETWEEN
+        else:
+            self._n_untimed = max(0, self._n_untimed - 1)
+            if not self._n_untimed:
+                self._next_plain = self._n_steps + N_BETWEEN
         if n_proposed:
             self.memory.acceptance.observe(step.outcomes[n_copied:])
             if not self.decision.drafts:

@@ -1,4 +1,5 @@
-"""Draft what followed the same tokens before, in the prompt or in the text so far.
+"""Draft what followed the same tokens before: in the prompt, in the text so far, or in an earlier
+text.
 
 It costs nothing but look-ups, so it pays wherever a text repeats anything, whatever the model; see
 ngrams.py for the papers.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...costs.calibration import costs_of_copies
@@ -16,20 +18,30 @@ from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ..ngrams import LENGTHS, Chances, Copy, NgramIndex
+from .. import learned, ngram_file
+from ..ngrams import LENGTHS, N_TOKENS, Chances, Copy, Memory, NgramIndex
 from ..types import Draft, DraftLimit, Verdict
 from . import Guesses
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """chance_min: a draft ends before a token that is expected to be right less often."""
+    """chance_min: a draft ends before it is right as a whole less often.
+    session: whether to copy from earlier texts of the context, too.
+    file: earlier texts of other runs; this run's are added.
+    n_kept: tokens of earlier texts that are kept, a kilobyte of memory each.
+    """
 
-    chance_min: float = 0.1
+    chance_min: float = 0.05
+    session: bool = True
+    file: Path | None = None
+    n_kept: int = N_TOKENS
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.chance_min <= 1.0:
             raise ArgumentError(f"chance_min is 0 to 1, got {self.chance_min:g}")
+        if not 1 <= self.n_kept <= N_TOKENS:
+            raise ArgumentError(f"n_kept is 1 to {N_TOKENS}, got {self.n_kept}")
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
@@ -38,11 +50,12 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
 
 
 def make(context: Context, options: Options) -> Drafter:
+    """Raises ArgumentError for a file that is no file of texts of this vocabulary."""
     return Drafter(context, options)
 
 
 class Drafter:
-    """Copies, with the chances that it has learned. They outlive a text, its n-grams do not."""
+    """Copies, with the chances that it has learned; chances and earlier texts are the context's."""
 
     mask = None
 
@@ -50,19 +63,34 @@ class Drafter:
         self._context = context
         self._options = options
         self._index = NgramIndex()
+        self._text: Sequence[int] = ()
         self._n_seen = 0  # tokens of the text
-        self._chances = context.once(("ngram chances",), Chances)
-        self._copies: list[Copy] = []
+        self._copies: list[tuple[Copy, Chances]] = []
+        self._chances = learned.copies(context)
+        self._earlier_chances = learned.earlier_copies(context)
+        self._earlier: Memory | None = None
+        if options.session or options.file is not None:
+            key = ("ngram memory", options.file, options.n_kept)
+            self._earlier = context.once(key, self._remembered)
+
+    def _remembered(self) -> Memory:
+        file, n_kept = self._options.file, self._options.n_kept
+        if file is None:
+            return Memory(n_kept=n_kept)
+        model = self._context.model
+        return Memory(ngram_file.load(file, model.vocabulary, model.n_vocab), n_kept)
 
     @property
     def identity(self) -> Mapping[str, Any]:
         return {"drafter": "ngram"}
 
     def costs(self) -> CostTable:
-        return costs_of_copies(self._context, self.identity)
+        kept = learned.load(self._context)
+        return costs_of_copies(self._context, self.identity, kept.widths if kept else None)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._index = NgramIndex()
+        self._text = history
         self._n_seen = 0
         self._copies = []
 
@@ -75,24 +103,39 @@ class Drafter:
         self._copies = []
         context = list(history[-LENGTHS[-1] :])
         chances: list[float] = []
+        all_right = 1.0
         while len(self._copies) < max(1, n_max):
-            copy = self._index.following(context)
-            if copy is None:
+            found = self._following(context)
+            if found is None:
                 break
-            chance = self._chances.of(copy.match)
-            if self._copies and chance < self._options.chance_min:
+            (copy, of_kind), chance = found
+            all_right *= chance
+            if self._copies and all_right < self._options.chance_min:
                 break
-            self._copies.append(copy)
+            self._copies.append((copy, of_kind))
             chances.append(chance)
             context.append(copy.token)
-        return Guesses(tuple(copy.token for copy in self._copies[:n_max]), tuple(chances[:n_max]))
+        tokens = tuple(copy.token for copy, _ in self._copies[:n_max])
+        return Guesses(tokens, tuple(chances[:n_max]))
+
+    def _following(self, context: Sequence[int]) -> tuple[tuple[Copy, Chances], float] | None:
+        """From the text itself, or from an earlier one that matches longer and is likelier."""
+        own = self._index.following(context)
+        chance = self._chances.of(own.match) if own else 0.0
+        beyond = own.match[0] if own else -1
+        other = self._earlier.following(context, beyond) if self._earlier else None
+        if other is not None:
+            chance_of_other = self._earlier_chances.of(other.match)
+            if chance_of_other > chance:
+                return (other, self._earlier_chances), chance_of_other
+        return None if own is None else ((own, self._chances), chance)
 
     def _learn(self, history: Sequence[int]) -> None:
         """From the tokens that have come by, whether they had been drafted or only expected."""
         came = history[self._n_seen :]
         self._n_seen = len(history)
-        for copy, token in zip(self._copies, came, strict=False):
-            self._chances.observe(copy.match, copy.token == token)
+        for (copy, of_kind), token in zip(self._copies, came, strict=False):
+            of_kind.observe(copy.match, copy.token == token)
             if copy.token != token:
                 break
         self._index.extend(came)
@@ -101,4 +144,10 @@ class Drafter:
         pass
 
     def close(self) -> None:
-        pass
+        """The text is an earlier one from now on."""
+        text, self._text = self._text, ()
+        if self._earlier is None or not text:
+            return
+        new, options, model = self._earlier.add(text), self._options, self._context.model
+        if options.file is not None and new:
+            ngram_file.add(options.file, model.vocabulary, model.n_vocab, new, options.n_kept)

@@ -1,0 +1,62 @@
+"""Earlier texts in a file: token ids, for models of one vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from filelock import FileLock, Timeout
+
+from ..errors import ArgumentError
+from ..util import records
+from ..util.files import require_no_model
+
+WAIT_S = 10.0  # for another process that saves to the same file
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    FORMAT: ClassVar[int] = 1
+
+    vocabulary: str  # its digest
+    tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if any(token < 0 for token in self.tokens):
+            raise ArgumentError("token ids are whole numbers, 0 or more")
+
+
+def load(path: Path, vocabulary: str, n_vocab: int) -> tuple[int, ...]:
+    """The tokens in a file, none where there is no file yet.
+
+    Raises ArgumentError for a file that holds no such texts, or those of another vocabulary.
+    """
+    require_no_model(path)
+    if not path.exists():
+        return ()
+    what, fix = "file of texts to copy from", "give a file of this drafter, or a new name"
+    found = records.load(path, Texts, what=what, fix=fix)
+    if found.vocabulary != vocabulary or max(found.tokens, default=0) >= n_vocab:
+        raise ArgumentError(
+            f"{path} holds texts of another vocabulary; give a file of models with this one, or a "
+            "new name"
+        )
+    return found.tokens
+
+
+def add(path: Path, vocabulary: str, n_vocab: int, new: Sequence[int], n_kept: int) -> None:
+    """Put tokens behind those in a file, of which the latest n_kept stay. Several processes may do
+    so at once.
+
+    Raises ArgumentError as ``load`` does, and where another process holds the file for long.
+    """
+    try:
+        with FileLock(f"{path}.lock", timeout=WAIT_S):
+            tokens = (*load(path, vocabulary, n_vocab), *new)[-n_kept:]
+            records.save(path, Texts(vocabulary, tokens))
+    except Timeout:
+        raise ArgumentError(
+            f"{path} is in use by another process; nothing of this text was added to it"
+        ) from None

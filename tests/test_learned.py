@@ -1,0 +1,133 @@
+"""What one run leaves to the next: estimates, and only where they are sound."""
+
+import json
+
+import pytest
+from simulation import table
+
+from pyselfspec import Completion, SamplingParams
+from pyselfspec.costs.table import N_WIDTH
+from pyselfspec.costs.timed import TimedCosts
+from pyselfspec.speculate import learned
+from pyselfspec.speculate.ngrams import LENGTHS, N_KEPT, N_SURENESS, Chances
+
+LOOP = [5, 6, 7, 8] * 8
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def timings(n_copied=1, us=1100, times=5):
+    costs = TimedCosts(table(0.0, 0.25, shared=0.0, plain_us=1000))
+    for _ in range(times):
+        costs.observe(0, 0, 0, 0, 1000)
+        if n_copied:
+            costs.observe(0, 0, 0, 0, us, n_copied)
+    return costs
+
+
+def saved(context):
+    """What a first run learns here, in a context of its own."""
+    for _ in range(30):
+        learned.copies(context).observe((2, 3), True)
+    learned.save(context, timings())
+    return learned.path_of(context)
+
+
+def test_the_next_run_starts_with_it(tiny, new_context):
+    model = tiny()
+    path = saved(new_context(model))
+    assert path.is_file()
+    context = new_context(model)
+    kept = learned.load(context)
+    assert kept.widths[:2] == pytest.approx((1.0, 1.1))
+    assert list(kept.widths) == sorted(kept.widths) and len(kept.widths) == N_WIDTH
+    assert learned.copies(context).of((2, 3)) > 0.9
+    assert learned.copies(context).of((1, 3)) == Chances().of((1, 3))
+
+
+def test_it_is_where_drafts_begin(tiny, new_context):
+    model = tiny()
+    saved(new_context(model))
+    completion = Completion(new_context(model), LOOP)
+    costs = completion.controller.decision.costs
+    assert costs.full_us[1] / costs.plain_us == pytest.approx(1.1)
+
+
+def test_nothing_is_kept_of_a_run_that_timed_nothing(tiny, new_context):
+    context = new_context(tiny())
+    learned.save(context, timings(n_copied=0))
+    assert not learned.path_of(context).exists()
+    Completion(context, [5]).remember()
+    assert not learned.path_of(context).exists()
+
+
+def test_a_completion_is_told_to_remember(tiny, new_context):
+    model = tiny()
+    context = new_context(model, n_ctx=512)
+    completion = Completion(
+        context, LOOP, n_predict=200, sampling=SamplingParams(temperature=0, seed=1)
+    )
+    assert "".join(completion) is not None
+    assert not learned.path_of(context).exists()
+    completion.remember()
+    known = completion._speculation.timings.knows_widths
+    assert learned.path_of(context).exists() is known
+    assert known or completion.stats.n_copied < 9
+
+
+def test_a_context_of_another_kind_has_a_file_of_its_own(tiny, new_context):
+    model = tiny()
+    one, other = new_context(model, n_threads=1), new_context(model, n_threads=2)
+    assert learned.path_of(one) != learned.path_of(other)
+
+
+def changed(path, **changes):
+    data = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"widths": [1.0]},
+        {"widths": [1.0] * (N_WIDTH - 1) + [-1.0]},
+        {"widths": [1.0] * (N_WIDTH - 1) + [1e300]},
+        {"copies": []},
+        {"copies": [[[1, 2]] * N_SURENESS] * (len(LENGTHS) - 1)},
+        {"copies": [[[3, 2]] * N_SURENESS] * len(LENGTHS)},
+        {"earlier": [[[0, 0]] * N_SURENESS] * len(LENGTHS)},
+        {"format": 99},
+    ],
+)
+def test_a_file_of_no_use_is_passed_over_and_replaced(changes, tiny, new_context):
+    model = tiny()
+    path = saved(new_context(model))
+    changed(path, **changes)
+    context = new_context(model)
+    assert learned.load(context) is None
+    saved(context)
+    assert learned.load(new_context(model)) is not None
+
+
+def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tiny, new_context, cache, monkeypatch):
+    (cache / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache / "file"))
+    context = new_context(tiny())
+    learned.save(context, timings())
+    assert learned.load(context) is None
+
+
+def test_what_is_kept_does_not_outweigh_what_comes():
+    chances = Chances()
+    for _ in range(1000):
+        chances.observe((0, 0), True)
+    again = Chances(counts=chances.counts)
+    assert again.of((0, 0)) == pytest.approx(chances.of((0, 0)))
+    assert all(n <= N_KEPT for row in again.counts for _, n in row)
+    for _ in range(100):
+        again.observe((0, 0), False)
+    assert again.of((0, 0)) < 0.5
