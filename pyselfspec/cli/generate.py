@@ -130,8 +130,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     """Continue a prompt, faster by cheap guesses. The text is the full model's.
 
     Guesses are what followed the same words before, and where a mask is known, what part of the
-    model would write. The full model checks them all. Only what follows the
-    prompt is printed.
+    model would write. The full model checks them all. Only what follows the prompt is printed.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
 
