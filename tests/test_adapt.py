@@ -273,9 +273,7 @@ def test_files_that_are_no_state(change, tiny, tmp_path):
     candidates.save(COMPARING, tiny(n_layer=N), path)
     whole = path.read_text()
     path.write_text(json.dumps(changed(json.loads(whole), change)))
-    with pytest.raises(
-        ArgumentError, match=r"state.json is no state of --adapt \(.+\); give a file"
-    ):
+    with pytest.raises(ArgumentError, match=r"state.json is no state of adapting \(.+\); give one"):
         candidates.load(path, tiny(n_layer=N))
     for text in ("", "[]", "7", whole[:40]):
         path.write_text(text)
@@ -349,7 +347,7 @@ def test_a_file_of_format_1_with_a_field_missing_is_no_state(missing, tiny, tmp_
     path, data = tmp_path / "state.json", json.loads(FORMAT_1)
     del data[missing]
     path.write_text(json.dumps(data))
-    with pytest.raises(ArgumentError, match=r"no state of --adapt \(.+\); give a file"):
+    with pytest.raises(ArgumentError, match=r"no state of adapting \(.+\); give one"):
         candidates.load(path, tiny(n_layer=N))
 
 

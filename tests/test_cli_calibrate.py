@@ -14,7 +14,7 @@ from conftest import TinyPath
 from test_masks import write_mamba
 
 from pyselfspec import DEMO, LayerMask
-from pyselfspec.costs.table import N_WIDTH
+from pyselfspec.costs.table import N_WIDTH, Costs, CostTable
 from pyselfspec.speculate import calibrate as calibration_run
 
 EXIT = ("--exit-layer", "2")
@@ -98,10 +98,24 @@ def test_ctrl_c_keeps_what_was_measured(
 
 def test_text_for_people(tiny_path: TinyPath) -> None:
     outcome = calibrate(tiny_path(), *EXIT)
-    assert outcome.status == 0 and outcome.stderr == ""
+    assert outcome.status == 0
+    assert outcome.stderr.startswith("kept in ") and outcome.stderr.count("\n") == 1
     assert "ms per token" in outcome.stdout and "best length" in outcome.stdout
     assert outcome.stdout.count("full pass") == outcome.stdout.count("verification pass") == 2
     assert outcome.stdout.count("draft token by weight bytes") == 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "verdict"),
+    [
+        ((0, 0, 0, 0, 0, 0), "do not pay here, even if 95% "),
+        ((0, 0, 0, 0, 0, 3), "pay here if 95% or more "),
+        ((1, 2, 3, 4, 5, 6), "pay here if 50% or more "),
+    ],
+)
+def test_what_the_table_means_is_said(lengths: tuple[int, ...], verdict: str) -> None:
+    module = importlib.import_module("pyselfspec.cli.calibrate")
+    assert f"drafts {verdict}of their tokens" in module._verdict(lengths)
 
 
 def test_without_a_mask_it_is_the_one_generate_takes() -> None:
@@ -147,6 +161,24 @@ def test_plot(name: str, tiny_path: TinyPath, tmp_path: Path) -> None:
     file = tmp_path / name
     assert calibrate(tiny_path(), *EXIT, "--plot", file).status == 0
     assert file.stat().st_size > 5000
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
+def test_a_plot_names_all_its_lines_and_the_model() -> None:
+    from pyselfspec.plots import costs
+
+    full = tuple(100.0 + i for i in range(N_WIDTH))
+    table = CostTable((Costs(0, full, full, 30.0, 0.0),))
+    figure = costs.draw(table, table, "a model.gguf")
+    assert figure.get_suptitle() == "a model.gguf"
+    _left, right, lengths = figure.axes
+    legend = right.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    lines = [*right.get_lines(), *lengths.get_lines()]
+    assert names == [line.get_label() for line in lines] and len(names) == 2
+    most = max(lengths.get_lines()[0].get_ydata())
+    assert most < lengths.get_ylim()[1] <= most + 1
 
 
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")

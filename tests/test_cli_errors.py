@@ -24,6 +24,7 @@ from conftest import TinyPath
 from gguf import GGUFValueType
 
 from pyselfspec.runtime._lib import llama
+from pyselfspec.util.machine import usable_cores
 
 FAILED, USAGE = 1, 2
 ANY = (FAILED, USAGE)  # where only the message matters
@@ -93,6 +94,8 @@ TEXTS = {
     "mask-empty.json": b"",
     "mask-deep.json": b'{"n_layer": 4, "skip_attn": ' + b"[" * 100_000,
     "mask-zero.json": b'{"n_layer": 0}',
+    "mask-null.json": b"null",
+    "mask-nulls.json": b"[0, null, 0, 0]",
     "bad.gbnf": b"root ::= (\n",
     "no-root.gbnf": b'word ::= "a"\n',
     "empty.gbnf": b"",
@@ -191,6 +194,8 @@ CASES = [
     on_tiny("--mask @mask-empty.json", "not JSON"),
     on_tiny("--mask @mask-deep.json", "not JSON"),
     on_tiny("--mask @mask-zero.json", "at least one block"),
+    on_tiny("--mask @mask-null.json", "an object or a list, got null"),
+    on_tiny("--mask @mask-nulls.json", "0 to 3 for each block, got null"),
     on_tiny("--mask @latin1.txt", "latin1.txt", "UTF-8"),
     on_tiny("--mask @missing.json", "missing.json", "no such file"),
     on_tiny("--mask @", "directory"),
@@ -244,10 +249,11 @@ CASES = [
     Case("generate @ids.gguf -t 1 --prompt-tokens 5,9999", FAILED, ["9999"], alone=True),
     Case("generate @ids.gguf -t 1 --prompt-tokens 4294967301", ANY, ["4294967301"], alone=True),
     # numbers
-    usage("generate -p hi -n 0", "-n", "0"),
+    usage("generate -p hi -n 0", "-n", "1 or more, or -1"),
     usage("generate -p hi -n -5", "-n", "-5"),
     usage("generate -p hi -n many", "-n", "many"),
-    usage("generate -p hi -c 0", "-c"),
+    usage("generate -p hi -t 513", "--threads", "512"),
+    usage("convert a b -t 513", "--threads", "512"),
     usage("generate -p hi -c -1", "-c"),
     usage("generate -p hi -t 0", "-t"),
     usage("generate -p hi -ngl -1", "-ngl"),
@@ -263,7 +269,7 @@ CASES = [
     usage("generate -p hi --min-p -1", "--min-p"),
     usage("generate -p hi --repeat-penalty 0", "--repeat-penalty"),
     usage("generate -p hi --repeat-last-n -1", "--repeat-last-n"),
-    usage("generate -p hi --seed -1", "--seed"),
+    usage("generate -p hi --seed -2", "--seed"),
     usage("generate -p hi --seed 4294967295", "--seed", "4294967294"),
     usage("generate -p hi --draft-max 0", "--draft-max"),
     usage("generate -p hi --draft-p-min 2", "--draft-p-min"),
@@ -275,6 +281,9 @@ CASES = [
     on_tiny("--repeat-penalty inf", "penalty", "inf", status=ANY),
     on_tiny("--draft-p-min nan", "p", "min", "nan", status=ANY),
     on_tiny("--repeat-penalty 1e38", "at most", "1e+38"),
+    Case("convert who/what out.gguf", FAILED, ["is no folder", "hf download who/what"]),
+    Case("convert ./what out.gguf", FAILED, ["is no folder", "and tokenizer"]),
+    Case("generate @ids.gguf -p hi -t 1 -c 67108865", FAILED, ["-c is at most"]),
     Case("search @tiny.gguf -t 1 --max-cost nan", FAILED, ["max_cost", "at most 1", "nan"]),
     Case("search @tiny.gguf -t 1 --share nan", FAILED, ["share", "at most 1", "nan"]),
     on_tiny("--top-k 2147483648", "top", "2147483648", status=ANY),
@@ -474,3 +483,42 @@ def test_empty_prompt_begins_at_the_beginning(folder: Path, args: list[str]) -> 
     """With a token that begins every text, there is something to continue."""
     outcome = run("generate", folder / "tiny.gguf", "-t", "1", "-n", "3", "--json", *args)
     assert outcome.json["n_prompt"] == 1
+
+
+def test_a_device_without_room_is_named(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Writing to a full disk is an error without a file name."""
+
+    def full(_number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    small = "-t 1 -c 64 --window 8 --chunks 1 --out".split()
+    outcome = run("scan-layers", folder / "tiny.gguf", *small, tmp_path / "scan.jsonl")
+    check_error(outcome, FAILED, "scan.jsonl: No space left")
+
+
+def test_passwords_of_databases_stay_secret(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    small = "-t 1 -c 64 --window 8 --chunks 1 --trials 1 --strategy optuna".split()
+    out = tmp_path / "search.jsonl"
+    storage = "nosuchdb://me:sesame@localhost/db"
+    args = ["search", str(folder / "tiny.gguf"), *small, "--out", str(out), "--storage", storage]
+    monkeypatch.setattr(sys, "argv", ["pyselfspec", *args])
+    outcome = run(*args)
+    check_error(outcome, FAILED, "nosuchdb://me:***@localhost/db")
+    assert "sesame" not in outcome.stderr
+    assert out.exists() and "--storage" in out.read_text() and "sesame" not in out.read_text()
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="with one core there is nothing to advise")
+def test_a_busy_machine_is_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for each other at every barrier are slower than one."""
+    n_cores = os.cpu_count() or 1
+    for load, told in ((0.0, False), (1.0 * n_cores, False), (2.0 * n_cores, True)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        outcome = run("info", folder / "tiny.gguf", "--json")
+        assert (f"busy (load {load:.1f}" in outcome.stderr) == told
+        assert outcome.json["n_layer"] == N_LAYER
+        assert run("info", folder / "tiny.gguf", "-t", "1").stderr == ""

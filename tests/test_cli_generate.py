@@ -30,12 +30,13 @@ from test_report import FIELDS
 from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
 from pyselfspec.masks import formats as mask_formats
-from pyselfspec.runtime.context import N_CTX
+from pyselfspec.runtime.context import N_CTX, N_CTX_UNIT
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import controllers, drafters
 from pyselfspec.speculate.adapt import SHARE, Adapt
 from pyselfspec.speculate.completion import N_PREDICT, Completion
 from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.util.files import locked
 
 PROMPT = "Once upon a time"
 N_LAYER = 4
@@ -351,6 +352,22 @@ def test_full_context_ends_the_text(generate: Generate, tiny_path: TinyPath) -> 
     assert report["finish_reason"] == "context"
 
 
+def test_no_limit_but_the_context(generate: Generate, tiny_path: TinyPath) -> None:
+    """-n -1 and -c 0, as llama.cpp's programs take them."""
+    args = (*GREEDY, "-n", "-1", "--json", "--draft", "off")
+    report = generate(*args, "-c", "256", model=tiny_path()).json
+    assert report["n_prompt"] + report["n_generated"] == 256 + 1
+    assert report["finish_reason"] == "context"
+    path = tiny_path(n_ctx=512)
+    report = generate(*args, "-c", "0", model=path).json
+    assert report["n_prompt"] + report["n_generated"] == 512 + 1
+
+
+def test_seed_minus_one_draws_one(generate: Generate) -> None:
+    first, second = (generate("--seed", "-1", "--json").json["sampling"]["seed"] for _ in "12")
+    assert first != second and min(first, second) >= 0
+
+
 def test_stop(generate: Generate) -> None:
     whole = generate(*GREEDY, "--json").json["text"]
     stop = whole[len(whole) // 2 :][:5]
@@ -656,6 +673,17 @@ def test_a_state_that_cannot_be_saved_costs_nothing_else(
     assert strict_json(outcome.stdout)["n_generated"] == 8
 
 
+def test_a_state_belongs_to_one_run_at_a_time(generate: Generate, tmp_path: Path) -> None:
+    """Two would each forget what the other one has learned."""
+    file = tmp_path / "state.json"
+    with locked(file, "wait"):
+        outcome = generate("-n", "1", "--adapt-state", file)
+    assert outcome.status == 1 and outcome.stdout == ""
+    assert "state.json is in use by another process" in outcome.stderr
+    assert "give another --adapt-state" in outcome.stderr
+    assert generate("-n", "1", "--adapt-state", file).status == 0
+
+
 def test_a_state_has_a_mask_of_its_own(generate: Generate, tmp_path: Path) -> None:
     options = ("-n", "1", "--adapt-state", tmp_path / "state.json", "--skip-attn", "3")
     assert generate(*options).status == 0
@@ -929,7 +957,9 @@ def test_help_names_every_controller() -> None:
 
 
 def test_default_context_in_the_help_is_the_true_one() -> None:
-    assert f"the model's, {N_CTX} at most" in " ".join(run("generate", "-h").stdout.split())
+    help_ = " ".join(run("generate", "-h").stdout.split())
+    assert f"the model's, {N_CTX} at most" in help_
+    assert f"rounded up to a multiple of {N_CTX_UNIT}" in help_
 
 
 def test_help_names_every_drafter() -> None:

@@ -1,6 +1,7 @@
 """Help texts: every command has one, and asking for it loads neither a model nor the library."""
 
 import pytest
+from command_line import run
 
 from pyselfspec.cli import main
 
@@ -18,3 +19,23 @@ def test_help_loads_no_library(command, run_python):
     run = run_python(code)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("relayer", {"OUT is"}),
+        ("widen", {"OUT is"}),
+        ("convert", {"OUT is"}),
+        ("calibrate", {"--plot"}),
+        ("scan-layers", {"--plot"}),
+        ("search", {"--plot", "--csv"}),
+        ("profile export", {"--out"}),
+    ],
+)
+def test_help_says_what_is_replaced(command, options):
+    """Nothing asks before it writes: who names a file to write means it."""
+    text = " ".join(run(*command.split(), "--help").stdout.split())
+    for option in options:
+        after = text.rpartition(f" {option} ")[2]
+        assert "replace" in after[:200], option

@@ -67,6 +67,17 @@ def test_the_model_is_made_once_and_writes_the_same_text(cache, new_context):
     assert texts[0] == texts[1]
 
 
+def test_a_model_that_is_cut_off_is_made_again(cache):
+    """Nobody downloaded it, so nobody is told to download it again."""
+    path = demo.wide_path(2)
+    list(demo.make_wide(path, 2))
+    whole = path.read_bytes()
+    for broken in (whole[: len(whole) // 2], b"", b"something else"):
+        path.write_bytes(broken)
+        assert list(demo.make_wide(path, 2))
+        assert path.read_bytes() == whole
+
+
 def test_an_interrupted_model_leaves_nothing(cache):
     path = demo.wide_path(4)
     steps = demo.make_wide(path, 4)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import broken_gguf
 import numpy as np
@@ -203,7 +204,11 @@ BROKEN = {
     "long name": (tensor(QUERY, name="x" * 64), "64 bytes, allowed are 1 to 63"),
     "nameless": (tensor(QUERY, name=""), "0 bytes, allowed are 1 to 63"),
     "same name": (twice, "comes twice"),
-    "F16 norm": (tensor(NORM, type=1, data=bytes(128)), "norms and biases must be F32"),
+    "F16 norm": (tensor(NORM, type=1, data=bytes(128)), "norms, biases, scales must be F32"),
+    "F16 scale": (
+        tensor(NORM, name="blk.0.attn_q.scale", type=1, data=bytes(128)),
+        "scales must be F32",
+    ),
     "I32 weights": (tensor(QUERY, type=26), "no type for weights"),
     "F64 weights": (tensor(QUERY, type=28, data=bytes(8 * 64 * 64)), "no type for weights"),
     # the model
@@ -261,6 +266,71 @@ def test_broken_files_are_refused(models: dict[str, Path], tmp_path: Path, case:
     path = tmp_path / "broken.gguf"
     path.write_bytes(raw.to_bytes())
     assert words in refusal(path)
+
+
+ALWAYS, WHERE_THERE_ARE_ANY, NEVER = "qwen2vl", "glm4", "llama"  # rotated in sections
+
+
+@pytest.mark.parametrize(
+    ("sections", "fine_in"),
+    [
+        ([4, 6, 6, 0], {ALWAYS, WHERE_THERE_ARE_ANY, NEVER}),
+        ([0, 0, 0, 0], {WHERE_THERE_ARE_ANY, NEVER}),
+        ([0, 0, 0, 4], {WHERE_THERE_ARE_ANY, NEVER}),
+        ([8, 100, 12, 0], {NEVER}),
+        ([8, -4, 12, 0], {NEVER}),
+        ([0.5, 1.0, 1.0, 1.0], {NEVER}),
+        (9, {NEVER}),  # for each of the four
+    ],
+)
+def test_sections_of_rotations(
+    models: dict[str, Path], tmp_path: Path, sections: Any, fine_in: set[str]
+) -> None:
+    for arch in (ALWAYS, WHERE_THERE_ARE_ANY, NEVER):
+        raw = broken_gguf.read(models["llama"])
+        key = "llama.rope.dimension_sections"
+        if isinstance(sections, int):
+            raw.set_u32(key, sections)
+        else:
+            is_float = isinstance(sections[0], float)
+            raw.set_array(key, GGUFValueType.FLOAT32 if is_float else GGUFValueType.INT32, sections)
+        raw.metadata = {k.replace("llama.", f"{arch}.", 1): v for k, v in raw.metadata.items()}
+        raw.set_string("general.architecture", arch)
+        path = tmp_path / f"{arch}.gguf"
+        path.write_bytes(raw.to_bytes())
+        if arch in fine_in:
+            assert check(path).architecture == arch
+        else:
+            assert "no sections of the 32 values" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["key_length_swa", "value_length_swa"])
+def test_heads_of_windows_fit_the_tensors(
+    models: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "model.gguf"
+    for size in (32, 3):  # heads have 32 values
+        raw = broken_gguf.read(models["llama"])
+        raw.set_u32(f"llama.attention.{name}", size)
+        path.write_bytes(raw.to_bytes())
+        if size == 32:
+            assert check(path).architecture == "llama"
+        else:
+            assert f"{name} is 3, which fits none of the attn_{name[0]} tensors" in refusal(path)
+
+
+@pytest.mark.parametrize("window", [None, 0])
+def test_a_window_that_the_graph_needs(
+    models: dict[str, Path], tmp_path: Path, window: int | None
+) -> None:
+    raw = broken_gguf.read(models["llama"])
+    if window is not None:
+        raw.set_u32("llama.attention.sliding_window", window)
+    raw.metadata = {k.replace("llama.", "afmoe.", 1): v for k, v in raw.metadata.items()}
+    raw.set_string("general.architecture", "afmoe")
+    path = tmp_path / "afmoe.gguf"
+    path.write_bytes(raw.to_bytes())
+    assert "afmoe.attention.sliding_window is 0 or missing" in refusal(path)
 
 
 def test_long_keys_are_cut_short(models: dict[str, Path], tmp_path: Path) -> None:

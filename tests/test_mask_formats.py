@@ -41,7 +41,7 @@ def test_one_of_several_sets():
     text = json.dumps(SETS)
     assert mask_formats.read(text, 6, "llama-2-13b") == MASK
     assert mask_formats.read(text, 6, "other").skip_ffn == {2}
-    with pytest.raises(MaskError, match="--entry; the file has llama-2-13b, other"):
+    with pytest.raises(MaskError, match="entry=NAME; the file has llama-2-13b, other"):
         mask_formats.read(text, 6)
     with pytest.raises(MaskError, match="no set 'third'; the file has llama-2-13b, other"):
         mask_formats.read(text, 6, "third")
@@ -53,8 +53,8 @@ def test_one_of_several_sets():
         ("0 1 -1", "2 blocks, not for 6"),
         ("0 1 0 3 2 0 0", "7 blocks, not for 6"),
         ("0 1 0 4 2 0", "0 to 3 for each block, got 4"),
-        ("[0, 1, true, 3, 2, 0]", "got True"),
-        ('["0"]', "got '0'"),
+        ("[0, 1, true, 3, 2, 0]", "got true"),
+        ('["0"]', 'got "0"'),
         ('{"attn": [6], "mlp": []}', "block 6, but the model has 6 blocks"),
         ('{"n_layer": 5, "skip_attn": [1]}', "5 blocks, not for 6"),
         ('{"m": {"attention": [40], "mlp": []}}', "block 40"),

@@ -69,6 +69,13 @@ def test_what_was_saved_is_loaded(record, path):
     assert load(path) == record
 
 
+def test_a_byte_order_mark_is_no_part_of_the_record(path):
+    """Some editors put one first."""
+    records.save(path, SAMPLE)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load(path) == SAMPLE
+
+
 def test_files_begin_with_their_format_and_name_sets_in_order(path):
     records.save(path, SAMPLE)
     data = json.loads(path.read_text())

@@ -83,7 +83,7 @@ def test_a_file_of_something_else_is_refused_and_kept(path, key):
     lines[0] = json.dumps(json.loads(lines[0]) | {key: "other"})
     path.write_text("\n".join(lines) + "\n")
     changed = path.read_bytes()
-    with pytest.raises(ResultFileError, match=f"results of another {SAME[key]} .*--out"):
+    with pytest.raises(ResultFileError, match=f"results of another {SAME[key]} .*another file"):
         ResultFile(path, HEADER)
     assert path.read_bytes() == changed
 
@@ -105,7 +105,7 @@ def test_a_foreign_file_is_refused_and_kept(path, data):
 def test_a_foreign_file_keeps_its_last_line_and_gets_no_lock_beside_it(tmp_path, data):
     readme = tmp_path / "README.md"
     readme.write_bytes(data)
-    with pytest.raises(ResultFileError, match="give another --out"):
+    with pytest.raises(ResultFileError, match="give another file"):
         ResultFile(readme, HEADER)
     assert readme.read_bytes() == data
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]

@@ -96,6 +96,13 @@ def test_greedy(tiny: Any) -> None:
     assert draws(tiny(), GREEDY, 10) == [int(logits(i).argmax()) for i in range(10)]
 
 
+@pytest.mark.parametrize("temperature", [1e-29, 1e-31, 1e-38, 1e-45, 5e-324])
+def test_next_to_no_temperature_is_greedy(tiny: Any, temperature: float) -> None:
+    """Logits over it overflow: the draw would be among numbers that are none."""
+    params = SamplingParams(temperature=temperature, seed=1)
+    assert draws(tiny(), params, 10) == draws(tiny(), GREEDY, 10)
+
+
 def test_seed(tiny: Any) -> None:
     params = SamplingParams(temperature=1.0, top_k=0, seed=7)
     first = draws(tiny(), params, 30)

@@ -1,10 +1,12 @@
 """Scores against direct computation with numpy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pyselfspec.errors import ArgumentError
 from pyselfspec.masks.score import DEPTH, OVERFLOW, Score, token_loss
 from pyselfspec.util import records
 
@@ -81,3 +83,30 @@ def test_the_loss_of_a_token_is_its_negative_log_probability():
     want = np.log(np.exp(exact).sum()) - exact[17]
     assert token_loss(logits, 17) == pytest.approx(want, abs=1e-5)
     assert token_loss(logits + np.float32(200), 17) == pytest.approx(want, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n": -1},
+        {"loss": math.nan},
+        {"excess_sq": math.inf},
+        {"pieces": (0.5, math.nan)},
+        {"n_runs": (8, 6, 4, 2, 1)},
+        {"n_right_runs": (7, 4, 2, 1, 1)},
+        {"n_right_runs": (9, 4, 2, 1)},
+        {"n_right_runs": (-1, 4, 2, 1)},
+        {"n_runs": (8, 6, 4, 0), "n_right_runs": (7, 4, 2, 0)},
+    ],
+)
+def test_scores_that_cannot_be(changes):
+    """Files hold them, and whoever edits one is told before it is computed with."""
+    right = np.array([[True, True, False, True], [True, True, True, True]])
+    score = Score.of_drafts(right)
+    with pytest.raises(ArgumentError, match="a score"):
+        replace(score, **changes)
+    data = records.to_dict(score) | {
+        key: list(value) if isinstance(value, tuple) else value for key, value in changes.items()
+    }
+    with pytest.raises(records.RecordError, match="a score"):
+        records.convert(data, Score)

@@ -332,3 +332,13 @@ def test_a_text_too_short_is_one_line(tmp_path):
     assert result.exit_code == 1
     assert result.output.strip().splitlines()[-1].startswith("Error: ")
     assert "Traceback" not in result.output
+
+
+def test_without_the_extra_it_says_what_to_install(run_python):
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None; sys.argv = ['train.py', '--help']\n"
+        f"runpy.run_path({train.__file__!r}, run_name='__main__')"
+    )
+    run = run_python(code)
+    assert run.returncode == 1 and run.stdout == ""
+    assert run.stderr == "Error: training needs torch: pip install 'pyselfspec[convert]'\n"

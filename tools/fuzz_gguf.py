@@ -1,9 +1,10 @@
 """Breaks GGUF files in all ways and requires one short line for each: no signal, no hang.
 
-    python tools/fuzz_gguf.py [--runs 300] [--seed 1] [MODEL.gguf ...]
+    python tools/fuzz_gguf.py [--runs 300] [--seed 1] [MODEL.gguf or FOLDER ...]
 
-Models: the demo and some tiny architectures unless told. Files go through what ``info`` and four
-tokens of ``generate`` do, many in one process; what ends it is kept and named.
+Models: the demo and some tiny architectures unless told; those of tools/archs.py are others. Files
+go through ``info`` and four tokens of ``generate``, each file in a fork of one process that has
+loaded the library. A copy of each model is broken and put right again, so large ones do, too.
 """
 
 from __future__ import annotations
@@ -12,56 +13,85 @@ import argparse
 import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from pyselfspec.util.closing import Closing
 from pyselfspec.util.paths import DEMO
 from tools.models import tiny_gguf
 
-N_BATCH = 25  # files for one process
-SECONDS = 60  # for one file
+CPU_SECONDS = 60  # for one file
+SECONDS = 10 * CPU_SECONDS  # on a busy machine
+MEMORY = 8 << 30  # bytes that a broken file may make the program ask for
 MAX_LINE = 500  # characters of a message, the file's name aside
 NUMBERS = (0, 1, 2, 3, 7, 255, 256, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of value types
 STRING, ARRAY = 8, 9
+ALIGNMENT = 32  # of tensors
+NO_TOKENIZER = (b"none", b"no_vocab")
 
-# Runs in a process of its own: a file per line in, its outcome as JSON per line out.
-WORKER = """
-import json, sys
+# Runs in a process of its own: commands for a file per line in, as JSON; per line out what one came
+# to, and how the fork ended.
+WORKER = f"""
+import json, os, resource, signal, sys
 from click.testing import CliRunner
 from pyselfspec.cli import main
+import pyselfspec.runtime.model
 for line in sys.stdin:
-    name = line.strip()
-    print("begin", name, flush=True)
-    generate = "-t 1 -n 4 --temp 0 -c 256 -p".split()
-    for args in (["info", name, "-t", "1"], ["generate", name, *generate, "Once upon a time"]):
-        done = CliRunner().invoke(main, args)
-        crash = None if isinstance(done.exception, SystemExit) else repr(done.exception)
-        crash = None if done.exception is None else crash
-        print(json.dumps([args[0], done.exit_code, done.stderr, crash]), flush=True)
+    child = os.fork()
+    if child == 0:
+        signal.alarm({SECONDS})
+        resource.setrlimit(resource.RLIMIT_CPU, ({CPU_SECONDS}, {CPU_SECONDS}))
+        resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+        for args in json.loads(line):
+            done = CliRunner().invoke(main, args)
+            crash = None if isinstance(done.exception, SystemExit) else done.exception
+            outcome = [args[0], done.exit_code, done.stderr, crash and repr(crash)]
+            print(json.dumps(outcome), flush=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("models", nargs="*", type=Path, help="files, or folders of them")
     parser.add_argument("--runs", type=int, default=300, help="files in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder for files that were not refused well")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        models = options.models or [DEMO, *tiny_models(Path(folder))]
-        found = fuzz(models, options.runs, options.seed, Path(folder), options.keep)
-    for fault in found:
-        print(fault)
-    return bool(found)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        models = files_of(options.models) or [DEMO, *tiny_models(folder)]
+        n_faults = 0
+        statuses: Counter[str] = Counter()
+        for i, model in enumerate(models):
+            n_runs = (options.runs + i) // len(models)
+            found, ends = fuzz(model, n_runs, options.seed, folder, options.keep)
+            statuses += ends
+            n_faults += len(found)
+    ends_of_all = ", ".join(f"{end}: {n}" for end, n in sorted(statuses.items()))
+    print(f"{options.runs} broken files of {len(models)} models; {ends_of_all}; {n_faults} faults")
+    return bool(n_faults)
+
+
+def files_of(paths: list[Path]) -> list[Path]:
+    return [
+        file
+        for path in paths
+        for file in (sorted(path.glob("*.gguf")) if path.is_dir() else [path])
+    ]
 
 
 def tiny_models(folder: Path) -> list[Path]:
@@ -70,61 +100,67 @@ def tiny_models(folder: Path) -> list[Path]:
 
 
 def fuzz(
-    models: list[Path], n_runs: int, seed: int, folder: Path, keep: Path | None = None
-) -> list[str]:
-    """What went wrong, a line for each."""
+    model: Path, n_runs: int, seed: int, folder: Path, keep: Path | None = None
+) -> tuple[list[str], Counter[str]]:
+    """What went wrong, a line for each, printed as well, and how often commands ended with which
+    status."""
     faults: list[str] = []
-    statuses: Counter[int] = Counter()
-    sources = [model.read_bytes() for model in models]
-    todo = list(range(n_runs))
-    while todo:
-        batch, todo = todo[:N_BATCH], todo[N_BATCH:]
-        files = {}
-        for i in batch:
-            path = folder / f"{i}.gguf"
-            path.write_bytes(broken(sources[i % len(sources)], random.Random(f"{seed} {i}")))
-            files[str(path)] = f"{models[i % len(models)].name}, seed {seed}, run {i}"
-        for name, fault, status in outcomes(list(files)):
-            statuses[status] += 1
-            if fault:
-                faults.append(f"{files[name]}: {fault}")
-                if keep is not None:
-                    keep.mkdir(parents=True, exist_ok=True)
-                    (keep / f"{seed}-{Path(name).name}").write_bytes(Path(name).read_bytes())
-        for name in files:
-            Path(name).unlink()
-    print(f"{n_runs} files, exit statuses {dict(statuses)}, {len(faults)} faults", file=sys.stderr)
-    return faults
+    ends: Counter[str] = Counter()
+    with Copy(model, folder) as copy, Worker(folder) as worker:
+        for i in range(n_runs):
+            with copy.broken(random.Random(f"{seed} {model.name} {i}")) as path:
+                for fault, end in worker.outcomes(path, copy.has_tokenizer):
+                    ends[end] += 1
+                    if not fault:
+                        continue
+                    faults.append(f"{model.name}, seed {seed}, run {i}: {fault}")
+                    print(faults[-1], flush=True)
+                    if keep is not None:
+                        keep.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(path, keep / f"{seed}-{i}-{model.name}")
+    return faults, ends
 
 
-def outcomes(names: list[str]) -> Iterator[tuple[str, str, int]]:
-    """For each command on each file: the file, what is wrong or "", the exit status."""
-    left = list(names)
-    while left:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", WORKER],
-                input="\n".join(left) + "\n",
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=SECONDS + 2 * len(left),
-                env=os.environ | {"GGML_NO_BACKTRACE": "1"},
-            )
-            output, status, last = done.stdout, done.returncode, done.stderr
-        except subprocess.TimeoutExpired as late:
-            output, status, last = (late.stdout or b"").decode(errors="replace"), -1, "hangs"
-        name = left[0]
-        for line in output.splitlines():
-            if line.startswith("begin "):
-                name = line.removeprefix("begin ")
-            elif line.startswith("["):
-                command, code, message, crash = json.loads(line)
-                yield name, fault_of(name, command, code, message, crash), code
-        if status == 0:
-            return
-        yield name, f"ended with status {status}: {last.strip()[-200:]}", status
-        left = left[left.index(name) + 1 :]
+class Worker(Closing):
+    """A process that tries commands on files, in a fork for each file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log: IO[bytes] = (folder / "log").open("w+b")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+        )
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._log.close()
+
+    def outcomes(self, path: Path, has_tokenizer: bool) -> Iterator[tuple[str, str]]:
+        """For each command that a file goes through: what is wrong or "", and how it ended."""
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None and back is not None
+        prompt = ["-p", "Once upon a time"] if has_tokenizer else ["--prompt-tokens", "1,2,3,4"]
+        generate = "-t 1 -n 4 --temp 0 -c 256".split()
+        commands = [["info", str(path), "-t", "1"], ["generate", str(path), *generate, *prompt]]
+        self._log.seek(0)
+        self._log.truncate()
+        print(json.dumps(commands), file=to, flush=True)
+        for line in iter(back.readline, ""):
+            answer = json.loads(line)
+            if isinstance(answer, list):
+                command, status, message, crash = answer
+                yield fault_of(str(path), command, status, message, crash), f"{command} {status}"
+            elif answer == 0:
+                return
+            else:
+                last = (Path(self._log.name)).read_text(errors="replace").strip()[-200:]
+                yield f"ended with status {answer}: {last}", f"ended {answer}"
+                return
+        yield "the process that tries files has ended", "ended"
 
 
 def fault_of(name: str, command: str, code: int, message: str, crash: str | None) -> str:
@@ -141,29 +177,111 @@ def fault_of(name: str, command: str, code: int, message: str, crash: str | None
     return ""
 
 
+@dataclass
+class Breakage:
+    """What is wrong with a file.
+
+    head: all that comes before the tensors' data, of the length that it had. n_bytes: of the file.
+    data: changed bytes behind the head, by their offsets.
+    """
+
+    head: bytearray
+    n_bytes: int
+    data: dict[int, bytes] = field(default_factory=dict)
+
+
+class Copy(Closing):
+    """A copy of a model, broken and put right again."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self._model = model
+        self._path = folder / f"broken-{model.name}"
+        shutil.copyfile(model, self._path)
+        self._n_bytes = model.stat().st_size
+        with model.open("rb") as file:
+            start = bytearray(file.read(min(self._n_bytes, 64 << 20)))
+        *_, (_first, end) = tensors(start)
+        self._head = bytes(start[: end + -end % ALIGNMENT])
+        self.has_tokenizer = tokenizer_of(start) not in NO_TOKENIZER
+
+    def close(self) -> None:
+        self._path.unlink()
+
+    @contextmanager
+    def broken(self, rng: random.Random) -> Iterator[Path]:
+        what = breakage(self._head, self._n_bytes, rng)
+        with self._path.open("r+b") as file:
+            file.write(what.head)
+            for offset, data in what.data.items():
+                file.seek(offset)
+                file.write(data)
+            file.truncate(what.n_bytes)
+        try:
+            yield self._path
+        finally:
+            with self._model.open("rb") as model, self._path.open("r+b") as file:
+                file.write(self._head)
+                for offset, data in what.data.items():
+                    model.seek(offset)
+                    file.seek(offset)
+                    file.write(model.read(len(data)))
+                model.seek(what.n_bytes)
+                file.seek(what.n_bytes)
+                shutil.copyfileobj(model, file)
+
+
+def tokenizer_of(data: bytearray) -> bytes | None:
+    for key_at, type_at, end in pairs(data):
+        if data[key_at + 8 : type_at] == b"tokenizer.ggml.model":
+            return bytes(data[type_at + 12 : end])
+    return None
+
+
 #
 # ways to break a file
 #
 
 
-def broken(data: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(data)
-    ways = (cut_off, change_bytes, change_word, remove_part, *4 * (change_value,), change_tensor)
+def breakage(head: bytes, n_bytes: int, rng: random.Random) -> Breakage:
+    what = Breakage(bytearray(head), n_bytes)
+    ways: tuple[Way, ...] = (
+        cut_off,
+        change_data,
+        *map(in_head, (change_bytes, change_word, remove_part)),
+        *4 * (in_head(change_value),),
+        *2 * (in_head(change_tensor),),
+    )
     for _ in range(rng.choice((1, 1, 1, 2))):
         try:
-            rng.choice(ways)(changed, rng)
+            rng.choice(ways)(what, rng)
         except (struct.error, IndexError, KeyError, OverflowError, ValueError):
             pass  # broken before so that it cannot be taken apart
-    return bytes(changed)
+    return what
+
+
+Way = Callable[[Breakage, random.Random], None]
+
+
+def in_head(change: Callable[[bytearray, random.Random], None]) -> Way:
+    return lambda what, rng: change(what.head, rng)
+
+
+def cut_off(what: Breakage, rng: random.Random) -> None:
+    what.n_bytes = rng.randrange(1, rng.choice((what.n_bytes, len(what.head))))
+
+
+def change_data(what: Breakage, rng: random.Random) -> None:
+    """Weights: any bytes, infinite, not a number, or zero."""
+    size = rng.choice((1, 32, 4096))
+    for _ in range(rng.choice((1, 20))):
+        offset = rng.randrange(len(what.head), max(len(what.head) + 1, what.n_bytes - size))
+        fill = rng.choice((rng.randbytes(size), b"\xff" * size, bytes(size), b"\0\x7c" * size))
+        what.data[offset] = fill[: min(size, what.n_bytes - offset)]
 
 
 def header_end(data: bytearray) -> int:
     *_, (_start, end) = tensors(data)
     return end
-
-
-def cut_off(data: bytearray, rng: random.Random) -> None:
-    del data[rng.randrange(1, rng.choice((len(data), header_end(data)))) :]
 
 
 def change_bytes(data: bytearray, rng: random.Random) -> None:
@@ -178,8 +296,11 @@ def change_word(data: bytearray, rng: random.Random) -> None:
 
 
 def remove_part(data: bytearray, rng: random.Random) -> None:
+    """What follows moves up, but for the tensors' data."""
     at = rng.randrange(header_end(data))
-    del data[at : at + rng.randrange(1, 500)]
+    n = min(rng.randrange(1, 500), len(data) - at)
+    del data[at : at + n]
+    data.extend(bytes(n))
 
 
 def change_value(data: bytearray, rng: random.Random) -> None:

@@ -25,6 +25,7 @@ from ..errors import SelfSpecError
 from ..util import by_name
 from ..util.paths import on_one_line
 from ._signals import as_ctrl_c, exit_status
+from ._words import in_options
 
 
 @contextmanager
@@ -33,11 +34,11 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except SelfSpecError as error:
-        raise click.ClickException(on_one_line(str(error))) from error
+        raise click.ClickException(on_one_line(in_options(str(error)))) from error
     except BrokenPipeError:
         raise  # click ends quietly when the reader of a pipe has gone
     except OSError as error:
-        where = error.filename or "cannot read or write"
+        where = error.filename or "stdin or stdout"
         message = on_one_line(f"{where}: {error.strerror or error}")
         raise click.ClickException(message) from error
     except KeyboardInterrupt:

@@ -21,6 +21,7 @@ from ..selection.rounds import Follow
 from ..selection.rounds import Progress as Done
 from ..selection.session import Interrupted
 from ..util.files import require_no_model
+from ..util.paths import without_password
 from ._options import MAX_TEXT, F, context_params, device_options, read_text
 from ._options import together as _together
 
@@ -154,7 +155,7 @@ def progress_bar() -> Iterator[Follow]:
 
 
 def command_line() -> str:
-    return shlex.join(["pyselfspec", *sys.argv[1:]])
+    return without_password(shlex.join(["pyselfspec", *sys.argv[1:]]))
 
 
 def picture_callback(

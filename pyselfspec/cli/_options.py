@@ -13,9 +13,10 @@ import click
 from ..errors import ArgumentError
 from ..runtime import _lib
 from ..runtime._lib import INT32_MAX
-from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX
+from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_UNIT, N_THREADS_MAX
 from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..util.files import read_limited
+from ..util.machine import overload, usable_cores
 from ..util.paths import DEMO
 from ..util.records import MAX_BYTES
 
@@ -85,7 +86,10 @@ def _cache_type_option(part: str) -> Callable[[F], F]:
 # Where and how passes are computed, see model_params and context_params. Names as in llama.cpp.
 device_options = together(
     click.option(
-        "-t", "--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"
+        "-t",
+        "--threads",
+        type=click.IntRange(1, N_THREADS_MAX),
+        help="CPU threads; fewer may be faster while other programs run.  [default: all cores]",
     ),
     click.option(
         "-ngl",
@@ -102,7 +106,8 @@ device_options = together(
         type=click.Choice(list(SPLIT_MODES)),
         default=SPLIT_MODE,
         show_default=True,
-        help="How several GPUs share the model: one holds it, by blocks, or by rows of weights.",
+        help="How several GPUs share the model: one holds it, by blocks, or by rows of weights. No "
+        "effect without GPUs.",
     ),
     click.option(
         "-mg",
@@ -110,7 +115,7 @@ device_options = together(
         type=click.IntRange(0, INT32_MAX),
         default=MAIN_GPU,
         show_default=True,
-        help="The GPU of split mode none, and of small tensors with row.",
+        help="The GPU of split mode none, and of small tensors with row. No effect without GPUs.",
     ),
     click.option(
         "-fa",
@@ -131,7 +136,15 @@ def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What device_options say about making a Context."""
+    """What device_options say about making a Context. Warns where as many threads as there are
+    cores would mostly wait for each other."""
+    load = overload()
+    if options["threads"] is None and load is not None and usable_cores() > 1:
+        click.echo(
+            f"Warning: other programs keep this machine busy (load {load:.1f}, {usable_cores()} "
+            "cores); fewer threads may be much faster, see -t",
+            err=True,
+        )
     return {
         "n_threads": options["threads"],
         "flash_attn": FLASH_ATTN[options["flash_attn"]],
@@ -145,22 +158,36 @@ context_options = together(
     click.option(
         "-c",
         "--ctx-size",
-        type=click.IntRange(min=1),
-        help=f"Tokens of context.  [default: the model's, {N_CTX} at most]",
+        type=click.IntRange(min=0),
+        help=f"Tokens of context, rounded up to a multiple of {N_CTX_UNIT}; 0 for as many as the "
+        f"model was trained with.  [default: the model's, {N_CTX} at most]",
     ),
     device_options,
 )
+
+
+def ctx_size(model: Model, options: Mapping[str, Any]) -> int | None:
+    """What context_options say about the size of a context, None for the default."""
+    given: int | None = options["ctx_size"]
+    return model.n_ctx_train if given == 0 else given
 
 
 def n_predict_option(default: int) -> Callable[[F], F]:
     return click.option(
         "-n",
         "--n-predict",
-        type=click.IntRange(min=1),
+        type=click.IntRange(min=-1),
+        callback=_n_predict,
         default=default,
         show_default=True,
-        help="Tokens to generate at most.",
+        help="Tokens to generate at most, -1 for no limit but the context.",
     )
+
+
+def _n_predict(_ctx: click.Context, _param: click.Parameter, n: int) -> int:
+    if n == 0:
+        raise click.BadParameter("0 tokens are no text; give 1 or more, or -1")
+    return INT32_MAX if n == -1 else n
 
 
 def open_model(name: str, **params: Any) -> Model:

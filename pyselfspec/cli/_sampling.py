@@ -57,7 +57,10 @@ sampling_options = together(
         help="How far back the penalty looks.",
     ),
     click.option(
-        "--seed", type=click.IntRange(0, SEED_MAX), help="Seed of the sampler.  [default: random]"
+        "--seed",
+        type=click.IntRange(-1, SEED_MAX),
+        callback=lambda _ctx, _param, seed: None if seed == -1 else seed,
+        help="Seed of the sampler, -1 for a random one.  [default: random]",
     ),
     click.option(
         "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."

@@ -30,6 +30,7 @@ from ._options import (
     common_options,
     context_options,
     context_params,
+    ctx_size,
     model_argument,
     model_params,
     open_model,
@@ -46,7 +47,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
     "--plot",
     "plot_file",
     type=click.Path(path_type=Path),
-    help="Also draw the costs into this file (.png, .svg).",
+    help="Also draw the costs into this file, .png or .svg; it is replaced if it exists.",
 )
 @common_options
 def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -> None:
@@ -61,7 +62,7 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         plots.require(plot_file)
     with (
         open_model(model, **model_params(options)) as loaded,
-        loaded.context(n_ctx=options["ctx_size"], **context_params(options)) as context,
+        loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
     ):
         found = prepared(context, mask=mask_from(loaded.n_layer, options))
         if found is None:
@@ -81,11 +82,13 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         click.echo(json.dumps(calibration.to_dict() | {"file": path}))
     else:
         click.echo("\n".join(_lines(calibration, estimated)))
-    save(calibration)
+    kept = save(calibration)
+    if not as_json:
+        click.echo(f"kept in {paths.shown(str(kept))}, where generate finds it", err=True)
     if plot_file is not None:
         from ..plots import costs as picture
 
-        plots.save(picture.draw(calibration.table, estimated), plot_file)
+        plots.save(picture.draw(calibration.table, estimated, model), plot_file)
 
 
 def _measure(context: Context, drafter: Drafter) -> Calibration:
@@ -128,7 +131,16 @@ def _lines(calibration: Calibration, estimated: CostTable) -> list[str]:
     best = [calibration.table.levels[0].speedup(a) for a in ACCEPTANCES]
     lines.append("best length  " + "  ".join(f"{n:5}" for _, n in best))
     lines.append("speed        " + "  ".join(f"{speed:4.2f}x" for speed, _ in best))
+    lines.append(_verdict([n for _, n in best]))
     return lines
+
+
+def _verdict(lengths: Sequence[int]) -> str:
+    """What the best draft lengths at ACCEPTANCES mean."""
+    pays = next((a for a, n in zip(ACCEPTANCES, lengths, strict=True) if n), None)
+    if pays is None:
+        return f"drafts do not pay here, even if {ACCEPTANCES[-1]:.0%} of their tokens are accepted"
+    return f"drafts pay here if {pays:.0%} or more of their tokens are accepted"
 
 
 def _over(us: Sequence[float], plain: float) -> str:

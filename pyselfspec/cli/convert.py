@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 from ..convert.huggingface import architectures, convert_steps
 from ..convert.quantize import TYPES, Progress, quantize_steps
 from ..runtime import _lib
+from ..runtime.context import N_THREADS_MAX
 from ._options import common_options
 from ._writing import show_written
 
@@ -40,7 +41,7 @@ def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool
 @click.option(
     "-t",
     "--threads",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, N_THREADS_MAX),
     help="CPU threads for quantizing.  [default: all cores]",
 )
 @click.option(
@@ -49,13 +50,14 @@ def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool
     is_eager=True,
     expose_value=False,
     callback=_show_architectures,
-    help="List the architectures that can be converted.",
+    help="List the architectures that can be converted, one a line.",
 )
 @common_options
 def command(source: Path, out: Path, type_name: str, threads: int | None, as_json: bool) -> None:
     """Write a GGUF model with llama.cpp's own converter and quantizer.
 
-    SOURCE is the folder of a Hugging Face checkpoint, or a GGUF file with float weights. Folders
+    SOURCE is the folder of a Hugging Face checkpoint, or a GGUF file with float weights; OUT is
+    replaced if it exists. Folders
     need pip install 'pyselfspec[convert]'; for some architectures the converter runs code that is
     in the folder, so it must be one you trust.
 

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ..speculate.candidates import State
 from ..speculate.completion import CONTEXT_FULL, INTERRUPTED, N_PREDICT, Completion
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.report import Explainer, closing_line, report
+from ..util.files import locked
 from ._drafting import (
     adapt_from,
     adapt_options,
@@ -40,6 +41,7 @@ from ._options import (
     common_options,
     context_options,
     context_params,
+    ctx_size,
     model_argument,
     model_params,
     n_predict_option,
@@ -128,7 +130,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     """Continue a prompt, faster by cheap guesses. The text is the full model's.
 
     Guesses are what followed the same words before, and where a mask is known, what part of the
-    model would write. The full model checks them all.
+    model would write. The full model checks them all. Only what follows the prompt is printed.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
 
@@ -149,9 +151,11 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     prompt = read_text(prompt_file, MAX_TEXT) if prompt_file is not None else _given_prompt(options)
     sampling = sampling_from(options).with_seed()
 
+    state = options["adapt_state"]
     with (
+        nullcontext() if state is None else locked(state, "give another --adapt-state"),
         open_model(model, **model_params(options)) as loaded,
-        loaded.context(n_ctx=options["ctx_size"], **context_params(options)) as context,
+        loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
     ):
         request = Request(
             prompt=prompt,
@@ -174,7 +178,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             _warm_up(request, completion.prompt, context)
             context.sequence().drop()  # both runs read the prompt
         _warn_of_long_text(request, completion)
-        keeper = _Keeper(completion, loaded, options["adapt_state"])
+        keeper = _Keeper(completion, loaded, state)
         finished = _run(
             completion, keeper, show=not as_json, as_text=request.is_text, explain=explain
         )

@@ -60,7 +60,9 @@ def show(model: str, as_json: bool) -> None:
     show_default=True,
     help="skip-layers: Draft & Verify and SWIFT. attn-mlp: ccs96307. numbers: llama.cpp PR 3565.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="File to write.  [default: stdout]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="File to write or replace.  [default: stdout]"
+)
 def export(model: str, form: str, out: Path | None) -> None:
     """Print the mask of MODEL's profile, or write it to a file."""
     with open_model(model) as loaded:

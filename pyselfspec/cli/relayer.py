@@ -51,8 +51,9 @@ def command(
 ) -> None:
     """Write a model made of blocks of another one.
 
-    IN is a GGUF file, or "demo", the bundled model. Blocks are numbered from 0, as they are in IN.
-    All weights are copied as they are. A draft mask in the model follows its blocks.
+    IN is a GGUF file, or "demo", the bundled model; OUT is replaced if it exists. Blocks are
+    numbered from 0, as they are in IN. All weights are copied as they are. A draft mask in the
+    model follows its blocks.
 
     \b
     pyselfspec relayer model.gguf first4.gguf --blocks 0-3

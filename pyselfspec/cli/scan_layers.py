@@ -61,7 +61,7 @@ from ._options import common_options, model_argument, model_params, open_model
     "--plot",
     type=click.Path(path_type=Path),
     callback=picture_callback,
-    help="Draw the result, .png or .svg.",
+    help="Draw the result into this file, .png or .svg; it is replaced if it exists.",
 )
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:

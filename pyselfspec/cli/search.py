@@ -67,13 +67,13 @@ from ._options import common_options, model_argument, model_params, open_model
     "csv_file",
     type=click.Path(path_type=Path),
     callback=target_callback,
-    help="With --strategy exit: the sweep.",
+    help="With --strategy exit: write the sweep to this file; it is replaced if it exists.",
 )
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
     callback=picture_callback,
-    help="With --strategy exit: a heat map of the sweep, .png or .svg.",
+    help="With --strategy exit: a heat map of the sweep, .png or .svg; replaced if it exists.",
 )
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:

@@ -74,10 +74,16 @@ def convert_steps(
 def _require_checkpoint(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is no folder"
+        get = f" (hf download {folder} --local-dir FOLDER)" if _is_repository(folder) else ""
         raise ModelFileError(
             f"{folder} {what}: give the folder of a Hugging Face checkpoint, "
-            "with config.json, weights and tokenizer"
+            f"with config.json, weights and tokenizer{get}"
         )
+
+
+def _is_repository(path: Path) -> bool:
+    """Whether this is rather a name on the Hugging Face Hub, OWNER/NAME."""
+    return len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
 
 
 def _require_packages() -> None:
@@ -112,6 +118,6 @@ def _explain(checkpoint: Path, reason: str) -> SelfSpecError:
     if unsupported := _UNSUPPORTED.search(reason):
         return UnsupportedError(
             f"{checkpoint}: llama.cpp's converter does not know {unsupported[1]}; "
-            f"`pyselfspec convert --architectures` lists the {len(architectures())} that it knows"
+            f"architectures() lists the {len(architectures())} that it knows"
         )
     return ModelFileError(f"{checkpoint}: llama.cpp's converter cannot read this: {reason}")

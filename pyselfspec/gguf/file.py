@@ -30,6 +30,14 @@ FULL_ROTARY = frozenset(
 )  # fmt: skip
 # Common ones that may rotate a part. With 0 ggml never returns; others may mean 0, so it passes.
 PART_ROTARY = frozenset({"gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"})
+# Those that rotate in sections, by positions in time, height and width: always, and where a file
+# has any.
+SECTIONED_ROTARY = frozenset(
+    {"paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp"}
+)
+# Its graph reads the window's K/V cache, which is not made without a window.
+ALWAYS_WINDOWED = frozenset({"afmoe"})
+MAY_BE_SECTIONED = frozenset({"bailingmoe3", "dflash", "glm4", "glm4moe", "hunyuan_vl"})
 ROPE_SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 
 # One physical block serves several blocks of the model, so the counts differ.
@@ -49,7 +57,7 @@ FFN_NAME = re.compile(r"(ffn|exp|shexp|post_ffw|post_mlp|channel_mix|layer_outpu
 ATTN_NAME = re.compile(r"(attn|ssm|post_attention|time_mix|shortconv|inner_norm|indexer|k_|v_|q_)")
 ATTENTION_INPUT = re.compile(r"\.attn_(q|qkv)\.weight$")
 WEIGHT_NAME = re.compile(r"^(token_embd|output|blk\.\d+\.(attn|ffn)_(?!\w*tid2eid)\w+)\.weight$")
-NORM_OR_BIAS = re.compile(r"(norm(_\w+)?\.weight|\.bias)$")
+NORM_OR_BIAS = re.compile(r"(norm(_\w+)?\.weight|\.bias|\.scale)$")
 # ggml can store these, but has no matrix product for them.
 NOT_FOR_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_K"})
 ROUTED_EXPERTS = re.compile(r"_exps\b")
@@ -292,7 +300,7 @@ def _check_types(tensors: tuple[TensorInfo, ...]) -> None:
         vector = len(tensor.shape) == 1 and NORM_OR_BIAS.search(tensor.name)
         if vector and tensor.type != "F32":
             raise ModelFileError(
-                f"tensor {tensor.name!r} is {tensor.type}, but norms and biases must be F32: "
+                f"tensor {tensor.name!r} is {tensor.type}, but norms, biases, scales must be F32: "
                 "convert the model again"
             )
         if tensor.type in NOT_FOR_WEIGHTS and WEIGHT_NAME.search(tensor.name):
@@ -347,19 +355,41 @@ def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
         raise ModelFileError(f"{values.key('context_length')} is too large; {BROKEN}")
     _check_heads(values, any(ATTENTION_INPUT.search(t.name) for t in tensors))
     _check_window(values)
+    _check_window_heads(values, tensors)
     _check_rope(values)
+    _check_rope_sections(values)
     _check_experts(values)
 
 
 def _check_window(values: _Hparams) -> None:
-    """A sliding window that no block uses ends the process."""
+    """A sliding window that no block uses ends the process, and so does none that is needed."""
+    key = values.key("attention.sliding_window")
     pattern = values.metadata.get(values.key("attention.sliding_window_pattern"))
     if not values.number("attention.sliding_window", 0):
+        if values.architecture in ALWAYS_WINDOWED:
+            raise ModelFileError(f"{key} is 0 or missing; {BROKEN}")
         return
     if isinstance(pattern, tuple) and pattern and not any(pattern):
         raise ModelFileError(
             f"{values.key('attention.sliding_window_pattern')} names no block; {BROKEN}"
         )
+
+
+def _check_window_heads(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
+    """Heads of blocks with a window may have sizes of their own; some block must have them."""
+    if values.number("attention.kv_lora_rank", 0):
+        return  # what is kept is no K and V
+    heads_kv = values.per_block("attention.head_count_kv")
+    for name, weight in (("key_length_swa", "attn_k"), ("value_length_swa", "attn_v")):
+        key = values.key(f"attention.{name}")
+        rows = {t.shape[1] for t in tensors if t.name.endswith(f".{weight}.weight")}
+        if key not in values.metadata or not rows or not any(heads_kv):
+            continue
+        size = values.number(f"attention.{name}")
+        if not rows & {size * n for n in heads_kv}:
+            raise ModelFileError(
+                f"{key} is {size}, which fits none of the {weight} tensors; {BROKEN}"
+            )
 
 
 def _check_heads(values: _Hparams, has_attention: bool) -> None:
@@ -402,13 +432,37 @@ def _check_rope(values: _Hparams) -> None:
     if key not in values.metadata or not n_head:
         return
     n_rot = values.number("rope.dimension_count")
-    head_size = values.number("attention.key_length", values.number("embedding_length") // n_head)
+    head_size = _head_size(values)
     if values.architecture in FULL_ROTARY and n_rot != head_size:
         raise ModelFileError(f"{key} is {n_rot}, not the head size {head_size}; {BROKEN}")
     if n_rot % 2 or n_rot > head_size or (n_rot == 0 and values.architecture in PART_ROTARY):
         raise ModelFileError(
             f"{key} is {n_rot}: it must be even, above 0 and at most the head size {head_size}; "
             f"{BROKEN}"
+        )
+
+
+def _head_size(values: _Hparams) -> int:
+    n_head = max(values.per_block("attention.head_count"), default=0)
+    return values.number(
+        "attention.key_length", values.number("embedding_length") // max(1, n_head)
+    )
+
+
+def _check_rope_sections(values: _Hparams) -> None:
+    key = values.key("rope.dimension_sections")
+    value = values.metadata.get(key)
+    always = values.architecture in SECTIONED_ROTARY
+    if value is None or not (always or values.architecture in MAY_BE_SECTIONED):
+        return
+    sections = value if isinstance(value, tuple) else (value,) * 4
+    sizes = [n for n in sections if isinstance(n, int) and n >= 0]
+    n_rot = values.number("rope.dimension_count", _head_size(values))
+    none = not any(sizes[:3])
+    if len(sizes) < len(sections) or sum(sizes) > n_rot or (always and none):
+        raise ModelFileError(
+            f"{key} is {short(value)}, which are no sections of the {n_rot} values that are "
+            f"rotated; {BROKEN}"
         )
 
 

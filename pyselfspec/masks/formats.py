@@ -40,7 +40,7 @@ def read(text: str, n_layer: int, entry: str | None = None) -> LayerMask:
     if isinstance(data, list):
         return _from_numbers(data, n_layer)
     if not isinstance(data, dict):
-        raise MaskError(f"a mask is an object or a list, got {type(data).__name__}")
+        raise MaskError(f"a mask is an object or a list, got {_shown(data)}")
     if isinstance(data.get("mask"), dict):  # a profile
         data = data["mask"]
     if "n_layer" in data:
@@ -66,6 +66,12 @@ def write(mask: LayerMask, form: str, model: str) -> str:
     return json.dumps(forms[form])
 
 
+def _shown(data: Any) -> str:
+    """As it stands in the file."""
+    text = json.dumps(data)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
 def _entry(data: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     sets = [key for key, value in data.items() if isinstance(value, dict)]
     if not sets:
@@ -73,7 +79,7 @@ def _entry(data: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     if name is None and len(sets) == 1:
         name = sets[0]
     if name not in sets:
-        asked = "choose one with --entry" if name is None else f"there is no set {name!r}"
+        asked = "choose one, entry=NAME" if name is None else f"there is no set {name!r}"
         raise MaskError(f"{asked}; the file has {', '.join(sets)}")
     found: Mapping[str, Any] = data[name]
     unknown = set(found) - {"attn", "attention", "mlp"}
@@ -87,7 +93,7 @@ def _from_numbers(numbers: list[Any], n_layer: int) -> LayerMask:
         numbers = numbers[: numbers.index(-1)]
     for number in numbers:
         if isinstance(number, bool) or number not in (0, 1, 2, 3):
-            raise MaskError(f"a mask in numbers has 0 to 3 for each block, got {number!r}")
+            raise MaskError(f"a mask in numbers has 0 to 3 for each block, got {_shown(number)}")
     if len(numbers) != n_layer:
         raise MaskError(
             f"the mask is for {len(numbers)} blocks, not for {n_layer}; use one made for this model"

@@ -13,6 +13,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ArgumentError
+
 OVERFLOW = 1e3  # nats, for a token of a pass whose logits overflowed
 N_PIECES = 8  # of the text that one score is of
 DEPTH = 15  # longest draft that scores of agreement tell about; its verification is 16 tokens wide
@@ -36,6 +38,14 @@ class Score:
     # agreement only: of so many runs of 1, 2, ... tokens, so many were right throughout
     n_runs: tuple[int, ...] = ()
     n_right_runs: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        sums = (self.loss, self.loss_sq, self.excess, self.excess_sq, *self.pieces)
+        if self.n < 0 or not all(map(math.isfinite, sums)):
+            raise ArgumentError("a score is of 0 or more tokens, and its numbers are finite")
+        runs = itertools.zip_longest(self.n_right_runs, self.n_runs, fillvalue=-1)
+        if not all(0 <= right <= n != 0 for right, n in runs):
+            raise ArgumentError("a score has as many n_right_runs as n_runs, none larger")
 
     @classmethod
     def of(cls, losses: NDArray[np.float64], full: NDArray[np.float64]) -> Self:

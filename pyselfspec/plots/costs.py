@@ -7,12 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..costs.table import N_WIDTH, Costs, CostTable
+from . import entitle
 
 
-def draw(table: CostTable, by_bytes: CostTable) -> Figure:
+def draw(table: CostTable, by_bytes: CostTable, title: str) -> Figure:
     """Costs of passes over their width beside what weight bytes suggest, and the best draft length
     with its speed over the acceptance."""
     figure = Figure(figsize=(10, 4), layout="constrained")
+    entitle(figure, title)
     left, right = figure.subplots(1, 2)
     widths = range(1, N_WIDTH + 1)
     for costs in table.levels:
@@ -31,12 +33,13 @@ def draw(table: CostTable, by_bytes: CostTable) -> Figure:
 
     rates = np.linspace(0, 0.99, 100)
     best = [first.speedup(float(rate)) for rate in rates]
-    right.plot(rates, [speed for speed, _ in best], label="best speed over plain")
+    speed = right.plot(rates, [speed for speed, _ in best], label="best speed over plain")
     right.set(xlabel="acceptance", ylabel="speed over plain decoding")
     lengths = right.twinx()
-    lengths.step(rates, [n for _, n in best], color="tab:orange", label="best draft length")
-    lengths.set(ylabel="best draft length, tokens", ylim=(0, N_WIDTH))
-    right.legend(loc="upper left")
+    n_best = [n for _, n in best]
+    length = lengths.step(rates, n_best, color="tab:orange", label="best draft length")
+    lengths.set(ylabel="best draft length, tokens", ylim=(0, max(n_best) + 1))
+    right.legend(handles=[*speed, *length], loc="upper left")
     return figure
 
 

@@ -421,4 +421,4 @@ def log_error() -> str:
     """The first error that llama.cpp logged in this thread since clear_log_error(), without
     function names."""
     text = re.sub(r"^(\w+: )+", "", _logged.first_error)
-    return on_one_line(text) or "it gives no reason; run with -v to see its log"
+    return on_one_line(text) or "it gives no reason; see its log"

@@ -70,14 +70,14 @@ def _require_quantizable(model: Model, flash_attn: bool | None, type_k: str, typ
     """Raise ArgumentError for quantized K or V that llama.cpp has no kernels for."""
     if flash_attn is False and type_v not in FLOAT_CACHE_TYPES:
         raise ArgumentError(
-            f"V of type {type_v} needs flash attention: leave --flash-attn at auto, "
-            f"or take one of {', '.join(FLOAT_CACHE_TYPES)} for --cache-type-v"
+            f"V of type {type_v} needs flash attention: leave flash_attn=None, "
+            f"or take one of {', '.join(FLOAT_CACHE_TYPES)} for type_v"
         )
     # llama.cpp looks at this only with flash attention; without, it would read across heads
     if type_k not in FLOAT_CACHE_TYPES and model.head_size_k % N_BLOCK:
         raise ArgumentError(
             f"K of type {type_k} needs heads of a multiple of {N_BLOCK} values, the model's have "
-            f"{model.head_size_k}; take one of {', '.join(FLOAT_CACHE_TYPES)} for --cache-type-k"
+            f"{model.head_size_k}; take one of {', '.join(FLOAT_CACHE_TYPES)} for type_k"
         )
 
 
@@ -443,7 +443,7 @@ class Context(Closing):
         if n_past + len(tokens) > self.n_ctx:
             raise ContextFullError(
                 f"the prompt has {n_past + len(tokens)} tokens, the context {self.n_ctx}; "
-                "use a larger -c or a shorter prompt"
+                "give a larger n_ctx or a shorter prompt"
             )
         for i in range(0, len(tokens), self.n_batch):
             self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")

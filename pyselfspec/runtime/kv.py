@@ -148,5 +148,5 @@ class KVSequence:
     def _no_rollback(self) -> UnsupportedError:
         return UnsupportedError(
             f"architecture {self.context.model.file.architecture}: its memory cannot take tokens "
-            "back, which drafting needs; generate with --draft off"
+            "back, which drafting needs; decode plainly, draft=None"
         )

@@ -45,7 +45,7 @@ def _require_gpu(n_gpu_layers: int) -> None:
     if _lib.has_cuda():
         raise ArgumentError(
             f"{n_gpu_layers} GPU layers asked for, but CUDA finds no GPU: "
-            "check the driver with nvidia-smi, or use -ngl 0"
+            "check the driver with nvidia-smi, or give n_gpu_layers=0"
         )
     raise ArgumentError(
         f"{n_gpu_layers} GPU layers asked for, but this library was built without a GPU backend; "
@@ -150,9 +150,7 @@ class Model(Closing):
         _ = self.handle  # it belongs to the model
         return int(self._vocab)
 
-    def require_tokenizer(
-        self, advice: str = "give token ids instead of text (--prompt-tokens)"
-    ) -> int:
+    def require_tokenizer(self, advice: str = "give token ids instead of text") -> int:
         """The vocabulary, or ArgumentError for a model that has ids only."""
         vocab = self.vocab
         if not self.has_vocab:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SEED_MAX = 2**32 - 2  # llama.cpp takes 2**32 - 1 for "random"
 REPEAT_LAST_N_MAX = 2**20  # llama.cpp reserves the memory for it at once
 FLOAT_MAX = 1e30  # llama.cpp computes with float32
+GREEDY_BELOW = 1e-30  # logits over such a temperature overflow
 GRAMMAR_DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
 
 
@@ -29,9 +30,9 @@ GRAMMAR_DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
 class SamplingParams:
     """How the next token is chosen; the defaults are llama.cpp's.
 
-    temperature: 0 for greedy. top_k: 0 for all. top_p, min_p: probabilities. repeat_penalty: 1 for
-    none, over the last repeat_last_n tokens, prompt included. seed: None draws one. grammar: GBNF
-    text with a rule ``root``.
+    temperature: 0, or next to it, for greedy. top_k: 0 for all. top_p, min_p: probabilities.
+    repeat_penalty: 1 for none, over the last repeat_last_n tokens, prompt included. seed: None
+    draws one. grammar: GBNF text with a rule ``root``.
 
     Raises ArgumentError for values outside their range.
     """
@@ -97,7 +98,7 @@ class Sampler(Closing):
                     model.n_vocab, params.repeat_last_n, params.repeat_penalty, 0.0, 0.0
                 )
             )
-        if params.temperature == 0.0:
+        if params.temperature < GREEDY_BELOW:
             self._add(llama.llama_sampler_init_greedy())
             return
         if params.top_k > 0:

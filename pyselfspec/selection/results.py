@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from ..errors import SelfSpecError
 from ..masks.layer_mask import LayerMask
 from ..masks.score import Score
 from ..util import records
 from ..util.closing import Closing
+from ..util.files import errors_name, locked
 
 FORMAT = 2
 MAX_HEADER = 1 << 20  # bytes; it holds the command line
@@ -122,14 +121,7 @@ class ResultFile(Results, Closing):
         if path.exists():
             self._require_ours()  # before anything is written, even a lock beside it
         with ExitStack() as opening:
-            lock = FileLock(f"{path}.lock", timeout=0)
-            try:
-                opening.enter_context(lock)
-            except Timeout:
-                raise ResultFileError(
-                    f"{path} is in use by another process; wait for it or give another --out"
-                ) from None
-            opening.callback(_remove, lock.lock_file)  # while it is held, so nobody else's
+            opening.enter_context(locked(path, "give another file (out)"))
             self._file = opening.enter_context(path.open("ab+"))
             self._file.seek(0)
             self._take_up(self._file.read())
@@ -147,9 +139,10 @@ class ResultFile(Results, Closing):
         self._append(TextLine(chunk, tokens))
 
     def _append(self, record: object) -> None:
-        self._file.write(records.encode(record) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with errors_name(self.path):
+            self._file.write(records.encode(record) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def _take_up(self, data: bytes) -> None:
         """Read what an earlier run wrote, or start the file."""
@@ -167,13 +160,13 @@ class ResultFile(Results, Closing):
             except records.RecordError:
                 raise ResultFileError(
                     f"{self.path}, line {number} is no result; remove the line or give another "
-                    "--out"
+                    "file (out)"
                 ) from None
 
     def _require_ours(self) -> None:
         """Raise ResultFileError for a file of something else, which stays as it is."""
         if not self.path.is_file():
-            raise ResultFileError(f"{self.path} is no plain file; give another --out")
+            raise ResultFileError(f"{self.path} is no plain file; give another file (out)")
         with self.path.open("rb") as file:
             self._check_start(file.readline(MAX_HEADER))
 
@@ -199,7 +192,7 @@ class ResultFile(Results, Closing):
             if header.get(key) != self._header.get(key):
                 raise ResultFileError(
                     f"{self.path} has results of another {what} ({_short(header.get(key))}, not "
-                    f"{_short(self._header.get(key))}); give another --out"
+                    f"{_short(self._header.get(key))}); give another file (out)"
                 )
 
     def _read(self, data: Any) -> None:
@@ -211,12 +204,7 @@ class ResultFile(Results, Closing):
             super().add_score(line.mask, line.chunk, line.score)
 
     def _foreign(self, why: str) -> ResultFileError:
-        return ResultFileError(f"{self.path} is no file of results: {why}; give another --out")
-
-
-def _remove(path: str) -> None:
-    with suppress(OSError):  # some systems keep what is open
-        os.unlink(path)
+        return ResultFileError(f"{self.path} is no file of results: {why}; give another file (out)")
 
 
 def _short(value: object) -> str:

@@ -55,7 +55,7 @@ class Scored:
 def best_of(scored: Sequence[Scored]) -> Scored:
     """The first of the best. Raises ArgumentError where there are none."""
     if not scored:
-        raise ArgumentError("no mask was tried in so short a time; give more --minutes")
+        raise ArgumentError("no mask was tried in so short a time; give it more minutes")
     return min(scored, key=lambda s: s.rank)
 
 

@@ -35,7 +35,7 @@ class Scorer:
         if not 1 <= n_chunks <= objective.n_chunks:
             raise ArgumentError(
                 f"the text has {objective.n_chunks} chunks, {n_chunks} are asked for; "
-                "give a longer text, a smaller -c or fewer --chunks"
+                "give a longer text, a smaller n_ctx or fewer chunks"
             )
         self.n_chunks = n_chunks
         self._objective = objective

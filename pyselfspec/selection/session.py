@@ -160,7 +160,7 @@ def _cut(model: Model, text: str, n_ctx: int | None, n_chunks: int) -> list[tupl
     if not 1 <= n_chunks <= len(cut):
         raise ArgumentError(
             f"the text has {len(cut)} chunks of {size} tokens, {n_chunks} are asked for; "
-            "give a longer text, fewer --chunks or a smaller -c"
+            "give a longer text, fewer chunks or a smaller n_ctx"
         )
     return cut[:n_chunks]
 

@@ -131,7 +131,7 @@ def save(state: State, model: Fingerprinted, path: Path) -> None:
 def load(path: Path, model: Fingerprinted) -> State:
     """Raises ArgumentError for a file that is no state, or one of another model."""
     found = records.load(
-        path, StateFile, what="state of --adapt", fix="give a file of --adapt-state, or a new name"
+        path, StateFile, what="state of adapting", fix="give one that was saved, or a new name"
     )
     if found.fingerprint != model.fingerprint:
         raise ArgumentError(

@@ -239,7 +239,7 @@ def _tokens_of(context: Context, prompt: str) -> list[int]:
     if len(tokens) > context.n_ctx:
         raise ContextFullError(
             f"the prompt has more tokens than the context, {context.n_ctx}; "
-            "use a larger context (-c) or a shorter prompt"
+            "give a larger n_ctx or a shorter prompt"
         )
     return tokens
 

@@ -12,6 +12,8 @@ from filelock import FileLock
 
 from ..convert.stream import read_model
 from ..convert.widen import widen
+from ..errors import ModelFileError
+from ..gguf.file import check
 from ..util import paths
 from ..util.paths import DEMO
 from .completion import Completion
@@ -35,7 +37,7 @@ def make_wide(path: Path, factor: int) -> Generator[tuple[int, int], None, None]
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
-        if path.exists():
+        if _is_whole(path):
             return
         copy = widen(read_model(DEMO), factor)
         done = 0
@@ -43,6 +45,15 @@ def make_wide(path: Path, factor: int) -> Generator[tuple[int, int], None, None]
             for n_bytes in steps:
                 done += n_bytes
                 yield done, copy.n_bytes
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the copy is there. One that is cut off is made again."""
+    try:
+        check(path)
+    except ModelFileError:
+        return False
+    return True
 
 
 def race(completions: Sequence[Completion]) -> Iterator[Completion]:

@@ -49,7 +49,7 @@ class Text:
         if len(prompt) > seq.context.n_ctx:
             raise ContextFullError(
                 f"the prompt has {len(prompt)} tokens, the context {seq.context.n_ctx}; "
-                "use a larger context (-c) or a shorter prompt"
+                "give a larger n_ctx or a shorter prompt"
             )
         seq.claim()
         self.seq = seq

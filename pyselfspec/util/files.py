@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
+from filelock import FileLock, Timeout
+
 from ..errors import ArgumentError
 
 GGUF = b"GGUF"  # what a model begins with
+UNFINISHED = ".unfinished-"  # what folders of files that are being written begin with
+LOCK = ".lock"  # in them, held meanwhile
+YOUNG_S = 60.0  # until then a lock may be there and not held yet
 
 
 def read_limited(file: BinaryIO, n_bytes: int) -> bytes:
@@ -49,11 +56,60 @@ def _start(path: Path) -> bytes:
 def replacing(target: Path) -> Iterator[Path]:
     """A path to write to, in a new folder beside `target`; it takes that name on success.
 
-    The folder goes either way, with everything in it. Raises ArgumentError for a target that is no
-    plain file or whose folder does not exist.
+    The folder goes either way, with everything in it; one that a killed process left goes when the
+    next file is written beside it. Raises ArgumentError for a target that is no plain file or whose
+    folder does not exist. OSErrors that name no file name this one.
     """
     require_target(target)
-    with TemporaryDirectory(prefix=".unfinished-", dir=target.parent.absolute()) as folder:
+    beside = target.parent.absolute()
+    _remove_abandoned(beside)
+    with (
+        TemporaryDirectory(prefix=UNFINISHED, dir=beside) as folder,
+        FileLock(Path(folder) / LOCK),
+        errors_name(target),
+    ):
         unfinished = Path(folder) / target.name
         yield unfinished
         os.replace(unfinished, target)
+
+
+def _remove_abandoned(beside: Path) -> None:
+    """Folders of `replacing` whose process was killed."""
+    for folder in beside.glob(f"{UNFINISHED}*/"):
+        with suppress(OSError, Timeout):  # another process may be at it, or own it
+            lock = folder / LOCK
+            if time.time() - lock.stat().st_mtime > YOUNG_S:
+                with FileLock(lock, timeout=0):
+                    shutil.rmtree(folder)
+
+
+@contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """OSErrors that do not say which file they are about, as of a full disk, say this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def locked(path: Path, fix: str) -> Iterator[None]:
+    """Keeps other processes from this file, through one beside it with ".lock" added to the name.
+
+    fix: what to do instead, for the error. Raises ArgumentError when another process has it, and
+    for what `replacing` could not replace.
+    """
+    require_target(path)
+    lock = FileLock(f"{path}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ArgumentError(f"{path} is in use by another process; wait for it or {fix}") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # some systems keep what is open
+            os.unlink(lock.lock_file)  # while it is held, so nobody else's
+        lock.release()

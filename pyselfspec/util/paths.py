@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
@@ -10,11 +11,21 @@ from platformdirs import user_cache_path, user_data_path
 _SHIPPED = Path(__file__).parents[1] / "data"
 DEMO = _SHIPPED / "demo.gguf"  # the bundled model; DEMO.md beside it is its card
 SAMPLE_TEXT = _SHIPPED / "sample.txt"
+_PASSWORD = re.compile(r"(://[^/@\s:]*):[^/\s]*@")  # in a URL
 
 
 def shown(name: str) -> str:
     """A file's name, which may be any bytes, as text that every file and terminal takes."""
     return os.fsencode(name).decode(errors="replace")
+
+
+def without_password(text: str) -> str:
+    """For messages and files: a URL in it, such as of a database, loses its password.
+
+    >>> without_password("mysql://me:secret@localhost/db")
+    'mysql://me:***@localhost/db'
+    """
+    return _PASSWORD.sub(r"\1:***@", text)
 
 
 def on_one_line(message: str) -> str:

@@ -17,6 +17,7 @@ goes up with every change, new fields included:
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -27,6 +28,7 @@ from ..errors import ArgumentError
 from .files import read_limited, replacing
 
 MAX_BYTES = 64 << 20  # of a file
+BOM = codecs.BOM_UTF8  # that some editors put first
 Data = dict[str, Any]
 Older = Mapping[int, Callable[[Data], Data]]
 
@@ -93,7 +95,7 @@ def decode(text: bytes | str, cls: type[FiledT]) -> FiledT:
 def parse(text: bytes | str) -> Any:
     """What a JSON text holds: dicts, lists, strings and numbers. Raises RecordError for no JSON."""
     try:
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(text.removeprefix(BOM) if isinstance(text, bytes) else text)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise RecordError(f"not JSON: {error}") from None
 

@@ -19,12 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-import sentencepiece
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from transformers import LlamaTokenizer
+
+try:
+    import sentencepiece
+    import torch
+    from transformers import LlamaTokenizer
+except ModuleNotFoundError as missing:
+    sys.exit(f"Error: training needs {missing.name}: pip install 'pyselfspec[convert]'")
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 

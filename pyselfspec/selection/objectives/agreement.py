@@ -99,7 +99,7 @@ class Objective:
         if not starts:
             raise ArgumentError(
                 f"a chunk of {len(tokens)} tokens has no room for a window of {n} in its second "
-                "half; use a smaller window or a larger -c"
+                "half; use a smaller window or a larger n_ctx"
             )
         return [Batch(tokens[pos : pos + n], pos, "all") for pos in starts]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
+from ...util.paths import without_password
 from ..rounds import Round
 from . import Rounds, Setting, from_rounds
 
@@ -85,6 +86,8 @@ def _study(seed: int, storage: str | None) -> Study:
             raise
         reason = str(error).partition("\n")[0]
         raise ArgumentError(
-            f"Optuna cannot keep a study in {storage} ({reason}); "
-            "give a URL like sqlite:///study.db"
+            without_password(
+                f"Optuna cannot keep a study in {storage} ({reason}); "
+                "give a URL like sqlite:///study.db"
+            )
         ) from None
