@@ -190,7 +190,7 @@ def test_closing_line_of_a_mask_that_does_not_pay() -> None:
     nothing = stats(n_drafted=0, n_accepted=0, n_steps=10)
     line = closing_line(drafted(stats=nothing, controller=deciding(0.934, False)))
     assert "speculation off: the best mask known for this model would be 0.93x" in line
-    assert "calibrate" in line and "drafted" not in line
+    assert "scan-layers" in line and "drafted" not in line
 
 
 def test_closing_line_of_a_mask_that_does_not_pay_beside_copies() -> None:

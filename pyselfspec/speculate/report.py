@@ -75,11 +75,18 @@ def _idle(completion: Completion) -> str:
     """Why passes drafted nothing, where that was decided."""
     stats, decision = completion.stats, _decision(completion)
     expected = None if decision is None else decision.speedup
-    if expected is None or expected >= 1 or stats.n_drafted > stats.n_copied:
+    if (
+        completion.mask is None
+        or expected is None
+        or expected >= 1
+        or stats.n_drafted > stats.n_copied
+    ):
         return ""
     off = "speculation off" if not stats.n_drafted else "no drafts with passes"
-    what = "drafting" if completion.mask is None else "the best mask known for this model"
-    return f"{off}: {what} would be {expected:.2f}x on this machine (see pyselfspec calibrate)"
+    return (
+        f"{off}: the best mask known for this model would be {expected:.2f}x on this machine "
+        "(pyselfspec scan-layers looks for better ones)"
+    )
 
 
 def _sources(sources: Mapping[str, SourceStats]) -> str:
