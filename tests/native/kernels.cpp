@@ -143,11 +143,11 @@ float allowed(const Case & c, const float * w, const float * x) {
         largest   = std::max(largest, std::fabs(x[i]));
     }
     const float order = 1e-5f*products;
-    switch (c.scheme.form) {
-        case Form::f32:  return order;
-        case Form::f16:  return order + products/2048;
-        case Form::bf16: return order + products/256;
-        default:         return order + sum*largest/254;
+    switch (c.scheme.form.layout) {
+        case Layout::f32:  return order;
+        case Layout::f16:  return order + products/2048;
+        case Layout::bf16: return order + products/256;
+        default:           return order + sum*largest/254;
     }
 }
 
@@ -230,10 +230,7 @@ int main() {
         const auto    type = (ggml_type) i;
         const int64_t size = ggml_blck_size(type);
         for (bool in_columns : {false, true}) {
-            Scheme scheme = in_columns ? column_scheme(type) : float_scheme(type);
-            if (!in_columns && !scheme.kernel) {
-                scheme = block_scheme(type);
-            }
+            const Scheme scheme = in_columns ? column_scheme(type) : file_scheme(type);
             if (!scheme.kernel) {
                 continue;
             }

@@ -74,17 +74,17 @@ inline vi each_of_four(__m128i x) {
 
 struct Q4_0 {
     using block = block_q4_0x8;  // repacking has flipped the top bit of every nibble; flipped back it is the value + 8
-    static constexpr Form FORM = Form::q8_less8;
+    static constexpr Form FORM = {Layout::columns, 8};
     static vi weights(vi raw)          { return and_(xor_(raw, repeat(8)), repeat(15)); }
     static vi dot(vi acc, const vi (&w)[4], const vi (&a)[4]) { return dot16(acc, w, a); }
 };
 
 struct IQ4_NL {
     using block = block_iq4_nlx8;
-    static constexpr Form FORM = Form::q8_less_table;
+    static constexpr Form FORM = {Layout::columns, SIGN_OFFSET};
     static vi weights(vi raw) {
         const __m128i table = _mm_loadu_si128((const __m128i *) kvalues_iq4nl);
-        return lookup(_mm_add_epi8(table, _mm_set1_epi8((char) TABLE_OFFSET)), and_(raw, repeat(15)));
+        return lookup(_mm_add_epi8(table, _mm_set1_epi8((char) SIGN_OFFSET)), and_(raw, repeat(15)));
     }
     static vi dot(vi acc, const vi (&w)[4], const vi (&a)[4]) {
         for (int i = 0; i < 4; i++) {
@@ -249,7 +249,7 @@ Scheme column_scheme(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return {Q4_0::FORM, nibble_product<Q4_0>};
         case GGML_TYPE_IQ4_NL: return {IQ4_NL::FORM, nibble_product<IQ4_NL>};
-        case GGML_TYPE_Q4_K:   return {Form::q8k_sums32, q4_K_product};
+        case GGML_TYPE_Q4_K:   return {{Layout::q8k_sums32}, q4_K_product};
         default:               return {};
     }
 }

@@ -30,8 +30,7 @@ Scheme scheme_of(const ggml_tensor * weights) {
         weights->nb[0] != ggml_type_size(weights->type)) {
         return {};
     }
-    const Scheme scheme = float_scheme(weights->type);
-    return scheme.kernel ? scheme : block_scheme(weights->type);
+    return file_scheme(weights->type);
 }
 
 }  // namespace
