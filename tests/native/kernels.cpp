@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -45,8 +46,9 @@ std::vector<char> interleaved(const std::vector<char> & rows, int64_t n_rows, in
     for (int64_t group = 0; group < n_rows; group += 8) {
         for (int64_t b = 0; b < n_blocks; b++) {
             const auto block = [&](int r) { return from + (group + r)*n_blocks + b; };
-            for (int r = 0; r < 8; r++, to += 2) {
-                memcpy(to, &block(r)->d, 2);
+            constexpr size_t SCALE = offsetof(Block, qs);
+            for (int r = 0; r < 8; r++, to += SCALE) {
+                memcpy(to, block(r), SCALE);
             }
             for (int part = 0; part < 2; part++) {
                 for (int r = 0; r < 8; r++) {
@@ -111,11 +113,34 @@ std::vector<char> interleaved_q4_K(const std::vector<char> & rows, int64_t n_row
     return out;
 }
 
+// The same for Q2_K, where the scales of two sub-blocks stay together.
+std::vector<char> interleaved_q2_K(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+    std::vector<char> out(rows.size());
+    auto * to = (block_q2_Kx8 *) out.data();
+    const auto * from = (const block_q2_K *) rows.data();
+    for (int64_t group = 0; group < n_rows; group += 8) {
+        for (int64_t b = 0; b < n_blocks; b++, to++) {
+            for (int r = 0; r < 8; r++) {
+                const block_q2_K & row = from[(group + r)*n_blocks + b];
+                to->d[r]    = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d;
+                to->dmin[r] = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin;
+                for (int part = 0; part < 8; part++) {
+                    memcpy(to->scales + 16*part + 2*r, row.scales + 2*part, 2);
+                    memcpy(to->qs + 64*part + 8*r, row.qs + 8*part, 8);
+                }
+            }
+        }
+    }
+    return out;
+}
+
 std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return interleaved<block_q4_0>(rows, n_rows, k/32, 0x88);
         case GGML_TYPE_IQ4_NL: return interleaved<block_iq4_nl>(rows, n_rows, k/32, 0);
+        case GGML_TYPE_MXFP4:  return interleaved<block_mxfp4>(rows, n_rows, k/32, 0);
         case GGML_TYPE_Q4_K:   return interleaved_q4_K(rows, n_rows, k/256);
+        case GGML_TYPE_Q2_K:   return interleaved_q2_K(rows, n_rows, k/256);
         default:               abort();
     }
 }

@@ -146,8 +146,8 @@ struct Signed {
     explicit Signed(vi w) : w(w), start(negate32(dot4(zero_i(), repeat(OFFSET), w))) {}
     Signed() = default;
     Signed(vi w, vi start) : w(w), start(start) {}
-    static Signed with_32(vi w) {  // of weights that have 32 added still
-        return {sub8(w, repeat(32)), dot4(repeat32(128*4*32), w, repeat(OFFSET))};
+    static Signed with(int8_t added, vi w) {  // of weights that have something added still
+        return {sub8(w, repeat(added)), dot4(repeat32(128*4*added), w, repeat(OFFSET))};
     }
     vi dot(vi a) const { return dot4(start, a, w); }
 #else
@@ -155,7 +155,7 @@ struct Signed {
     vi w, size;
 
     explicit Signed(vi w) : w(w), size(abs8(w)) {}
-    vi dot(vi a) const { return dot4(zero_i(), size, sign8(a, w)); }
+    vi dot2(vi a) const { return selfspec::dot2(size, sign8(a, w)); }
 #endif
 };
 

@@ -1,6 +1,6 @@
-// Products with quantised weights as they are in the file, one row after another.
+// Products with weights in blocks of 256 as they are in the file, one row after another.
 //
-// 256 weights of a row are unpacked to bytes, with their scales, and multiplied by the same 256 values of every token:
+// The weights of a block are unpacked to bytes, with their scales, and multiplied by the same 256 values of every token:
 // with AVX-512 all of them are kept in registers, with AVX2 a vector at a time meets all tokens. One row at a time: memory
 // is read in one stream, which is what it does best.
 #include "product.h"
@@ -21,6 +21,17 @@ constexpr int N = K_STEP/VB;  // vectors of 256 weights
 
 __m256i load32(const void * p)           { return _mm256_loadu_si256((const __m256i *) p); }
 __m256i low4(__m256i x)                  { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+
+// 16 bytes to 32 nibbles: low ones first.
+__m256i nibbles16(const uint8_t * p) {
+    const __m128i x = _mm_loadu_si128((const __m128i *) p);
+    return low4(_mm256_inserti128_si256(_mm256_castsi128_si256(x), _mm_srli_epi16(x, 4), 1));
+}
+
+// Run i of 32 in 64 bytes of two bits each: 32 bytes hold four runs.
+__m256i two_bits(const uint8_t * p, int i) {
+    return _mm256_and_si256(_mm256_srli_epi16(load32(p + 32*(i/4)), 2*(i%4)), _mm256_set1_epi8(3));
+}
 
 __m128 half_to_float(ggml_half x)        { return _mm_cvtph_ps(_mm_cvtsi32_si128(x)); }
 
@@ -109,15 +120,36 @@ struct Unsigned {  // weights
     vi dot2(vi a) const { return selfspec::dot2(w, a); }
 };
 
-// Weights of six bits less 32.
-struct Q6_K {
-    using block = block_q6_K;
-    const block * b;
+// Weights stored with 2^SHIFT added, a scale per 16. Without VNNI the sums of 16 activations take that off again.
+template <int SHIFT> struct Shifted {
     BlockScales<16> scales;
 
-    explicit Q6_K(const block * b) : b(b) {
-        scales.set(_mm_loadu_si128((const __m128i *) b->scales), _mm256_broadcastss_ps(half_to_float(b->d)));
+    Shifted(__m128i of_parts, ggml_half d) { scales.set(of_parts, _mm256_broadcastss_ps(half_to_float(d))); }
+
+#if defined(SELFSPEC_VNNI)
+    static constexpr Form FORM = {Layout::q8k};
+    static Signed weights(vi bits) { return Signed::with(1 << SHIFT, bits); }
+    vf finish(vf total, const Activations & in, int64_t k, vf acc) const {
+        return fma(total, repeat_f(in.scales[k/K_STEP]), acc);
     }
+#else
+    static constexpr Form FORM = {Layout::q8k_sums16};
+    static Unsigned weights(vi bits) { return {bits}; }
+    vi offset(const Activations & in, int64_t k) const {
+        const __m256i sums = _mm256_loadu_si256((const __m256i *) (in.sums + k/16));
+        return widen(_mm256_slli_epi32(_mm256_madd_epi16(_mm256_cvtepi8_epi16(scales.scales), sums), SHIFT));
+    }
+    vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
+        return fma(to_float(sub32(total, offset(in, k))), scales.rest(repeat_f(in.scales[k/K_STEP])), acc);
+    }
+#endif
+};
+
+struct Q6_K : Shifted<5> {
+    using block = block_q6_K;
+    const block * b;
+
+    explicit Q6_K(const block * b) : Shifted(_mm_loadu_si128((const __m128i *) b->scales), b->d), b(b) {}
 
     // Four low bits, and two more. Runs of 32 in turn take the lower and the upper nibbles of 64 bytes, and the next two
     // bits of 32 bytes.
@@ -139,23 +171,80 @@ struct Q6_K {
     }
 #endif
 
-#if defined(SELFSPEC_VNNI)
+    auto vector(int i) const { return weights(bits(i)); }
+};
+
+// Two low bits, and a third that lies in 32 bytes for all eight runs.
+struct Q3_K : Shifted<2> {
+    using block = block_q3_K;
+    const block * b;
+
+    explicit Q3_K(const block * b) : Shifted(six_bits(b->scales), b->d), b(b) {}
+    auto vector(int i) const {
+        return weights(joined(i, [&](int j) {
+            const __m256i high  = load32(b->hmask);
+            const __m256i moved = j < 2 ? _mm256_slli_epi16(high, 2 - j) : _mm256_srli_epi16(high, j - 2);
+            return _mm256_or_si256(two_bits(b->qs, j), _mm256_and_si256(moved, _mm256_set1_epi8(4)));
+        }));
+    }
+    static __m128i six_bits(const uint8_t * from) {  // sixteen scales stored with 32 added
+        uint32_t u[3];
+        memcpy(u, from, 12);
+        const auto scales = [&](int i) {
+            return (int32_t) (((u[i%2] >> (i/2*4)) & 0x0f0f0f0f) | (((u[2] >> (2*i)) & 0x03030303) << 4));
+        };
+        return _mm_sub_epi8(_mm_setr_epi32(scales(0), scales(1), scales(2), scales(3)), _mm_set1_epi8(32));
+    }
+};
+
+// Nibbles that stand for signed values, a scale per 32 of six bits, stored with 32 added.
+struct IQ4_XS {
+    using block = block_iq4_xs;
     static constexpr Form FORM = {Layout::q8k};
-    Signed vector(int i) const { return Signed::with_32(bits(i)); }
-    vf finish(vf total, const Activations & in, int64_t k, vf acc) const {
-        return fma(total, repeat_f(in.scales[k/K_STEP]), acc);
+    const block * b;
+    BlockScales<32> scales;
+
+    explicit IQ4_XS(const block * b) : b(b) {
+        int32_t low;
+        memcpy(&low, b->scales_l, 4);
+        const __m256i fours = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+        const __m256i lows  = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(low), fours), _mm256_set1_epi32(15));
+        const __m256i highs = _mm256_srlv_epi32(_mm256_set1_epi32(b->scales_h), _mm256_srli_epi32(fours, 1));
+        const __m256i high  = _mm256_slli_epi32(_mm256_and_si256(highs, _mm256_set1_epi32(3)), 4);
+        const __m256i all   = _mm256_sub_epi32(_mm256_or_si256(lows, high), _mm256_set1_epi32(32));
+        const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+        scales.set(_mm_packs_epi16(words, words), _mm256_broadcastss_ps(half_to_float(b->d)));
     }
-#else
+    Signed vector(int i) const {
+        const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) kvalues_iq4nl));
+        return Signed(joined(i, [&](int j) { return _mm256_shuffle_epi8(table, nibbles16(b->qs + 16*j)); }));
+    }
+    template <typename Total> vf finish(Total total, const Activations & in, int64_t k, vf acc) const {
+        return fma(as_float(total), scales.rest(repeat_f(in.scales[k/K_STEP])), acc);
+    }
+};
+
+// Two bits times a scale per 16, less a minimum per 16, four bits each.
+struct Q2_K {
+    using block = block_q2_K;
     static constexpr Form FORM = {Layout::q8k_sums16};
-    Unsigned vector(int i) const { return {bits(i)}; }
-    vi offset(const Activations & in, int64_t k) const {
-        const __m256i sums = _mm256_loadu_si256((const __m256i *) (in.sums + k/16));
-        return widen(_mm256_slli_epi32(_mm256_madd_epi16(_mm256_cvtepi8_epi16(scales.scales), sums), 5));
+    const block * b;
+    BlockScales<16> scales;
+
+    explicit Q2_K(const block * b) : b(b) {
+        const __m256 d = _mm256_broadcastss_ps(half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d));
+        scales.set(_mm_and_si128(both(), _mm_set1_epi8(15)), d);
     }
-    vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
-        return fma(to_float(sub32(total, offset(in, k))), scales.rest(repeat_f(in.scales[k/K_STEP])), acc);
+    __m128i both() const { return _mm_loadu_si128((const __m128i *) b->scales); }
+    Unsigned vector(int i) const { return {joined(i, [&](int j) { return two_bits(b->qs, j); })}; }
+    template <typename Total> vf finish(Total total, const Activations & in, int64_t k, vf acc) const {
+        const vf scale_in = repeat_f(in.scales[k/K_STEP]);
+        acc = fma(as_float(total), scales.rest(scale_in), acc);
+        const __m256i mins  = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(both(), 4), _mm_set1_epi8(15)));
+        const __m256i below = _mm256_madd_epi16(mins, _mm256_loadu_si256((const __m256i *) (in.sums + k/16)));
+        const vf      dmin  = repeat_f(_mm_cvtss_f32(half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin)));
+        return fnma(to_float(widen(below)), mul(dmin, scale_in), acc);
     }
-#endif
 };
 
 // Unsigned weights times a scale per 32, less a minimum per 32: the minimum meets the sum of 32 activations.
@@ -262,14 +351,19 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
     }
 }
 
+template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P>};
+
 }  // namespace
 
 Scheme superblock_scheme(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_Q4_K: return {Q4_K::FORM, product<Q4_K>};
-        case GGML_TYPE_Q5_K: return {Q5_K::FORM, product<Q5_K>};
-        case GGML_TYPE_Q6_K: return {Q6_K::FORM, product<Q6_K>};
-        default:             return {};
+        case GGML_TYPE_Q2_K:   return SCHEME<Q2_K>;
+        case GGML_TYPE_Q3_K:   return SCHEME<Q3_K>;
+        case GGML_TYPE_Q4_K:   return SCHEME<Q4_K>;
+        case GGML_TYPE_Q5_K:   return SCHEME<Q5_K>;
+        case GGML_TYPE_Q6_K:   return SCHEME<Q6_K>;
+        case GGML_TYPE_IQ4_XS: return SCHEME<IQ4_XS>;
+        default:               return {};
     }
 }
 
