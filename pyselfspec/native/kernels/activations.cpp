@@ -52,7 +52,7 @@ Activations activation_view(Form form, int64_t k, const char * base) {
 }
 
 // Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale.
-static float quantise(const float * x, int n, int8_t offset, int8_t * q) {
+static float quantise(const float * x, int n, int8_t * q) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     __m256 top = _mm256_setzero_ps();
     for (int i = 0; i < n; i += 8) {
@@ -68,8 +68,7 @@ static float quantise(const float * x, int n, int8_t offset, int8_t * q) {
     for (int i = 0; i < n; i += 32) {
         const __m256i lo = _mm256_packs_epi32(rounded(i), rounded(i + 8));
         const __m256i hi = _mm256_packs_epi32(rounded(i + 16), rounded(i + 24));
-        const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order);
-        _mm256_storeu_si256((__m256i *) (q + i), _mm256_add_epi8(bytes, _mm256_set1_epi8(offset)));
+        _mm256_storeu_si256((__m256i *) (q + i), _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order));
     }
     return largest/127;
 }
@@ -90,7 +89,7 @@ static __m256 to_bf16(__m256 x) {
 // Block i of a step.
 static void prepare_block(Form form, BlockStep & step, int64_t i, const float * x) {
     int8_t q[32];
-    const float scale = quantise(x, 32, 0, q);
+    const float scale = quantise(x, 32, q);
     const int   sum   = sum_of(q, 32);
     for (int j = 0; j < 4; j++) {
         memcpy(step.values[j] + 8*i, q + 8*j, 8);
@@ -143,17 +142,17 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
         case Layout::columns:
             for (int64_t i = 0; i < n; i += 32) {
                 ColumnBlock & block = ((ColumnBlock *) base)[(k0 + i)/32];
-                block.scale    = quantise(x + i, 32, 0, block.values);
+                block.scale    = quantise(x + i, 32, block.values);
                 block.start[0] = -form.offset*sum_of(block.values, 32);
                 block.start[1] = 0;
             }
             break;
         case Layout::q8k:
-            scales[k0/K_STEP] = quantise(x, (int) n, Signed::OFFSET, q);
+            scales[k0/K_STEP] = quantise(x, (int) n, q);
             break;
         case Layout::q8k_sums16:
         case Layout::q8k_sums32:
-            scales[k0/K_STEP] = quantise(x, (int) n, 0, q);
+            scales[k0/K_STEP] = quantise(x, (int) n, q);
             for (int64_t i = 0, part = sums_of(form); i < n; i += part) {
                 sums[(k0 + i)/part] = sum_of(q + i, part);
             }

@@ -241,35 +241,35 @@ template <typename P, int T> void add_step(const P & p, const BlockStep * const 
 }
 
 template <typename P, int T>
-void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens) {
+void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
     using block = typename P::block;
-    const BlockStep * in[T];
-    vf sums[T];
-    each<T>([&](auto t) {
-        in[t]   = (const BlockStep *) tokens[t].in.values;
-        sums[t] = zero();
-    });
-    const auto    b        = (const block *) (weights.data + row*weights.row_size);
     const int64_t n_blocks = weights.k/32;
-    if (n_blocks < BLOCKS) {
-        static const block none = {};
-        add_step<P, T>(P([&](int j) { return j < n_blocks ? b + j : &none; }), in, 0, sums);
-    }
-    for (int64_t i = 0; i*BLOCKS < n_blocks && n_blocks >= BLOCKS; i++) {
-        const block * first = b + first_block(i, n_blocks);
-        if constexpr (T > 1) {  // one token is fast enough for the processor's own fetching
-            prefetch<BLOCKS*sizeof(block)>(first);
+    const BlockStep * in[T];
+    each<T>([&](auto t) { in[t] = (const BlockStep *) tokens[t].in.values; });
+    for (int64_t row = row0; row < row1; row++) {
+        const auto b = (const block *) (weights.data + row*weights.row_size);
+        vf sums[T];
+        each<T>([&](auto t) { sums[t] = zero(); });
+        if (n_blocks < BLOCKS) {
+            static const block none = {};
+            add_step<P, T>(P([&](int j) { return j < n_blocks ? b + j : &none; }), in, 0, sums);
         }
-        add_step<P, T>(P([&](int j) { return first + j; }), in, i, sums);
+        for (int64_t i = 0; i*BLOCKS < n_blocks && n_blocks >= BLOCKS; i++) {
+            const block * first = b + first_block(i, n_blocks);
+            if constexpr (T > 1) {  // one token is fast enough for the processor's own fetching
+                prefetch<BLOCKS*sizeof(block)>(first);
+            }
+            add_step<P, T>(P([&](int j) { return first + j; }), in, i, sums);
+        }
+        each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
     }
-    each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
 }
 
 template <typename P>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    for (int64_t row = row0; row < row1; row++) {
-        in_tiles<TILE>(n_tokens, [&](auto n, int first) { row_times_tokens<P, n>(weights, row, tokens + first); });
-    }
+    in_tiles<TILE>(row0, row1, n_tokens, [&](auto n, int first, int64_t begin, int64_t end) {
+        rows_times_tokens<P, n>(weights, begin, end, tokens + first);
+    });
 }
 
 template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P>};

@@ -25,8 +25,8 @@ enum class Layout {
     steps,       // BlockStep
     steps_sums,  // the same with sums for minimums
     columns,     // ColumnBlock
-    q8k,         // bytes for signed weights, a scale per 256
-    q8k_sums16,  // bytes for unsigned weights, a scale per 256, and the sum of every 16 values as 16 bits
+    q8k,         // bytes, a scale per 256
+    q8k_sums16,  // bytes, a scale per 256, and the sum of every 16 values as 16 bits
     q8k_sums32,  // the same with the sum of every 32
 };
 
@@ -132,32 +132,16 @@ template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
     }
 }
 
+// The same for rows, f(n, first, begin, end): all of them if there is one tile, else one by one, so that memory is read once.
+template <int MAX, typename F> void in_tiles(int64_t row0, int64_t row1, int n_tokens, F f) {
+    const int64_t n_rows = n_tokens <= MAX ? row1 - row0 : 1;
+    for (int64_t row = row0; row < row1; row += n_rows) {
+        in_tiles<MAX>(n_tokens, [&](auto n, int first) { f(n, first, row, row + n_rows); });
+    }
+}
+
 // Tokens that a quantised kernel takes at once: as many accumulators as the registers hold.
 constexpr int TILE = VB == 64 ? 8 : 4;
-
-// Signed weights. VNNI multiplies unsigned bytes by signed ones, so the activations are stored with 128 added, and the
-// product starts at -128 times the sum of the weights, which is the same for every token. Without VNNI the sign moves
-// to the activation: pairs of products then fit 16 bits (2*127*128 < 2^15).
-struct Signed {
-#if defined(SELFSPEC_VNNI)
-    static constexpr int8_t OFFSET = -128;  // 128 as a byte
-    vi w, start;
-
-    explicit Signed(vi w) : w(w), start(negate32(dot4(zero_i(), repeat(OFFSET), w))) {}
-    Signed() = default;
-    Signed(vi w, vi start) : w(w), start(start) {}
-    static Signed with(int8_t added, vi w) {  // of weights that have something added still
-        return {sub8(w, repeat(added)), dot4(repeat32(128*4*added), w, repeat(OFFSET))};
-    }
-    vi dot(vi a) const { return dot4(start, a, w); }
-#else
-    static constexpr int8_t OFFSET = 0;
-    vi w, size;
-
-    explicit Signed(vi w) : w(w), size(abs8(w)) {}
-    vi dot2(vi a) const { return selfspec::dot2(size, sign8(a, w)); }
-#endif
-};
 
 }  // namespace selfspec
 #endif

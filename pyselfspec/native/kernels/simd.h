@@ -95,6 +95,18 @@ inline vi dot4(vi acc, vi u, vi s) {
 #endif
 }
 
+// Sums of two products of 16 bits, added to the 32-bit lanes of `acc`.
+inline vi mac2(vi acc, vi a, vi b) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(acc, a, b);
+#else
+    return add32(acc, mac2(a, b));
+#endif
+}
+
+// 32 bits to 16: in every 16 bytes four of a, then four of b.
+inline vi pack32(vi a, vi b)             { return _mm512_packs_epi32(a, b); }
+
 // 32-bit integers in the first lanes, zeros in the others.
 inline vi widen(__m128i a)               { return _mm512_zextsi128_si512(a); }
 inline vi widen(__m256i a)               { return _mm512_zextsi256_si512(a); }
@@ -174,6 +186,15 @@ inline vi dot4(vi acc, vi u, vi s) {
 #endif
 }
 
+inline vi mac2(vi acc, vi a, vi b) {
+#if defined(__AVXVNNI__)
+    return _mm256_dpwssd_avx_epi32(acc, a, b);
+#else
+    return add32(acc, mac2(a, b));
+#endif
+}
+
+inline vi pack32(vi a, vi b)             { return _mm256_packs_epi32(a, b); }
 inline vi widen(__m128i a)               { return _mm256_zextsi128_si256(a); }
 inline vi widen(__m256i a)               { return a; }
 inline vi abs8(vi a)                     { return _mm256_abs_epi8(a); }
