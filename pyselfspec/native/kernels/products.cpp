@@ -35,6 +35,8 @@ Scheme scheme_of(const ggml_tensor * weights) {
 
 }  // namespace
 
+bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights).kernel; }
+
 // An operand or a hint that is not known here may change what is meant.
 bool takes_product(const ggml_tensor * op) {
     const bool with_ids = op->op == GGML_OP_MUL_MAT_ID;
