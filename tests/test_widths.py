@@ -7,6 +7,7 @@ pyselfspec/native/kernels, for every type they know, with and without flash atte
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +182,14 @@ def test_every_type_of_the_pin(
         assert_same_at_all_widths(context, ids(N_TOKENS, seed=6))
     assert type_name in exact_types()
     assert (type_name in exact_types(fast=True)) == (type_name not in SLOW)
+
+
+def test_the_readme_names_the_fast_types() -> None:
+    if not (fast := exact_types(fast=True)):
+        pytest.skip("our kernels do not compute here")
+    text = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    [named] = re.findall(r"tests insist on it\.([^.]*) are also\s+fast", text)
+    assert set(re.findall(r"\w*[A-Z]\w*", named)) == fast & set(ALL_TYPES)
 
 
 PROMISED = """

@@ -132,11 +132,12 @@ template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
     }
 }
 
-// The same for rows, f(n, first, begin, end): all of them if there is one tile, else one by one, so that memory is read once.
+// The same for rows, f(n, first, begin, end). All of them go through one tile; with more tiles a few at a time, which all
+// tiles find in the first-level cache, beside the activations of a tile.
 template <int MAX, typename F> void in_tiles(int64_t row0, int64_t row1, int n_tokens, F f) {
-    const int64_t n_rows = n_tokens <= MAX ? row1 - row0 : 1;
-    for (int64_t row = row0; row < row1; row += n_rows) {
-        in_tiles<MAX>(n_tokens, [&](auto n, int first) { f(n, first, row, row + n_rows); });
+    const int64_t at_once = n_tokens <= MAX ? row1 - row0 : 4;
+    for (int64_t row = row0; row < row1; row += at_once) {
+        in_tiles<MAX>(n_tokens, [&](auto n, int first) { f(n, first, row, std::min(row + at_once, row1)); });
     }
 }
 
