@@ -141,9 +141,13 @@ def test_sizes_for_people(n: int, text: str) -> None:
     assert info._bytes(n) == text
 
 
-def test_types_of_the_weights(demo_facts: dict[str, Any]) -> None:
-    weights = demo_facts["weights"]
-    assert {each["type"] for each in weights} == {"F16"}
+def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> None:
+    n_bytes: dict[str, int] = {}
+    for tensor in GGUFReader(demo_path).tensors:
+        if len(tensor.shape) > 1:
+            name = tensor.tensor_type.name
+            n_bytes[name] = n_bytes.get(name, 0) + int(tensor.n_bytes)
+    assert {each["type"]: each["n_bytes"] for each in demo_facts["weights"]} == n_bytes
     q4, slow = {"type": "Q4_1", "n_bytes": 300}, {"type": "Q1_0", "n_bytes": 100}
     facts = demo_facts | {"exact_width": 32}
     fast = info._text(facts | {"weights": [q4 | {"exact": True, "fast": True}]})
