@@ -141,6 +141,25 @@ def test_sizes_for_people(n: int, text: str) -> None:
     assert info._bytes(n) == text
 
 
+def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> None:
+    n_bytes: dict[str, int] = {}
+    for tensor in GGUFReader(demo_path).tensors:
+        if len(tensor.shape) > 1:
+            name = tensor.tensor_type.name
+            n_bytes[name] = n_bytes.get(name, 0) + int(tensor.n_bytes)
+    assert {each["type"]: each["n_bytes"] for each in demo_facts["weights"]} == n_bytes
+    q4, slow = {"type": "Q4_1", "n_bytes": 300}, {"type": "Q1_0", "n_bytes": 100}
+    facts = demo_facts | {"exact_width": 32}
+    fast = info._text(facts | {"weights": [q4 | {"exact": True, "fast": True}]})
+    assert "weights: Q4_1 100%; a pass over several tokens reads all of them once" in fast
+    both = [q4 | {"exact": True, "fast": True}, slow | {"exact": True, "fast": False}]
+    text = info._text(facts | {"weights": both})
+    assert "weights: Q4_1 75%, Q1_0 25%; a pass multiplies Q1_0 token by token" in text
+    assert "weights: Q4_1 75%, Q1_0 25%\n" in info._text(
+        facts | {"weights": both, "exact_width": 0}
+    )
+
+
 @pytest.mark.parametrize("same", [True, False, None])
 def test_text_says_what_was_tried(demo_facts: dict[str, Any], same: bool | None) -> None:
     text = info._text(demo_facts | {"same_at_widths": same})

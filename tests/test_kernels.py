@@ -16,8 +16,8 @@ from pyselfspec.runtime._lib import LIB_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-SOURCES = ("floats", "blocks", "columns", "activations")
-N_KINDS = 12  # nine types, three of them in columns too
+SOURCES = ("floats", "blocks", "superblocks", "columns", "activations")
+N_KINDS = 21  # sixteen types, five of them in columns too
 
 AVX2 = ("avx2", "fma", "f16c")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")

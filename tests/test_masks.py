@@ -645,7 +645,7 @@ def test_memory_of_prepared_graphs_is_bounded(tiny: Any, new_context: Any) -> No
         sizes.append(context.graph_bytes)
     assert 0 < sizes[0] < sizes[N_SLOTS - 1]
     assert max(sizes[N_SLOTS:]) <= 1.2 * sizes[N_SLOTS - 1]
-    context.decode(range(20, 40))  # a prompt uses the context's own memory
+    context.decode(range(20, 60))  # a prompt uses the context's own memory
     assert context.graph_bytes == sizes[-1]
 
 

@@ -151,7 +151,7 @@ def test_texts_that_draft_in_different_ways(
     assert n_together < n_alone
 
 
-@pytest.mark.parametrize(("n_draft", "n_together"), [(3, 3), (6, 2), (12, 1)])
+@pytest.mark.parametrize(("n_draft", "n_together"), [(9, 3), (12, 2), (20, 1)])
 def test_passes_keep_to_the_exact_width(
     n_draft: int,
     n_together: int,

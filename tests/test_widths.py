@@ -6,24 +6,29 @@ pyselfspec/native/kernels, for every type they know, with and without flash atte
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from conftest import NewContext, RunPython, TinyModel, TinyPath
+from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
+from pyselfspec.gguf.header import TENSOR_TYPES
 from pyselfspec.runtime import _lib
-from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.runtime.widths import exact_types, same_at_widths
 from tools.models import random_gguf, tiny_gguf
 
-WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
-N_TOKENS = 16
+WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 31, 32)
+N_TOKENS = 32
 TYPES = ("Q4_0", "Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16", "F32")
 # The vocabulary is no multiple of eight, so the head is not repacked; rows are 3 or 5 K-blocks.
 SHAPE = random_gguf.Shape(n_layer=2, n_embd=768, n_ff=1280, n_vocab=519)
@@ -116,21 +121,75 @@ def test_every_architecture(
     assert_same_at_all_widths(context, ids(N_TOKENS, seed=4))
 
 
-# Without kernels of ours: upstream's product of one token, for each of up to 16.
-OTHER_TYPES = ("q2_k", "q3_k_m", "iq4_xs", "q4_1", "q5_0", "q5_1", "tq1_0", "tq2_0")
+# Types of matrices; the others are activations, indices, or for reference only.
+NO_WEIGHTS = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+ALL_TYPES = {name: n for n, (name, *_) in TENSOR_TYPES.items() if name not in NO_WEIGHTS}
+# A pass multiplies these token by token, as upstream does one.
+SLOW = {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M"}
+SLOW |= {"TQ1_0", "TQ2_0", "NVFP4", "Q1_0", "Q2_0"}
 
 
-@pytest.mark.parametrize("type_name", OTHER_TYPES)
-def test_types_without_kernels(
+def quantized(rows: NDArray[np.float32], ggml_type: int) -> NDArray[np.uint8]:
+    """By ggml, all weights of the same importance."""
+    ggml = ctypes.CDLL(str(sorted(_lib.LIB_DIR.glob("*ggml-base*"))[0]))
+    ggml.ggml_quantize_chunk.restype = ctypes.c_size_t
+    _, block_size, block_bytes = TENSOR_TYPES[ggml_type]
+    n_rows, n = rows.shape
+    out = np.empty((n_rows, n // block_size * block_bytes), np.uint8)
+    pointers = (a.ctypes.data_as(ctypes.c_void_p) for a in (rows, out, np.ones(n, np.float32)))
+    source, target, importance = pointers
+    sizes = (ctypes.c_int64(0), ctypes.c_int64(n_rows), ctypes.c_int64(n))
+    assert ggml.ggml_quantize_chunk(ggml_type, source, target, *sizes, importance) == out.nbytes
+    return out
+
+
+@dataclass(frozen=True)
+class OfOneType(random_gguf.Recipe):
+    """All matrices in a type that the recipe does not know."""
+
+    matrix_type: GGMLQuantizationType
+
+    def tensor_type(self, tensor: tiny_gguf.Tensor) -> GGMLQuantizationType:
+        return GGMLQuantizationType.F32 if tensor.keep_f32 else self.matrix_type
+
+    def data(self, tensor: tiny_gguf.Tensor) -> NDArray[Any]:
+        if tensor.keep_f32:
+            return super().data(tensor)
+        rng = tiny_gguf.tensor_rng(self.seed, tensor.name)
+        rows = rng.standard_normal(tensor.shape, np.float32) / np.float32(tensor.shape[1] ** 0.5)
+        return quantized(rows, self.matrix_type)
+
+
+@pytest.mark.parametrize("type_name", ALL_TYPES)
+def test_every_type_of_the_pin(
     type_name: str, tiny_path: TinyPath, new_context: NewContext, tmp_path: Path
 ) -> None:
-    source, target = tiny_path(n_embd=256, n_layer=2), tmp_path / "other.gguf"
-    assert _lib.quantize(bytes(source), bytes(target), quantize.TYPES[type_name], 1) == 0
-    with Model(target) as model:
-        context = new_context(model)
-        if not _lib.exact_width(context.session):
+    """Exact with this processor, and as fast as the library says; what it repacks and, in the head,
+    what it does not."""
+    path = tmp_path / "model.gguf"
+    if type_name in GGMLQuantizationType.__members__:
+        shape = random_gguf.Shape(n_layer=1, n_embd=256, n_ff=768, n_vocab=519)
+        recipe = OfOneType(shape, "F32", 0, 1.0, 1, GGMLQuantizationType[type_name])
+        random_gguf.write(path, recipe, 256, lambda _: None)
+    else:  # newer than gguf-py
+        source = tiny_path(n_embd=256, n_layer=1)
+        assert _lib.quantize(bytes(source), bytes(path), quantize.TYPES[type_name.lower()], 1) == 0
+    with Model(path) as model:
+        context = new_context(model, n_threads=1)
+        if not context.exact_width:
             pytest.skip("our kernels do not compute here")
+        assert any(t.type == type_name for t in model.file.tensors)
         assert_same_at_all_widths(context, ids(N_TOKENS, seed=6))
+    assert type_name in exact_types()
+    assert (type_name in exact_types(fast=True)) == (type_name not in SLOW)
+
+
+def test_the_readme_names_the_fast_types() -> None:
+    if not (fast := exact_types(fast=True)):
+        pytest.skip("our kernels do not compute here")
+    text = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    [named] = re.findall(r"tests insist on it\.([^.]*) are also\s+fast", text)
+    assert set(re.findall(r"\w*[A-Z]\w*", named)) == fast & set(ALL_TYPES)
 
 
 PROMISED = """
@@ -148,7 +207,7 @@ def test_the_promised_width(tiny: TinyModel, run_python: RunPython) -> None:
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists() or " avx2 " not in cpuinfo.read_text():
         pytest.skip("the kernels are made for AVX2 and more")
-    assert run_python(PROMISED, tiny().path).stdout == "16\n"
+    assert run_python(PROMISED, tiny().path).stdout == "32\n"
 
 
 ALL_TOGETHER = """
@@ -186,7 +245,7 @@ class Rounding:
     """A context whose logits change in the last bit above a width."""
 
     can_rollback = True
-    exact_width = 16
+    exact_width = 32
 
     def __init__(self, widest: int) -> None:
         self.model = SimpleNamespace(n_vocab=64)
@@ -202,7 +261,7 @@ class Rounding:
         return SimpleNamespace(drop=lambda: None)
 
 
-@pytest.mark.parametrize(("widest", "same"), [(16, True), (15, False), (2, False)])
+@pytest.mark.parametrize(("widest", "same"), [(32, True), (31, False), (2, False)])
 def test_one_bit_is_a_difference(widest: int, same: bool) -> None:
     assert same_at_widths(cast(Context, Rounding(widest))) is same
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import click
 
+from ..gguf.file import GgufFile
 from ..runtime.context import Context
 from ..runtime.model import Model
-from ..runtime.widths import same_at_widths
+from ..runtime.widths import exact_types, same_at_widths
 from ._options import (
     common_options,
     context_params,
@@ -21,7 +23,7 @@ from ._options import (
 
 # By what was tried on this machine.
 SAME_TEXT = {
-    True: "identical; logits were the same bits in passes over 1 to 16 tokens",
+    True: "identical; logits were the same bits at every width of a pass that was tried",
     False: "the full model's, but a near-tie may fall otherwise; logits depend on a pass's width",
     None: "there are no drafts",
 }
@@ -63,10 +65,26 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "can_skip_attn": sorted(support.attn),
         "can_skip_ffn": sorted(support.ffn),
         "can_rollback": context.can_rollback,
+        "weights": _weights(file, bool(context.exact_width)),
+        "exact_width": context.exact_width,
         "same_at_widths": same_at_widths(context),
         "has_tokenizer": model.has_vocab,
         "draft_mask": None if model.draft_mask is None else model.draft_mask.to_dict(),
     }
+
+
+def _weights(file: GgufFile, on_cpu: bool) -> list[dict[str, Any]]:
+    """Types of the matrices, most bytes first, and whether products with several tokens are exact
+    and fast on this CPU."""
+    n_bytes: Counter[str] = Counter()
+    for tensor in file.tensors:
+        if len(tensor.shape) > 1:
+            n_bytes[tensor.type] += tensor.n_bytes
+    exact, fast = (exact_types(fast=only) if on_cpu else () for only in (False, True))
+    return [
+        {"type": name, "n_bytes": n, "exact": name in exact, "fast": name in fast}
+        for name, n in n_bytes.most_common()
+    ]
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -78,6 +96,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"{_bytes(facts['n_bytes'])} · context {facts['n_ctx_train']}",
         f"bytes read per token: attention {attn / read:.0%}, feed-forward {ffn / read:.0%}, "
         f"head {head / read:.0%}",
+        f"weights: {_types(facts)}",
         f"masks: {_skippable(facts, 'attention', 'can_skip_attn')}; "
         f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
         f"drafting: {_drafting(facts)}",
@@ -98,6 +117,18 @@ def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
     if n == n_layer:
         return f"{part} of every block"
     return f"{part} of blocks {_ranges(facts[key])}" if n else f"no {part}"
+
+
+def _types(facts: dict[str, Any]) -> str:
+    weights = facts["weights"]
+    total = sum(each["n_bytes"] for each in weights) or 1
+    shares = ", ".join(f"{each['type']} {each['n_bytes'] / total:.0%}" for each in weights)
+    if not facts["exact_width"]:
+        return shares
+    slow = [each["type"] for each in weights if not each["fast"]]
+    if slow:
+        return f"{shares}; a pass multiplies {', '.join(slow)} token by token, so checks cost more"
+    return f"{shares}; a pass over several tokens reads all of them once"
 
 
 def _drafting(facts: dict[str, Any]) -> str:

@@ -49,23 +49,26 @@ std::string architecture(const llama_model & model) {
 
 // Up to how many rows products with this model's weights promise the bits of one row.
 int32_t exact_width_of(const llama_model & model) {
-    // asked by name, since the backend may be one of several libraries, loaded for the processor at hand
-    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
-    const auto width_of = reg ? (int32_t (*)(const ggml_tensor *)) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
-
+    const selfspec_width_function width_of = selfspec_width_of_weights();
     int32_t width = width_of ? SELFSPEC_EXACT_WIDTH : 0;
     for (const auto & [name, tensor] : model.tensors_by_name) {
         const ggml_backend_dev_t dev = tensor->buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer)) : nullptr;
         if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
             return 0;
         }
-        width = width > 0 ? std::min(width, width_of(tensor)) : 0;
+        width = width > 0 ? std::min(width, width_of(tensor, false)) : 0;
     }
     return width;
 }
 
 } // namespace
+
+selfspec_width_function selfspec_width_of_weights() {
+    // asked by name, since the backend may be one of several libraries, loaded for the processor at hand
+    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
+    return reg ? (selfspec_width_function) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
+}
 
 int32_t selfspec_rows::n_outputs() const {
     return (int32_t) std::count_if(outputs, outputs + n, [](uint8_t wanted) { return wanted != 0; });

@@ -15,8 +15,13 @@
 #include <utility>
 #include <vector>
 
+struct ggml_tensor;
 struct llama_context;
 struct llama_model;
+
+// See selfspec_kernel_width(). NULL if the CPU backend has no such function.
+using selfspec_width_function = int32_t (*)(const ggml_tensor * weights, bool fast);
+selfspec_width_function selfspec_width_of_weights();
 
 // Thrown inside the session only; guarded() turns it into a status and a sentence.
 struct selfspec_failure {

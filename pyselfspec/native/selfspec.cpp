@@ -72,6 +72,17 @@ int32_t selfspec_exact_width(const selfspec_session * session) {
     return session->exact_width;
 }
 
+int32_t selfspec_type_width(int32_t type, bool fast) {
+    const auto width_of = selfspec_width_of_weights();
+    if (!width_of || type < 0 || type >= GGML_TYPE_COUNT || ggml_type_size((ggml_type) type) == 0) {
+        return 0;
+    }
+    ggml_tensor weights = {};
+    weights.type  = (ggml_type) type;
+    weights.nb[0] = ggml_type_size(weights.type);
+    return width_of(&weights, fast);
+}
+
 size_t selfspec_graph_bytes(const selfspec_session * session) {
     return session->slots.n_bytes();
 }

@@ -26,7 +26,7 @@ struct llama_sampler;
 struct selfspec_session;
 
 // A pass over so many rows gives each of them the bits of a pass over it alone, see selfspec_exact_width().
-#define SELFSPEC_EXACT_WIDTH 16
+#define SELFSPEC_EXACT_WIDTH 32
 
 // One byte per block. A set bit means: skip this part of the block.
 enum selfspec_part {
@@ -84,6 +84,10 @@ SELFSPEC_API int32_t selfspec_can_keep(struct selfspec_session * session, int32_
 // other texts in the cache. 0: no promise, because the weights are not all on the CPU, or our kernels are switched off
 // or not made for this processor.
 SELFSPEC_API int32_t selfspec_exact_width(const struct selfspec_session * session);
+
+// The same for products on the CPU with weights of a ggml type. With `fast`, 0 also where such products are exact because
+// every row is multiplied by itself: a pass then costs about as much as its rows one by one.
+SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
 
 // Memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.
 SELFSPEC_API size_t selfspec_graph_bytes(const struct selfspec_session * session);

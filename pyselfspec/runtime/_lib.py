@@ -154,6 +154,8 @@ graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
 _can_keep = _bind("selfspec_can_keep", _i32, _ptr, _i32, _i32)
 # int32_t selfspec_exact_width(const struct selfspec_session * session);
 exact_width = _bind("selfspec_exact_width", _i32, _ptr)
+# int32_t selfspec_type_width(int32_t type, bool fast);
+type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
 # int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, pos, outputs, hidden, mask, n_layer,

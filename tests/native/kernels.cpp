@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -45,8 +46,9 @@ std::vector<char> interleaved(const std::vector<char> & rows, int64_t n_rows, in
     for (int64_t group = 0; group < n_rows; group += 8) {
         for (int64_t b = 0; b < n_blocks; b++) {
             const auto block = [&](int r) { return from + (group + r)*n_blocks + b; };
-            for (int r = 0; r < 8; r++, to += 2) {
-                memcpy(to, &block(r)->d, 2);
+            constexpr size_t SCALE = offsetof(Block, qs);
+            for (int r = 0; r < 8; r++, to += SCALE) {
+                memcpy(to, block(r), SCALE);
             }
             for (int part = 0; part < 2; part++) {
                 for (int r = 0; r < 8; r++) {
@@ -111,11 +113,34 @@ std::vector<char> interleaved_q4_K(const std::vector<char> & rows, int64_t n_row
     return out;
 }
 
+// The same for Q2_K, where the scales of two sub-blocks stay together.
+std::vector<char> interleaved_q2_K(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+    std::vector<char> out(rows.size());
+    auto * to = (block_q2_Kx8 *) out.data();
+    const auto * from = (const block_q2_K *) rows.data();
+    for (int64_t group = 0; group < n_rows; group += 8) {
+        for (int64_t b = 0; b < n_blocks; b++, to++) {
+            for (int r = 0; r < 8; r++) {
+                const block_q2_K & row = from[(group + r)*n_blocks + b];
+                to->d[r]    = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d;
+                to->dmin[r] = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin;
+                for (int part = 0; part < 8; part++) {
+                    memcpy(to->scales + 16*part + 2*r, row.scales + 2*part, 2);
+                    memcpy(to->qs + 64*part + 8*r, row.qs + 8*part, 8);
+                }
+            }
+        }
+    }
+    return out;
+}
+
 std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return interleaved<block_q4_0>(rows, n_rows, k/32, 0x88);
         case GGML_TYPE_IQ4_NL: return interleaved<block_iq4_nl>(rows, n_rows, k/32, 0);
+        case GGML_TYPE_MXFP4:  return interleaved<block_mxfp4>(rows, n_rows, k/32, 0);
         case GGML_TYPE_Q4_K:   return interleaved_q4_K(rows, n_rows, k/256);
+        case GGML_TYPE_Q2_K:   return interleaved_q2_K(rows, n_rows, k/256);
         default:               abort();
     }
 }
@@ -143,16 +168,17 @@ float allowed(const Case & c, const float * w, const float * x) {
         largest   = std::max(largest, std::fabs(x[i]));
     }
     const float order = 1e-5f*products;
-    switch (c.scheme.form) {
-        case Form::f32:  return order;
-        case Form::f16:  return order + products/2048;
-        case Form::bf16: return order + products/256;
-        default:         return order + sum*largest/254;
+    switch (c.scheme.form.layout) {
+        case Layout::f32:  return order;
+        case Layout::f16:  return order + products/2048;
+        case Layout::bf16: return order + products/256;
+        default:           return order + sum*largest/254;
     }
 }
 
 void check(const Case & c) {
     constexpr int N = MAX_WIDTH;
+    static_assert(N == 32, "the widths below are those up to it");
     const int64_t row_size = (int64_t) ggml_row_size(c.type, c.k);
     const auto    source   = random_floats(c.n_rows*c.k);
     std::vector<char> rows(c.n_rows*row_size);
@@ -191,7 +217,7 @@ void check(const Case & c) {
             }
         }
     }
-    for (int width = 2; width <= N; width++) {
+    for (int width : {2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 16, 17, 24, 31, 32}) {
         std::fill(wide.begin(), wide.end(), NAN);
         for (int t = 0; t < width; t++) {
             tokens[t].out = wide.data() + t*c.n_rows;
@@ -230,10 +256,7 @@ int main() {
         const auto    type = (ggml_type) i;
         const int64_t size = ggml_blck_size(type);
         for (bool in_columns : {false, true}) {
-            Scheme scheme = in_columns ? column_scheme(type) : float_scheme(type);
-            if (!in_columns && !scheme.kernel) {
-                scheme = block_scheme(type);
-            }
+            const Scheme scheme = in_columns ? column_scheme(type) : file_scheme(type);
             if (!scheme.kernel) {
                 continue;
             }

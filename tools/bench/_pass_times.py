@@ -1,4 +1,4 @@
-"""Prints the times of passes over one to sixteen tokens, with whatever build of llama.cpp it finds.
+"""Prints the times of passes over one to 32 tokens, with whatever build of llama.cpp it finds.
 
 Run by ``widths`` as a program: _pass_times.py MODEL THREADS, with LLAMA_CPP_LIB_PATH naming the
 libraries. So it knows nothing of pyselfspec.
@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 8, 16)
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 16, 24, 32)
 PROMPT = "prompt"
 N_PAST = 32  # tokens before those that are timed
 N_PROMPT = 512

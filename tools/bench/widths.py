@@ -1,4 +1,4 @@
-"""Passes over one to sixteen tokens, with a stock build of llama.cpp and with ours in turn."""
+"""Passes over one to 32 tokens, with a stock build of llama.cpp and with ours in turn."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _in_own_process(model: Path, libraries: Path, threads: int) -> dict[str, flo
     help="Library folder of an unpatched build.",
 )
 def command(model: Path, threads: int, out: Path | None, rounds: int, stock: Path) -> None:
-    """Passes over 1 to 16 tokens, relative to a stock build's pass over one."""
+    """Passes over 1 to 32 tokens, relative to a stock build's pass over one."""
     times = alternate(model, {"stock": stock, "pyselfspec": LIB_DIR}, threads, rounds)
     record: Record = {"system": system_info(), "us": times}
     keep(provenance("widths", model, threads) | record, TABLES[0], out)
@@ -65,11 +65,14 @@ def command(model: Path, threads: int, out: Path | None, rounds: int, stock: Pat
 #
 
 
-def over_stock(record: Record, build: str) -> list[float]:
-    """The fastest of every width over stock's of width 1; last the prompt over stock's prompt."""
+def over_stock(record: Record, build: str) -> list[str]:
+    """The fastest of every width over stock's of width 1, "" where it was not timed; last the
+    prompt over stock's prompt."""
     stock, times = record["us"]["stock"], record["us"][build]
-    ratios = [min(times[str(width)]) / min(stock["1"]) for width in WIDTHS]
-    return [*ratios, min(times[PROMPT]) / min(stock[PROMPT])]
+    fastest = {width: min(us) / min(stock["1"]) for width, us in times.items()}
+    fastest[PROMPT] = min(times[PROMPT]) / min(stock[PROMPT])
+    columns = [*map(str, WIDTHS), PROMPT]
+    return [f"{fastest[name]:.2f}" if name in fastest else "" for name in columns]
 
 
 def cells(record: Record) -> list[list[str]]:
@@ -80,7 +83,7 @@ def cells(record: Record) -> list[list[str]]:
             record["model"],
             f"{build}, AVX2" if avx2 else build,
             f"{min(times['1']) / 1000:.1f}",
-            *(f"{ratio:.2f}" for ratio in over_stock(record, build)),
+            *over_stock(record, build),
         ]
         for build, times in record["us"].items()
     ]

@@ -10,45 +10,38 @@ namespace selfspec {
 static int64_t up(int64_t n, int64_t multiple) { return (n + multiple - 1)/multiple*multiple; }
 static size_t  aligned(size_t n)               { return (size_t) up((int64_t) n, 64); }
 
-static bool is_quantised(Form form) { return form >= Form::q8; }
+static bool is_quantised(Form form) { return form.layout >= Layout::steps; }
 
 // Float kernels stop at the end of a vector, the others work in steps.
 static int64_t padded(Form form, int64_t k) { return up(k, is_quantised(form) ? K_STEP : 64); }
 
 static size_t value_size(Form form) {
-    switch (form) {
-        case Form::f32:  return 4;
-        case Form::f16:  return 2;
+    switch (form.layout) {
+        case Layout::f32:  return 4;
+        case Layout::f16:  return 2;
 #if defined(__AVX512BF16__)
-        case Form::bf16: return 2;
+        case Layout::bf16: return 2;
 #else
-        case Form::bf16: return 4;
+        case Layout::bf16: return 4;
 #endif
-        default:         return 1;
+        default:           return 1;
     }
 }
 
-static bool is_columns(Form form) { return form == Form::q8_less8 || form == Form::q8_less_table; }
-
-static int64_t n_scales(Form form, int64_t k) {
-    switch (form) {
-        case Form::q8:         return padded(form, k)/32;
-        case Form::q8k:
-        case Form::q8k_sums16:
-        case Form::q8k_sums32: return padded(form, k)/256;
-        default:               return 0;
-    }
-}
+static int64_t n_scales(Form form, int64_t k) { return form.layout >= Layout::q8k ? padded(form, k)/256 : 0; }
 
 // The size of the parts whose sums go along; 0 if none do.
-static int64_t sums_of(Form form) { return form == Form::q8k_sums16 ? 16 : form == Form::q8k_sums32 ? 32 : 0; }
+static int64_t sums_of(Form form) { return form.layout == Layout::q8k_sums16 ? 16 : form.layout == Layout::q8k_sums32 ? 32 : 0; }
 
 static size_t values_end(Form form, int64_t k) { return aligned(padded(form, k)*value_size(form)); }
 static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
 
 size_t activation_size(Form form, int64_t k) {
-    if (is_columns(form)) {
-        return aligned(padded(form, k)/32*sizeof(ColumnBlock));
+    switch (form.layout) {
+        case Layout::steps:
+        case Layout::steps_sums: return aligned(padded(form, k)/STEP*sizeof(BlockStep));
+        case Layout::columns:    return aligned(padded(form, k)/32*sizeof(ColumnBlock));
+        default:                 break;
     }
     const int64_t part = sums_of(form);
     return scales_end(form, k) + (part > 0 ? aligned(padded(form, k)/part*sizeof(int16_t)) : 0);
@@ -59,7 +52,7 @@ Activations activation_view(Form form, int64_t k, const char * base) {
 }
 
 // Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale.
-static float quantise(const float * x, int n, int8_t offset, int8_t * q) {
+static float quantise(const float * x, int n, int8_t * q) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     __m256 top = _mm256_setzero_ps();
     for (int i = 0; i < n; i += 8) {
@@ -75,8 +68,7 @@ static float quantise(const float * x, int n, int8_t offset, int8_t * q) {
     for (int i = 0; i < n; i += 32) {
         const __m256i lo = _mm256_packs_epi32(rounded(i), rounded(i + 8));
         const __m256i hi = _mm256_packs_epi32(rounded(i + 16), rounded(i + 24));
-        const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order);
-        _mm256_storeu_si256((__m256i *) (q + i), _mm256_add_epi8(bytes, _mm256_set1_epi8(offset)));
+        _mm256_storeu_si256((__m256i *) (q + i), _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order));
     }
     return largest/127;
 }
@@ -94,23 +86,41 @@ static __m256 to_bf16(__m256 x) {
 }
 #endif
 
+// Block i of a step.
+static void prepare_block(Form form, BlockStep & step, int64_t i, const float * x) {
+    int8_t q[32];
+    const float scale = quantise(x, 32, q);
+    const int   sum   = sum_of(q, 32);
+    for (int j = 0; j < 4; j++) {
+        memcpy(step.values[j] + 8*i, q + 8*j, 8);
+    }
+    step.scales[2*i] = step.scales[2*i + 1] = scale;
+    if (form.layout == Layout::steps_sums) {
+        step.sums[2*i]     = scale*sum;
+        step.sums[2*i + 1] = 0;
+    } else {
+        step.start[2*i]     = -form.offset*sum;
+        step.start[2*i + 1] = 0;
+    }
+}
+
 // n values at x, which begin at value k0 of the token: K_STEP of them, or a multiple of 64 if they stay floats.
 static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t n, const float * x) {
     float *   floats = (float *) base + k0;
     int8_t *  q      = (int8_t *) base + k0;
     float *   scales = (float *) (base + values_end(form, k));
     int16_t * sums   = (int16_t *) (base + scales_end(form, k));
-    switch (form) {
-        case Form::f32:
+    switch (form.layout) {
+        case Layout::f32:
             std::copy(x, x + n, floats);
             break;
-        case Form::f16:
+        case Layout::f16:
             for (int64_t i = 0; i < n; i += 8) {
                 const __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
                 _mm_storeu_si128((__m128i *) ((ggml_fp16_t *) base + k0 + i), h);
             }
             break;
-        case Form::bf16:
+        case Layout::bf16:
 #if defined(__AVX512BF16__)
             for (int64_t i = 0; i < n; i += 16) {
                 const __m256bh b = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
@@ -122,26 +132,27 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             }
 #endif
             break;
-        case Form::q8:
+        case Layout::steps:
+        case Layout::steps_sums:
             for (int64_t i = 0; i < n; i += 32) {
-                scales[(k0 + i)/32] = quantise(x + i, 32, Signed::OFFSET, q + i);
+                const int64_t block = (k0 + i)/32;
+                prepare_block(form, ((BlockStep *) base)[block/BLOCKS], place_in_step(block, k/32), x + i);
             }
             break;
-        case Form::q8_less8:
-        case Form::q8_less_table:
+        case Layout::columns:
             for (int64_t i = 0; i < n; i += 32) {
                 ColumnBlock & block = ((ColumnBlock *) base)[(k0 + i)/32];
-                block.scale    = quantise(x + i, 32, 0, block.values);
-                block.start[0] = -(form == Form::q8_less8 ? 8 : TABLE_OFFSET)*sum_of(block.values, 32);
+                block.scale    = quantise(x + i, 32, block.values);
+                block.start[0] = -form.offset*sum_of(block.values, 32);
                 block.start[1] = 0;
             }
             break;
-        case Form::q8k:
-            scales[k0/K_STEP] = quantise(x, (int) n, Signed::OFFSET, q);
+        case Layout::q8k:
+            scales[k0/K_STEP] = quantise(x, (int) n, q);
             break;
-        case Form::q8k_sums16:
-        case Form::q8k_sums32:
-            scales[k0/K_STEP] = quantise(x, (int) n, 0, q);
+        case Layout::q8k_sums16:
+        case Layout::q8k_sums32:
+            scales[k0/K_STEP] = quantise(x, (int) n, q);
             for (int64_t i = 0, part = sums_of(form); i < n; i += part) {
                 sums[(k0 + i)/part] = sum_of(q + i, part);
             }

@@ -1,8 +1,9 @@
-// Products with quantised weights as they are in the file, one row after another.
+// Products with weights in blocks of 32 as they are in the file, one row after another: memory is read in one stream, which
+// is what it does best.
 //
-// 256 weights of a row are unpacked to bytes, with their scales, and multiplied by the same 256 values of every token:
-// with AVX-512 all of them are kept in registers, with AVX2 a vector at a time meets all tokens. One row at a time: memory
-// is read in one stream, which is what it does best.
+// Every block has a scale of its own. Sums of several blocks in turn would each have to be converted and scaled, which
+// costs more than the products. So values of several blocks are put side by side, eight of each, and the sum of four such
+// vectors is converted and scaled once: lanes belong to blocks, as in columns.cpp they belong to rows.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -15,358 +16,275 @@ namespace selfspec {
 
 namespace {
 
-constexpr int N = K_STEP/VB;  // vectors of 256 weights
+// --- where the parts of the blocks of a step are; `at(i)` is the address of block i ---
 
-// --- unpacking: 32 weights at a time, the same instructions with AVX2 and AVX-512 ---
+inline __m128i load128(const void * p)            { return _mm_loadu_si128((const __m128i *) p); }
+inline __m256i join(__m128i a, __m128i b)         { return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1); }
 
-__m256i load32(const void * p)           { return _mm256_loadu_si256((const __m256i *) p); }
-__m256i low4(__m256i x)                  { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
-
-// 16 bytes to 32 nibbles: low ones first.
-__m256i nibbles16(const uint8_t * p) {
-    const __m128i x = _mm_loadu_si128((const __m128i *) p);
-    return low4(_mm256_inserti128_si256(_mm256_castsi128_si256(x), _mm_srli_epi16(x, 4), 1));
-}
-
-__m128 half_to_float(ggml_half x)        { return _mm_cvtph_ps(_mm_cvtsi32_si128(x)); }
-
-// The scales of eight blocks; a block begins with its scale.
-template <typename B> __m256 block_scales(const B * b) {
-    const auto d = [&](int i) { return (short) b[i].d; };
-    return _mm256_cvtph_ps(_mm_setr_epi16(d(0), d(1), d(2), d(3), d(4), d(5), d(6), d(7)));
-}
-
-// Calls f for all vectors of 256 weights, with constants of the compiler.
-template <typename F, int... I> void in_order(F f, std::integer_sequence<int, I...>) {
-    (f(std::integral_constant<int, I>()), ...);
-}
-template <typename F> void in_order(F f) { in_order(f, std::make_integer_sequence<int, N>()); }
-
-// Vector i of 256 weights, which `unpacked` gives 32 at a time. Joined in registers: a vector loaded from two stores would
-// wait for both.
-template <typename F> vi joined(int i, F unpacked) {
+// part(i) for even blocks, or odd ones.
+template <typename F> vi every_second(int first, F part) {
 #if defined(SELFSPEC_AVX512)
-    return _mm512_inserti64x4(_mm512_castsi256_si512(unpacked(2*i)), unpacked(2*i + 1), 1);
+    // filled from memory by any unit, where an insertion needs the one that shuffles
+    vi all = _mm512_castsi128_si512(part(first));
+    all = _mm512_mask_broadcast_i64x2(all, 0x0c, part(first + 2));
+    all = _mm512_mask_broadcast_i64x2(all, 0x30, part(first + 4));
+    return _mm512_mask_broadcast_i64x2(all, 0xc0, part(first + 6));
 #else
-    return unpacked(i);
+    return join(part(first), part(first + 2));
 #endif
 }
 
-// scale[i] of eight, for every lane of a product with weights 32*i to 32*i + 31.
-inline void spread8(vf * to, __m256 scale) {
+// 16 bytes of every block: the first eight of each side by side, and the last eight.
+struct Sides {
+    vi first, last;
+    template <typename At> Sides(At at, size_t offset) {
+        const auto part = [&](int i) { return load128((const char *) at(i) + offset); };
+        const vi even = every_second(0, part), odd = every_second(1, part);
+        first = low64(even, odd);
+        last  = high64(even, odd);
+    }
+};
+
+// The first eight bytes of every block: scale, minimum, fifth bits.
+template <typename At> vi heads(At at) {
+    const auto two = [&](int i) {
+        const __m128i first = _mm_loadl_epi64((const __m128i *) at(i));
+        return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), (const __m64 *) at(i + 1)));
+    };
 #if defined(SELFSPEC_AVX512)
-    const __m512 s = _mm512_castps256_ps512(scale);
-    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    for (int i = 0; i < N; i++) {
-        to[i] = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(2*i)), s);
-    }
+    return _mm512_inserti64x4(_mm512_castsi256_si512(join(two(0), two(2))), join(two(4), two(6)), 1);
 #else
-    for (int i = 0; i < N; i++) {
-        to[i] = _mm256_permutevar8x32_ps(scale, _mm256_set1_epi32(i));
-    }
+    return join(two(0), two(2));
 #endif
 }
 
-// The same for sixteen scales and 16 weights each.
-inline void spread16(vf * to, __m256 lo, __m256 hi) {
+// Scales that blocks begin with, where nothing else of the head is needed.
+template <typename At> vf leading_scales(At at) {
+    const auto four = [&](int i) {
+        const auto d = [&](int j) { return (uint64_t) at(i + j)->d << 16*j; };
+        return _mm_cvtsi64_si128((int64_t) (d(0) | d(1) | d(2) | d(3)));
+    };
 #if defined(SELFSPEC_AVX512)
-    const __m512 s = _mm512_insertf32x8(_mm512_castps256_ps512(lo), hi, 1);
-    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    for (int i = 0; i < N; i++) {
-        to[i] = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4*i)), s);
-    }
+    const __m128i all = _mm_unpacklo_epi64(four(0), four(4));
+    return _mm512_cvtph_ps(join(_mm_unpacklo_epi16(all, all), _mm_unpackhi_epi16(all, all)));
 #else
-    const __m256i first = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    for (int i = 0; i < N; i++) {
-        to[i] = _mm256_permutevar8x32_ps(i < 4 ? lo : hi, _mm256_add_epi32(first, _mm256_set1_epi32(2*(i % 4))));
-    }
+    const __m128i all = four(0);
+    return _mm256_cvtph_ps(_mm_unpacklo_epi16(all, all));
 #endif
 }
 
-// The scales of a block of 256, one per W weights, as they meet the products of its vectors: 16-bit factors of sums of
-// two products, or with VNNI, which has no such sums, floats.
-template <int W> struct BlockScales {
-#if defined(SELFSPEC_VNNI)
-    vf of[N];
+// --- the parts of heads: half WORD of each as floats, byte BYTE of each in all eight bytes ---
 
-    void set(__m128i of_parts, __m256 d) {
-        const __m256 lo = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(of_parts)));
-        if (W == 16) {
-            spread16(of, lo, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(of_parts, 8)))));
-        } else {
-            spread8(of, lo);
+template <int WORD> vf halves(vi heads) {
+    constexpr char A = 2*WORD, B = 8 + 2*WORD;
+    return low_halves(shuffle8(heads, _mm_setr_epi8(A, A + 1, A, A + 1, B, B + 1, B, B + 1, -1, -1, -1, -1, -1, -1, -1, -1)));
+}
+
+template <int BYTE> vi spread(vi heads) {
+    constexpr char A = BYTE, B = 8 + BYTE;
+    return shuffle8(heads, _mm_setr_epi8(A, A, A, A, A, A, A, A, B, B, B, B, B, B, B, B));
+}
+
+// A power of two in one byte, 128 more than the exponent; the last two are below the normal floats.
+inline vf powers(vi heads) {
+    const vi e = shuffle8(heads, _mm_setr_epi8(0, -1, -1, -1, 0, -1, -1, -1, 8, -1, -1, -1, 8, -1, -1, -1));
+    return power_of_two(e);
+}
+
+// --- the types: weights, their scales, and if there are, minimums ---
+
+using Vectors = vi[4];
+
+template <typename At> void nibbles(At at, size_t offset, Vectors & w) {
+    const Sides raw(at, offset);
+    w[0] = and_(raw.first, repeat(15));
+    w[1] = and_(raw.last, repeat(15));
+    w[2] = and_(right<4>(raw.first), repeat(15));
+    w[3] = and_(right<4>(raw.last), repeat(15));
+}
+
+// The fifth bits of 32 nibbles lie in four bytes of the head.
+template <int BYTE> void add_fifth(vi head, Vectors & w) {
+    const vi bits = repeat64((int64_t) 0x8040201008040201);
+    w[0] = add_where(w[0], spread<BYTE>(head), bits, 16);
+    w[1] = add_where(w[1], spread<BYTE + 1>(head), bits, 16);
+    w[2] = add_where(w[2], spread<BYTE + 2>(head), bits, 16);
+    w[3] = add_where(w[3], spread<BYTE + 3>(head), bits, 16);
+}
+
+// Weights below 32 once an offset is added: eight products fit 16 bits.
+struct Small {
+    static vi dot(vi sum, const Vectors & w, const BlockStep & in) {
+        if constexpr (HAS_VNNI) {
+            each<4>([&](auto j) { sum = dot4(sum, w[j], load(in.values[j])); });
+            return sum;
         }
+        const vi a[4] = {load(in.values[0]), load(in.values[1]), load(in.values[2]), load(in.values[3])};
+        return dot16(sum, w, a);
     }
-    vf rest(vf scale_in) const { return scale_in; }
-#else
-    __m128i scales;
-    __m256  d;
-
-    void set(__m128i of_parts, __m256 of_block) {
-        scales = of_parts;
-        d = of_block;
-    }
-    vi of(int i) const {
-        static const int16_t sixteenth[32] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
-                                              2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3};
-        const vi which = right<W/32>(add16(load(sixteenth), repeat16((int16_t) (i*VB/16))));
-        return high_bytes(lookup(scales, left<8>(which)));
-    }
-    vf rest(vf scale_in) const { return mul(repeat_f(_mm256_cvtss_f32(d)), scale_in); }
-#endif
 };
 
-// --- blocks of 32 with one scale, activations with one scale per 32 ---
-
-struct Q8_0 {
-    using block = block_q8_0;
-    static constexpr Form FORM = Form::q8;
-    static __m256i unpacked(const block & b) { return load32(b.qs); }
+// Signed weights, with SIGN_OFFSET. Without VNNI the sign moves to the activation: pairs of products then fit 16 bits
+// (2*127*128 < 2^15).
+struct Wide {
+    static vi dot(vi sum, const Vectors & w, const BlockStep & in) {
+        each<4>([&](auto j) {
+            const vi a = load(in.values[j]);
+            sum = HAS_VNNI ? dot4(sum, w[j], a) : dot4(sum, abs8(w[j]), sign8(a, w[j]));
+        });
+        return sum;
+    }
 };
 
-struct Q4_0 {
+struct Q4_0 : Small {
     using block = block_q4_0;
-    static constexpr Form FORM = Form::q8;
-    static __m256i unpacked(const block & b) { return _mm256_sub_epi8(nibbles16(b.qs), _mm256_set1_epi8(8)); }
+    static constexpr Form FORM = {Layout::steps, 8};
+    Vectors w;
+    vf scale;
+    template <typename At> explicit Q4_0(At at) : scale(leading_scales(at)) { nibbles(at, 2, w); }
 };
 
-struct IQ4_NL {
+struct Q4_1 : Small {
+    using block = block_q4_1;
+    static constexpr Form FORM = {Layout::steps_sums};
+    Vectors w;
+    vf scale, min;
+    template <typename At> explicit Q4_1(At at) {
+        const vi head = heads(at);
+        scale = halves<0>(head);
+        min   = halves<1>(head);
+        nibbles(at, 4, w);
+    }
+};
+
+struct Q5_0 : Small {
+    using block = block_q5_0;
+    static constexpr Form FORM = {Layout::steps, 16};
+    Vectors w;
+    vf scale;
+    template <typename At> explicit Q5_0(At at) {
+        const vi head = heads(at);
+        scale = halves<0>(head);
+        nibbles(at, 6, w);
+        add_fifth<2>(head, w);
+    }
+};
+
+struct Q5_1 : Small {
+    using block = block_q5_1;
+    static constexpr Form FORM = {Layout::steps_sums};
+    Vectors w;
+    vf scale, min;
+    template <typename At> explicit Q5_1(At at) {
+        const vi head = heads(at);
+        scale = halves<0>(head);
+        min   = halves<1>(head);
+        nibbles(at, 8, w);
+        add_fifth<4>(head, w);
+    }
+};
+
+// Nibbles that stand for twelve different values from -12 to 12.
+struct MXFP4 : Small {
+    using block = block_mxfp4;
+    static constexpr Form FORM = {Layout::steps, 12};
+    Vectors w;
+    vf scale;
+    template <typename At> explicit MXFP4(At at) : scale(powers(heads(at))) {
+        const __m128i table = _mm_add_epi8(load128(kvalues_mxfp4), _mm_set1_epi8(12));
+        nibbles(at, 1, w);
+        each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
+    }
+};
+
+struct IQ4_NL : Wide {
     using block = block_iq4_nl;
-    static constexpr Form FORM = Form::q8;
-    static __m256i unpacked(const block & b) {
-        const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) kvalues_iq4nl));
-        return _mm256_shuffle_epi8(table, nibbles16(b.qs));
+    static constexpr Form FORM = {Layout::steps, SIGN_OFFSET};
+    Vectors w;
+    vf scale;
+    template <typename At> explicit IQ4_NL(At at) : scale(leading_scales(at)) {
+        const __m128i table = _mm_add_epi8(load128(kvalues_iq4nl), _mm_set1_epi8((char) SIGN_OFFSET));
+        nibbles(at, 2, w);
+        each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
     }
 };
 
-template <typename P, int T>
-inline void mac32(const typename P::block * b, const Token * tokens, int64_t k, vf (&sums)[T]) {
-    const __m256 scale = block_scales(b);
-    const auto scales_of = [&](int t) { return _mm256_mul_ps(scale, _mm256_loadu_ps(tokens[t].in.scales + k/32)); };
-    const auto weights   = [&](int i) { return Signed(joined(i, [&](int j) { return P::unpacked(b[j]); })); };
-#if defined(SELFSPEC_AVX512)
-    const Signed w[N] = {weights(0), weights(1), weights(2), weights(3)};
-    for (int t = 0; t < T; t++) {
-        vf scales[N];
-        spread8(scales, scales_of(t));
-        for (int i = 0; i < N; i++) {
-            sums[t] = fma(to_float(w[i].dot(load(tokens[t].in.values + k + i*VB))), scales[i], sums[t]);
-        }
-    }
-#else
-    alignas(VB) float scales[T][N];
-    for (int t = 0; t < T; t++) {
-        store_f(scales[t], scales_of(t));
-    }
-#pragma GCC unroll 1  // unrolled, scales would stay in registers and be spread by shuffles instead of loads
-    for (int i = 0; i < N; i++) {
-        const Signed w = weights(i);
-        for (int t = 0; t < T; t++) {
-            sums[t] = fma(to_float(w.dot(load(tokens[t].in.values + k + i*VB))), repeat_f(scales[t][i]), sums[t]);
-        }
-    }
-#endif
-}
-
-// --- blocks of 256 with a scale per 16 or 32, activations with one scale per 256 ---
-
-inline vf as_float(vf x) { return x; }
-inline vf as_float(vi x) { return to_float(x); }
-
-struct Unsigned {  // weights
-    vi w;
-    vi dot(vi a) const  { return dot4(zero_i(), w, a); }
-    vi dot2(vi a) const { return selfspec::dot2(w, a); }
-};
-
-// Weights of six bits less 32.
-struct Q6_K {
-    using block = block_q6_K;
-    const block * b;
-    BlockScales<16> scales;
-
-    explicit Q6_K(const block * b) : b(b) {
-        scales.set(_mm_loadu_si128((const __m128i *) b->scales), _mm256_broadcastss_ps(half_to_float(b->d)));
-    }
-
-    // Four low bits, and two more. Runs of 32 in turn take the lower and the upper nibbles of 64 bytes, and the next two
-    // bits of 32 bytes.
-#if defined(SELFSPEC_AVX512)
-    vi bits(int i) const {
-        const vi ql   = load(b->ql + 64*(i/2));
-        const vi qh   = _mm512_broadcast_i64x4(load32(b->qh + 32*(i/2)));
-        const vi up   = _mm512_inserti64x4(_mm512_set1_epi16(4), _mm256_set1_epi16(2), 1);
-        const vi down = _mm512_inserti64x4(zero_i(), _mm256_set1_epi16(2), 1);
-        const vi high = i%2 == 0 ? _mm512_sllv_epi16(qh, up) : _mm512_srlv_epi16(qh, down);
-        return or_(and_(i%2 == 0 ? ql : right<4>(ql), repeat(15)), and_(high, repeat(0x30)));
-    }
-#else
-    vi bits(int i) const {
-        const vi ql = load(b->ql + 64*(i/4) + 32*(i%2));
-        const vi qh = load(b->qh + 32*(i/4));
-        const vi high[4] = {left<4>(qh), left<2>(qh), qh, right<2>(qh)};
-        return or_(and_(i%4 < 2 ? ql : right<4>(ql), repeat(15)), and_(high[i%4], repeat(0x30)));
-    }
-#endif
-
-#if defined(SELFSPEC_VNNI)
-    static constexpr Form FORM = Form::q8k;
-    Signed vector(int i) const { return Signed::with_32(bits(i)); }
-    vf finish(vf total, const Activations & in, int64_t k, vf acc) const {
-        return fma(total, repeat_f(in.scales[k/K_STEP]), acc);
-    }
-#else
-    static constexpr Form FORM = Form::q8k_sums16;
-    Unsigned vector(int i) const { return {bits(i)}; }
-    vi offset(const Activations & in, int64_t k) const {
-        const __m256i sums = _mm256_loadu_si256((const __m256i *) (in.sums + k/16));
-        return widen(_mm256_slli_epi32(_mm256_madd_epi16(_mm256_cvtepi8_epi16(scales.scales), sums), 5));
-    }
-    vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
-        return fma(to_float(sub32(total, offset(in, k))), scales.rest(repeat_f(in.scales[k/K_STEP])), acc);
-    }
-#endif
-};
-
-// Unsigned weights times a scale per 32, less a minimum per 32: the minimum meets the sum of 32 activations.
-struct MinBlock {
-    static constexpr Form FORM = Form::q8k_sums32;
-    BlockScales<32> scales;
-    __m128i mins;
-    __m128  dmin;
-
-    template <typename B> explicit MinBlock(const B * b) {
-        uint32_t u[4];
-        memcpy(u, b->scales, 12);
-        u[3] = ((u[2] >> 4) & 0x0f0f0f0f) | (((u[1] >> 6) & 0x03030303) << 4);
-        const uint32_t low = u[1] & 0x3f3f3f3f;
-        u[1] = (u[2] & 0x0f0f0f0f) | (((u[0] >> 6) & 0x03030303) << 4);
-        u[2] = low;
-        u[0] &= 0x3f3f3f3f;
-        const __m128i both = _mm_loadu_si128((const __m128i *) u);
-        scales.set(both, _mm256_broadcastss_ps(half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d)));
-        mins = _mm_cvtepu8_epi16(_mm_srli_si128(both, 8));
-        dmin = half_to_float(b->GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin);
-    }
-
-    template <typename Total> vf finish(Total total, const Activations & in, int64_t k, vf acc) const {
-        const vf scale_in = repeat_f(in.scales[k/K_STEP]);
-        acc = fma(as_float(total), scales.rest(scale_in), acc);
-        const __m128i below = _mm_madd_epi16(mins, _mm_load_si128((const __m128i *) (in.sums + k/32)));
-        return fnma(to_float(widen(below)), mul(repeat_f(_mm_cvtss_f32(dmin)), scale_in), acc);
+struct Q8_0 : Wide {
+    using block = block_q8_0;
+    static constexpr Form FORM = {Layout::steps, SIGN_OFFSET};
+    Vectors w;
+    vf scale;
+    template <typename At> explicit Q8_0(At at) : scale(leading_scales(at)) {
+        const Sides lo(at, 2), hi(at, 18);
+        const vi    sign = repeat((int8_t) SIGN_OFFSET);
+        w[0] = xor_(lo.first, sign);
+        w[1] = xor_(lo.last, sign);
+        w[2] = xor_(hi.first, sign);
+        w[3] = xor_(hi.last, sign);
     }
 };
-
-struct Q4_K : MinBlock {
-    using block = block_q4_K;
-    const block * b;
-
-    explicit Q4_K(const block * b) : MinBlock(b), b(b) {}
-    Unsigned vector(int i) const {
-        return {joined(i, [&](int j) { return low4(_mm256_srli_epi16(load32(b->qs + 32*(j/2)), j%2*4)); })};
-    }
-};
-
-struct Q5_K : MinBlock {
-    using block = block_q5_K;
-    const block * b;
-
-    explicit Q5_K(const block * b) : MinBlock(b), b(b) {}
-    Unsigned vector(int i) const {
-        return {joined(i, [&](int j) {
-            const __m256i low = low4(_mm256_srli_epi16(load32(b->qs + 32*(j/2)), j%2*4));
-            return _mm256_or_si256(low, fifth(load32(b->qh), j));
-        })};
-    }
-    static __m256i fifth(__m256i qh, int i) {  // bit i of every byte, moved to bit 4
-        const __m256i moved = i < 4 ? _mm256_slli_epi16(qh, 4 - i) : _mm256_srli_epi16(qh, i - 4);
-        return _mm256_and_si256(moved, _mm256_set1_epi8(16));
-    }
-};
-
-// Products times the scales of the parts are added first; without VNNI as whole numbers.
-template <typename P, int T>
-inline void mac256(const P & weights, const Token * tokens, int64_t k, vf (&sums)[T]) {
-    const auto values = [&](int t, int i) { return load(tokens[t].in.values + k + i*VB); };
-#if defined(SELFSPEC_VNNI)
-    decltype(weights.vector(0)) w[N];
-    in_order([&](auto i) { w[i] = weights.vector(i); });
-    for (int t = 0; t < T; t++) {
-        vf total = mul(to_float(w[0].dot(values(t, 0))), weights.scales.of[0]);
-        for (int i = 1; i < N; i++) {
-            total = fma(to_float(w[i].dot(values(t, i))), weights.scales.of[i], total);
-        }
-        sums[t] = weights.finish(total, tokens[t].in, k, sums[t]);
-    }
-#else
-    vi totals[T];
-    std::fill_n(totals, T, zero_i());
-    in_order([&](auto i) {
-        const auto w     = weights.vector(i);
-        const vi   scale = weights.scales.of(i);
-        for (int t = 0; t < T; t++) {
-            totals[t] = add32(totals[t], mac2(w.dot2(values(t, i)), scale));
-        }
-    });
-    for (int t = 0; t < T; t++) {
-        sums[t] = weights.finish(totals[t], tokens[t].in, k, sums[t]);
-    }
-#endif
-}
 
 // --- the product ---
 
-template <typename P, int T>
-void row_times_tokens(const Weights & weights, int64_t row, const Token * tokens) {
-    using block = typename P::block;
-    constexpr int64_t SIZE  = P::FORM == Form::q8 ? 32 : 256;  // values of a block
-    constexpr int64_t COUNT = K_STEP/SIZE;                     // blocks of a step
-    const int64_t n_blocks = weights.k/SIZE;
-    const auto    blocks   = (const block *) (weights.data + row*weights.row_size);
-
-    vf sums[T];
-    std::fill_n(sums, T, zero());
-    const auto step = [&](const block * b, int64_t k) {
-        if constexpr (SIZE == 32) {
-            mac32<P, T>(b, tokens, k, sums);
+template <typename P, int T> void add_step(const P & p, const BlockStep * const (&in)[T], int64_t i, vf (&sums)[T]) {
+    each<T>([&](auto t) {
+        const BlockStep & step = in[t][i];
+        if constexpr (P::FORM.layout == Layout::steps_sums) {
+            const vi total = P::dot(zero_i(), p.w, step);
+            sums[t] = fma(to_float(total), mul(p.scale, load_f(step.scales)), sums[t]);
+            sums[t] = fma(p.min, load_f(step.sums), sums[t]);
         } else {
-            mac256<P, T>(P(b), tokens, k, sums);
+            const vi total = P::dot(P::FORM.offset != 0 ? load(step.start) : zero_i(), p.w, step);
+            sums[t] = fma(to_float(total), mul(p.scale, load_f(step.scales)), sums[t]);
         }
-    };
-    const int64_t whole = n_blocks/COUNT*COUNT;
-    for (int64_t b = 0; b < whole; b += COUNT) {
-        if constexpr (T > 1) {  // one token is fast enough for the processor's own fetching
-            prefetch<COUNT*sizeof(block)>(blocks + b);
+    });
+}
+
+template <typename P, int T>
+void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
+    using block = typename P::block;
+    const int64_t n_blocks = weights.k/32;
+    const BlockStep * in[T];
+    each<T>([&](auto t) { in[t] = (const BlockStep *) tokens[t].in.values; });
+    for (int64_t row = row0; row < row1; row++) {
+        const auto b = (const block *) (weights.data + row*weights.row_size);
+        vf sums[T];
+        each<T>([&](auto t) { sums[t] = zero(); });
+        if (n_blocks < BLOCKS) {
+            static const block none = {};
+            add_step<P, T>(P([&](int j) { return j < n_blocks ? b + j : &none; }), in, 0, sums);
         }
-        step(blocks + b, b*SIZE);
-    }
-    if (whole < n_blocks) {  // scales of zero up to the end of the step
-        block rest[COUNT] = {};
-        std::copy(blocks + whole, blocks + n_blocks, rest);
-        step(rest, whole*SIZE);
-    }
-    for (int t = 0; t < T; t++) {
-        tokens[t].out[row] = sum(sums[t]);
+        for (int64_t i = 0; i*BLOCKS < n_blocks && n_blocks >= BLOCKS; i++) {
+            const block * first = b + first_block(i, n_blocks);
+            if constexpr (T > 1) {  // one token is fast enough for the processor's own fetching
+                prefetch<BLOCKS*sizeof(block)>(first);
+            }
+            add_step<P, T>(P([&](int j) { return first + j; }), in, i, sums);
+        }
+        each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
     }
 }
 
 template <typename P>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    for (int64_t row = row0; row < row1; row++) {
-        in_tiles<TILE>(n_tokens, [&](auto n, int first) { row_times_tokens<P, n>(weights, row, tokens + first); });
-    }
+    in_tiles<TILE>(row0, row1, n_tokens, [&](auto n, int first, int64_t begin, int64_t end) {
+        rows_times_tokens<P, n>(weights, begin, end, tokens + first);
+    });
 }
+
+template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P>};
 
 }  // namespace
 
 Scheme block_scheme(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_Q8_0:   return {Q8_0::FORM,   product<Q8_0>};
-        case GGML_TYPE_Q4_0:   return {Q4_0::FORM,   product<Q4_0>};
-        case GGML_TYPE_IQ4_NL: return {IQ4_NL::FORM, product<IQ4_NL>};
-        case GGML_TYPE_Q4_K:   return {Q4_K::FORM,   product<Q4_K>};
-        case GGML_TYPE_Q5_K:   return {Q5_K::FORM,   product<Q5_K>};
-        case GGML_TYPE_Q6_K:   return {Q6_K::FORM,   product<Q6_K>};
+        case GGML_TYPE_Q8_0:   return SCHEME<Q8_0>;
+        case GGML_TYPE_Q4_0:   return SCHEME<Q4_0>;
+        case GGML_TYPE_Q4_1:   return SCHEME<Q4_1>;
+        case GGML_TYPE_Q5_0:   return SCHEME<Q5_0>;
+        case GGML_TYPE_Q5_1:   return SCHEME<Q5_1>;
+        case GGML_TYPE_MXFP4:  return SCHEME<MXFP4>;
+        case GGML_TYPE_IQ4_NL: return SCHEME<IQ4_NL>;
         default:               return {};
     }
 }

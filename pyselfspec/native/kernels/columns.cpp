@@ -1,5 +1,5 @@
 // Products with quantised weights that upstream has repacked: eight rows side by side, eight values of each in turn
-// (block_q4_0x8, block_iq4_nlx8, block_q4_Kx8).
+// (block_q4_0x8, block_iq4_nlx8, block_mxfp4x8, block_q4_Kx8, block_q2_Kx8).
 //
 // A vector of unpacked weights holds eight values of every row, so eight values of a token are repeated across it and
 // 32-bit lanes 2c and 2c+1 of the product belong to row c. No sum ever crosses lanes before the end.
@@ -25,6 +25,7 @@ inline vf pairs(__m256 x) {  // every value twice
 }
 inline vf pair_scales(const ggml_half * d)   { return pairs(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d))); }
 inline vf pair_bytes(__m128i x)              { return pairs(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x))); }
+inline vi pair_ints(__m128i x)               { return _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(x, x)); }
 inline vi bytes_to_64(__m128i x)             { return _mm512_cvtepu8_epi64(x); }
 inline vh bytes_to_16(__m128i x)             { return _mm256_cvtepu8_epi16(x); }
 inline vh zero_h()                           { return _mm256_setzero_si256(); }
@@ -42,6 +43,7 @@ inline vf pairs(__m128 x) {
 }
 inline vf pair_scales(const ggml_half * d)   { return pairs(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) d))); }
 inline vf pair_bytes(__m128i x)              { return pairs(_mm_cvtepi32_ps(_mm_cvtepu8_epi32(x))); }
+inline vi pair_ints(__m128i x)               { return _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x)); }
 inline vi bytes_to_64(__m128i x)             { return _mm256_cvtepu8_epi64(x); }
 inline vh bytes_to_16(__m128i x)             { return _mm_cvtepu8_epi16(x); }
 inline vh zero_h()                           { return _mm_setzero_si128(); }
@@ -54,6 +56,9 @@ inline void store_pair_sums(float * to, vf x) {
 }
 #endif
 
+inline vf pair_powers(const uint8_t * e) {
+    return power_of_two(pair_ints(_mm_loadl_epi64((const __m128i *) e)));
+}
 inline int32_t load_i32(const void * p)      { int32_t x; memcpy(&x, p, 4); return x; }
 
 template <int T> void store_sums(const vf (&sums)[PARTS][T], const Token * tokens, int64_t row) {
@@ -74,17 +79,30 @@ inline vi each_of_four(__m128i x) {
 
 struct Q4_0 {
     using block = block_q4_0x8;  // repacking has flipped the top bit of every nibble; flipped back it is the value + 8
-    static constexpr Form FORM = Form::q8_less8;
+    static constexpr Form FORM = {Layout::columns, 8};
+    static vf scales(const block & b, int first) { return pair_scales(b.d + first); }
     static vi weights(vi raw)          { return and_(xor_(raw, repeat(8)), repeat(15)); }
+    static vi dot(vi acc, const vi (&w)[4], const vi (&a)[4]) { return dot16(acc, w, a); }
+};
+
+struct MXFP4 {
+    using block = block_mxfp4x8;
+    static constexpr Form FORM = {Layout::columns, 12};
+    static vf scales(const block & b, int first) { return pair_powers(b.e + first); }
+    static vi weights(vi raw) {
+        const __m128i table = _mm_loadu_si128((const __m128i *) kvalues_mxfp4);
+        return lookup(_mm_add_epi8(table, _mm_set1_epi8(12)), and_(raw, repeat(15)));
+    }
     static vi dot(vi acc, const vi (&w)[4], const vi (&a)[4]) { return dot16(acc, w, a); }
 };
 
 struct IQ4_NL {
     using block = block_iq4_nlx8;
-    static constexpr Form FORM = Form::q8_less_table;
+    static constexpr Form FORM = {Layout::columns, SIGN_OFFSET};
+    static vf scales(const block & b, int first) { return pair_scales(b.d + first); }
     static vi weights(vi raw) {
         const __m128i table = _mm_loadu_si128((const __m128i *) kvalues_iq4nl);
-        return lookup(_mm_add_epi8(table, _mm_set1_epi8((char) TABLE_OFFSET)), and_(raw, repeat(15)));
+        return lookup(_mm_add_epi8(table, _mm_set1_epi8((char) SIGN_OFFSET)), and_(raw, repeat(15)));
     }
     static vi dot(vi acc, const vi (&w)[4], const vi (&a)[4]) {
         for (int i = 0; i < 4; i++) {
@@ -102,7 +120,7 @@ void nibble_tile(const typename W::block * b, int64_t n_blocks, const Token * to
         in[t] = (const ColumnBlock *) tokens[t].in.values;
     }
     for (auto & of_part : sums) {
-        std::fill_n(of_part, T, zero());
+        each<T>([&](auto t) { of_part[t] = zero(); });
     }
     for (int64_t i = 0; i < n_blocks; i++) {
         prefetch<sizeof(b[i])>(b + i);
@@ -112,7 +130,7 @@ void nibble_tile(const typename W::block * b, int64_t n_blocks, const Token * to
             const vi w[4] = {
                 W::weights(raw0), W::weights(raw1), W::weights(right<4>(raw0)), W::weights(right<4>(raw1)),
             };
-            const vf scale = pair_scales(b[i].d + ROWS*part);
+            const vf scale = W::scales(b[i], ROWS*part);
             for (int t = 0; t < T; t++) {
                 vi a[4];
                 for (int j = 0; j < 4; j++) {
@@ -199,14 +217,14 @@ template <int T>
 void q4_K_tile(const block_q4_Kx8 * b, int64_t n_blocks, const Token * tokens, int64_t row) {
     vf sums[PARTS][T];
     for (auto & of_part : sums) {
-        std::fill_n(of_part, T, zero());
+        each<T>([&](auto t) { of_part[t] = zero(); });
     }
     for (int64_t i = 0; i < n_blocks; i++) {
         prefetch<sizeof(b[i])>(b + i);
         Scaled::Sum totals[PARTS][T];
         vh mins[PARTS][4];  // of two sub-blocks each
         for (auto & of_part : totals) {
-            std::fill_n(of_part, T, Scaled::none());
+            each<T>([&](auto t) { of_part[t] = Scaled::none(); });
         }
         for (int pair = 0; pair < 4; pair++) {
             const ScalesAndMins lo(b[i], 2*pair);
@@ -243,13 +261,87 @@ void q4_K_product(const Weights & weights, int64_t row0, int64_t row1, const Tok
     }
 }
 
+// --- Q2_K: blocks of 256 with sixteen 4-bit scales and minimums per row ---
+
+// Two sub-blocks of 16 lie in the same bits of 32 bytes of a row, and their scales side by side. Eight products of two bits
+// fit 16 bits, so whole numbers meet whole scales, with VNNI too.
+struct ScalePair {
+    __m128i both;
+    ScalePair(const block_q2_Kx8 & b, int pair) : both(_mm_loadu_si128((const __m128i *) (b.scales + 16*pair))) {}
+    template <int SIDE> vi scales(int part) const {
+        const __m128i bytes = _mm_and_si128(part == 0 ? both : _mm_srli_si128(both, 8), _mm_set1_epi8(15));
+        constexpr char A = SIDE;
+        return each_of_four(_mm_shuffle_epi8(bytes, _mm_setr_epi8(A, A + 2, A + 4, A + 6, A + 8, A + 10, A + 12, A + 14,
+                                                                  -1, -1, -1, -1, -1, -1, -1, -1)));
+    }
+    vh mins(int part) const {
+        const __m128i bytes = _mm_and_si128(_mm_srli_epi16(both, 4), _mm_set1_epi8(15));
+        return bytes_to_16(part == 0 ? bytes : _mm_srli_si128(bytes, 8));
+    }
+};
+
+template <int T>
+void q2_K_tile(const block_q2_Kx8 * b, int64_t n_blocks, const Token * tokens, int64_t row) {
+    vf sums[PARTS][T];
+    for (auto & of_part : sums) {
+        each<T>([&](auto t) { of_part[t] = zero(); });
+    }
+    for (int64_t i = 0; i < n_blocks; i++) {
+        prefetch<sizeof(b[i])>(b + i);
+        for (int part = 0; part < PARTS; part++) {
+            vi totals[T];
+            vh below[T];
+            each<T>([&](auto t) {
+                totals[t] = zero_i();
+                below[t]  = zero_h();
+            });
+            for (int half = 0; half < 2; half++) {
+                const uint8_t * qs = b[i].qs + 256*half + VB*part;
+                const vi raw[4] = {load(qs), load(qs + 64), load(qs + 128), load(qs + 192)};
+                each<4>([&](auto run) {
+                    vi w[4];
+                    each<4>([&](auto j) { w[j] = and_(right<2*run>(raw[j]), repeat(3)); });
+                    const int       pair = 4*half + run;
+                    const ScalePair scale_pair(b[i], pair);
+                    const vi first = scale_pair.scales<0>(part), second = scale_pair.scales<1>(part);
+                    const vh mins  = scale_pair.mins(part);
+                    each<T>([&](auto t) {
+                        const int8_t * values = (const int8_t *) tokens[t].in.values + 256*i + 32*pair;
+                        const auto products = [&](int j) { return dot2(w[j], repeat8(values + 8*j)); };
+                        totals[t] = add32(totals[t], mac2(add16(products(0), products(1)), first));
+                        totals[t] = add32(totals[t], mac2(add16(products(2), products(3)), second));
+                        below[t]  = mac16(below[t], mins, load_i32(tokens[t].in.sums + 16*i + 2*pair));
+                    });
+                });
+            }
+            const vf d    = pair_scales(b[i].d + ROWS*part);
+            const vf dmin = pair_scales(b[i].dmin + ROWS*part);
+            each<T>([&](auto t) {
+                const vf scale_in = repeat_f(tokens[t].in.scales[i]);
+                sums[part][t] = fma(to_float(totals[t]), mul(d, scale_in), sums[part][t]);
+                sums[part][t] = fnma(to_float(first_of_pairs(below[t])), mul(dmin, scale_in), sums[part][t]);
+            });
+        }
+    }
+    store_sums(sums, tokens, row);
+}
+
+void q2_K_product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
+    for (int64_t row = row0; row < row1; row += 8) {
+        const auto b = (const block_q2_Kx8 *) (weights.data + row*weights.row_size);
+        in_tiles<TILE>(n_tokens, [&](auto n, int t) { q2_K_tile<n>(b, weights.k/256, tokens + t, row); });
+    }
+}
+
 }  // namespace
 
 Scheme column_scheme(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return {Q4_0::FORM, nibble_product<Q4_0>};
         case GGML_TYPE_IQ4_NL: return {IQ4_NL::FORM, nibble_product<IQ4_NL>};
-        case GGML_TYPE_Q4_K:   return {Form::q8k_sums32, q4_K_product};
+        case GGML_TYPE_MXFP4:  return {MXFP4::FORM, nibble_product<MXFP4>};
+        case GGML_TYPE_Q4_K:   return {{Layout::q8k_sums32}, q4_K_product};
+        case GGML_TYPE_Q2_K:   return {{Layout::q8k_sums16}, q2_K_product};
         default:               return {};
     }
 }

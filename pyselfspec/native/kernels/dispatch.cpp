@@ -53,10 +53,11 @@ bool selfspec_is_narrow(int64_t n_tokens) {
     return !switched_off() && n_tokens <= selfspec::MAX_WIDTH;
 }
 
-int32_t selfspec_kernel_width(const ggml_tensor * weights) {
+int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
     const ggml_backend_buffer_t buffer = weights->buffer;
     const bool known = !buffer || ggml_backend_buffer_is_host(buffer) || buffer->buft == ggml_backend_cpu_repack_buffer_type();
-    return known && !switched_off() ? selfspec::MAX_WIDTH : 0;
+    const bool exact = known && !switched_off();
+    return exact && (!fast || selfspec::has_kernel(weights)) ? selfspec::MAX_WIDTH : 0;
 }
 
 #else
@@ -64,7 +65,7 @@ int32_t selfspec_kernel_width(const ggml_tensor * weights) {
 size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
 bool   selfspec_compute_forward(const ggml_compute_params *, ggml_tensor *) { return false; }
 bool   selfspec_is_narrow(int64_t) { return false; }
-int32_t selfspec_kernel_width(const ggml_tensor *) { return 0; }
+int32_t selfspec_kernel_width(const ggml_tensor *, bool) { return 0; }
 
 #endif
 

@@ -119,11 +119,20 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
 
 Scheme float_scheme(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_F32:  return {Form::f32,  product<F32>};
-        case GGML_TYPE_F16:  return {Form::f16,  product<F16>};
-        case GGML_TYPE_BF16: return {Form::bf16, product<BF16>};
+        case GGML_TYPE_F32:  return {{Layout::f32},  product<F32>};
+        case GGML_TYPE_F16:  return {{Layout::f16},  product<F16>};
+        case GGML_TYPE_BF16: return {{Layout::bf16}, product<BF16>};
         default:             return {};
     }
+}
+
+Scheme file_scheme(ggml_type type) {
+    for (const auto scheme_of : {float_scheme, block_scheme, superblock_scheme}) {
+        if (const Scheme scheme = scheme_of(type); scheme.kernel) {
+            return scheme;
+        }
+    }
+    return {};
 }
 
 }  // namespace selfspec

@@ -10,28 +10,56 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 namespace selfspec {
 
 // Up to this width a token's result is the same bits as at width 1. Wider batches are prompts, and upstream's.
 constexpr int MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
 
-// How a kernel wants a token's activations, in this order in memory: values, scales, sums. All 64-byte aligned; the
-// values go on with zeros up to the end of a step.
-enum class Form {
-    f32,           // as they are
-    f16,           // rounded to half precision, as upstream does
-    bf16,          // rounded to bfloat16; kept so where the processor multiplies it, else as float
-    q8,            // bytes for signed weights, a scale per 32
-    q8k,           // bytes for signed weights, a scale per 256
-    q8k_sums16,    // bytes for unsigned weights, a scale per 256, and the sum of every 16 values as 16 bits
-    q8k_sums32,    // the same with the sum of every 32
-    q8_less8,      // ColumnBlocks for weights stored with 8 added (Q4_0)
-    q8_less_table, // ColumnBlocks for weights stored with TABLE_OFFSET added (IQ4_NL)
+// How a kernel wants a token's activations.
+enum class Layout {
+    f32,         // as they are
+    f16,         // rounded to half precision, as upstream does
+    bf16,        // rounded to bfloat16; kept so where the processor multiplies it, else as float
+    steps,       // BlockStep
+    steps_sums,  // the same with sums for minimums
+    columns,     // ColumnBlock
+    q8k,         // bytes, a scale per 256
+    q8k_sums16,  // bytes, a scale per 256, and the sum of every 16 values as 16 bits
+    q8k_sums32,  // the same with the sum of every 32
 };
 
-// 32 activations for eight interleaved rows. `start` makes up for the offset of the weights: a product of eight rows
-// begins with -offset*sum(values) in the first of each row's two lanes.
+// The offset is what has been added to the weights that are multiplied; `start` in the activations takes it off again.
+struct Form {
+    Layout layout = Layout::f32;
+    int    offset = 0;
+};
+
+// A block is 32 values with a scale. Eight values of each of these stand side by side in a vector, so that lanes 2i and
+// 2i + 1 of a product of bytes belong to block i, and four vectors are all their values.
+constexpr int     BLOCKS = VB/8;
+constexpr int64_t STEP   = 32*BLOCKS;
+
+// Where the steps of a row of n blocks begin. The last one ends with the row: what it has in common with the one before
+// meets activations of zero. A row of less than a step begins with it.
+inline int64_t first_block(int64_t step, int64_t n)        { return std::max<int64_t>(0, std::min(step*BLOCKS, n - BLOCKS)); }
+inline int64_t place_in_step(int64_t block, int64_t n) {
+    const bool moved = n > BLOCKS && block >= n/BLOCKS*BLOCKS;
+    return (block + (moved ? BLOCKS - n%BLOCKS : 0))%BLOCKS;
+}
+
+// Activations for so many blocks of a row. A product begins with -offset*sum(values) in the first of each block's lanes.
+struct BlockStep {
+    int8_t values[4][VB];
+    float  scales[VL];  // every one twice
+    union {
+        int32_t start[VL];
+        float   sums[VL];  // scale*sum(values) in the first of each block's lanes
+    };
+};
+
+// 32 activations for eight interleaved rows, with the same start for each row.
 struct ColumnBlock {
     int8_t  values[32];
     int32_t start[2];
@@ -39,8 +67,8 @@ struct ColumnBlock {
     float   unused;
 };
 
-// VNNI multiplies unsigned weights; without it the offset would overflow the 16-bit sums of two products.
-constexpr int TABLE_OFFSET = HAS_VNNI ? 128 : 0;
+// VNNI multiplies unsigned weights, so signed ones get an offset; without it that would overflow 16-bit sums of two products.
+constexpr int SIGN_OFFSET = HAS_VNNI ? 128 : 0;
 
 constexpr int64_t K_STEP = 256;
 
@@ -75,9 +103,18 @@ struct Scheme {
 };
 
 // No kernel where there is none for the type.
-Scheme float_scheme(ggml_type type);    // floats.cpp
-Scheme block_scheme(ggml_type type);    // blocks.cpp: quantised rows as they are in the file
-Scheme column_scheme(ggml_type type);   // columns.cpp: eight rows interleaved by upstream's repacking
+Scheme float_scheme(ggml_type type);       // floats.cpp
+Scheme block_scheme(ggml_type type);       // blocks.cpp: blocks of 32 as they are in the file
+Scheme superblock_scheme(ggml_type type);  // superblocks.cpp: blocks of 256 as they are in the file
+Scheme column_scheme(ggml_type type);      // columns.cpp: eight rows interleaved by upstream's repacking
+Scheme file_scheme(ggml_type type);        // whichever of the first three there is
+
+// Calls f(0), f(1), ... with constants of the compiler. It keeps what an array holds in registers only if every index is
+// constant from the start; a loop that it unrolls later comes too late, and one that clears an array becomes a slow `rep stos`.
+template <typename F, int... I> inline void each(F f, std::integer_sequence<int, I...>) {
+    (f(std::integral_constant<int, I>()), ...);
+}
+template <int N, typename F> inline void each(F f) { each(f, std::make_integer_sequence<int, N>()); }
 
 // Calls f(n, first) for tiles of n <= MAX tokens, n as a constant of the compiler.
 template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
@@ -95,32 +132,17 @@ template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
     }
 }
 
+// The same for rows, f(n, first, begin, end). All of them go through one tile; with more tiles a few at a time, which all
+// tiles find in the first-level cache, beside the activations of a tile.
+template <int MAX, typename F> void in_tiles(int64_t row0, int64_t row1, int n_tokens, F f) {
+    const int64_t at_once = n_tokens <= MAX ? row1 - row0 : 4;
+    for (int64_t row = row0; row < row1; row += at_once) {
+        in_tiles<MAX>(n_tokens, [&](auto n, int first) { f(n, first, row, std::min(row + at_once, row1)); });
+    }
+}
+
 // Tokens that a quantised kernel takes at once: as many accumulators as the registers hold.
 constexpr int TILE = VB == 64 ? 8 : 4;
-
-// Signed weights. VNNI multiplies unsigned bytes by signed ones, so the activations are stored with 128 added, and the
-// product starts at -128 times the sum of the weights, which is the same for every token. Without VNNI the sign moves
-// to the activation: pairs of products then fit 16 bits (2*127*128 < 2^15).
-struct Signed {
-#if defined(SELFSPEC_VNNI)
-    static constexpr int8_t OFFSET = -128;  // 128 as a byte
-    vi w, start;
-
-    explicit Signed(vi w) : w(w), start(negate32(dot4(zero_i(), repeat(OFFSET), w))) {}
-    Signed() = default;
-    Signed(vi w, vi start) : w(w), start(start) {}
-    static Signed with_32(vi w) {  // of weights that have 32 added still
-        return {sub8(w, repeat(32)), dot4(repeat32(128*4*32), w, repeat(OFFSET))};
-    }
-    vi dot(vi a) const { return dot4(start, a, w); }
-#else
-    static constexpr int8_t OFFSET = 0;
-    vi w, size;
-
-    explicit Signed(vi w) : w(w), size(abs8(w)) {}
-    vi dot(vi a) const { return dot4(zero_i(), size, sign8(a, w)); }
-#endif
-};
 
 }  // namespace selfspec
 #endif

@@ -30,11 +30,12 @@ Scheme scheme_of(const ggml_tensor * weights) {
         weights->nb[0] != ggml_type_size(weights->type)) {
         return {};
     }
-    const Scheme scheme = float_scheme(weights->type);
-    return scheme.kernel ? scheme : block_scheme(weights->type);
+    return file_scheme(weights->type);
 }
 
 }  // namespace
+
+bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights).kernel; }
 
 // An operand or a hint that is not known here may change what is meant.
 bool takes_product(const ggml_tensor * op) {

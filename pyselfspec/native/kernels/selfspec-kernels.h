@@ -25,8 +25,9 @@ int64_t selfspec_rows_in_fours(int64_t n_rows);  // that such a product may take
 
 // Up to how many tokens a product with these weights, or attention over their K and V, gives a token the bits that it has
 // alone; 0 if that is not known, because these kernels are switched off, are empty on this processor, or the weights
-// are in an order that neither they nor repack.cpp knows. Asked through the backend's registry under this name.
-int32_t selfspec_kernel_width(const struct ggml_tensor * weights);
+// are in an order that neither they nor repack.cpp knows. With `fast`, 0 also where there is no kernel for them here. Asked
+// through the backend's registry under this name.
+int32_t selfspec_kernel_width(const struct ggml_tensor * weights, bool fast);
 
 #ifdef __cplusplus
 }

@@ -44,6 +44,13 @@ template <int N> vi right(vi a)          { return _mm512_srli_epi16(a, N); }  //
 template <int N> vi left(vi a)           { return _mm512_slli_epi16(a, N); }
 inline vi lookup(__m128i table, vi i)    { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i); }
 inline vi shuffle8(vi a, __m128i i)      { return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(i)); }
+inline vi repeat64(int64_t x)            { return _mm512_set1_epi64(x); }
+inline vi low64(vi a, vi b)              { return _mm512_unpacklo_epi64(a, b); }  // of every 16 bytes, side by side
+inline vi high64(vi a, vi b)             { return _mm512_unpackhi_epi64(a, b); }
+// Adds x to the bytes of a where `from` has one of the bits.
+inline vi add_where(vi a, vi from, vi bits, int8_t x) {
+    return _mm512_mask_add_epi8(a, _mm512_test_epi8_mask(from, bits), a, repeat(x));
+}
 
 inline vf zero()                         { return _mm512_setzero_ps(); }
 inline vf load_f(const float * p)        { return _mm512_loadu_ps(p); }
@@ -51,6 +58,17 @@ inline vf load_f16(const void * p)       { return _mm512_cvtph_ps(_mm256_loadu_s
 inline vf load_bf16(const void * p) {
     const vi x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+// Four halves at the start of every 16 bytes.
+inline vf low_halves(vi a) {
+    const vi together = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 0, 0, 0), a);
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(together));
+}
+// 2^(e - 128), denormal below 2.
+inline vf power_of_two(vi e) {
+    const vi denormal = _mm512_sllv_epi32(repeat32(1 << 21), e);
+    const vi normal   = _mm512_slli_epi32(sub32(e, repeat32(1)), 23);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(e, repeat32(2)), denormal));
 }
 inline void store_f(float * p, vf a)     { _mm512_storeu_ps(p, a); }
 inline vf repeat_f(float x)              { return _mm512_set1_ps(x); }
@@ -76,6 +94,18 @@ inline vi dot4(vi acc, vi u, vi s) {
     return add32(acc, mac2(dot2(u, s), repeat16(1)));
 #endif
 }
+
+// Sums of two products of 16 bits, added to the 32-bit lanes of `acc`.
+inline vi mac2(vi acc, vi a, vi b) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(acc, a, b);
+#else
+    return add32(acc, mac2(a, b));
+#endif
+}
+
+// 32 bits to 16: in every 16 bytes four of a, then four of b.
+inline vi pack32(vi a, vi b)             { return _mm512_packs_epi32(a, b); }
 
 // 32-bit integers in the first lanes, zeros in the others.
 inline vi widen(__m128i a)               { return _mm512_zextsi128_si512(a); }
@@ -113,6 +143,12 @@ template <int N> vi right(vi a)          { return _mm256_srli_epi16(a, N); }
 template <int N> vi left(vi a)           { return _mm256_slli_epi16(a, N); }
 inline vi lookup(__m128i table, vi i)    { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), i); }
 inline vi shuffle8(vi a, __m128i i)      { return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(i)); }
+inline vi repeat64(int64_t x)            { return _mm256_set1_epi64x(x); }
+inline vi low64(vi a, vi b)              { return _mm256_unpacklo_epi64(a, b); }
+inline vi high64(vi a, vi b)             { return _mm256_unpackhi_epi64(a, b); }
+inline vi add_where(vi a, vi from, vi bits, int8_t x) {  // one bit in each byte of `bits`
+    return _mm256_add_epi8(a, and_(_mm256_cmpeq_epi8(and_(from, bits), bits), repeat(x)));
+}
 
 inline vf zero()                         { return _mm256_setzero_ps(); }
 inline vf load_f(const float * p)        { return _mm256_loadu_ps(p); }
@@ -120,6 +156,12 @@ inline vf load_f16(const void * p)       { return _mm256_cvtph_ps(_mm_loadu_si12
 inline vf load_bf16(const void * p) {
     const vi x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+inline vf low_halves(vi a)               { return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(a, 8))); }
+inline vf power_of_two(vi e) {
+    const vi denormal = _mm256_sllv_epi32(repeat32(1 << 21), e);
+    const vi normal   = _mm256_slli_epi32(sub32(e, repeat32(1)), 23);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, denormal, _mm256_cmpgt_epi32(repeat32(2), e)));
 }
 inline void store_f(float * p, vf a)     { _mm256_storeu_ps(p, a); }
 inline vf repeat_f(float x)              { return _mm256_set1_ps(x); }
@@ -144,6 +186,15 @@ inline vi dot4(vi acc, vi u, vi s) {
 #endif
 }
 
+inline vi mac2(vi acc, vi a, vi b) {
+#if defined(__AVXVNNI__)
+    return _mm256_dpwssd_avx_epi32(acc, a, b);
+#else
+    return add32(acc, mac2(a, b));
+#endif
+}
+
+inline vi pack32(vi a, vi b)             { return _mm256_packs_epi32(a, b); }
 inline vi widen(__m128i a)               { return _mm256_zextsi128_si256(a); }
 inline vi widen(__m256i a)               { return a; }
 inline vi abs8(vi a)                     { return _mm256_abs_epi8(a); }
