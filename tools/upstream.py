@@ -18,8 +18,13 @@ import source  # noqa: E402  (vendor/source.py)
 
 NEEDED = "CMakeLists.txt LICENSE cmake common ggml include licenses src vendor".split()
 # what can be built, and the folders it takes
-KINDS = {"TESTS": ["tests"], "TOOLS": ["tools"], "EXAMPLES": ["examples", "pocs"]}
-NEVER = ("SERVER", "APP")
+KINDS = {
+    "TESTS": ["tests"],
+    "TOOLS": ["tools"],
+    "EXAMPLES": ["examples", "pocs"],
+    "SERVER": ["tools", "scripts/ui-assets.cmake"],  # with TOOLS
+}
+NEVER = ("APP", "UI")
 # As in native/kernels/kernels.cmake. -march=native would switch it on again behind CMAKE_CXX_FLAGS.
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 COMPILE = "<CMAKE_{0}_COMPILER> <DEFINES> <INCLUDES> <FLAGS> {1} -o <OBJECT> -c <SOURCE>"
@@ -33,6 +38,7 @@ def build(folder: Path, programs: Sequence[str], kinds: Sequence[str]) -> None:
         tree, made = Path(temporary, "source"), Path(temporary, "build")
         source.unpack(source.fetch_sdist(project), project.pin.folder, keep, tree)
         options = [f"-DLLAMA_BUILD_{k}={'ON' if k in kinds else 'OFF'}" for k in (*KINDS, *NEVER)]
+        options += ["-DLLAMA_USE_PREBUILT_UI=OFF"]  # else the server's web pages are downloaded
         options += ["-DCMAKE_BUILD_TYPE=Release"]
         options += ["-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"]  # the libraries move, see below
         if platform.machine() == "x86_64" and sys.platform == "linux":

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import click
 
-PROGRAMS = ("llama-bench", "llama-speculative-simple", "llama-lookup", "llama-perplexity")
+PROGRAMS = (
+    "llama-bench",
+    "llama-speculative-simple",
+    "llama-lookup",
+    "llama-perplexity",
+    "llama-server",
+)
 
 folder_argument = click.argument(
     "folder", type=click.Path(exists=True, file_okay=False, path_type=Path)
@@ -19,9 +25,13 @@ folder_argument = click.argument(
 
 def run(program: Sequence[str | Path]) -> tuple[str, int]:
     """What a program prints on both streams, and its peak memory in kB."""
-    with tempfile.TemporaryFile("w+") as file:
+    with tempfile.TemporaryFile("w+", errors="replace") as file:  # texts may end within a letter
         process = subprocess.Popen(program, stdout=file, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
         file.seek(0)
         text = file.read()
     if status != 0:

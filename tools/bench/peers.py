@@ -111,7 +111,7 @@ def command() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 def build(folder: Path) -> None:
     """Build the programs into FOLDER, in minutes."""
-    upstream.build(folder, PROGRAMS, ("TOOLS", "EXAMPLES"))
+    upstream.build(folder, PROGRAMS, ("TOOLS", "EXAMPLES", "SERVER"))
 
 
 @command.command("run")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,70 @@ def read_tasks(path: Path, kinds: Sequence[str], n_each: int | None) -> list[Tas
     if not found:
         raise click.BadParameter(f"{path} has no tasks")
     return found
+
+
+Command = Callable[..., None]
+
+
+def task_options(command: Command) -> Command:
+    """Which tasks, and how they are answered: the fields of `Asked`, and --temp."""
+    for option in (
+        click.option("--plain-text", is_flag=True, help="Without the chat template."),
+        click.option("-c", "--ctx-size", "n_ctx", type=click.IntRange(min=64), default=4096),
+        click.option(
+            "--tokens", type=click.IntRange(min=2), default=160, help="At most, per answer."
+        ),
+        click.option(
+            "--each", "n_each", type=click.IntRange(min=1), help="Only the first of each kind."
+        ),
+        click.option(
+            "--task", "kinds", multiple=True, help="Only this kind; may be given several times."
+        ),
+        click.option(
+            "--temp",
+            "temps",
+            type=click.FloatRange(min=0),
+            multiple=True,
+            default=(0.0, 0.7),
+            help="Temperature; may be given several times.",
+        ),
+        click.option("--tasks", "file", type=file_path(), required=True, help="JSON lines."),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options above say. n_each: None for all tasks of a kind."""
+
+    file: Path
+    kinds: tuple[str, ...]
+    n_each: int | None
+    tokens: int
+    n_ctx: int
+    plain_text: bool
+
+    def tasks(self) -> list[Task]:
+        return read_tasks(self.file, self.kinds, self.n_each)
+
+    def chat(self, model: Model) -> Chat:
+        return Chat(model, None) if self.plain_text else Chat.of(model)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.file.read_bytes()).hexdigest()
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        given = f" --tasks {self.file.name} --tokens {self.tokens} -c {self.n_ctx}"
+        given += repeated("--task", self.kinds)
+        given += "" if self.n_each is None else f" --each {self.n_each}"
+        return given + " --plain-text" * self.plain_text
+
+
+def repeated(option: str, values: Iterable[str]) -> str:
+    return "".join(f" {option} {value}" for value in values)
 
 
 #
@@ -183,7 +247,7 @@ class Answering:
 @click.command()
 @model_argument
 @run_options
-@click.option("--tasks", "tasks_file", type=file_path(), required=True, help="JSON lines.")
+@task_options
 @click.option(
     "--draft",
     "names",
@@ -194,20 +258,7 @@ class Answering:
     "times.",
 )
 @click.option("--controller", type=click.Choice(controllers.names()), default=controllers.DEFAULT)
-@click.option(
-    "--temp",
-    "temps",
-    type=click.FloatRange(min=0),
-    multiple=True,
-    default=(0.0, 0.7),
-    help="Temperature; may be given several times.",
-)
-@click.option("--task", "kinds", multiple=True, help="Only this kind; may be given several times.")
-@click.option("--each", "n_each", type=click.IntRange(min=1), help="Only the first of each kind.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, help="Seeds for every task.")
-@click.option("--tokens", type=click.IntRange(min=2), default=160, help="At most, per answer.")
-@click.option("-c", "--ctx-size", "n_ctx", type=click.IntRange(min=64), default=4096)
-@click.option("--plain-text", is_flag=True, help="Without the chat template.")
 @click.option(
     "--plot",
     "plot_file",
@@ -218,32 +269,25 @@ def command(
     model: Path,
     threads: int,
     out: Path | None,
-    tasks_file: Path,
     names: tuple[str, ...],
     controller: str,
     temps: tuple[float, ...],
-    kinds: tuple[str, ...],
-    n_each: int | None,
     rounds: int,
-    tokens: int,
-    n_ctx: int,
-    plain_text: bool,
     plot_file: Path | None,
+    **given: Any,
 ) -> None:
     """Speed of drafting over plain decoding on everyday tasks, kind by kind."""
-    tasks = read_tasks(tasks_file, kinds, n_each)
-    digest = hashlib.sha256(tasks_file.read_bytes()).hexdigest()
-    given = f" --tasks {tasks_file.name} --controller {controller} --rounds {rounds}"
-    given += f" --tokens {tokens} -c {n_ctx}"
-    given += _repeated("--draft", names) + _repeated("--task", kinds)
-    given += ("" if n_each is None else f" --each {n_each}") + " --plain-text" * plain_text
-    with Model(model) as loaded, loaded.context(n_ctx=n_ctx, n_threads=threads) as context:
-        chat = Chat(loaded, None) if plain_text else Chat.of(loaded)
+    asked = Asked(**given)
+    tasks = asked.tasks()
+    options = f" --controller {controller} --rounds {rounds}{asked}{repeated('--draft', names)}"
+    with Model(model) as loaded, loaded.context(n_ctx=asked.n_ctx, n_threads=threads) as context:
+        chat = asked.chat(loaded)
         records: list[Record] = []
         for temp in temps:
-            runs = Answering(context, chat, names, controller, tokens, temp).compare(tasks, rounds)
+            answering = Answering(context, chat, names, controller, asked.tokens, temp)
+            runs = answering.compare(tasks, rounds)
             record: Record = {
-                "tasks_sha256": digest,
+                "tasks_sha256": asked.sha256,
                 "temp": temp,
                 "template": chat.template is not None,
                 "runs": {
@@ -251,17 +295,13 @@ def command(
                     for way, by_kind in runs.items()
                 },
             }
-            head = provenance("tasks", model, threads, f"{given} --temp {temp:g}")
+            head = provenance("tasks", model, threads, f"{options} --temp {temp:g}")
             records.append(head | record)
             keep(records[-1], TABLES[0], out)
     if plot_file is not None:
         from ._chances import save
 
         save(plot_file, records, [together(r["runs"][names[0]].values()) for r in records])
-
-
-def _repeated(option: str, values: Iterable[str]) -> str:
-    return "".join(f" {option} {value}" for value in values)
 
 
 #
