@@ -312,13 +312,14 @@ class Context(Closing):
 
         Raises ArgumentError when none is free.
         """
-        seq = self._spare()
-        if seq is None:
-            raise ArgumentError(
-                f"all {self.n_seq_max} sequences of the context are in use; give it a larger "
-                "n_seq_max"
-            )
-        self.ledger.lend(seq.seq_id)
+        with self.alone:
+            seq = self._spare()
+            if seq is None:
+                raise ArgumentError(
+                    f"all {self.n_seq_max} sequences of the context are in use; give it a larger "
+                    "n_seq_max"
+                )
+            self.ledger.lend(seq.seq_id)
         try:
             yield seq
         finally:
