@@ -107,7 +107,7 @@ def main(name: str, quick: bool, durations: bool) -> None:
         command += ["--durations=15"] if durations else []
         command += [f"tests/test_{test}.py" for test in kind.tests]
         libraries = " ".join(runtime(library) for library in kind.libraries)
-        env = os.environ | kind.environment | {"LD_PRELOAD": libraries}
+        env = kind.environment | os.environ | {"LD_PRELOAD": libraries}
         status = subprocess.run(list(map(str, command)), cwd=ROOT, env=env).returncode
     sys.exit(status)
 
