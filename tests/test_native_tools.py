@@ -39,7 +39,7 @@ SAYS = {
     "backend-ops": ("  MUL_MAT(n=1): OK\n  MUL_MAT(n=2): FAIL\n  12/13 tests passed\n", 12, 1),
     "batch-alloc": ("tests      : 40\nassertions : 300\nfailures   : 2\n", 300, 2),
     "llama-archs": ("Summary: all 390 test(s) passed\n", 390, 0),
-    "thread-safety": ("Model 1/2, Context 1/4: The meaning\nModel 1/2, Context 2/4: The\n", 2, 0),
+    "thread-safety": ("Creating context 1/4 for model 1/2\nCreating context 2/4\n", 2, 0),
 }
 
 
