@@ -36,7 +36,8 @@ class Test:
     """One program. arguments: {models} stands for the folder of toy models.
 
     passed, failed: what to look for in its output; a pattern with a group gives the number,
-    otherwise its matches are counted.
+    otherwise its matches are counted. Not in what llama.cpp logs last: a program that ends may lose
+    it.
     """
 
     arguments: tuple[str, ...] = ()
@@ -51,11 +52,11 @@ TESTS = {
     "batch-alloc": Test(passed=r"assertions *: *(\d+)", failed=r"failures *: *(\d+)"),
     "thread-safety": Test(
         (*DEMO_TEXT, "-n", "64", "-c", "256", "-ub", "32", "-np", "4"),
-        r"Creating context \d+/",  # what is printed last is lost at the end, patched or not
+        r"Creating context \d+/",
         r"failed to",
     ),
     "save-load-state": Test(("--models", "{models}")),
-    "llama-archs": Test(passed=r"all (\d+) test", failed=r"(\d+) failed"),
+    "llama-archs": Test(passed=r"OK \("),
     "recurrent-state-rollback": Test(("--models", "{models}")),
     "state-restore-fragmented": Test(tuple(DEMO_TEXT), "SUCCESS", "FAILED|failed to"),
     "tiled-mulmat": Test(passed=r": PASS", failed=r": FAIL"),
