@@ -105,6 +105,7 @@ def main(name: str, quick: bool, durations: bool) -> None:
         left_out = f"{LIMITED} or {ALIKE}" if quick else LIMITED
         command = [python, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += ["-k", f"not ({left_out})"]
+        command += ["--capture=sys"]  # a report ends the process: it must not wait in a file
         command += ["-m", "not archs and not slow"] if quick else []
         command += ["--durations=15"] if durations else []
         command += [f"tests/test_{test}.py" for test in kind.tests]
