@@ -42,7 +42,7 @@ def set_control_vector(context: Context, vector: NDArray[np.float32] | None) -> 
 def write_adapter(path: Path, model: Model, seed: int) -> Path:
     """A LoRA adapter of the attention outputs."""
     rng = np.random.default_rng(seed)
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, model.file.architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", 8.0)

@@ -76,6 +76,30 @@ def test_every_thread_gets_rows_of_an_expert(n_threads: int, tmp_path: Path) -> 
         assert len(pieces) >= min(n_threads, n_chosen * n_rows // 8), name
 
 
+VNNI = '#include "simd.h"\nstatic_assert(selfspec::HAS_VNNI == %s);\n'
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="options of another processor")
+@pytest.mark.parametrize(
+    ("instructions", "has_vnni"),
+    [
+        (AVX2, "false"),
+        ((*AVX2, "avxvnni"), "true"),
+        (AVX512, "false"),
+        ((*AVX512, "avxvnni"), "false"),
+        ((*AVX512, "avx512vnni"), "true"),
+    ],
+)
+def test_vnni_is_that_of_the_vectors_in_use(
+    instructions: Sequence[str], has_vnni: str, tmp_path: Path
+) -> None:
+    """No processor has the short one beside long vectors only, but options can say so."""
+    source = tmp_path / "vnni.cpp"
+    source.write_text(VNNI % has_vnni)
+    command = ["c++", "-std=gnu++17", "-fsyntax-only", f"-I{KERNELS}", str(source)]
+    subprocess.run([*command, *(f"-m{flag}" for flag in instructions)], check=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_products(name: str, tmp_path: Path) -> None:

@@ -141,6 +141,11 @@ def test_import_prints_nothing(run_python: Any) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+def log(level: int, text: bytes) -> None:
+    """As llama.cpp does it."""
+    llama._lib.ggml_log_internal(level, b"%s", text)
+
+
 def test_first_error_of_the_log() -> None:
     for logged, want in (
         ("llama_model_load: error loading model: no such tensor\n", "no such tensor"),
@@ -148,9 +153,61 @@ def test_first_error_of_the_log() -> None:
     ):
         _lib.clear_log_error()
         assert "no reason" in _lib.log_error()
-        _lib._log(2, b"f: a warning is no error\n", None)
+        log(2, b"f: a warning is no error\n")
+        log(4, b"\n")
         assert "no reason" in _lib.log_error()
-        _lib._log(4, logged.encode(), None)
-        _lib._log(4, b"f: what follows from it\n", None)
+        log(4, logged.encode())
+        log(4, b"f: what follows from it\n")
         assert _lib.log_error().endswith(want)
     _lib.clear_log_error()
+
+
+CTRL_C = """
+import signal, sys, time
+from pyselfspec import Model
+Model(sys.argv[1]).close()
+before = time.perf_counter()
+Model(sys.argv[1]).close()
+duration = time.perf_counter() - before
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+raised = 0
+for i in range(100):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, duration * (i + 1) / 100)
+        Model(sys.argv[1])
+        while True:
+            pass
+    except KeyboardInterrupt:
+        raised += 1
+print(raised)
+"""
+
+
+def test_ctrl_c_while_a_model_loads(tiny_path: Any, run_python: Any) -> None:
+    """It is never lost, wherever in the native code it arrives."""
+    run = run_python(CTRL_C, tiny_path())
+    assert (run.stdout, run.stderr) == ("100\n", "")
+
+
+FIRST_USE = """
+import sys, threading
+from pyselfspec import Model
+start, tokens = threading.Barrier(8), []
+def work():
+    start.wait()
+    with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
+        context.decode([5])
+        tokens.append(context.argmax(0))
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(tokens), len(set(tokens)))
+"""
+
+
+def test_many_threads_are_first(tiny_path: Any, run_python: Any) -> None:
+    """The library is loaded once."""
+    run = run_python(FIRST_USE, tiny_path())
+    assert run.stdout == "8 1\n", run.stderr

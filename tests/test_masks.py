@@ -9,9 +9,11 @@ build, made from the same pin with the same options; an installation has only th
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -32,6 +34,7 @@ from pyselfspec.errors import (
     SelfSpecError,
     UnsupportedError,
 )
+from pyselfspec.runtime import _lib
 from pyselfspec.runtime._lib import LIB_DIR, llama
 from tools.models import random_gguf, tiny_gguf
 
@@ -409,6 +412,48 @@ def test_asking_for_support_leaves_the_context_alone(
         np.testing.assert_array_equal(asked.decode([token]).logits, fresh.decode([token]).logits)
         del asked.mask_support  # ask anew, between steps that could share a graph
         assert asked.mask_support.complete
+
+
+# --- what it costs ---
+
+# of a skipped feed-forward part, by the names that llama.cpp gives its results
+LEFT = {
+    "llama": {"out"},
+    "qwen3moe": {"moe_out"},
+    "qwen2moe": {"norm", "moe_out", "shexp", "shexp_gate_inp", "shexp_gate", "shexp_out", "out"},
+}
+
+
+@pytest.mark.parametrize("arch", LEFT)
+def test_what_is_left_of_a_skipped_part(arch: str, tiny: Any) -> None:
+    """No product but that of a shared expert's gate; no router either."""
+    name_of = llama._lib.ggml_get_name
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    names: list[str] = []
+
+    @llama.ggml_backend_sched_eval_callback
+    def note(tensor: int, _ask: bool, _data: Any) -> bool:
+        names.append(name_of(tensor).decode())
+        return False
+
+    params = llama.llama_context_default_params()
+    params.n_ctx, params.n_threads, params.cb_eval = 256, 1, note
+    handle = llama.llama_init_from_model(tiny(arch).handle, params)
+    session = _lib.session_init(handle)
+    mask = LayerMask.skipping(N_LAYER, ffn=[1])
+    _lib.decode(
+        session, tokens=[5], seq_ids=[0], pos=[0], outputs=b"\1", hidden=None,
+        mask=mask.to_bytes(), hidden_at=-1, hidden_out=None, head="logits", in_place=False,
+    )  # fmt: skip
+    _lib.session_free(session)
+    llama.llama_free(handle)
+
+    def parts_of(il: int) -> set[str]:
+        found = (re.fullmatch(rf"ffn_(.*)-{il}", name) for name in names)
+        return {match[1] for match in found if match} - {"inp"}  # what goes in
+
+    assert parts_of(1) == LEFT[arch]
+    assert parts_of(1) < parts_of(2)
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -312,7 +312,14 @@ def test_own_tree_must_be_a_patched_llama_cpp(toy: Project, tmp_path: Path) -> N
 # --- build_backend.py -----------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="CMake looks for Visual Studio itself")
+def test_windows_is_refused_by_name() -> None:
+    with pytest.raises(SourceError, match="not on Windows") as e:
+        build_backend.check_platform("win32")
+    assert "\n" not in str(e.value) and "WSL" in str(e.value)
+    for platform in ("linux", "darwin"):
+        build_backend.check_platform(platform)
+
+
 def test_missing_compiler_is_said_before_cmake_runs(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="No C\\+\\+ compiler found") as e:
         build_backend.check_compiler({"PATH": str(tmp_path)})

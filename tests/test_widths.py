@@ -7,7 +7,10 @@ pyselfspec/native/kernels, for every type they know, with and without flash atte
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +236,47 @@ def test_the_kernels_compute_what_upstream_does(
     ours, upstream = logits
     assert np.abs(ours - upstream).max() < 0.1 * upstream.std()
     assert np.abs(upstream).max() > 0
+
+
+TWO_NODES = """
+#include <stdbool.h>
+#include <stdio.h>
+bool ggml_is_numa(void) {
+    static int asked;
+    if (!asked++) fputs("asked\\n", stderr);
+    return true;
+}
+"""
+
+TWO_THREADS = """
+import sys
+import numpy as np
+from pyselfspec import Model
+with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=2) as context:
+    np.save(sys.argv[2], context.decode(range(20, 30)).logits)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="puts a function before the library's own")
+@pytest.mark.parametrize("arch", ["llama", "qwen2moe"])
+def test_rows_stay_with_their_threads_on_several_nodes(
+    arch: str, tiny_path: TinyPath, run_python: RunPython, tmp_path: Path
+) -> None:
+    """With memory of several nodes the threads get fixed pieces: all of them, and the same bits."""
+    source, library = tmp_path / "numa.c", tmp_path / "numa.so"
+    source.write_text(TWO_NODES)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    logits = []
+    for preload in ("", str(library)):
+        out = tmp_path / f"{len(logits)}.npy"
+        before = os.environ.get("LD_PRELOAD", "")  # a sanitizer's
+        libraries = f"{before} {preload}".strip()
+        model = tiny_path(arch, qtype="Q8_0")
+        run = run_python(TWO_THREADS, model, out, LD_PRELOAD=libraries)
+        assert run.returncode == 0, run.stderr
+        assert ("asked" in run.stderr) == bool(preload)
+        logits.append(np.load(out))
+    np.testing.assert_array_equal(logits[1], logits[0])
 
 
 def test_more_threads_than_rows(tiny: TinyModel, new_context: NewContext) -> None:

@@ -40,14 +40,21 @@ ConfigSettings = dict[str, list[str] | str]
 COMPILERS = ("c++", "g++", "clang++")
 
 
-def check_compiler(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise SourceError when CMake would find no C++ compiler.
+def check_platform(platform: str = sys.platform) -> None:
+    """Raise SourceError on Windows: with its compiler our kernels would be empty without a word,
+    and functions of ggml are not found through the library of llama.cpp there."""
+    if platform in ("win32", "cygwin"):
+        raise source.SourceError(
+            "pyselfspec runs on Linux and macOS, not on Windows itself: install it in WSL, the "
+            "Windows Subsystem for Linux."
+        )
 
-    On Windows the search is left to CMake, which knows where Visual Studio is.
-    """
+
+def check_compiler(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise SourceError when CMake would find no C++ compiler."""
     cmake_args = environ.get("CMAKE_ARGS", "")
     chosen_for_cmake = "CMAKE_CXX_COMPILER" in cmake_args or "TOOLCHAIN" in cmake_args
-    if sys.platform == "win32" or chosen_for_cmake or "CMAKE_TOOLCHAIN_FILE" in environ:
+    if chosen_for_cmake or "CMAKE_TOOLCHAIN_FILE" in environ:
         return
     named = shlex.split(environ.get("CXX", ""))[:1]
     candidates = named or COMPILERS
@@ -62,6 +69,7 @@ def _with_source(config_settings: ConfigSettings | None) -> ConfigSettings:
     """The settings plus where the prepared source is and what it is called."""
     project = source.Project(Path(__file__).resolve().parent.parent)
     try:
+        check_platform()
         check_compiler()
         prepared = source.prepare(project)
     except source.SourceError as error:

@@ -59,6 +59,13 @@ enum selfspec_memory_bits {
 // "<pin>-<hash of patches and native sources>", the same string that the Python package was built with.
 SELFSPEC_API const char * selfspec_build_id(void);
 
+// Take over the log of llama.cpp, for the whole process: it is shown on stderr or not at all (as at first), and of every
+// thread the first error is kept until the thread forgets it. "" where there was none. The text is the thread's own.
+SELFSPEC_API void         selfspec_log_take(void);
+SELFSPEC_API void         selfspec_log_show(bool shown);
+SELFSPEC_API const char * selfspec_log_error(void);
+SELFSPEC_API void         selfspec_log_forget(void);
+
 // NULL when ctx is NULL or memory ran out. Free the session before its context.
 SELFSPEC_API struct selfspec_session * selfspec_init(struct llama_context * ctx);
 SELFSPEC_API void                      selfspec_free(struct selfspec_session * session);

@@ -67,9 +67,17 @@ def _import_llama_cpp() -> Any:
     return module
 
 
-@cache
+_loading = threading.Lock()
+
+
 def _loaded() -> Any:
     """``llama_cpp.llama_cpp`` with our library behind it, loaded and started on first use."""
+    with _loading:
+        return _load()
+
+
+@cache
+def _load() -> Any:
     # Read by GCC's OpenMP when it is loaded. By default threads spin at barriers for about a
     # millisecond, which stalls them all wherever another program wants the cores.
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
@@ -88,9 +96,8 @@ def _loaded() -> Any:
             f"the library in {LIB_DIR} is build {found}, this package needs {BUILD_ID}; "
             "install pyselfspec again"
         )
-    global _log_callback
-    _log_callback = module.llama_log_callback(_log)
-    module.llama_log_set(_log_callback, None)
+    module._lib.selfspec_log_take()
+    module._lib.selfspec_log_show(ctypes.c_bool(_verbose))
     module.llama_backend_init()
     return module
 
@@ -168,6 +175,13 @@ _decode = _bind(
 )
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
+
+# void selfspec_log_show(bool shown);
+_log_show = _bind("selfspec_log_show", None, ctypes.c_bool)
+# const char * selfspec_log_error(void);
+_log_error = _bind("selfspec_log_error", ctypes.c_char_p)
+# void selfspec_log_forget(void);
+clear_log_error = _bind("selfspec_log_forget", None)
 
 # int32_t selfspec_sample(session, struct llama_sampler * chain, int32_t row);
 _sample = _bind("selfspec_sample", _i32, _ptr, _ptr, _i32)
@@ -382,45 +396,23 @@ def _malloc_trim() -> Any:
 # logging
 #
 
-_LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _verbose = False
-
-
-class _Log(threading.local):
-    """What was logged in this thread: a call's error is not another's."""
-
-    first_error = ""
-
-
-_logged = _Log()
-
-
-_log_callback: Any = None  # kept as long as the library may call it
-
-
-def _log(level: int, text: bytes, _user_data: Any) -> None:
-    if level == _LOG_LEVEL_ERROR and not _logged.first_error:
-        _logged.first_error = text.decode(errors="replace").strip()
-    if _verbose:
-        sys.stderr.write(text.decode(errors="replace"))
 
 
 def set_verbose(verbose: bool) -> None:
     """Show llama.cpp's log on stderr, or keep it silent (the default)."""
     global _verbose
     _verbose = verbose
+    if _load.cache_info().currsize:
+        _log_show(verbose)
 
 
 def is_verbose() -> bool:
     return _verbose
 
 
-def clear_log_error() -> None:
-    _logged.first_error = ""
-
-
 def log_error() -> str:
     """The first error that llama.cpp logged in this thread since clear_log_error(), without
     function names."""
-    text = re.sub(r"^(\w+: )+", "", _logged.first_error)
+    text = re.sub(r"^(\w+: )+", "", _log_error().decode(errors="replace").strip())
     return on_one_line(text) or "it gives no reason; see its log"

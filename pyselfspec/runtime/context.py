@@ -7,11 +7,9 @@ one model, may run in several threads.
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -24,6 +22,7 @@ from ..util.closing import Closing
 from ..util.machine import usable_cores
 from . import _lib
 from ._lib import INT32_MAX, llama
+from .guards import Alone
 from .kv import KVSequence
 from .ledger import Ledger
 from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
@@ -79,29 +78,6 @@ def _require_quantizable(model: Model, flash_attn: bool | None, type_k: str, typ
             f"K of type {type_k} needs heads of a multiple of {N_BLOCK} values, the model's have "
             f"{model.head_size_k}; take one of {', '.join(FLOAT_CACHE_TYPES)} for type_k"
         )
-
-
-class Alone:
-    """Held by the thread that uses a context; another one is told so instead of having to wait."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise ArgumentError(
-                "the context is in use in another thread; it belongs to one thread at a time"
-            )
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.release()
 
 
 class Decoded:
@@ -202,13 +178,18 @@ class Context(Closing):
         self.type_k = type_k
         self.type_v = type_v
         self.n_decodes = 0
-        self.alone = Alone()
+        self.alone = Alone("the context")
         self.ledger = Ledger(n_seq_max)
         self._made: dict[Hashable, Any] = {}
         self._stack = ExitStack()
 
+        with model.users:
+            self._open(params, n_ctx)
+            model.contexts.add(self)
+
+    def _open(self, params: Any, n_ctx: int) -> None:
         _lib.clear_log_error()
-        handle = llama.llama_init_from_model(model.handle, params)
+        handle = llama.llama_init_from_model(self.model.handle, params)
         if not handle:
             raise DecodeError(
                 f"llama.cpp cannot make a context of {n_ctx} tokens: {_lib.log_error()}"
@@ -216,7 +197,6 @@ class Context(Closing):
         self._handle: int | None = handle
         self._stack.callback(self._free)
         self.n_ctx: int = llama.llama_n_ctx(handle)
-
         self.n_batch: int = llama.llama_n_batch(handle)
 
         self._session: int | None = _lib.session_init(handle)
@@ -224,7 +204,6 @@ class Context(Closing):
             self._stack.close()
             raise DecodeError("not enough memory for a context")
         self._stack.callback(_lib.session_free, self._session)
-        model.contexts.add(self)
 
     def _free(self) -> None:
         llama.llama_free(self._handle)
@@ -268,12 +247,14 @@ class Context(Closing):
     @cached_property
     def has_memory(self) -> bool:
         """Whether there is a K/V cache or other state at all (diffusion models have none)."""
-        return bool(llama.llama_get_memory(self.handle))
+        with self.alone:
+            return bool(llama.llama_get_memory(self.handle))
 
     @cached_property
     def can_rollback(self) -> bool:
         """Whether sequences can forget their last tokens, which drafting needs."""
-        return bool(_lib.session_memory(self.session) & _lib.MEMORY_ROLLBACK)
+        with self.alone:
+            return bool(_lib.session_memory(self.session) & _lib.MEMORY_ROLLBACK)
 
     @cached_property
     def mask_support(self) -> MaskSupport:
@@ -295,7 +276,8 @@ class Context(Closing):
     @property
     def n_graph_checks(self) -> int:
         """Graphs built without computing them so far, to find out what masks may do."""
-        return int(_lib.n_graph_checks(self.session))
+        with self.alone:
+            return int(_lib.n_graph_checks(self.session))
 
     @property
     def graph_bytes(self) -> int:
@@ -303,11 +285,12 @@ class Context(Closing):
         with self.alone:
             return int(_lib.graph_bytes(self.session))
 
-    @property
+    @cached_property
     def exact_width(self) -> int:
         """Up to so many rows in a pass, the bits of each row's results do not depend on how many
         there are; 0 where the library cannot promise that."""
-        return int(_lib.exact_width(self.session))
+        with self.alone:
+            return int(_lib.exact_width(self.session))
 
     @property
     def pass_width(self) -> int:
@@ -329,13 +312,14 @@ class Context(Closing):
 
         Raises ArgumentError when none is free.
         """
-        seq = self._spare()
-        if seq is None:
-            raise ArgumentError(
-                f"all {self.n_seq_max} sequences of the context are in use; give it a larger "
-                "n_seq_max"
-            )
-        self.ledger.lend(seq.seq_id)
+        with self.alone:
+            seq = self._spare()
+            if seq is None:
+                raise ArgumentError(
+                    f"all {self.n_seq_max} sequences of the context are in use; give it a larger "
+                    "n_seq_max"
+                )
+            self.ledger.lend(seq.seq_id)
         try:
             yield seq
         finally:

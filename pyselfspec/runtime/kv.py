@@ -64,9 +64,10 @@ class KVSequence:
     def keep(self, tokens: Sequence[int]) -> int:
         """Keep as much of the beginning of these tokens as the sequence holds, forget the rest, and
         return how many were kept, see can_keep()."""
-        n = self.n_common(tokens)
-        n = n if n == self.n_past else self.can_keep(n)
-        self.rollback(n)
+        with self.context.alone:
+            n = self.n_common(tokens)
+            n = n if n == self.n_past else self.can_keep(n)
+            self.rollback(n)
         return n
 
     def claim(self) -> None:
@@ -108,21 +109,20 @@ class KVSequence:
         Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models),
         or no longer holds what the next token sees through a sliding window; see can_keep().
         """
-        n_past = self.n_past
-        self.context.ledger.cut(self.seq_id, n_keep)
-        if n_keep == 0:
-            self.context.ledger.dropped(self.seq_id)
-        if n_keep >= n_past:
-            return
-        if n_keep < 0:
-            raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
-        if n_keep > 0:
-            self._require_rollback()
-            self._require_window(n_keep)
         with self.context.alone:
-            removed = llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1)
-        if not removed:
-            raise self._no_rollback()
+            n_past = self.n_past
+            self.context.ledger.cut(self.seq_id, n_keep)
+            if n_keep == 0:
+                self.context.ledger.dropped(self.seq_id)
+            if n_keep >= n_past:
+                return
+            if n_keep < 0:
+                raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
+            if n_keep > 0:
+                self._require_rollback()
+                self._require_window(n_keep)
+            if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
+                raise self._no_rollback()
 
     def undo(self, n_keep: int) -> None:
         """Roll back while cleaning up: in a closed context there is nothing to do."""
@@ -131,8 +131,9 @@ class KVSequence:
 
     def drop(self) -> None:
         """Forget the whole sequence; it may be lent to drafts again."""
-        self.rollback(0)
-        self.context.ledger.release(self.seq_id)
+        with self.context.alone:
+            self.rollback(0)
+            self.context.ledger.release(self.seq_id)
 
     def _require_rollback(self) -> None:
         if not self.context.can_rollback:

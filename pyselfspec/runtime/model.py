@@ -17,6 +17,7 @@ from ..masks.layer_mask import LayerMask
 from ..util.closing import Closing
 from . import _lib
 from ._lib import INT32_MAX, llama
+from .guards import Shared
 
 if TYPE_CHECKING:
     from .context import Context
@@ -55,7 +56,8 @@ def _require_gpu(n_gpu_layers: int) -> None:
 
 class Model(Closing):
     """A model for use in a ``with`` block; closing it closes its contexts first. Closing twice is
-    fine.
+    fine. Threads may share a model; closing it while another one uses it, or a context of it,
+    raises ArgumentError.
 
     n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None for all of them.
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
@@ -84,6 +86,7 @@ class Model(Closing):
         self.path = Path(path)
         self.file = gguf_file.check(self.path)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
+        self.users = Shared(f"the model {self.path.name}")
         self._stack = ExitStack()
 
         params = llama.llama_model_default_params()
@@ -121,10 +124,11 @@ class Model(Closing):
         self._handle = None
 
     def close(self) -> None:
-        # The native contexts must be freed before their model.
-        for context in tuple(self.contexts):
-            context.close()
-        self._stack.close()
+        with self.users.freeing():
+            # The native contexts must be freed before their model.
+            for context in tuple(self.contexts):
+                context.close()
+            self._stack.close()
 
     @property
     def handle(self) -> int:
@@ -143,7 +147,8 @@ class Model(Closing):
     @cached_property
     def has_vocab(self) -> bool:
         """Whether text can be turned into tokens (some research models have ids only)."""
-        return bool(llama.llama_vocab_type(self.vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
+        with self.users:
+            return bool(llama.llama_vocab_type(self.vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
 
     @property
     def vocab(self) -> int:
@@ -160,21 +165,25 @@ class Model(Closing):
     @property
     def start_token(self) -> int | None:
         """The token that the model puts before every text (BOS), None when it has no such habit."""
-        vocab = self.vocab
-        return int(llama.llama_vocab_bos(vocab)) if llama.llama_vocab_get_add_bos(vocab) else None
+        with self.users:
+            vocab = self.vocab
+            adds_bos = llama.llama_vocab_get_add_bos(vocab)
+            return int(llama.llama_vocab_bos(vocab)) if adds_bos else None
 
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Token ids of text. add_special: with the model's own first and last tokens."""
-        vocab = self.require_tokenizer()
+        self.require_tokenizer()
         try:
             data = text.encode()
         except UnicodeEncodeError as error:
             raise ArgumentError(
                 f"the text is not valid Unicode at character {error.start}"
             ) from None
-        return _lib.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
+        with self.users:
+            vocab = self.require_tokenizer()
+            return _lib.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
 
     def first_tokens(
         self, text: str, n: int, *, add_special: bool = True, parse_special: bool = True
@@ -192,11 +201,13 @@ class Model(Closing):
 
     def piece(self, token: int) -> bytes:
         """The bytes a token adds to the text; special tokens add none."""
-        vocab = self.require_tokenizer()
+        self.require_tokenizer()
         piece = self._pieces.get(token)
         if piece is None:
             self.require_tokens([token])
-            piece = self._pieces[token] = _lib.token_to_piece(vocab, token)
+            with self.users:
+                piece = _lib.token_to_piece(self.require_tokenizer(), token)
+            self._pieces[token] = piece
         return piece
 
     def require_tokens(self, tokens: Sequence[int]) -> None:
@@ -212,14 +223,17 @@ class Model(Closing):
 
     def is_eog(self, token: int) -> bool:
         """Whether generation ends with this token."""
-        return bool(llama.llama_vocab_is_eog(self.vocab, token))
+        with self.users:
+            return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     # what it is
 
     @cached_property
     def head_size_k(self) -> int:
         """Values of K in one attention head."""
-        length = _lib.model_meta(self.handle, f"{self.file.architecture}.attention.key_length")
+        key = f"{self.file.architecture}.attention.key_length"
+        with self.users:
+            length = _lib.model_meta(self.handle, key)
         return int(length) if length else self.n_embd // max(1, self.file.n_head)
 
     @cached_property
@@ -235,7 +249,8 @@ class Model(Closing):
     @cached_property
     def draft_mask(self) -> LayerMask | None:
         """The mask this model was made to draft with, if its metadata names one."""
-        text = _lib.model_meta(self.handle, MASK_KEY)
+        with self.users:
+            text = _lib.model_meta(self.handle, MASK_KEY)
         if text is None:
             return None
         try:

@@ -14,6 +14,7 @@ from ..errors import ArgumentError
 from ..util.closing import Closing
 from . import _lib
 from ._lib import llama
+from .guards import Alone
 
 if TYPE_CHECKING:
     from .context import Context
@@ -76,7 +77,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 class Sampler(Closing):
     """A llama.cpp sampler chain with its own random stream. Use in a ``with`` block; closing twice
-    is fine.
+    is fine. Belongs to one thread at a time, and a second thread is told so.
 
     The stream advances once per drawn token, so equal logits give equal tokens with and without
     drafts.
@@ -86,6 +87,7 @@ class Sampler(Closing):
     def __init__(self, model: Model, params: SamplingParams = GREEDY) -> None:
         self.params = params = params.with_seed()
         self._model = model
+        self._alone = Alone("the sampler")
         self._penalties: int | None = None
         self._chain: int | None = llama.llama_sampler_chain_init(
             llama.llama_sampler_chain_default_params()
@@ -117,8 +119,9 @@ class Sampler(Closing):
         sampler = None
         if reason is None:
             _lib.clear_log_error()
-            vocab = model.require_tokenizer("a grammar needs one")
-            sampler = llama.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
+            with model.users:
+                vocab = model.require_tokenizer("a grammar needs one")
+                sampler = llama.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
             reason = _lib.log_error()
         if not sampler:
             self.close()
@@ -126,9 +129,10 @@ class Sampler(Closing):
         self._add(sampler)
 
     def close(self) -> None:
-        if self._chain is not None:
-            llama.llama_sampler_free(self._chain)
-        self._chain = self._penalties = None
+        with self._alone:
+            if self._chain is not None:
+                llama.llama_sampler_free(self._chain)
+            self._chain = self._penalties = None
 
     @property
     def handle(self) -> int:
@@ -140,16 +144,17 @@ class Sampler(Closing):
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Start a text: forget the last one, and let penalties (not the grammar) see the prompt."""
-        llama.llama_sampler_reset(self.handle)
-        if self._penalties is not None:
-            for token in prompt[max(0, len(prompt) - self.params.repeat_last_n) :]:
-                llama.llama_sampler_accept(self._penalties, token)
+        with self._alone:
+            llama.llama_sampler_reset(self.handle)
+            if self._penalties is not None:
+                for token in prompt[max(0, len(prompt) - self.params.repeat_last_n) :]:
+                    llama.llama_sampler_accept(self._penalties, token)
 
     def sample(self, context: Context, row: int) -> int:
         """Draw and accept the token that follows token ``row`` of the last batch."""
         if context.model.n_vocab != self._model.n_vocab:
             raise ArgumentError("the sampler was made for a model with another vocabulary")
-        with context.alone:
+        with context.alone, self._alone, self._model.users:
             return _lib.sample(context.session, self.handle, row)
 
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
@@ -158,7 +163,8 @@ class Sampler(Closing):
             raise ArgumentError(
                 f"logits have shape [{self._model.n_vocab}], got {list(np.shape(logits))}"
             )
-        return _lib.sample_logits(self.handle, logits)
+        with self._alone, self._model.users:
+            return _lib.sample_logits(self.handle, logits)
 
 
 def _grammar_fault(grammar: str) -> str | None:

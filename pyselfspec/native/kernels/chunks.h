@@ -1,4 +1,4 @@
-// How threads share the rows of several matrices: in pieces that they come for when they are done with one.
+// How threads share the rows of several matrices: in pieces.
 #pragma once
 
 #include <algorithm>

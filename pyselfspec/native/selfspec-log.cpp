@@ -1,0 +1,44 @@
+// llama.cpp's log: silent or on stderr, and the first error of each thread. Not a callback in Python: there, a Ctrl-C
+// that arrives while it runs would be lost, and threads that Python does not know would need its lock.
+
+#include "selfspec.h"
+
+#include "llama.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+static std::atomic<bool>        selfspec_log_shown { false };
+static thread_local std::string selfspec_first_error;
+
+static void selfspec_on_log(ggml_log_level level, const char * text, void *) {
+    const bool says_something = text[strspn(text, " \n")] != '\0';
+    if (level == GGML_LOG_LEVEL_ERROR && says_something && selfspec_first_error.empty()) {
+        try {
+            selfspec_first_error = text;
+        } catch (...) {
+            // no memory to say what went wrong
+        }
+    }
+    if (selfspec_log_shown) {
+        fputs(text, stderr);
+    }
+}
+
+void selfspec_log_take(void) {
+    llama_log_set(selfspec_on_log, nullptr);
+}
+
+void selfspec_log_show(bool shown) {
+    selfspec_log_shown = shown;
+}
+
+const char * selfspec_log_error(void) {
+    return selfspec_first_error.c_str();
+}
+
+void selfspec_log_forget(void) {
+    selfspec_first_error.clear();
+}

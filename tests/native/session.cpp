@@ -1,0 +1,137 @@
+// A life with every call of selfspec.h, for a leak checker: session MODEL [forget]. "forget" frees no session.
+#include "selfspec.h"
+
+#include "llama.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace {
+
+constexpr int32_t N_CTX = 256, N_PROMPT = 20;
+
+void require(bool ok, const char * what, selfspec_session * session) {
+    if (!ok) {
+        fprintf(stderr, "%s: %s\n", what, selfspec_error(session));
+        exit(2);
+    }
+}
+
+struct text {
+    selfspec_session *   session;
+    llama_context *      ctx;
+    int32_t              n_layer, n_embd;
+    std::vector<uint8_t> mask;
+    std::vector<float>   states;
+
+    text(selfspec_session * session, llama_context * ctx, const llama_model * model) :
+        session(session), ctx(ctx), n_layer(llama_model_n_layer(model)), n_embd(llama_model_n_embd(model)),
+        mask(n_layer), states(N_PROMPT*n_embd) {}
+
+    int32_t decode(int32_t n, int32_t first, int32_t head = SELFSPEC_HEAD_LOGITS, int32_t hidden_at = -1,
+            const float * hidden = nullptr, bool in_place = false, int32_t seq_id = 0) {
+        std::vector<int32_t> tokens(n), seq_ids(n, seq_id), pos(n);
+        std::vector<uint8_t> outputs(n, 1);
+        for (int32_t i = 0; i < n; i++) {
+            tokens[i] = 20 + i;
+            pos[i]    = first + i;
+        }
+        return selfspec_decode(session, n, tokens.data(), seq_ids.data(), pos.data(), outputs.data(), hidden, mask.data(),
+            n_layer, hidden_at, states.data(), head, in_place);
+    }
+
+    void skip(int32_t il, uint8_t parts) { mask[il] = parts; }
+    void back_to(int32_t n) { llama_memory_seq_rm(llama_get_memory(ctx), 0, n, -1); }
+};
+
+// More passes than there are prepared graphs, states that leave and enter, and everything that is refused.
+void live(text & t) {
+    require(t.decode(N_PROMPT, 0) == SELFSPEC_OK, "prompt", t.session);
+    for (int32_t il = 0; il < t.n_layer; il++) {
+        for (int32_t parts = 0; parts < 4; parts++) {
+            t.skip(il, (uint8_t) parts);
+            for (const auto head : { SELFSPEC_HEAD_LOGITS, SELFSPEC_HEAD_BEST }) {
+                require(t.decode(1 + parts, N_PROMPT, head) == SELFSPEC_OK, "draft", t.session);
+                float p = 0;
+                require(selfspec_argmax(t.session, 0, &p) >= 0 && p > 0, "argmax", t.session);
+                t.back_to(N_PROMPT);
+            }
+        }
+        t.skip(il, 0);
+    }
+    const int32_t half = t.n_layer/2;
+    require(t.decode(4, N_PROMPT, SELFSPEC_HEAD_LOGITS, half) == SELFSPEC_OK, "states out", t.session);
+    memset(t.mask.data(), SELFSPEC_SKIP_ATTN | SELFSPEC_SKIP_FFN, half);
+    const std::vector<float> states = t.states;
+    require(t.decode(4, N_PROMPT, SELFSPEC_HEAD_LOGITS, -1, states.data(), true) == SELFSPEC_OK, "states in", t.session);
+    memset(t.mask.data(), 0, half);
+
+    require(t.decode(1, 3) == SELFSPEC_BAD_ARGUMENT, "a position in the middle", t.session);
+    require(t.decode(1, 0, 7) == SELFSPEC_BAD_ARGUMENT, "no such head", t.session);
+    require(t.decode(1, 0, 0, -1, nullptr, true, 1) == SELFSPEC_BAD_ARGUMENT, "in place of nothing", t.session);
+    require(selfspec_argmax(t.session, 99, nullptr) < 0, "no such row", t.session);
+    t.back_to(N_PROMPT);
+    int32_t status = SELFSPEC_OK;
+    for (int32_t n_past = N_PROMPT; status == SELFSPEC_OK; n_past += 16) {
+        status = t.decode(16, n_past);
+    }
+    require(status == SELFSPEC_FULL, "a full cache", t.session);
+
+    std::vector<uint8_t> support(t.n_layer);
+    require(selfspec_mask_support(t.session, support.data(), t.n_layer) == SELFSPEC_OK, "support", t.session);
+    require(selfspec_can_enter(t.session, half) == 1 && selfspec_can_keep(t.session, 0, 5) == 5, "entry", t.session);
+    require(selfspec_graph_bytes(t.session) > 0 && selfspec_n_graph_checks(t.session) > 0, "graphs", t.session);
+}
+
+void draw(text & t, const llama_vocab * vocab, const char * grammar, int32_t want) {
+    const std::unique_ptr<llama_sampler, void (*)(llama_sampler *)> chain(
+        llama_sampler_chain_init(llama_sampler_chain_default_params()), llama_sampler_free);
+    llama_sampler_chain_add(chain.get(), llama_sampler_init_grammar(vocab, grammar, "root"));
+    llama_sampler_chain_add(chain.get(), llama_sampler_init_dist(1));
+    t.back_to(0);
+    require(t.decode(1, 0) == SELFSPEC_OK, "one token", t.session);
+    const int32_t token = selfspec_sample(t.session, chain.get(), 0);
+    require(want < 0 ? token == want : token >= 0, grammar, t.session);
+}
+
+}  // namespace
+
+int main(int argc, char ** argv) {
+    const bool forget = argc > 2 && strcmp(argv[2], "forget") == 0;
+    selfspec_log_take();
+    llama_backend_init();
+    require(!llama_model_load_from_file("/nowhere", llama_model_default_params()) && *selfspec_log_error(), "log", nullptr);
+    selfspec_log_forget();
+
+    llama_model * model = llama_model_load_from_file(argv[1], llama_model_default_params());
+    require(model, "model", nullptr);
+    for (int life = 0; life < 2; life++) {
+        llama_context_params params = llama_context_default_params();
+        params.n_ctx      = N_CTX;
+        params.n_batch    = params.n_ubatch = 64;
+        params.n_seq_max  = 2;
+        params.n_threads  = params.n_threads_batch = 2;
+        params.kv_unified = params.swa_full = true;
+        llama_context *    ctx     = llama_init_from_model(model, params);
+        selfspec_session * session = selfspec_init(ctx);
+        require(ctx && session, "context", session);
+        {
+            text t(session, ctx, model);
+            live(t);
+            draw(t, llama_model_get_vocab(model), "root ::= [a-z]", 0);
+            draw(t, llama_model_get_vocab(model), "root ::= <[100000]>", SELFSPEC_NO_TOKEN);
+        }
+        if (!forget) {
+            selfspec_free(session);
+        }
+        session = nullptr;
+        llama_free(ctx);
+    }
+    llama_model_free(model);
+    llama_backend_free();
+    puts("lived");
+    return 0;
+}

@@ -1,0 +1,119 @@
+"""The tests of the native part under sanitizers.
+
+    python tools/sanitize.py         # addresses and undefined behaviour
+    python tools/sanitize.py --quick # one architecture and type of a kind: what .ci/run does
+    python tools/sanitize.py thread  # races between threads
+
+The first compiles our own files anew, into the build folder of the checkout; the next install takes
+that back. ThreadSanitizer has to see all that synchronizes, so it gets llama.cpp compiled for it in
+a folder of its own (build/thread), with ggml's threads instead of OpenMP's, which it cannot see
+through. What is installed stays as it is: the library goes into a scratch environment.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+NATIVE = "masks kv context interleaved adapters odd_models sampling widths threads".split()
+# These limit the memory of a process, of which sanitizers take terabytes without using them.
+LIMITED = "cannot_be_had or huge_memory"
+# Of tests over many architectures and types: those left out that take the same ways as another.
+ALIKE = "qwen3 or phi3 or gptneox or gemma2 or F32 or BF16 or Q5_K"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """cmake: what to build with. libraries: to be loaded before Python. mark: of a library that was
+    built so."""
+
+    cmake: str
+    libraries: tuple[str, ...]
+    environment: dict[str, str]
+    mark: bytes
+    tests: tuple[str, ...]
+    build_dir: str | None = None
+
+
+KINDS = {
+    "address": Kind(
+        "-DPYSELFSPEC_SANITIZE=address,undefined",
+        ("libasan.so", "libubsan.so"),
+        # Python itself leaves memory behind; what we do is looked for in tests/test_leaks.py
+        {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"},
+        b"__asan_report_load",
+        tuple(NATIVE),
+    ),
+    "thread": Kind(
+        "-DGGML_OPENMP=OFF -DGGML_SANITIZE_THREAD=ON -DLLAMA_SANITIZE_THREAD=ON",
+        ("libtsan.so",),
+        {"TSAN_OPTIONS": "halt_on_error=1"},
+        b"__tsan_read",
+        ("threads",),
+        build_dir="build/thread",
+    ),
+}
+
+
+def runtime(library: str) -> str:
+    """Where the compiler keeps a sanitizer's library."""
+    command = [os.environ.get("CC", "cc"), f"-print-file-name={library}"]
+    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(path).is_absolute():
+        raise click.ClickException(f"the compiler brings no {library}: install it, or use GCC")
+    return path
+
+
+def environment_with(folder: Path, kind: Kind) -> Path:
+    """Python with the packages of this one, and pyselfspec built for a sanitizer in front."""
+    venv.create(folder, symlinks=True)
+    places = {"base": str(folder), "platbase": str(folder)}
+    site = Path(sysconfig.get_path("purelib", "venv", places))
+    around = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    site.joinpath("around.pth").write_text("".join(f"{path}\n" for path in sorted(around)))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
+    if kind.build_dir:
+        command += ["-C", f"build-dir={ROOT / kind.build_dir}"]
+    before = os.environ.get("CMAKE_ARGS", "")
+    env = os.environ | {"CMAKE_ARGS": f"{before} -DLLAMA_BUILD=OFF {kind.cmake}"}
+    subprocess.run([*map(str, command), str(ROOT)], env=env, check=True)
+    for name in ("libllama.so", "libggml-cpu.so"):
+        if kind.mark not in site.joinpath("pyselfspec", "lib", name).read_bytes():
+            raise click.ClickException(f"{name} was built without the sanitizer")
+    return folder / "bin" / "python"
+
+
+@click.command(help=__doc__)
+@click.argument("name", type=click.Choice(list(KINDS)), default="address")
+@click.option("--quick", is_flag=True, help="Fewer architectures and types.")
+@click.option("--durations", is_flag=True, help="Say what the tests took.")
+def main(name: str, quick: bool, durations: bool) -> None:
+    if sys.platform != "linux":
+        raise click.ClickException("the sanitizers are loaded before Python, as Linux does it")
+    kind = KINDS[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        python = environment_with(Path(scratch, "python"), kind)
+        left_out = f"{LIMITED} or {ALIKE}" if quick else LIMITED
+        command = [python, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["-k", f"not ({left_out})"]
+        command += ["--capture=sys"]  # a report ends the process: it must not wait in a file
+        command += ["-m", "not archs and not slow"] if quick else []
+        command += ["--durations=15"] if durations else []
+        command += [f"tests/test_{test}.py" for test in kind.tests]
+        libraries = " ".join(runtime(library) for library in kind.libraries)
+        env = kind.environment | os.environ | {"LD_PRELOAD": libraries}
+        status = subprocess.run(list(map(str, command)), cwd=ROOT, env=env).returncode
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
