@@ -8,6 +8,8 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
+EXPORT int selfspec_processor_has(const char * instruction_set);
+
 #if defined(__x86_64__) && !defined(_MSC_VER)
 
 #include <cpuid.h>
@@ -32,7 +34,7 @@ static int has(unsigned leaf, unsigned subleaf, int reg, int bit, unsigned regis
            (saved_registers() & registers) == registers;
 }
 
-EXPORT int selfspec_processor_has(const char * instruction_set) {
+int selfspec_processor_has(const char * instruction_set) {
 #define INSTRUCTION_SET(name, macro, leaf, subleaf, reg, bit, registers) \
     if (strcmp(instruction_set, #name) == 0) {                           \
         return has(leaf, subleaf, reg, bit, registers);                  \
@@ -44,7 +46,7 @@ EXPORT int selfspec_processor_has(const char * instruction_set) {
 #else
 
 // Nothing is asked of other processors, see processor.cmake.
-EXPORT int selfspec_processor_has(const char * instruction_set) {
+int selfspec_processor_has(const char * instruction_set) {
     return instruction_set && 0;
 }
 

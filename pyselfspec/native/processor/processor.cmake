@@ -1,8 +1,8 @@
 # Which CPU backends are built, and what each asks of a processor.
 
 # The portable build takes these of upstream's, from the least demanding to the best: Python loads the last that fits.
-# The others differ by instructions that neither upstream nor our kernels use, or by AMX, see kernels.cmake.
-set(variants sse42 sandybridge ivybridge haswell alderlake skylakex cascadelake zen4)
+# Why not the others: see PORTABLE.md.
+set(variants sse42 haswell alderlake skylakex cascadelake zen4)
 
 get_property(targets DIRECTORY "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src" PROPERTY BUILDSYSTEM_TARGETS)
 list(FILTER targets INCLUDE REGEX "^ggml-cpu")
