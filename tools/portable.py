@@ -185,7 +185,7 @@ def _texts(context: Any) -> dict[str, Any]:
 @main.command(hidden=True)
 @click.argument("path")
 def times(path: str) -> None:
-    """Seconds per token alone, and per pass over several, on one thread, as JSON."""
+    """Seconds of processor time per token alone, and per pass over several, as JSON."""
     from pyselfspec import Model
     from pyselfspec.runtime.processor import cpu_backend, variant
 
@@ -194,10 +194,10 @@ def times(path: str) -> None:
         measured = {}
         for width in (1, WIDTH):
             context.decode([1] * width)  # graphs are built, weights are read once
-            begun = time.perf_counter()
+            begun = time.process_time()
             for i in range(N_TOKENS // width):
                 context.decode([2 + i] * width)
-            measured[width] = (time.perf_counter() - begun) / (N_TOKENS // width)
+            measured[width] = (time.process_time() - begun) / (N_TOKENS // width)
             sequence.drop()
     click.echo(json.dumps({"variant": variant(cpu_backend()), "seconds": [*measured.values()]}))
 
@@ -277,7 +277,7 @@ def check(folder: Path, emulate: bool) -> None:
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, resolve_path=True))
 @click.option("--rounds", default=5, show_default=True, help="Measurements of each, in turn.")
 def speed(folder: Path, model: str, rounds: int) -> None:
-    """Time every variant and the build installed here, in turn, on one thread."""
+    """Time every variant and the build installed here, in turn: processor time of one thread."""
     with installed(folder) as python:
         builds = [("installed", sys.executable, "")]
         builds += [(name, python, name) for name in probed([python], "variants")]
