@@ -45,9 +45,9 @@ EMULATED = {
     "max": "haswell",
 }
 TYPES = ("f16", "q4_k_m", "q2_k", "q4_0")  # of the demo model, which is q8_0 itself
-N_EMULATED = 2  # of these models, from the end: emulated, each takes minutes
+N_EMULATED = 1  # of these models, from the end: emulated, each takes minutes
 PROMPT = "Once upon a time, there was a king who had three sons."
-N_PREDICT = 24
+N_PREDICT = 12
 N_TOKENS = 32  # per measurement of speed
 WIDTH = 8
 
