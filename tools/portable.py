@@ -42,7 +42,6 @@ EMULATED = {
     "Nehalem": "sse42",
     "SandyBridge": "sse42",
     "Haswell": "haswell",
-    "max": "haswell",
 }
 TYPES = ("f16", "q4_k_m", "q2_k", "q4_0")  # of the demo model, which is q8_0 itself
 N_EMULATED = 1  # of these models, from the end: emulated, each takes minutes
