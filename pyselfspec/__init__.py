@@ -119,6 +119,10 @@ _offer_library()
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not _HOMES[name].startswith(("errors", "util.")):  # the others need numpy or the library
+        from .runtime.processor import cpu_backend
+
+        cpu_backend()
     home = importlib.import_module(f".{_HOMES[name]}", __name__)
     value = home if _HOMES[name].rpartition(".")[2] == name else getattr(home, name)
     globals()[name] = value

@@ -976,7 +976,7 @@ def test_example_in_the_help_works() -> None:
 def test_version_names_program_and_library() -> None:
     outcome = run_alone("--version")
     assert (outcome.status, outcome.stderr) == (0, "")
-    assert re.fullmatch(r"pyselfspec \d\S+, library \d\S+\n", outcome.stdout)
+    assert re.fullmatch(r"pyselfspec \d\S+, library \d\S+, CPU code \w+\n", outcome.stdout)
 
 
 def test_installed_script_is_this_program() -> None:

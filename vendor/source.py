@@ -76,7 +76,7 @@ class Project:
     @property
     def native_sources(self) -> list[Path]:
         native = self.root / "pyselfspec" / "native"
-        built = {".h", ".cpp", ".cmake"}
+        built = {".h", ".c", ".cpp", ".cmake"}
         return sorted(
             p for p in native.rglob("*") if p.suffix in built or p.name == "CMakeLists.txt"
         )

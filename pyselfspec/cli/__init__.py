@@ -20,9 +20,11 @@ from typing import Any
 
 import click
 
-from .. import BUILD_ID, __version__
+from .. import __version__
 from ..errors import SelfSpecError
+from ..runtime.processor import cpu_backend, variant
 from ..util import by_name
+from ..util.build import BUILD_ID
 from ..util.paths import on_one_line
 from ._signals import as_ctrl_c, exit_status
 from ._words import in_options
@@ -58,6 +60,7 @@ class CommandFolder(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
+        cpu_backend()  # or an error, before numpy is imported
         command: click.Command = by_name.load(__name__, "command", cmd_name).command
         return command
 
@@ -89,9 +92,22 @@ class CommandFolder(click.Group):
             return result
 
 
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(
+            f"pyselfspec {__version__}, library {BUILD_ID}, CPU code {variant(cpu_backend())}"
+        )
+        ctx.exit()
+
+
 @click.group(cls=CommandFolder, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(
-    __version__, "--version", message=f"pyselfspec {__version__}, library {BUILD_ID}"
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
 )
 def main() -> None:
     """Lossless self-speculative generation with GGUF models.

@@ -11,6 +11,7 @@ import click
 from ..gguf.file import GgufFile
 from ..runtime.context import Context
 from ..runtime.model import Model
+from ..runtime.processor import cpu_backend, variant
 from ..runtime.widths import exact_types, same_at_widths
 from ._options import (
     common_options,
@@ -66,6 +67,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "can_skip_ffn": sorted(support.ffn),
         "can_rollback": context.can_rollback,
         "weights": _weights(file, bool(context.exact_width)),
+        "cpu_code": variant(cpu_backend()),
         "exact_width": context.exact_width,
         "same_at_widths": same_at_widths(context),
         "has_tokenizer": model.has_vocab,
@@ -101,6 +103,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
         f"drafting: {_drafting(facts)}",
         f"text with drafts: {SAME_TEXT[facts['same_at_widths']]}",
+        f"CPU code: {facts['cpu_code']}, {_kernels(facts)}",
         "",
         "block  attention  feed-forward",
     ]
@@ -141,6 +144,13 @@ def _drafting(facts: dict[str, Any]) -> str:
         f"yes, the model brings a mask: attention {_ranges(mask['skip_attn']) or 'none'} and "
         f"feed-forward {_ranges(mask['skip_ffn']) or 'none'} skipped"
     )
+
+
+def _kernels(facts: dict[str, Any]) -> str:
+    width = facts["exact_width"]
+    if not width:
+        return "which promises nothing about the bits of wider passes"
+    return f"which promises the same bits in passes over up to {width} tokens"
 
 
 def _ranges(blocks: list[int]) -> str:

@@ -31,6 +31,7 @@ from ..errors import (
 )
 from ..util import build
 from ..util.paths import on_one_line
+from .processor import cpu_backend
 
 SPIN_COUNT = "10000"  # rounds of a loop, some ten microseconds
 
@@ -41,6 +42,7 @@ BUILD_ID = build.BUILD_ID
 def _import_llama_cpp() -> Any:
     """``llama_cpp.llama_cpp`` on top of our library; LibraryError when another one is loaded
     already."""
+    cpu_backend()  # or an error; a library for another processor would end the process
     if "llama_cpp.llama_cpp" not in sys.modules:
         before = os.environ.get("LLAMA_CPP_LIB_PATH")
         os.environ["LLAMA_CPP_LIB_PATH"] = str(LIB_DIR)
@@ -49,7 +51,7 @@ def _import_llama_cpp() -> Any:
         except (OSError, RuntimeError) as error:
             raise LibraryError(
                 f"the patched llama.cpp library in {LIB_DIR} cannot be loaded ({error}); "
-                "install pyselfspec again on this machine"
+                "install what is missing, or pyselfspec again on this machine"
             ) from None
         finally:
             if before is None:
@@ -98,8 +100,24 @@ def _load() -> Any:
         )
     module._lib.selfspec_log_take()
     module._lib.selfspec_log_show(ctypes.c_bool(_verbose))
+    if build.DYNAMIC:
+        _load_backends(module)
     module.llama_backend_init()
     return module
+
+
+def _load_backends(module: Any) -> None:
+    """Load every backend, and of those for CPUs the one for this processor.
+
+    llama.cpp would search the folders of the interpreter and the working directory.
+    """
+    load = module._lib.ggml_backend_load
+    load.restype, load.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    others = [name for name in build.BACKENDS if name not in build.CPU_BACKENDS]
+    for name in [*others, cpu_backend()]:  # GPUs first, as llama.cpp does
+        [file] = LIB_DIR.glob(f"*{name}.*")
+        if not load(os.fsencode(file)) and name in build.CPU_BACKENDS:
+            raise LibraryError(f"{file} cannot be loaded: {log_error()}")
 
 
 class _OnFirstUse:

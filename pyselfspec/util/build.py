@@ -36,5 +36,14 @@ def _import_build() -> Any:
 
 
 _build = _import_build()
-BUILD_ID: str = _build.BUILD_ID
+try:
+    BUILD_ID: str = _build.BUILD_ID
+    BACKENDS: tuple[str, ...] = _build.BACKENDS
+    # Instruction sets that each CPU backend is compiled for, the least demanding backend first.
+    CPU_BACKENDS: dict[str, str] = _build.CPU_BACKENDS
+    DYNAMIC: bool = _build.DYNAMIC  # backends are files to load, none is linked
+except AttributeError:
+    raise LibraryError(
+        "the installed library belongs to another version of pyselfspec; install it again"
+    ) from None
 LIB_DIR = Path(_build.__file__).resolve().parent / "lib"

@@ -1,0 +1,53 @@
+// Whether the processor has an instruction set, and the system saves the registers that it uses. A library of its own,
+// compiled for any processor and without dependencies: it is asked before anything else is loaded.
+#include <string.h>
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+EXPORT int selfspec_processor_has(const char * instruction_set);
+
+#if defined(__x86_64__) && !defined(_MSC_VER)
+
+#include <cpuid.h>
+
+enum { EAX, EBX, ECX, EDX };
+enum { NONE = 0, YMM = 0x06, ZMM = 0xe6 };  // bits of XCR0
+
+static unsigned saved_registers(void) {
+    unsigned r[4];
+    const unsigned osxsave = 1u << 27;
+    if (!__get_cpuid_count(1, 0, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) || !(r[ECX] & osxsave)) {
+        return 0;
+    }
+    unsigned low, high;
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" /* xgetbv */ : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static int has(unsigned leaf, unsigned subleaf, int reg, int bit, unsigned registers) {
+    unsigned r[4];
+    return __get_cpuid_count(leaf, subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) && (r[reg] >> bit & 1) &&
+           (saved_registers() & registers) == registers;
+}
+
+int selfspec_processor_has(const char * instruction_set) {
+#define INSTRUCTION_SET(name, macro, leaf, subleaf, reg, bit, registers) \
+    if (strcmp(instruction_set, #name) == 0) {                           \
+        return has(leaf, subleaf, reg, bit, registers);                  \
+    }
+#include "instruction-sets.h"
+    return 0;
+}
+
+#else
+
+// Nothing is asked of other processors, see processor.cmake.
+int selfspec_processor_has(const char * instruction_set) {
+    return instruction_set && 0;
+}
+
+#endif

@@ -1,0 +1,49 @@
+# Which CPU backends are built, and what each asks of a processor.
+
+# The portable build takes these of upstream's, from the least demanding to the best: Python loads the last that fits.
+# Why not the others: see PORTABLE.md.
+set(variants sse42 haswell alderlake skylakex cascadelake zen4)
+
+get_property(targets DIRECTORY "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src" PROPERTY BUILDSYSTEM_TARGETS)
+list(FILTER targets INCLUDE REGEX "^ggml-cpu")
+list(FILTER targets EXCLUDE REGEX "-feats$")  # feature detection, built for any processor
+if(PYSELFSPEC_PORTABLE)
+    list(TRANSFORM variants PREPEND ggml-cpu- OUTPUT_VARIABLE cpu_backends)
+    # ggml depends on every variant, so those that are left out are built as well, of next to nothing.
+    list(REMOVE_ITEM targets ${cpu_backends})
+    foreach(target IN LISTS targets)
+        set_property(TARGET ${target} PROPERTY SOURCES "${CMAKE_CURRENT_LIST_DIR}/processor.c")
+        list(REMOVE_ITEM GGML_AVAILABLE_BACKENDS ${target})
+    endforeach()
+else()
+    set(cpu_backends ${targets})
+endif()
+
+# The compiler says which instruction sets the flags of a backend switch on: names in the table that became 1.
+function(instruction_sets target result)
+    get_target_property(options ${target} COMPILE_OPTIONS)
+    list(FILTER options INCLUDE REGEX "^-m")
+    separate_arguments(flags NATIVE_COMMAND "${CMAKE_CXX_FLAGS}")
+    execute_process(
+        COMMAND ${CMAKE_CXX_COMPILER} ${flags} ${options} -E -P -x c++ "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/needs.h"
+        OUTPUT_VARIABLE table
+        COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "[a-z0-9_]+ = 1" names "${table}")
+    list(TRANSFORM names REPLACE " = 1" "")
+    string(JOIN " " names ${names})
+    set(${result} "${names}" PARENT_SCOPE)
+endfunction()
+
+set(cpu_backend_facts "")
+foreach(target IN LISTS cpu_backends)
+    set(needs "")
+    if(NOT MSVC)
+        instruction_sets(${target} needs)
+    endif()
+    string(APPEND cpu_backend_facts "    \"${target}\": \"${needs}\",\n")
+endforeach()
+
+add_library(selfspec-processor MODULE "${CMAKE_CURRENT_LIST_DIR}/processor.c")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND NOT MSVC)
+    target_compile_options(selfspec-processor PRIVATE -march=x86-64)  # also where CFLAGS say otherwise
+endif()

@@ -1,0 +1,78 @@
+"""Which CPU backend this processor can run: known before anything is loaded that could end the
+process on it, numpy included."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import cache
+
+from ..errors import LibraryError
+from ..util import build
+
+VARIABLE = "PYSELFSPEC_CPU"  # names a variant, to compare it with the others
+_PREFIX = "ggml-cpu"
+
+# Both end the sentence that says what the processor lacks.
+_BUILT_ELSEWHERE = (
+    "install it again on this machine (pip install --force-reinstall --no-cache-dir . in its "
+    "source folder), or use the portable wheel"
+)
+_TOO_OLD = "it cannot run here"
+
+
+def variant(backend: str) -> str:
+    """What people call a backend: "haswell" in the portable build, else "native"."""
+    return backend.removeprefix(_PREFIX).removeprefix("-") or "native"
+
+
+def choose(needs: Mapping[str, Sequence[str]], offered: Set[str], wanted: str = "") -> str:
+    """The last backend whose instruction sets are all offered.
+
+    needs: the instruction sets of each backend, the least demanding first. wanted: the variant to
+    choose among them. Raises LibraryError when none fits, or there is no such variant.
+    """
+    by_variant = {variant(name): name for name in needs}
+    if wanted and wanted not in by_variant:
+        raise LibraryError(
+            f"{VARIABLE} is {wanted!r}; this build of pyselfspec has {', '.join(by_variant)}"
+        )
+    candidates = [by_variant[wanted]] if wanted else list(needs)
+    fitting = [name for name in candidates if offered >= {*needs[name]}]
+    if fitting:
+        return fitting[-1]
+    missing = [name for name in needs[candidates[0]] if name not in offered]
+    raise LibraryError(
+        f"{f'{VARIABLE}={wanted}' if wanted else 'this build of pyselfspec'} needs a processor "
+        f"with {_listed(missing)}, which this one lacks; "
+        f"{_TOO_OLD if len(needs) > 1 else _BUILT_ELSEWHERE}"
+    )
+
+
+def _listed(names: list[str], n_max: int = 4) -> str:
+    more = len(names) - n_max
+    return ", ".join(names[:n_max]) + (f" and {more} more instruction sets" if more > 0 else "")
+
+
+@cache
+def cpu_backend() -> str:
+    """The CPU backend for this processor, by the name of its library; LibraryError when there is
+    none."""
+    needs = {name: sets.split() for name, sets in build.CPU_BACKENDS.items()}
+    offered = _offered({name for sets in needs.values() for name in sets})
+    return choose(needs, offered, os.environ.get(VARIABLE, ""))
+
+
+def _offered(names: Iterable[str]) -> frozenset[str]:
+    """Those instruction sets that the processor has and the system allows."""
+    [*files] = build.LIB_DIR.glob("*selfspec-processor*")
+    try:
+        has = ctypes.CDLL(str(files[0])).selfspec_processor_has
+    except (IndexError, OSError, AttributeError):
+        raise LibraryError(
+            f"the library in {build.LIB_DIR} is not pyselfspec's, or not for this kind of "
+            "processor; install pyselfspec again"
+        ) from None
+    has.argtypes = [ctypes.c_char_p]
+    return frozenset(name for name in names if has(name.encode()))
