@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from command_line import ONE_THREAD, run_alone
 from simulation import table
 
 from pyselfspec import Completion, SamplingParams
@@ -131,3 +132,11 @@ def test_what_is_kept_does_not_outweigh_what_comes():
     for _ in range(100):
         again.observe((0, 0), False)
     assert again.of((0, 0)) < 0.5
+
+
+def test_generate_keeps_what_it_learned(cache):
+    args = ("-p", "One king, two kings, " * 8, "-n", "60", "--temp", "0", *ONE_THREAD)
+    outcome = run_alone("generate", *args, env={"XDG_CACHE_HOME": str(cache)})
+    assert outcome.status == 0
+    (kept,) = (cache / "pyselfspec" / "learned").glob("*.json")
+    assert json.loads(kept.read_text())["format"] == 1

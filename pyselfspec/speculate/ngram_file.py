@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from filelock import FileLock, Timeout
-
 from ..errors import ArgumentError
 from ..util import records
-from ..util.files import require_no_model
+from ..util.files import locked, require_no_model
 
 WAIT_S = 10.0  # for another process that saves to the same file
 
@@ -52,11 +50,6 @@ def add(path: Path, vocabulary: str, n_vocab: int, new: Sequence[int], n_kept: i
 
     Raises ArgumentError as ``load`` does, and where another process holds the file for long.
     """
-    try:
-        with FileLock(f"{path}.lock", timeout=WAIT_S):
-            tokens = (*load(path, vocabulary, n_vocab), *new)[-n_kept:]
-            records.save(path, Texts(vocabulary, tokens))
-    except Timeout:
-        raise ArgumentError(
-            f"{path} is in use by another process; nothing of this text was added to it"
-        ) from None
+    with locked(path, "go on without: this text was not added to it", WAIT_S):
+        tokens = (*load(path, vocabulary, n_vocab), *new)[-n_kept:]
+        records.save(path, Texts(vocabulary, tokens))

@@ -95,14 +95,14 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, fix: str) -> Iterator[None]:
+def locked(path: Path, fix: str, wait_s: float = 0.0) -> Iterator[None]:
     """Keeps other processes from this file, through one beside it with ".lock" added to the name.
 
-    fix: what to do instead, for the error. Raises ArgumentError when another process has it, and
-    for what `replacing` could not replace.
+    fix: what to do instead, for the error. wait_s: for a process that has it.
+    Raises ArgumentError when another process keeps it, and for what `replacing` could not replace.
     """
     require_target(path)
-    lock = FileLock(f"{path}.lock", timeout=0)
+    lock = FileLock(f"{path}.lock", timeout=wait_s)
     try:
         lock.acquire()
     except Timeout:
