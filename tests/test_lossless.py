@@ -299,7 +299,7 @@ def test_drafts_of_known_quality(
 
 # --- drafts wider than the exact width -------------------------------------------------------
 
-WIDE = {"15": Fixed(15, p_min=0), "16": Fixed(16, p_min=0), "40": Fixed(40, p_min=0)}
+WIDE = {"31": Fixed(31, p_min=0), "32": Fixed(32, p_min=0), "40": Fixed(40, p_min=0)}
 
 
 @pytest.fixture(scope="module")

@@ -168,7 +168,7 @@ def test_passes_keep_to_the_exact_width(
         passes.append((rows, what))
         return run(context, rows, what)
 
-    context = new_context(typed("llama", "Q8_0"), n_seq_max=6)
+    context = new_context(typed("llama", "Q8_0"), n_seq_max=6, n_ctx=512)
     require_exact(context)
     full = LayerMask.full(N_LAYER)  # always right, so that all drafts are as long
     n_predict = 4 * (n_draft + 1)
