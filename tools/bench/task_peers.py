@@ -98,8 +98,8 @@ def of_server(answer: Answer, text: str) -> Outcome:
 
 
 def of_lookup(program: Sequence[str | Path], prompt: str) -> Outcome:
-    """An answer of llama-lookup, which goes on for one token behind its limit. The first token
-    comes with the prompt, as in servers."""
+    """An answer of llama-lookup, which may go on behind its limit, to the end of a draft. The first
+    token comes with the prompt, as in servers."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
         file.write(prompt + "\n")  # it takes one away
         file.flush()
