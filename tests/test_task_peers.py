@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from tools.bench._main import main
 from tools.bench.task_peers import Everybody, Outcome
 from tools.bench.tasks import PLAIN, Task
 
+ROOT = Path(__file__).resolve().parent.parent
 # Says of every completion how it was asked for, and drafts where it has a --spec-type.
 SERVER = """#!{python}
 import json, os, sys
@@ -143,6 +145,26 @@ def test_a_server_that_does_not_listen_to_the_end_is_killed(
     with serving([program]) as client:
         pid = client.get("/")["pid"]
     assert not is_running(pid)
+
+
+def test_a_bench_that_is_ended_leaves_no_server(
+    folder: Path, demo_path: Path, tmp_path: Path
+) -> None:
+    pids, tasks = tmp_path / "pids", tmp_path / "tasks.jsonl"
+    tasks.write_text('{"task": "story", "turns": ["Once upon a time"]}\n')
+    program = folder / "llama-server"
+    text = program.read_text()
+    kill = 'if self.path == "/completion":\n            return os.kill(os.getppid(), 15)\n        '
+    text = text.replace('if asked["prompt"]', kill + 'if asked["prompt"]')
+    begin = text.index("HTTPServer((host")
+    note = f"with open({str(pids)!r}, 'a') as file:\n    file.write(f'{{os.getpid()}} ')\n"
+    program.write_text(text[:begin] + note + text[begin:])
+    arguments = ["task-peers", folder, demo_path, "--tasks", tasks, "-t", "1", "-c", "256"]
+    command = [sys.executable, ROOT / "tools" / "bench.py", *arguments, "--way", "ngram-mod"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.strip().endswith("Aborted!")
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 2 and not any(map(is_running, started))
 
 
 def test_what_a_server_says_when_it_does_not_start() -> None:
