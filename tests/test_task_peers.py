@@ -268,6 +268,14 @@ def test_a_run(folder: Path, demo_path: Path, tmp_path: Path) -> None:
     assert "| story | 500.0 | - / - |" in done.stdout
 
 
+def test_a_folder_without_the_programs(demo_path: Path, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"task": "story", "turns": ["Once upon a time"]}\n')
+    arguments = ["task-peers", str(tmp_path), str(demo_path), "--tasks", str(tasks)]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1 and "has no llama-server: build it with" in done.stderr
+
+
 #
 # figures
 #

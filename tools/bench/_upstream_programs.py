@@ -23,6 +23,14 @@ folder_argument = click.argument(
 )
 
 
+def program(folder: Path, name: str) -> Path:
+    """Raises click.ClickException where the folder does not have it."""
+    found = folder.resolve() / name
+    if not found.is_file():
+        raise click.ClickException(f"{folder} has no {name}: build it with peers build {folder}")
+    return found
+
+
 def run(program: Sequence[str | Path]) -> tuple[str, int]:
     """What a program prints on both streams, and its peak memory in kB."""
     with tempfile.TemporaryFile("w+", errors="replace") as file:  # texts may end within a letter

@@ -24,7 +24,7 @@ from tools.records import Record, provenance
 from ._llama_server import Answer, Client, serving
 from ._options import keep, model_argument, progress, run_options
 from ._table import Table
-from ._upstream_programs import folder_argument, run
+from ._upstream_programs import folder_argument, program, run
 from .peers import ACCEPT, PROMPT
 from .tasks import ALL, PLAIN, Answering, Asked, Task, repeated, task_options, together
 
@@ -180,6 +180,7 @@ def everybody(
     folder: Path, model: Path, threads: int, asked: Asked, temp: float, names: Sequence[str]
 ) -> Iterator[Everybody]:
     """With nothing remembered yet, neither by servers nor by us. names: of their ways."""
+    server, looking_up = program(folder, "llama-server"), program(folder, "llama-lookup")
     common = ["-m", str(model), "-t", str(threads), "-c", str(asked.n_ctx)]
     with ExitStack() as stack:
         stack.enter_context(as_ctrl_c())  # servers are stopped then, too
@@ -189,12 +190,12 @@ def everybody(
         yield Everybody(
             Answering(context, chat, (AUTO,), controller, asked.tokens, temp),
             {
-                name: stack.enter_context(serving([folder / "llama-server", *common, *options]))
+                name: stack.enter_context(serving([server, *common, *options]))
                 for name, options in SERVER_WAYS.items()
                 if name in (PLAIN, *names)
             },
             {
-                name: [folder / "llama-lookup", *common, *options, *_limits(asked.tokens, temp)]
+                name: [looking_up, *common, *options, *_limits(asked.tokens, temp)]
                 for name, options in LOOKUP_WAYS.items()
                 if name in names
             },
@@ -237,7 +238,7 @@ def command(
     asked = Asked(**given)
     tasks = asked.tasks()
     for temp in temps:
-        with everybody(folder.resolve(), model, threads, asked, temp, names) as all_of_them:
+        with everybody(folder, model, threads, asked, temp, names) as all_of_them:
             runs = all_of_them.compare(tasks)
             template = all_of_them.ours.chat.template is not None
         record: Record = {
