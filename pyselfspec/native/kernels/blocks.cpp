@@ -85,7 +85,7 @@ template <int BYTE> vi spread(vi heads) {
     return shuffle8(heads, _mm_setr_epi8(A, A, A, A, A, A, A, A, B, B, B, B, B, B, B, B));
 }
 
-// A power of two in one byte, 128 more than the exponent; the last two are below the normal floats.
+// A power of two in one byte, its exponent with 128 added.
 inline vf powers(vi heads) {
     const vi e = shuffle8(heads, _mm_setr_epi8(0, -1, -1, -1, 0, -1, -1, -1, 8, -1, -1, -1, 8, -1, -1, -1));
     return power_of_two(e);
