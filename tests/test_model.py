@@ -80,7 +80,7 @@ def test_model_without_vocabulary(tiny: Any, error_of: Any) -> None:
     model = tiny(vocab="none")
     assert not model.has_vocab
     assert not model.is_eog(2)
-    with pytest.raises(ArgumentError, match="--prompt-tokens"):
+    with pytest.raises(ArgumentError, match="give token ids"):
         model.tokenize("text")
     for code in ("model.piece(5)", "model.detokenize([5])"):
         assert "has no tokenizer" in error_of(code, vocab="none")

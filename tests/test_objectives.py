@@ -75,7 +75,8 @@ def test_perplexity_against_one_pass_over_the_chunk(arch, tiny, new_context, tex
             table = log_probs(direct.decode(text, mask=mask).logits)
             losses += [-table[i, text[i + 1]] for i in range(N_CTX // 2, N_CTX - 1)]
         assert score.n == len(losses) == 2 * (N_CTX // 2 - 1)
-        assert score.mean == pytest.approx(np.mean(losses), abs=1e-4)
+        # passes of up to 32 tokens, as over half a chunk, round otherwise than wider ones
+        assert score.mean == pytest.approx(np.mean(losses), abs=5e-4)
 
 
 def test_the_full_model_has_no_excess(tiny, new_context, texts):
@@ -88,7 +89,7 @@ def test_chunks_longer_than_a_batch(tiny, new_context, texts):
     whole = score_all(Perplexity(new_context(tiny()), texts), FULL, masks)
     parts = score_all(Perplexity(new_context(tiny(), n_batch=7), texts), FULL, masks)
     for mask in masks:
-        # passes of more than 16 tokens round otherwise than those of fewer
+        # passes of more than 32 tokens round otherwise than those of fewer
         assert parts[mask].mean == pytest.approx(whole[mask].mean, abs=5e-3)
     whole = score_all(Match(new_context(tiny()), texts, window=4), FULL, masks)
     parts = score_all(Match(new_context(tiny(), n_batch=7), texts, window=4), FULL, masks)
