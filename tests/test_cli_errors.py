@@ -5,6 +5,7 @@ Whatever could end the process inside the library runs in a process of its own.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -516,7 +517,14 @@ def test_passwords_of_databases_stay_secret(
 def test_a_busy_machine_is_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait for each other at every barrier are slower than one."""
     n_cores = os.cpu_count() or 1
-    for load, told in ((0.0, False), (1.0 * n_cores, False), (2.0 * n_cores, True)):
+    options = importlib.import_module("pyselfspec.cli._options")
+    for load, watched, told in (
+        (0.0, True, False),
+        (1.0 * n_cores, True, False),
+        (2.0 * n_cores, True, True),
+        (2.0 * n_cores, False, False),  # nobody reads it: a script has chosen
+    ):
+        monkeypatch.setattr(options, "_is_watched", lambda watched=watched: watched)
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         outcome = run("info", folder / "tiny.gguf", "--json")
         assert (f"busy (load {load:.1f}" in outcome.stderr) == told

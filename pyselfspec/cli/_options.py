@@ -130,15 +130,19 @@ device_options = together(
 )
 
 
+def _is_watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
     """What device_options say about loading a Model."""
     return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu")}
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What device_options say about making a Context. Warns where as many threads as there are
-    cores would mostly wait for each other."""
-    load = overload()
+    """What device_options say about making a Context. Tells whoever watches where as many threads
+    as there are cores would mostly wait for each other."""
+    load = overload() if _is_watched() else None
     if options["threads"] is None and load is not None and usable_cores() > 1:
         click.echo(
             f"Warning: other programs keep this machine busy (load {load:.1f}, {usable_cores()} "
