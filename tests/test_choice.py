@@ -11,7 +11,7 @@ from simulation import BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, TINY, table
 from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate.controllers import Memory
-from pyselfspec.speculate.controllers._choice import GAIN_MIN, Choice
+from pyselfspec.speculate.controllers._choice import GAIN_MIN, LENGTHS, Choice
 from pyselfspec.speculate.controllers._decision import Rule
 from pyselfspec.speculate.controllers.auto import make
 from pyselfspec.speculate.types import Draft, Step, Verdict
@@ -46,9 +46,9 @@ def test_it_takes_what_promises_most_tokens_for_the_time(growth, seed):
     n_copies = rng.randrange(16)
     n, rest = choice(costs, n_copies).choose(chances)
     assert rest.n_max == 0
-    allowed = range(min(len(chances), n_copies) + 1)
-    speeds = [value(chances, i) / costs.full_us[i] for i in allowed]
-    best = max(speeds)
+    allowed = [i for i in LENGTHS if i <= min(len(chances), n_copies)]
+    speeds = {i: value(chances, i) / costs.full_us[i] for i in allowed}
+    best = max(speeds.values())
     if best > (1 + GAIN_MIN) * speeds[0]:
         assert speeds[n] == pytest.approx(best)
     else:
@@ -218,3 +218,8 @@ def test_widths_are_tried_from_narrow_to_wide():
     drafting = [n for n in limits if n]
     assert drafting[0] < 5 and max(drafting) == N_WIDTH - 1
     assert all(b <= 2 * a + 3 for a, b in itertools.pairwise(drafting))
+
+
+def test_there_is_room_for_the_graphs_of_all_lengths():
+    """Twelve are kept, see selfspec-slots.h; a pass whose graph is not is built anew."""
+    assert len(LENGTHS) <= 9 and LENGTHS[-1] == N_WIDTH - 1

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from simulation import BF16, Q8_0, table
 
@@ -94,6 +95,26 @@ def test_timings_scale_the_table():
     # what was not timed leans on what was
     assert now.verify_us[5] == pytest.approx(true.verify_us[5], rel=0.01)
     assert now.drafting_us(3, 3) == pytest.approx(true.drafting_us(3, 3), rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_machine_that_gets_faster_does_not_make_narrow_passes_look_dear(seed):
+    """After a prompt processors are slow for a while: what was timed then, and what later, cannot
+    be compared."""
+    true = table(0.0, 0.25, shared=0.0, plain_us=1000).levels[0]
+    costs = TimedCosts(table(0.0, 0.25, shared=0.0, plain_us=700))
+    rng = np.random.default_rng(seed)
+    print(f"seed {seed}")
+    slow = 2.5
+    for i in range(60):
+        n = 0 if i < 4 else int(rng.integers(4))
+        us = slow * true.full_us[n] * float(np.exp(rng.normal(0, 0.02)))
+        costs.observe(0, 0, 0, 0, us, n_copied=n)
+        slow = 1 + 0.93 * (slow - 1)
+        if i >= 40:
+            now = costs.at(0)
+            for w in range(4):
+                assert now.full_us[w] / now.plain_us == pytest.approx(1 + 0.25 * w, rel=0.15)
 
 
 def test_the_first_time_and_hiccups_do_not_count():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pyselfspec import Model, Sampler, SamplingParams
+from pyselfspec.runtime.guards import Shared
 from pyselfspec.speculate.types import Draft, Step, Verdict
 from pyselfspec.speculate.verify import verify
 
@@ -383,7 +384,7 @@ LOGITS = {prefix: np.log(law).astype(np.float32) + 3 for prefix, law in LAWS.ite
 
 
 def chain() -> Sampler:
-    return Sampler(cast(Model, SimpleNamespace(n_vocab=5)), PARAMS)
+    return Sampler(cast(Model, SimpleNamespace(n_vocab=5, users=Shared("the model"))), PARAMS)
 
 
 def test_both_cuts_of_the_chain_are_in_the_laws():

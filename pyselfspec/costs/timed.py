@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
@@ -18,6 +18,8 @@ N_VERIFIED = 64  # verification passes that do: a width not used for long is tri
 N_SURE = 3  # of one width, for them to tell it from the others
 N_UNTIMED = 3  # tokens to draft before any draft was timed
 N_NEAR = 32  # tokens over which costs are taken as equal
+PACE = 0.3  # of a change of the machine's speed that one pass tells, in logarithms
+JUMP = 1.6  # and more: a hiccup, or another program, which is no matter of the processor's
 N_FORGET = 128  # plain passes after which the oldest timing of a wider one is given up
 
 
@@ -41,6 +43,9 @@ class TimedCosts:
     that was hardly timed is expected to be as wrong as those next to it. The first time of a pass
     does not count: its graph is built then.
 
+    The machine's speed is followed by itself, and ratios are over it: a processor that is slow for
+    a while, as many are after a long prompt, is slow for passes of all widths.
+
     What it learns is true of one drafter in one context, whatever the text.
     """
 
@@ -51,6 +56,7 @@ class TimedCosts:
     _rest: Verified = field(default_factory=_verified)  # the blocks that drafts leave
     _made: set[str] = field(default_factory=set)  # kinds of passes
     _n_plain: int = 0
+    _pace: float = 0.0  # measured to expected time of all that is known, 0 before the first timing
     _expected: Costs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,10 +65,12 @@ class TimedCosts:
 
     def at(self, n_past: int) -> Costs:
         costs = self._table_at(n_past)
+        pace = self._pace or 1.0
         plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
-        draft = median([plain, *self._draft])
-        full = _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
-        verify = _ratios(self._rest, plain) * costs.verify_us if costs.shares else full
+        draft = pace * median([plain, *self._draft])
+        full = pace * _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
+        rest = pace * _ratios(self._rest, plain) * costs.verify_us
+        verify = rest if costs.shares else full
         return Costs(
             n_past,
             tuple(full.tolist()),
@@ -114,20 +122,30 @@ class TimedCosts:
         self._made |= new
         if not new & DRAFT_KINDS and n_proposed:
             expected_us = costs.drafting_us(n_proposed, n_drafted, n_copied)
-            self._draft.append(draft_us / expected_us)
+            self._draft.append(draft_us / expected_us / (self._pace or 1.0))
         if new - DRAFT_KINDS:
             return
         n = n_copied + n_drafted
         ratio = verify_us / costs.verifying_us(n_proposed, n_drafted, n_copied)
         if n_proposed and costs.shares:
-            self._rest.append((n, ratio))
+            self._rest.append((n, self._paced(ratio, [r for m, r in self._rest if m == n])))
         elif n:
-            self._full.append((n, ratio))
+            self._full.append((n, self._paced(ratio, [r for m, r in self._full if m == n])))
         else:
-            self._plain.append(ratio)
+            self._plain.append(self._paced(ratio, self._plain))
             self._n_plain += 1
             if self._n_plain % N_FORGET == 0 and self._full:
                 self._full.popleft()  # or a width timed badly would never be tried again
+
+    def _paced(self, ratio: float, known: Sequence[float]) -> float:
+        """The ratio over the machine's speed, which passes of a kind that is known tell."""
+        if not self._pace:
+            self._pace = ratio
+        elif len(known) >= N_SURE:
+            change = ratio / (self._pace * median(known))
+            if 1 / JUMP < change < JUMP:
+                self._pace *= change**PACE
+        return ratio / self._pace
 
 
 def _ratios(verified: Iterable[tuple[int, float]], plain: float) -> NDArray[np.float64]:
@@ -138,7 +156,7 @@ def _ratios(verified: Iterable[tuple[int, float]], plain: float) -> NDArray[np.f
     sure = sorted(n for n, ratios in by_width.items() if len(ratios) >= N_SURE)
     if not sure:
         return np.full(N_WIDTH, median([plain, *(ratio for _, ratio in verified)]))
-    return np.interp(range(N_WIDTH), sure, [median(by_width[n]) for n in sure])
+    return np.interp(range(N_WIDTH), sure, [median(by_width[n][-N_RECENT:]) for n in sure])
 
 
 def _reach(verified: Verified) -> int:

@@ -204,6 +204,7 @@ class Answering:
 
     def answer(self, way: str, prompt: Sequence[int], seed: int) -> Answer:
         copies = way == AUTO or "ngram" in way.split(SIGN)
+        self.context.sequence().drop()  # each reads the prompt: many processors are slow after it
         made = Answer(
             self.context,
             prompt,

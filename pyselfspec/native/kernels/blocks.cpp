@@ -256,9 +256,7 @@ void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, cons
         }
         for (int64_t i = 0; i*BLOCKS < n_blocks && n_blocks >= BLOCKS; i++) {
             const block * first = b + first_block(i, n_blocks);
-            if constexpr (T > 1) {  // one token is fast enough for the processor's own fetching
-                prefetch<BLOCKS*sizeof(block)>(first);
-            }
+            prefetch<BLOCKS*sizeof(block)>(first);
             add_step<P, T>(P([&](int j) { return first + j; }), in, i, sums);
         }
         each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });

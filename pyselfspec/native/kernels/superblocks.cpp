@@ -291,9 +291,7 @@ void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, cons
         vf sums[T];
         each<T>([&](auto t) { sums[t] = zero(); });
         for (int64_t i = 0; i < weights.k/K_STEP; i++) {
-            if constexpr (T > 1) {  // one token is fast enough for the processor's own fetching
-                prefetch<sizeof(block)>(b + i);
-            }
+            prefetch<sizeof(block)>(b + i);
             add_block(P(b + i), tokens, i*K_STEP, sums);
         }
         each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });

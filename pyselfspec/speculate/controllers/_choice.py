@@ -13,6 +13,9 @@ from ._decision import Rule
 
 GAIN_MIN = 0.02  # expected gain that makes drafting worth the trouble
 N_BEHIND = 4  # copied tokens behind which drafts are considered
+# Copies to take: not every number, since each width of a pass has a graph that is kept prepared,
+# and there is room for a dozen.
+LENGTHS = (0, 1, 2, 3, 4, 5, 7, 10, 15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Choice(DraftLimit):
             if n:
                 all_right *= probs[n - 1]
                 n_tokens += all_right
-                if n_tokens > fastest * costs.full_us[n]:
+                if n in LENGTHS and n_tokens > fastest * costs.full_us[n]:
                     best, fastest = (n, None), n_tokens / costs.full_us[n]
             if behind is not None and n <= N_BEHIND:
                 rule = behind(n)
