@@ -109,6 +109,16 @@ def test_nothing_to_compare(generate: Generate, tmp_path: Path) -> None:
         assert "nothing to compare" in outcome.stderr
 
 
+def test_a_comparison_leaves_one_text_in_the_file(generate: Generate, tmp_path: Path) -> None:
+    """The one that was asked for, and none of those that warm up."""
+    file = tmp_path / "texts.json"
+    report = generate(
+        "--compare", "--json", "--draft", "ngram", "-o", f"file={file}", "-n", "9"
+    ).json
+    n_kept = len(json.loads(file.read_text())["tokens"])
+    assert n_kept == report["n_prompt"] + report["n_generated"]
+
+
 def check_fields(report: dict[str, Any], model: Model) -> None:
     assert report.keys() >= FIELDS
     assert report["n_prompt"] == len(model.tokenize(PROMPT))

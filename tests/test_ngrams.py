@@ -263,7 +263,7 @@ def test_a_file_in_use_for_long_is_said_and_not_touched(tmp_path, monkeypatch):
     before = file.read_bytes()
     monkeypatch.setattr(ngram_file, "WAIT_S", 0.01)
     other = generated_with(FakeContext(FakeModel()), [1, 2, 3], file=file)
-    with FileLock(f"{file}.lock"), pytest.raises(ArgumentError, match="in use by another process"):
+    with FileLock(f"{file}.lock"), pytest.warns(ngram.TextsWarning, match="in use by another"):
         other.close()
     assert file.read_bytes() == before
 
@@ -274,3 +274,22 @@ def test_a_file_in_use_for_long_is_said_and_not_touched(tmp_path, monkeypatch):
 def test_options_that_cannot_be(options):
     with pytest.raises(ArgumentError):
         ngram.Options(**options)
+
+
+def test_texts_that_are_not_for_the_session_are_not_copied_from_in_it(tmp_path):
+    file, context = tmp_path / "texts.json", FakeContext(FakeModel())
+    generated_with(context, STORY, file=file, session=False).close()
+    history = [7, 4, 1, 5]
+    assert (
+        generated_with(context, history, file=file, session=False).guesses(history, 3).tokens == ()
+    )
+    assert ngram_file.load(file, FakeModel.vocabulary, 11) == tuple(STORY)
+
+
+def test_a_file_that_another_vocabulary_took_meanwhile_costs_no_text(tmp_path):
+    file = tmp_path / "texts.json"
+    made = generated_with(FakeContext(FakeModel()), STORY, file=file)
+    ngram_file.add(file, "others", 11, [1, 2], 9)
+    with pytest.warns(ngram.TextsWarning, match="another vocabulary"):
+        made.close()
+    assert ngram_file.load(file, "others", 11) == (1, 2)

@@ -288,8 +288,20 @@ class _Keeper:
 def _warm_up(request: Request, prompt: Sequence[int], context: Context) -> None:
     """A few tokens each way, so that whichever run comes first does not pay for starting up; behind
     another prompt, so that nothing of the text is known before."""
-    n = min(request.n_predict, N_WARM_UP)
-    other = replace(request, prompt=tuple(reversed(prompt)), n_predict=n, stop=(), adapt=None)
+    options = tuple(_forgetful(each) for each in request.options or ()) or None
+    other = replace(
+        request,
+        prompt=tuple(reversed(prompt)),
+        n_predict=min(request.n_predict, N_WARM_UP),
+        options=options,
+        stop=(),
+        adapt=None,
+    )
     for each in (other, other.plain):
         for _piece in each.completion(context):
             pass
+
+
+def _forgetful(options: Any) -> Any:
+    """Options with which a text is not remembered."""
+    return replace(options, session=False, file=None) if hasattr(options, "session") else options

@@ -163,6 +163,7 @@ class Completion:
         def build(mask: LayerMask) -> tuple[Drafter, Controller]:
             found = prepared(self.context, name, options=options, mask=mask)
             assert found is not None
+            self._speculation = found
             return self._made(found, controller)
 
         state = adapt.state_for(self._drafter.mask, self.sampling.seed)
@@ -221,7 +222,7 @@ class Completion:
 
     def remember(self) -> None:
         """Keep what was learned of costs and copies for the next run, in the user's cache folder:
-        estimates that the first steps of its texts go by."""
+        estimates that the first steps of its texts go by. Costs only where no mask is in use."""
         if self._speculation is not None:
             learned.save(self.context, self._speculation.timings)
 

@@ -80,7 +80,7 @@ class Joined:
             draft = other.draft(history, limit)
         if not isinstance(draft, Draft):
             draft = yield from draft
-        n = len(draft.tokens) - draft.n_copied
+        n = len(draft.tokens) - len(start.tokens)
         return replace(draft, sources=start.sources + (name_of(other),) * n)
 
     def accept(self, verdict: Verdict) -> None:

@@ -88,8 +88,8 @@ def save(context: Context, timings: TimedCosts) -> None:
         return
     full_us = timings.at(0).rising().full_us
     widths = tuple(us / full_us[0] for us in full_us)
-    learned = Learned(widths, copies(context).counts, earlier_copies(context).counts)
     with suppress(OSError, ArgumentError):
+        learned = Learned(widths, copies(context).counts, earlier_copies(context).counts)
         path = path_of(context)
         path.parent.mkdir(parents=True, exist_ok=True)
         records.save(path, learned)

@@ -50,6 +50,6 @@ def add(path: Path, vocabulary: str, n_vocab: int, new: Sequence[int], n_kept: i
 
     Raises ArgumentError as ``load`` does, and where another process holds the file for long.
     """
-    with locked(path, "go on without: this text was not added to it", WAIT_S):
+    with locked(path, "go on without; this text was not added to it", WAIT_S):
         tokens = (*load(path, vocabulary, n_vocab), *new)[-n_kept:]
         records.save(path, Texts(vocabulary, tokens))

@@ -160,11 +160,13 @@ class Chances:
 
     @property
     def counts(self) -> Counts:
-        """For another run, at most N_KEPT of a kind."""
+        """For another run, at most N_KEPT of a kind, and never more right than there are."""
         return tuple(
-            tuple(
-                (min(1.0, N_KEPT / n) * right, min(N_KEPT, n))
-                for right, n in zip(*row, strict=True)
-            )
+            tuple(_kept(right, n) for right, n in zip(*row, strict=True))
             for row in zip(self._right, self._all, strict=True)
         )
+
+
+def _kept(right: float, n: float) -> tuple[float, float]:
+    kept = min(N_KEPT, n)
+    return min(kept, kept / n * right), kept

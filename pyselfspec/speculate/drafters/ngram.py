@@ -7,6 +7,7 @@ ngrams.py for the papers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ from .. import learned, ngram_file
 from ..ngrams import LENGTHS, N_TOKENS, Chances, Copy, Memory, NgramIndex
 from ..types import Draft, DraftLimit, Verdict
 from . import Guesses
+
+
+class TextsWarning(UserWarning):
+    """A text that could not be added to the file of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Drafter:
         self._earlier_chances = learned.earlier_copies(context)
         self._earlier: Memory | None = None
         if options.session or options.file is not None:
-            key = ("ngram memory", options.file, options.n_kept)
+            key = ("ngram memory", options.session, options.file, options.n_kept)
             self._earlier = context.once(key, self._remembered)
 
     def _remembered(self) -> Memory:
@@ -148,6 +153,11 @@ class Drafter:
         text, self._text = self._text, ()
         if self._earlier is None or not text:
             return
-        new, options, model = self._earlier.add(text), self._options, self._context.model
-        if options.file is not None and new:
+        options, model = self._options, self._context.model
+        new = self._earlier.add(text) if options.session else list(text)
+        if options.file is None or not new:
+            return
+        try:
             ngram_file.add(options.file, model.vocabulary, model.n_vocab, new, options.n_kept)
+        except (ArgumentError, OSError) as error:  # the text itself is there
+            warnings.warn(str(error), TextsWarning, stacklevel=2)
