@@ -568,8 +568,8 @@ def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 def test_adapting_takes_no_more_memory_the_longer_the_text(demo: Model) -> None:
-    """Freed graphs would pile up: 20 MB in 4000 tokens. Without copies, whose index takes a kilobyte
-    a token up to its bound."""
+    """Freed graphs would pile up: 20 MB in 4000 tokens. Without copies, whose index takes a
+    kilobyte a token, up to its bound."""
     sizes = []
     with demo.context(n_ctx=4096, n_threads=1) as context:
         completion = Completion(
