@@ -99,8 +99,7 @@ class CostTable:
         share = (n_past - low.n_past) / (high.n_past - low.n_past)
 
         def mix(a: float, b: float) -> float:
-            # never near 0, whatever was measured
-            return max(min(a, b) / 2, a + share * (b - a))
+            return max(min(a, b) / 2, a + share * (b - a))  # never near 0, whatever was measured
 
         return Costs(
             n_past,

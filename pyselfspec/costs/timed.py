@@ -69,8 +69,9 @@ class TimedCosts:
         plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
         draft = pace * median([plain, *self._draft])
         full = pace * _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
-        rest = pace * _ratios(self._rest, plain) * costs.verify_us
-        verify = rest if costs.shares else full
+        verify = full
+        if costs.shares:
+            verify = pace * _ratios(self._rest, plain) * costs.verify_us
         return Costs(
             n_past,
             tuple(full.tolist()),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import ArgumentError, UnsupportedError
 from . import _lib
 from ._lib import llama
+from .ledger import n_common
 
 if TYPE_CHECKING:
     from .context import Context
@@ -77,9 +78,7 @@ class KVSequence:
 
     def n_common(self, tokens: Sequence[int]) -> int:
         """How many tokens at their beginning the sequence and these have in common."""
-        pairs = enumerate(zip(self._held, tokens, strict=False))
-        differing = (i for i, (held, token) in pairs if held != token)
-        return next(differing, min(len(self._held), len(tokens)))
+        return n_common(self._held, tokens)
 
     @property
     def _held(self) -> list[int]:

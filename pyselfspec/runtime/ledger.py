@@ -88,3 +88,9 @@ class Ledger:
     def is_free(self, seq_id: int) -> bool:
         """Neither claimed nor lent."""
         return seq_id not in self._claimed and seq_id not in self._lent
+
+
+def n_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens that two texts begin with both."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

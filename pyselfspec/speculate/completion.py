@@ -19,7 +19,7 @@ from .controllers import Controller
 from .controllers.fixed import Fixed
 from .drafters import Drafter
 from .loop import steps_of
-from .prepared import AUTO, Speculation, prepared
+from .prepared import AUTO, Speculation, as_tuple, prepared
 from .text import Text
 from .text_stream import TextStream
 from .together import steps_together
@@ -157,8 +157,7 @@ class Completion:
             raise ArgumentError("there is no mask to adapt, since nothing is drafted with one here")
         assert self.sampling.seed is not None and self.draft is not None
         name = self.draft
-        given = options if isinstance(options, tuple) else (options,)
-        options = tuple(_without_mask(each) for each in given if each is not None)
+        options = tuple(map(_without_mask, as_tuple(options)))
 
         def build(mask: LayerMask) -> tuple[Drafter, Controller]:
             found = prepared(self.context, name, options=options, mask=mask)

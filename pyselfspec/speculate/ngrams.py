@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..runtime.ledger import n_common
+
 LENGTHS = (1, 2, 3, 4, 6, 8, 12)
 N_MATCHES = 8  # that count, the latest ones
 N_TOKENS = 2**16  # of a text that are indexed; about 60 MB
@@ -118,12 +120,6 @@ class Memory:
     def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
         """As NgramIndex.following."""
         return self._index.following(context, beyond)
-
-
-def n_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Tokens that two texts begin with both."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
 N_SURENESS = 4

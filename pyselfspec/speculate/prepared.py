@@ -82,12 +82,19 @@ def prepared(
         if options is not None or mask is not None:
             raise ArgumentError("plain decoding drafts nothing, so it takes no mask and no options")
         return None
-    given = options if isinstance(options, tuple) else () if options is None else (options,)
+    given = as_tuple(options)
     for each in given:
         if not (is_dataclass(each) and each.__hash__):
             raise ArgumentError(f"options of a drafter are a frozen dataclass, got {each!r}")
     key = ("speculation", draft, given, mask, profile, with_mask)
     return context.once(key, lambda: _looked_up(context, draft, given, mask, profile, with_mask))
+
+
+def as_tuple(options: Any) -> tuple[Any, ...]:
+    """Options as they may be given: none, those of one drafter, or several."""
+    if options is None:
+        return ()
+    return options if isinstance(options, tuple) else (options,)
 
 
 def _looked_up(
