@@ -15,7 +15,12 @@ from pyselfspec.cli import main
 from pyselfspec.cli._words import OPTIONS, in_options
 
 ROOT = Path(pyselfspec.__file__).parent
-LIBRARY = [path for path in sorted(ROOT.rglob("*.py")) if path.parent.name != "cli"]
+NOT_OURS = ROOT / "converter"  # llama.cpp's, in an installed package; it names its options
+LIBRARY = [
+    path
+    for path in sorted(ROOT.rglob("*.py"))
+    if path.parent.name != "cli" and NOT_OURS not in path.parents
+]
 OPTION = re.compile(r"(?<![\w-])-{1,2}[a-z][a-z-]*")
 OTHER_PROGRAMS = {"llama-gguf-split --merge"}
 
