@@ -75,7 +75,7 @@ def test_masks_a_tiny_model_takes(tiny_path: TinyPath, arch: str) -> None:
     assert facts["can_rollback"] is True
     text = run("info", path).stdout
     assert "masks: attention of every block; feed-forward of every block" in text
-    assert "drafting: yes, with a mask you give" in text
+    assert "drafting: ngram, copies of what the text has had; layer-skip with a mask you give" in text
 
 
 def test_text_shows_every_block(demo_path: Path, demo_facts: dict[str, Any]) -> None:
