@@ -70,7 +70,15 @@ inline vf power_of_two(vi e) {
     const vi normal   = _mm512_slli_epi32(sub32(e, repeat32(1)), 23);
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(e, repeat32(2)), denormal));
 }
+inline vf load_i8(const void * p)        { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) p))); }
 inline void store_f(float * p, vf a)     { _mm512_storeu_ps(p, a); }
+inline void store(void * p, vi a)        { _mm512_storeu_si512(p, a); }
+inline vi to_int(vf a)                   { return _mm512_cvtps_epi32(a); }
+inline vf max(vf a, vf b)                { return _mm512_max_ps(a, b); }
+// a where x is above the limit, else x.
+inline vf where_above(vf x, float limit, vf a) {
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GT_OQ), a);
+}
 inline vf repeat_f(float x)              { return _mm512_set1_ps(x); }
 inline vf to_float(vi a)                 { return _mm512_cvtepi32_ps(a); }
 inline vf add(vf a, vf b)                { return _mm512_add_ps(a, b); }
@@ -84,6 +92,19 @@ inline float sum(vf a) {
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+// Lane i: the sum of the lanes of a[i].
+inline vf sums(const vf (&a)[16]) {
+    vf fours[4];  // in every 16 bytes sums of lanes of four vectors
+    for (int i = 0; i < 4; i++) {
+        const vf * v = a + 4*i;
+        const vf x = add(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+        const vf y = add(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+        fours[i] = add(_mm512_shuffle_ps(x, y, 0x44), _mm512_shuffle_ps(x, y, 0xee));
+    }
+    const auto halves = [](vf x, vf y) { return add(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd)); };
+    return halves(halves(fours[0], fours[1]), halves(fours[2], fours[3]));
 }
 
 // Sums of four products of bytes, unsigned by signed, added to the 32-bit lanes of `acc`.
@@ -163,7 +184,14 @@ inline vf power_of_two(vi e) {
     const vi normal   = _mm256_slli_epi32(sub32(e, repeat32(1)), 23);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, denormal, _mm256_cmpgt_epi32(repeat32(2), e)));
 }
+inline vf load_i8(const void * p)        { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) p))); }
 inline void store_f(float * p, vf a)     { _mm256_storeu_ps(p, a); }
+inline void store(void * p, vi a)        { _mm256_storeu_si256((__m256i *) p, a); }
+inline vi to_int(vf a)                   { return _mm256_cvtps_epi32(a); }
+inline vf max(vf a, vf b)                { return _mm256_max_ps(a, b); }
+inline vf where_above(vf x, float limit, vf a) {
+    return _mm256_blendv_ps(x, a, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GT_OQ));
+}
 inline vf repeat_f(float x)              { return _mm256_set1_ps(x); }
 inline vf to_float(vi a)                 { return _mm256_cvtepi32_ps(a); }
 inline vf add(vf a, vf b)                { return _mm256_add_ps(a, b); }
@@ -176,6 +204,12 @@ inline float sum(vf a) {
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+inline vf sums(const vf (&a)[8]) {
+    const auto fours = [](const vf * v) { return _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3])); };
+    const vf x = fours(a), y = fours(a + 4);
+    return add(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
 }
 
 inline vi dot4(vi acc, vi u, vi s) {
