@@ -188,12 +188,9 @@ inline vf as_they_are(const float * p)       { return load_f(p); }
 inline vf from_halves(const ggml_fp16_t * p) { return load_f16(p); }
 inline vf from_bf16(const uint16_t * p)      { return load_bf16(p); }
 
-// n values of a row, which may be a part of it, with zeros up to the end of a vector.
-void unpack(const ggml_tensor * t, const char * row, int64_t n, float * out) {
-    for (size_t i = 0; i < ggml_row_size(t->type, n); i += 64) {
-        _mm_prefetch(row + CELLS*t->nb[1] + i, _MM_HINT_T0);  // of the next block of cells
-    }
-    switch (t->type) {
+// Zeros up to the end of a vector where n is none of vectors.
+inline void unpack_row(ggml_type type, const char * row, int64_t n, float * out) {
+    switch (type) {
         case GGML_TYPE_F32:  unpack_floats<float, as_they_are>((const float *) row, n, out); break;
         case GGML_TYPE_F16:  unpack_floats<ggml_fp16_t, from_halves>((const ggml_fp16_t *) row, n, out); break;
         case GGML_TYPE_BF16: unpack_floats<uint16_t, from_bf16>((const uint16_t *) row, n, out); break;
@@ -207,7 +204,32 @@ void unpack(const ggml_tensor * t, const char * row, int64_t n, float * out) {
                 }
             }
             break;
-        default: ggml_get_type_traits(t->type)->to_float(row, out, n); break;
+        default: ggml_get_type_traits(type)->to_float(row, out, n); break;
+    }
+}
+
+// The cells of a block of which the bits are set.
+struct Cells {
+    int n = 0;
+    int of[CELLS];
+    explicit Cells(uint32_t bits) {
+        for (int c = 0; bits != 0; bits >>= 1, c++) {
+            of[n] = c;
+            n += bits & 1;
+        }
+    }
+};
+
+// n values of the rows of these cells, each to its place; `block` is where those of the first cell are.
+void unpack(const ggml_tensor * t, const char * block, const Cells & cells, int64_t n, float * out) {
+    const size_t  stride = t->nb[1], bytes = ggml_row_size(t->type, n);
+    const int64_t width  = up(n);
+    for (int i = 0; i < cells.n; i++) {
+        const char * const row = block + cells.of[i]*stride;
+        for (size_t at = 0; at < bytes; at += 64) {
+            _mm_prefetch(row + CELLS*stride + at, _MM_HINT_T0);  // of the next block
+        }
+        unpack_row(t->type, row, n, out + cells.of[i]*width);
     }
 }
 
@@ -304,12 +326,7 @@ void scores_of_block(const Task & task, const Work & work, int64_t first_head, i
         }
         return;
     }
-    const char * const k = task.rows(task.k, head) + block*CELLS*task.k->nb[1];
-    for (int c = 0; c < CELLS; c++) {
-        if (bits >> c & 1) {
-            unpack(task.k, k + c*task.k->nb[1], task.dk, work.rows + c*up(task.dk));
-        }
-    }
+    unpack(task.k, task.rows(task.k, head) + block*CELLS*task.k->nb[1], Cells(bits), task.dk, work.rows);
     in_tiles<QUERIES>((int) task.n_queries, [&](auto n, int first) {
         float * scores[n];
         for (int t = 0; t < n; t++) {
@@ -353,14 +370,15 @@ int64_t to_weights(float * block, float largest) {
 
 // Adds the rows, times the weights of some queries, to values i to i + N*VL of their totals.
 template <int T, int N>
-void mix(const float * rows, int64_t width, int64_t i, const int * cells, int n, const float * const * weights, float * const * totals) {
+void mix(const float * rows, int64_t width, int64_t i, const Cells & cells, const float * const * weights, float * const * totals) {
     vf added[T][N];
     each<T>([&](auto t) { each<N>([&](auto j) { added[t][j] = load_f(totals[t] + i + j*VL); }); });
-    for (int r = 0; r < n; r++) {
+    for (int c = 0; c < cells.n; c++) {
+        const int cell = cells.of[c];
         vf x[N];
-        each<N>([&](auto j) { x[j] = load_f(rows + r*width + i + j*VL); });
+        each<N>([&](auto j) { x[j] = load_f(rows + cell*width + i + j*VL); });
         each<T>([&](auto t) {
-            const vf weight = repeat_f(weights[t][cells[r]]);
+            const vf weight = repeat_f(weights[t][cell]);
             each<N>([&](auto j) { added[t][j] = fma(x[j], weight, added[t][j]); });
         });
     }
@@ -388,16 +406,8 @@ void values_of(const Task & task, const Work & work, int64_t first_head, const H
     const char * const v = task.rows(task.v, head) + begin/ggml_blck_size(task.v->type)*task.v->nb[0];
     std::fill_n(work.totals, n_queries*width, 0.0f);
     for (int64_t block = 0; block < task.n_blocks; block++) {
-        int cells[CELLS];
-        int n_cells = 0;
-        const uint32_t bits = task.seen(head, block);
-        for (int c = 0; c < CELLS; c++) {
-            if (bits >> c & 1) {
-                const char * const row = v + (block*CELLS + c)*task.v->nb[1];
-                unpack(task.v, row, n, work.rows + n_cells*width);
-                cells[n_cells++] = c;
-            }
-        }
+        const Cells cells(task.seen(head, block));
+        unpack(task.v, v + block*CELLS*task.v->nb[1], cells, n, work.rows);
         in_tiles<QUERIES>((int) n_queries, [&](auto n_tile, int first) {
             const float * weights[n_tile];
             float *       totals[n_tile];
@@ -406,7 +416,7 @@ void values_of(const Task & task, const Work & work, int64_t first_head, const H
                 totals[t]  = work.totals + (first + t)*width;
             }
             const auto add = [&](auto n_vectors, int64_t i) {
-                mix<n_tile, n_vectors>(work.rows, width, i, cells, n_cells, weights, totals);
+                mix<n_tile, n_vectors>(work.rows, width, i, cells, weights, totals);
             };
             int64_t i = 0;
             for (; i + VECTORS*VL <= width; i += VECTORS*VL) {
