@@ -1,4 +1,4 @@
-// How threads share the rows of several matrices: in pieces.
+// How threads share the rows of several matrices, and the results of attention: in pieces.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +27,45 @@ struct Chunks {
     Piece piece(int64_t i) const {
         const int64_t row0 = i%per_matrix*size;
         return {i/per_matrix, row0, std::min(row0 + size, n_rows)};
+    }
+};
+
+// Some results of a head: from the values in units [unit0, unit1), of the queries [query0, query1).
+struct HeadPiece {
+    int64_t head, unit0, unit1, query0, query1;
+};
+
+// Whole heads where they keep all threads busy. Else their values are divided, of which each is read by one thread, and
+// only then the queries, which read the same values.
+struct HeadPieces {
+    int64_t n_units, n_queries;  // of a head
+    int64_t parts = 1, groups = 1;
+    int64_t n;                   // pieces in all
+
+    HeadPieces(int64_t n_heads, int64_t n_units, int64_t n_queries, int n_threads) : n_units(n_units), n_queries(n_queries) {
+        double least = 0;
+        for (int64_t g = 1; g <= n_queries; g++) {
+            for (int64_t p = 1; p <= n_units; p++) {
+                const double share = work_of_a_thread(n_heads, p, g, n_threads);
+                if (least == 0 || share < least*0.9) {
+                    least  = share;
+                    parts  = p;
+                    groups = g;
+                }
+            }
+        }
+        n = n_heads*parts*groups;
+    }
+
+    HeadPiece piece(int64_t i) const {
+        const int64_t group = i%groups, part = i/groups%parts;
+        return {i/(groups*parts), n_units*part/parts, n_units*(part + 1)/parts, n_queries*group/groups, n_queries*(group + 1)/groups};
+    }
+
+private:
+    // Of the one that has most.
+    int64_t work_of_a_thread(int64_t n_heads, int64_t p, int64_t g, int n_threads) const {
+        return (n_heads*p*g + n_threads - 1)/n_threads*((n_units + p - 1)/p)*((n_queries + g - 1)/g);
     }
 };
 

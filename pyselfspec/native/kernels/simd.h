@@ -70,7 +70,15 @@ inline vf power_of_two(vi e) {
     const vi normal   = _mm512_slli_epi32(sub32(e, repeat32(1)), 23);
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(e, repeat32(2)), denormal));
 }
+inline vf load_i8(const void * p)        { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) p))); }
 inline void store_f(float * p, vf a)     { _mm512_storeu_ps(p, a); }
+inline void store(void * p, vi a)        { _mm512_storeu_si512(p, a); }
+inline vi to_int(vf a)                   { return _mm512_cvtps_epi32(a); }
+inline vf max(vf a, vf b)                { return _mm512_max_ps(a, b); }
+// a where x is above the limit, else x.
+inline vf where_above(vf x, float limit, vf a) {
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GT_OQ), a);
+}
 inline vf repeat_f(float x)              { return _mm512_set1_ps(x); }
 inline vf to_float(vi a)                 { return _mm512_cvtepi32_ps(a); }
 inline vf add(vf a, vf b)                { return _mm512_add_ps(a, b); }
@@ -85,12 +93,6 @@ inline float sum(vf a) {
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
-
-inline vf max(vf a, vf b)                { return _mm512_max_ps(a, b); }
-inline float max_of(vf a)                { return _mm512_reduce_max_ps(a); }
-inline uint32_t nonzero(vf a)            { return _mm512_cmpneq_ps_mask(a, zero()); }  // a bit for each lane
-inline vf where_equal(vf a, vf b, vf x, vf y) { return _mm512_mask_blend_ps(_mm512_cmpeq_ps_mask(a, b), y, x); }
-inline vf first_lanes(vf a, int n, vf rest)   { return _mm512_mask_blend_ps((__mmask16) ((1u << n) - 1), rest, a); }
 
 // Lane i: sum(v[i]), the same bits.
 inline vf sums(const vf (&v)[16]) {
@@ -186,7 +188,14 @@ inline vf power_of_two(vi e) {
     const vi normal   = _mm256_slli_epi32(sub32(e, repeat32(1)), 23);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, denormal, _mm256_cmpgt_epi32(repeat32(2), e)));
 }
+inline vf load_i8(const void * p)        { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) p))); }
 inline void store_f(float * p, vf a)     { _mm256_storeu_ps(p, a); }
+inline void store(void * p, vi a)        { _mm256_storeu_si256((__m256i *) p, a); }
+inline vi to_int(vf a)                   { return _mm256_cvtps_epi32(a); }
+inline vf max(vf a, vf b)                { return _mm256_max_ps(a, b); }
+inline vf where_above(vf x, float limit, vf a) {
+    return _mm256_blendv_ps(x, a, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GT_OQ));
+}
 inline vf repeat_f(float x)              { return _mm256_set1_ps(x); }
 inline vf to_float(vi a)                 { return _mm256_cvtepi32_ps(a); }
 inline vf add(vf a, vf b)                { return _mm256_add_ps(a, b); }
@@ -199,19 +208,6 @@ inline float sum(vf a) {
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
-}
-
-inline vf max(vf a, vf b)                { return _mm256_max_ps(a, b); }
-inline float max_of(vf a) {
-    __m128 y = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
-    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
-}
-inline uint32_t nonzero(vf a)            { return _mm256_movemask_ps(_mm256_cmp_ps(a, zero(), _CMP_NEQ_UQ)); }
-inline vf where_equal(vf a, vf b, vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
-inline vf first_lanes(vf a, int n, vf rest) {
-    const __m256i in = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    return _mm256_blendv_ps(rest, a, _mm256_castsi256_ps(in));
 }
 
 inline vf sums(const vf (&v)[8]) {

@@ -1,0 +1,160 @@
+"""Decoding beside another program that keeps every core busy, as a build or a second model does.
+
+Threads that wait for one another by spinning hold the cores that those they wait for would need.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from pyselfspec.runtime._lib import LIB_DIR
+from pyselfspec.util.machine import usable_cores
+from tools.records import Record, provenance
+
+from ._options import keep, model_argument, progress, run_options
+from ._table import Table
+from ._timed_text import PLAIN, STOCK
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+LIBGOMP_SPINS = "300000"  # what libgomp does where nothing is set
+DRAFTS = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A program's way of decoding. spins: None for what it does where the user has set nothing."""
+
+    name: str
+    text: str  # of _timed_text.py
+    libraries: Path = LIB_DIR
+    spins: str | None = None
+
+
+def ways(stock: Path | None) -> list[Way]:
+    ours = [
+        Way("pyselfspec, plain", PLAIN),
+        Way("pyselfspec, drafts", DRAFTS),
+        Way("pyselfspec, plain, libgomp's default", PLAIN, spins=LIBGOMP_SPINS),
+    ]
+    return ours if stock is None else [Way("stock", STOCK, stock), *ours]
+
+
+def us_per_token(way: Way, model: Path, threads: int, n_tokens: int, seconds: float) -> float:
+    env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    env["LLAMA_CPP_LIB_PATH"] = str(way.libraries)
+    if way.spins is not None:
+        env["GOMP_SPINCOUNT"] = way.spins
+    program = [sys.executable, "-P", str(HERE / "_timed_text.py"), str(model), str(threads)]
+    program += [str(n_tokens), str(seconds), way.text]
+    run = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True, env=env)
+    return float(run.stdout)
+
+
+@contextmanager
+def neighbour(n_threads: int) -> Iterator[None]:
+    """Another process, for the time of a block."""
+    program = [sys.executable, "-P", str(HERE / "_busy.py"), str(n_threads)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+
+
+@click.command()
+@model_argument
+@run_options
+@click.option("--rounds", type=click.IntRange(min=1), default=3)
+@click.option("--tokens", type=click.IntRange(min=1), default=64)
+@click.option("--seconds", type=click.FloatRange(min=0), default=10.0, help="At most, for a text.")
+@click.option(
+    "--stock",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar="PYSELFSPEC_STOCK_LIB",
+    show_envvar=True,
+    help="Library folder of an unpatched build.  [default: without]",
+)
+def command(
+    model: Path,
+    threads: int,
+    out: Path | None,
+    rounds: int,
+    tokens: int,
+    seconds: float,
+    stock: Path | None,
+) -> None:
+    """Decoding alone and beside a process that is busy on every core."""
+    cores = usable_cores()
+    us: dict[str, dict[str, list[int]]] = {
+        way.name: {"quiet": [], "busy": []} for way in ways(stock)
+    }
+    load = os.getloadavg()[0]
+    for _ in progress(range(rounds), "rounds"):
+        for kind in ("quiet", "busy"):
+            with neighbour(cores) if kind == "busy" else nullcontext():
+                for way in ways(stock):
+                    time = us_per_token(way, model, threads, tokens, seconds)
+                    us[way.name][kind].append(round(time))
+    record: Record = {"cores": cores, "load_before": round(load, 2), "us": us}
+    keep(provenance("neighbour", model, threads) | record, TABLES[0], out)
+
+
+#
+# figures
+#
+
+
+def slower(record: Record, way: str) -> float:
+    """How many times as long a token takes beside the neighbour, medians."""
+    us = record["us"][way]
+    return statistics.median(us["busy"]) / statistics.median(us["quiet"])
+
+
+def fair(record: Record) -> float:
+    """How many times as long it would take with a fair share of the cores, which the neighbour has
+    as many threads on as there are."""
+    cores: int = record["cores"]
+    return max(1.0, (record["threads"] + cores) / cores)
+
+
+def cells(record: Record) -> list[list[str]]:
+    return [
+        [
+            record["model"],
+            way,
+            f"{statistics.median(us['quiet']) / 1000:.1f}",
+            f"{statistics.median(us['busy']) / 1000:.1f}",
+            f"{min(us['busy']) / 1000:.1f} to {max(us['busy']) / 1000:.1f}",
+            f"{slower(record, way):.2f}",
+            f"{slower(record, way) / fair(record):.2f}",
+        ]
+        for way, us in record["us"].items()
+    ]
+
+
+TABLES = (
+    Table(
+        "neighbour",
+        (
+            "model",
+            "program",
+            "alone, ms",
+            "beside a neighbour, ms",
+            "spread",
+            "times as long",
+            "over a fair share",
+        ),
+        "<<>><>>",
+        cells,
+    ),
+)
