@@ -62,6 +62,7 @@ FLOORS = (
     {".speculate.types", ".speculate.draft_names"},
     {".speculate.verify", ".speculate.text_stream", ".speculate.requests", ".speculate.ngrams"},
     {".speculate.shared_blocks", ".speculate.ngram_file", ".speculate.learned"},
+    {".speculate.second_model", ".speculate.spelling"},
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},
     {".selection", ".testing"},
