@@ -295,6 +295,18 @@ def test_tokens_spell_the_bytes_they_are_for(tiny: TinyModel, vocab: str) -> Non
     assert len(tokenizer.tokens(b" the king")) < 6  # words where there are words
 
 
+def test_words_that_a_tokenizer_changes_leave_the_others_whole(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those do that write everything in small letters."""
+    one = tiny()
+    own = one.tokenize
+    monkeypatch.setattr(one, "tokenize", lambda text, **how: own(text.lower(), **how))
+    tokens = Tokenizer(one).tokens(b"the king and The and the king")
+    assert Spelling(one, tokens).data == b"the king and The and the king"
+    assert len(tokens) < len(b"the king and The and the king") / 2
+
+
 def test_shared_tokens_add_the_same_bytes(tiny: TinyModel) -> None:
     one, other = tiny(), tiny(vocab="reversed")
     shared = shared_tokens(one, other)

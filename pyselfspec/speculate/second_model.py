@@ -128,6 +128,7 @@ class Follower:
 
         Raises CannotFollowError.
         """
+        del self._held[self._seq.n_past :]  # others may have taken its room meanwhile
         n = min(n_same, len(self._held))
         n += n_common(self._held[n:], tokens[n:])
         if outputs == "last":

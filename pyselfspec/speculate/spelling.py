@@ -17,6 +17,7 @@ from ..runtime.model import Model
 
 N_BACK = 8  # tokens to go back at most for the beginning of a word
 WHITE = b" \n\t\r"
+WORDS = re.compile(r"\s*\S+|\s+")
 BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as surrogateescape has them
 
 
@@ -90,21 +91,23 @@ class Tokenizer:
         return found
 
     def _of_text(self, text: str) -> list[int]:
-        for before, given in self._ways(text):
-            tokens = self._model.tokenize(given, add_special=False, parse_special=False)
-            spelled = Spelling(self._model, tokens)
-            n = bisect_right(spelled.ends, len(before))
-            starts_there = not before or (n and spelled.ends[n - 1] == len(before))
-            if starts_there and spelled.data == before + text.encode():
-                return tokens[n if before else 0 :]
+        before, given = self._given(text)
+        tokens = self._model.tokenize(given, add_special=False, parse_special=False)
+        spelled = Spelling(self._model, tokens)
+        starts = [0, *spelled.ends]
+        if len(before) in starts and spelled.data == before + text.encode():
+            return tokens[starts.index(len(before)) :]
+        words = WORDS.findall(text)  # a tokenizer that changes some of them leaves the others
+        if len(words) > 1:
+            return [token for word in words for token in self._of_text(word)]
         return self._one_by_one(text)
 
-    def _ways(self, text: str) -> list[tuple[bytes, str]]:
-        """What to give to the tokenizer, and the bytes that are not the text's in its answer. Many
-        put a space before whatever they are given."""
+    def _given(self, text: str) -> tuple[bytes, str]:
+        """What to give to the tokenizer, and the bytes at the beginning of its answer that are not
+        the text's: many put a space before whatever they are given."""
         if not self._adds_space:
-            return [(b"", text)]
-        return [(b"", text[1:])] if text[0] == " " else [(b" \n", "\n" + text)]
+            return b"", text
+        return (b"", text[1:]) if text[0] == " " else (b" \n", "\n" + text)
 
     @cached_property
     def _adds_space(self) -> bool:
@@ -118,8 +121,8 @@ class Tokenizer:
     @cached_property
     def _bytes(self) -> dict[int, int]:
         """Tokens of one byte, by that byte."""
-        pieces = ((self._model.piece(token), token) for token in range(self._model.n_vocab))
-        return {piece[0]: token for piece, token in pieces if len(piece) == 1}
+        pieces = enumerate(self._model.pieces())
+        return {piece[0]: token for token, piece in pieces if len(piece) == 1}
 
 
 def shared_tokens(one: Model, other: Model) -> dict[int, int]:
@@ -127,12 +130,8 @@ def shared_tokens(one: Model, other: Model) -> dict[int, int]:
     bytes have one as a letter and one as a byte, that which the tokenizer takes."""
     tokenizer = Tokenizer(one)
     by_piece: dict[bytes, int] = {}
-    for token in range(one.n_vocab):
-        piece = one.piece(token)
-        if piece not in by_piece:
+    for token, piece in enumerate(one.pieces()):
+        if piece and (piece not in by_piece or tokenizer.tokens(piece) == [token]):
             by_piece[piece] = token
-        elif piece and tokenizer.tokens(piece) == [token]:
-            by_piece[piece] = token
-    by_piece.pop(b"", None)
-    pieces = ((token, other.piece(token)) for token in range(other.n_vocab))
+    pieces = enumerate(other.pieces())
     return {token: by_piece[piece] for token, piece in pieces if piece in by_piece}

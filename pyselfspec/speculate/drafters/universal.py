@@ -47,7 +47,7 @@ class Options:
     """
 
     path: Path
-    mode: Mode = "text"
+    mode: Mode = "shared"
 
 
 def make(context: Context, options: Options) -> Drafter:
