@@ -198,7 +198,7 @@ class Completion:
                 us = _us_since(start)
                 self.stats.total_us += us
                 if self.stats.n_steps == 0:
-                    prefill_us = us - step.draft.draft_us - step.verify_us
+                    prefill_us = us - step.us
                     self.read_prompt(text, prefill_us)
                 yield self.advanced(step)
                 start = time.perf_counter_ns()

@@ -249,13 +249,10 @@ class SecondModelDrafter(ABC):
         return self.draft_behind(Draft(), history, limit)
 
     def draft_behind(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Draft:
-        """The first pass runs the copied tokens as well.
-
-        What was left unread while nothing was drafted is no part of a draft's time: the next one
-        does not have to read it.
-        """
+        """The first pass runs the copied tokens as well."""
         if limit.n_max == 0:
             return copied
+        begin = time.perf_counter_ns()
         if len(history) - self._n_read > N_LATE:
             self._catch_up(history)
         start = time.perf_counter_ns()
@@ -267,7 +264,8 @@ class SecondModelDrafter(ABC):
         self._n_read = len(history)
         if draft.n_proposed == len(copied.tokens):
             return copied
-        return replace(draft, draft_us=max(1, (time.perf_counter_ns() - start) // 1000))
+        us = (time.perf_counter_ns() - start) // 1000
+        return replace(draft, draft_us=max(1, us), late_us=(start - begin) // 1000)
 
     def accept(self, verdict: Verdict) -> None:  # noqa: B027 - the next text tells
         pass
