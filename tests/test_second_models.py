@@ -103,7 +103,7 @@ class TestUniversal(DrafterConformance):
         one = context.model
         if not isinstance(one, Letters):
             context.model = Letters(one.quality, one.end_at, one.seed)
-        return universal.Drafter(context, second_for(context, Assistant))
+        return universal.Drafter(context, second_for(context, Assistant), "text")
 
 
 @pytest.mark.parametrize("kind", [TestModel, TestUniversal])
@@ -233,7 +233,11 @@ def test_before_timings_the_price_is_that_of_the_bytes() -> None:
     costs = model.Drafter(context, second).costs().at(0)
     assert costs.token_us == costs.plain_us and costs.last_us == 0  # equal files
     assert not costs.shares
-    ahead = universal.Drafter(FakeContext(Letters()), second_for(context, Assistant)).costs().at(0)
+    ahead = (
+        universal.Drafter(FakeContext(Letters()), second_for(context, Assistant), "text")
+        .costs()
+        .at(0)
+    )
     assert ahead.last_us == ahead.token_us  # of the token that tells where the last one ends
 
 
@@ -320,7 +324,7 @@ def test_shared_tokens_add_the_same_bytes(tiny: TinyModel) -> None:
 def reader(tiny: TinyModel, new_context: NewContext) -> Any:
     """A universal drafter with its own account of the text."""
     context, second = new_context(tiny()), new_context(tiny(vocab="reversed"))
-    return universal.Drafter(context, second)
+    return universal.Drafter(context, second, "text")
 
 
 def read_as(drafter: Any, tokens: Sequence[int]) -> bytes:
@@ -387,7 +391,7 @@ def test_control_tokens_of_the_target_are_left_out(reader: Any, tiny: TinyModel)
 def test_a_draft_goes_on_within_a_character(new_context: NewContext, tiny: TinyModel) -> None:
     """What it writes has to begin with the bytes that are there; the others are no guess."""
     context, second = new_context(tiny()), new_context(tiny(vocab="reversed"))
-    drafter = universal.Drafter(context, second)
+    drafter = universal.Drafter(context, second, "text")
     half = [1, *Tokenizer(tiny()).tokens("the 🍞".encode()[:-2])]
     drafter.begin(context.sequence(), half)
     bread = iter(second.model.tokenize("🍞", add_special=False))
@@ -404,7 +408,7 @@ def test_a_token_is_proposed_once_nothing_can_change_it(
 ) -> None:
     """Alone, "th" would be a token of its own, and is the beginning of "the" here."""
     context, second = new_context(tiny()), new_context(tiny(vocab="reversed"))
-    drafter = universal.Drafter(context, second)
+    drafter = universal.Drafter(context, second, "text")
     target = tiny()
     text = target.tokenize("king")
     drafter.begin(context.sequence(), text)

@@ -226,7 +226,7 @@ class SecondModelDrafter(ABC):
         self._context = context
         self._second = second
         self._follower: Follower | None = None
-        self._n_read = 0  # tokens of the text that were read last time
+        self._n_read = 0  # tokens of the text when it was read last
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -241,7 +241,7 @@ class SecondModelDrafter(ABC):
         """Reads the prompt, so that its time counts as the prompt's."""
         self.close()
         self._n_read = 0
-        tokens, _ = self._reading(history)
+        tokens, _ = self._reading(history)  # all of them may be in the sequence already
         self._follower = Follower(self._second, seq.seq_id, tokens, self.head)
         self._catch_up(history)
 
@@ -261,7 +261,8 @@ class SecondModelDrafter(ABC):
             draft = chain(copied, guesses, limit, self._context.model.is_eog)
         except CannotFollowError:
             return copied
-        self._n_read = len(history)
+        finally:
+            self._n_read = len(history)
         if draft.n_proposed == len(copied.tokens):
             return copied
         us = (time.perf_counter_ns() - start) // 1000
@@ -284,7 +285,7 @@ class SecondModelDrafter(ABC):
         with suppress(CannotFollowError):
             tokens, n_same = self._reading(history)
             self._following.read(tokens[:-1], n_same, outputs="none")
-            self._n_read = len(history)
+        self._n_read = len(history)
 
     @abstractmethod
     def _reading(self, text: Sequence[int]) -> tuple[Sequence[int], int]:

@@ -26,6 +26,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...costs.table import CostTable
+from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ...runtime.ledger import n_common
@@ -42,8 +43,10 @@ ROOM = 2  # tokens of the assistant for one of the target, in a full context
 @dataclass(frozen=True, slots=True)
 class Options:
     """path: of the GGUF file that drafts.
-    mode: "text": it writes text, which is cut into tokens of the model; "shared": it drafts tokens
-        that both models have.
+    mode: "shared": it drafts tokens that both models have; "text": it writes text, which is cut
+        into tokens of the model. That takes a pass more per draft, and pays where the two have few
+        tokens in common: 46,000 of 49,000 are SmolLM2's and Gemma's, and both ways are right
+        equally often.
     """
 
     path: Path
@@ -71,7 +74,7 @@ class Drafter(SecondModelDrafter):
 
     name = "universal"
 
-    def __init__(self, context: Context, second: Context, mode: Mode = "text") -> None:
+    def __init__(self, context: Context, second: Context, mode: Mode) -> None:
         super().__init__(context, second)
         self._mode = mode
         self._tokenizer = Tokenizer(context.model)
@@ -82,6 +85,11 @@ class Drafter(SecondModelDrafter):
             tokens = context.once(
                 ("shared tokens", second), lambda: shared_tokens(context.model, second.model)
             )
+            if not tokens:
+                raise ArgumentError(
+                    f"{second.model.path.name} and {context.model.path.name} have no tokens in "
+                    'common; take mode "text"'
+                )
             self._shared = tokens
             self._candidates = np.fromiter(tokens, np.int64, len(tokens))
         self._restart()
@@ -115,7 +123,7 @@ class Drafter(SecondModelDrafter):
     def _align(self, text: Sequence[int]) -> bytes:
         """Make its text that of the target; returns the begun character at the end, which it has
         not read."""
-        self._text.cut(min(self._n_read, len(self._text.tokens)))
+        self._text.cut(self._n_read)
         self._text.extend(text[len(self._text.tokens) :])
         data, own = self._text.data, self._its_text
         n = own.n_shared(data)
