@@ -89,6 +89,7 @@ def test_a_file_is_the_first_field_of_the_options() -> None:
     assert options_of("reads:a+b.gguf") == {"reads": WithFile(Path("a+b.gguf"))}
     assert options_of("may-read:a") == {"may-read": PerhapsWithFile(Path("a"))}
     assert options_of("may-read") == {"may-read": PerhapsWithFile()}
+    assert options_of("reads:~/a") == {"reads": WithFile(Path.home() / "a")}
 
 
 @pytest.mark.parametrize("draft", ["ngram+reads:a", "reads:a+ngram", ["reads:a", "ngram"]])

@@ -15,6 +15,7 @@ goes on behind what they found.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
@@ -175,10 +176,10 @@ def options_of(drafter: Named, **values: Any) -> Any:
     if file is not None:
         if field is None:
             raise ArgumentError(f"the drafter {name} takes no file, got {name}:{file}")
-        given = values.get(field.name)
-        if given not in (None, Path(file)):
+        given, path = values.get(field.name), Path(os.path.expanduser(file))  # no shell does
+        if given not in (None, path):
             raise ArgumentError(f"the drafter {name} is given two files, {file} and {given}")
-        values[field.name] = Path(file)
+        values[field.name] = path
     missing = field is not None and values.get(field.name, field.default) is MISSING
     if missing or file == "":
         raise ArgumentError(f"the drafter {name} needs a file: {name}:FILE")
