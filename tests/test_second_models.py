@@ -440,7 +440,7 @@ def drafts(tiny_path: TinyPath) -> Callable[[str], str]:
     """How to draft for a tiny model of four blocks, by a name of it."""
 
     def draft(way: str) -> str:
-        good = {"late_scale": 0.05, "drop_blocks": (2, 3), "qtype": "Q8_0"}
+        good = {"late_scale": 0.01, "drop_blocks": (2, 3), "qtype": "Q8_0"}
         other = {**good, "vocab": "reversed"}
         paths = {
             "good": ("model", good),
@@ -456,7 +456,7 @@ def drafts(tiny_path: TinyPath) -> Callable[[str], str]:
 
 @pytest.fixture
 def target(tiny: TinyModel, new_context: NewContext) -> Context:
-    context = new_context(tiny(qtype="Q8_0", late_scale=0.05))
+    context = new_context(tiny(qtype="Q8_0", late_scale=0.01))
     require_exact(context)
     return context
 
@@ -476,22 +476,23 @@ def test_the_text_is_that_of_plain_decoding(
         assert made.stats.n_drafted > 0
     if sampling == "greedy":
         rate = made.stats.acceptance_rate
-        assert rate is not None and (rate > 0.5) == (not way.startswith("bad"))
+        assert rate is not None and (rate < 0.1 if way.startswith("bad") else rate > 0.2)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_both_ways_to_carry_drafts_over(
     mode: universal.Mode, target: Context, tiny_path: TinyPath, tiny: TinyModel
 ) -> None:
-    """The same model with other ids is nearly always right."""
-    path = tiny_path(qtype="Q8_0", late_scale=0.05, vocab="reversed")
+    """The same model with other ids is right but where a text is cut otherwise than it was written,
+    as this one is: words letter by letter, and halves of characters."""
+    path = tiny_path(qtype="Q8_0", late_scale=0.01, vocab="reversed")
     prompt = tiny().tokenize("the king and the queen are at the sea")
     want = plain_text(target, prompt, 32)
     target.sequence().drop()
     options = universal.Options(path, mode)
     made = completed(target, prompt, "universal", options=options, sampling=SAMPLINGS["greedy"])
     assert made.tokens == want
-    assert made.stats.acceptance_rate is not None and made.stats.acceptance_rate > 0.8
+    assert made.stats.acceptance_rate is not None and made.stats.acceptance_rate > 0.25
 
 
 @pytest.mark.parametrize("way", ["good", "text"])
@@ -627,9 +628,9 @@ def test_a_target_that_takes_nothing_back_cannot_be_drafted_for(
 
 @pytest.mark.usefixtures("target")  # where the text cannot depend on the width of a pass
 def test_generate_drafts_with_a_second_model(tiny_path: TinyPath) -> None:
-    path = tiny_path(qtype="Q8_0", late_scale=0.05)
-    small = tiny_path(qtype="Q8_0", late_scale=0.05, drop_blocks=(2, 3))
-    other = tiny_path(qtype="Q8_0", late_scale=0.05, drop_blocks=(2, 3), vocab="reversed")
+    path = tiny_path(qtype="Q8_0", late_scale=0.01)
+    small = tiny_path(qtype="Q8_0", late_scale=0.01, drop_blocks=(2, 3))
+    other = tiny_path(qtype="Q8_0", late_scale=0.01, drop_blocks=(2, 3), vocab="reversed")
     common = ["generate", path, "-p", "the king", "-n", "16", "--temp", "0", "-t", "1", "--json"]
     common += ["-c", "256", "--draft-max", "3", "--draft-p-min", "0"]
     texts = set()
