@@ -577,7 +577,7 @@ CASES: dict[str, Case] = {
     "short": (
         lambda tiny, _: f"model:{tiny(n_layer=2, n_ctx=64)}",
         ArgumentError,
-        "trained on texts of up to 64 tokens and cannot draft in a context of 256",
+        "trained on texts of up to 64 tokens and cannot draft in a context of 256$",
     ),
     "recurrent": (
         lambda _, tmp: f"universal:{write_mamba(tmp / 'mamba.gguf')}",

@@ -6,7 +6,7 @@ and no graph is checked again before its first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from . import controllers, drafters
 from .controllers import Acceptance, Controller, Memory
-from .draft_names import SIGN, Named, Names, split
+from .draft_names import SIGN, Names, split
 from .drafters import Drafter, Lookup
 from .joined import joined
 
@@ -87,11 +87,9 @@ def prepared(
     for each in given:
         if not (is_dataclass(each) and each.__hash__):
             raise ArgumentError(f"options of a drafter are a frozen dataclass, got {each!r}")
-    named = () if draft == AUTO else split(draft, drafters.names())
-    if draft != AUTO and not named:
-        raise ArgumentError("a list of drafters names at least one; draft=None decodes plainly")
-    key = ("speculation", named, given, mask, profile, with_mask)
-    return context.once(key, lambda: _looked_up(context, named, given, mask, profile, with_mask))
+    names = draft if isinstance(draft, str) else tuple(draft)
+    key = ("speculation", names, given, mask, profile, with_mask)
+    return context.once(key, lambda: _looked_up(context, names, given, mask, profile, with_mask))
 
 
 def as_tuple(options: Any) -> tuple[Any, ...]:
@@ -103,13 +101,15 @@ def as_tuple(options: Any) -> tuple[Any, ...]:
 
 def _looked_up(
     context: Context,
-    named: Sequence[Named],
+    draft: Names,
     options: tuple[Any, ...],
     mask: LayerMask | None,
     profile: bool,
     with_mask: bool,
 ) -> Speculation | None:
-    """named: none for AUTO."""
+    named = () if draft == AUTO else split(draft, drafters.names())
+    if draft != AUTO and not named:
+        raise ArgumentError("a list of drafters names at least one; draft=None decodes plainly")
     own = {getattr(each, "mask", None) for each in options} - {None}
     if mask is not None and own - {mask}:
         raise ArgumentError("the options have a mask of their own; give one or the other")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..costs.calibration import costs_of_second
 from ..costs.table import CostTable
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
-from ..runtime.context import Context, Decoded
+from ..runtime.context import N_CTX_UNIT, Context, Decoded
 from ..runtime.kv import KVSequence
 from ..runtime.ledger import n_common
 from ..runtime.model import Model
@@ -63,9 +63,11 @@ class SecondModel(Closing):
                     f"{model.file.architecture} cannot take tokens back"
                 )
             if n_trained < context.n_ctx:
+                n_most = n_trained // N_CTX_UNIT * N_CTX_UNIT  # contexts are rounded up
                 raise ArgumentError(
                     f"{path.name} was trained on texts of up to {n_trained} tokens and cannot "
-                    f"draft in a context of {context.n_ctx}; give n_ctx of at most {n_trained}"
+                    f"draft in a context of {context.n_ctx}"
+                    + (f"; give n_ctx of at most {n_most}" if n_most else "")
                 )
             self._stack = stack.pop_all()
 
