@@ -30,7 +30,7 @@ from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate import controllers
 from pyselfspec.speculate.controllers.auto import N_FIRST, decide, make, probe_p_min
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.types import After, DraftLimit, Step, Verdict
+from pyselfspec.speculate.types import After, Draft, DraftLimit, Step, Verdict
 
 Memory, Acceptance = controllers.Memory, controllers.Acceptance
 
@@ -190,6 +190,23 @@ def test_probes_that_seem_free_stay_rare_where_they_are_wrong(seed):
     true = table(0.255, BF16, shared=0.25)
     _, steps = run(make(true), Text(0.02, np.random.default_rng(seed)), true, 1000)
     assert sum(step.draft.n_proposed > 0 for step in steps) < 0.2 * len(steps)
+
+
+def test_a_probe_that_had_to_catch_up_is_not_made_again_soon():
+    """A second model reads first what came while nothing was drafted."""
+    true = table(0.5, Q8_0, shared=0.0)
+    costs, between = true.levels[0], {}
+    for late in (0, 20):  # plain tokens
+        controller, probes = make(true), []
+        for n in range(8000):
+            n_proposed = controller.limit(n).n_max
+            late_us = round(late * costs.plain_us) if n_proposed else 0
+            draft = Draft(dropped=(7, 0.1), draft_us=round(costs.token_us), late_us=late_us)
+            draft = draft if n_proposed else Draft()
+            controller.observe(Step(draft, Verdict.of_chain(0, 1, False), round(costs.plain_us)))
+            probes += [n] if n_proposed else []
+        between[late] = max(np.diff(probes))
+    assert between[20] > 20 * between[0]
 
 
 def test_a_hopeless_mask_is_not_even_probed():

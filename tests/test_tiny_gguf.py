@@ -105,7 +105,7 @@ def test_files_are_small_and_pass_the_check(tmp_path: Path, arch: str) -> None:
     [
         ({"arch": "gpt5"}, "choose from llama, qwen2"),
         ({"qtype": "Q9"}, "choose from F32, F16, Q8_0, Q4_0"),
-        ({"vocab": "bpe"}, "choose from spm, none"),
+        ({"vocab": "bpe"}, "choose from spm, reversed, none"),
         ({"n_embd": 96}, "multiple of 64"),
         ({"n_layer": 0}, "1 to 512"),
         ({"zero_ffn": [4]}, "block 4: the model has blocks 0 to 3"),

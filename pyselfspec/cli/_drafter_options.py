@@ -13,15 +13,16 @@ import msgspec
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..speculate import drafters
+from ..speculate.draft_names import Named
 
 
 def options_from(
-    names: Sequence[str], pairs: Sequence[str], read_mask: Callable[[str], LayerMask]
+    named: Sequence[Named], pairs: Sequence[str], read_mask: Callable[[str], LayerMask]
 ) -> tuple[Any, ...]:
     """The ``Options`` of these drafters with these fields, of those that have any of them; values
     are read as the fields' types, masks from files. Raises ArgumentError for what is no field or no
     value of one."""
-    classes = {name: drafters.load(name).Options for name in names}
+    classes = {name: drafters.load(name).Options for name, _ in named}
     values: dict[str, dict[str, Any]] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -34,7 +35,9 @@ def options_from(
                 raise click.UsageError(f"-o {key} is given twice")
             kind = get_type_hints(classes[name])[key]
             values[name][key] = _value(value, kind, pair, read_mask)
-    return tuple(classes[name](**given) for name, given in values.items())
+    return tuple(
+        drafters.options_of(each, **values[each.name]) for each in named if each.name in values
+    )
 
 
 def _fields(cls: type[Any]) -> list[str]:

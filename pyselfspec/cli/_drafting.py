@@ -17,7 +17,7 @@ from ..runtime.model import Model
 from ..speculate import adapt, candidates, controllers, drafters
 from ..speculate.adapt import Adapt
 from ..speculate.controllers.fixed import Fixed
-from ..speculate.joined import SIGN
+from ..speculate.draft_names import SIGN, split
 from ..speculate.prepared import AUTO
 from ..util.files import require_no_model
 from ._drafter_options import options_from
@@ -48,7 +48,7 @@ def parse_draft(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
     known = drafters.names()
     if text in (AUTO, OFF):
         return text
-    for name in text.split(SIGN):
+    for name, _ in split(text, known):
         if name not in known:
             others = ", ".join((AUTO, OFF, *known))
             raise click.BadParameter(f"{name!r} is none of: {others}; join several with {SIGN}")
@@ -91,8 +91,8 @@ draft_options = together(
         callback=parse_draft,
         default=AUTO,
         show_default=True,
-        help="How to draft, or several ways joined by +; auto: what suits the model; off: plain "
-        "decoding.",
+        help="How to draft, or several ways joined by +, each with its file behind a colon if it "
+        "takes one, as in ngram+model:small.gguf; auto: what suits the model; off: plain decoding.",
     ),
     click.option(
         "-o",
@@ -162,8 +162,8 @@ def drafter_options_from(n_layer: int, options: Mapping[str, Any]) -> Any:
         return None
     if draft is None or draft == AUTO:
         raise click.UsageError("-o sets options of the drafter that --draft names; name one")
-    names = draft.split(SIGN)
-    return options_from(names, pairs, lambda path: formats.read(read_text(path), n_layer))
+    named = split(draft, drafters.names())
+    return options_from(named, pairs, lambda path: formats.read(read_text(path), n_layer))
 
 
 def describes_mask(options: Mapping[str, Any]) -> bool:

@@ -22,7 +22,6 @@ from ..runtime.context import Context
 from ..speculate import drafters
 from ..speculate.calibrate import measured
 from ..speculate.drafters import Drafter
-from ..speculate.joined import SIGN
 from ..speculate.prepared import prepared
 from ..util import paths
 from ._drafting import mask_from, mask_options
@@ -70,7 +69,7 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
                 f"architecture {loaded.file.architecture}: its memory cannot take tokens back, so "
                 "nothing is drafted"
             )
-        name = found.name.split(SIGN)[-1]  # of several, the one whose passes cost something
+        [*_, name] = found.options  # of several, the one whose passes cost something
         with closing(drafters.load(name).make(context, found.options[name])) as drafter:
             require_place(key_of(context, drafter.identity))
             calibration = _measure(context, drafter)

@@ -130,7 +130,8 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     """Continue a prompt, faster by cheap guesses. The text is the full model's.
 
     Guesses are what followed the same words before, and where a mask is known, what part of the
-    model would write. The full model checks them all. Only what follows the prompt is printed.
+    model would write; or what another model would, see --draft. The full model checks them all.
+    Only what follows the prompt is printed.
 
     MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
 
@@ -138,6 +139,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     pyselfspec generate -p "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
     pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
+    pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf
     pyselfspec generate model.gguf -f prompt.txt -n 2000 --adapt-state masks.json
     """
     draft = draft_from(options)

@@ -13,12 +13,13 @@ import re
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import ArgumentError
+from ..gguf.file import GgufFile
 from ..masks.layer_mask import LayerMask
 from ..runtime._lib import gpus, system_info
 from ..runtime.context import Context
@@ -205,3 +206,22 @@ def costs_of_copies(
     widths = width_costs(context) or learned
     full_us = estimated.full_us if widths is None else tuple(estimated.plain_us * w for w in widths)
     return CostTable((Costs(0, full_us, full_us, 0.0, 0.0),))
+
+
+def costs_of_second(
+    context: Context,
+    second: GgufFile,
+    drafter: Mapping[str, Any],
+    learned: tuple[float, ...] | None = None,
+) -> CostTable:
+    """Of drafting with a second model: measured costs if there are any, else full passes as for
+    copies, and draft tokens as the bytes of its weights suggest.
+
+    drafter: its identity. learned: as ``width_costs`` answers.
+    """
+    known = load(key_of(context, drafter))
+    if known is not None:
+        return known.table
+    costs = costs_of_copies(context, drafter, learned).levels[0]
+    share = second.weight_bytes() / context.model.file.weight_bytes()
+    return CostTable((replace(costs, token_us=costs.plain_us * share),))

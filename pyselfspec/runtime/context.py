@@ -216,9 +216,11 @@ class Context(Closing):
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make()`` returned the first time that it was asked for under this key; kept as
-        long as the context is."""
+        long as the context is, and closed with it if it can be closed."""
         if key not in self._made:
-            self._made[key] = make()
+            self._made[key] = made = make()
+            if isinstance(made, Closing):
+                self._stack.callback(made.close)
         value: T = self._made[key]
         return value
 

@@ -210,6 +210,11 @@ class Model(Closing):
             self._pieces[token] = piece
         return piece
 
+    def pieces(self) -> list[bytes]:
+        """The same for all tokens."""
+        with self.users:
+            return _lib.pieces(self.require_tokenizer(), self.n_vocab)
+
     def require_tokens(self, tokens: Sequence[int]) -> None:
         """Raise ArgumentError for ids outside the vocabulary."""
         for token in tokens:

@@ -142,9 +142,8 @@ class Adaptation:
         return self.controller.limit(n_past)
 
     def observe(self, step: Step) -> None:
-        us = step.draft.draft_us + step.verify_us
         self.state = replace(
-            self.state, n_steps=self.state.n_steps + 1, step_us=self.state.step_us + us
+            self.state, n_steps=self.state.n_steps + 1, step_us=self.state.step_us + step.us
         )
         self.controller.observe(step)
 

@@ -17,9 +17,10 @@ from . import controllers, learned
 from .adapt import Adapt, Adaptation
 from .controllers import Controller
 from .controllers.fixed import Fixed
+from .draft_names import Names
 from .drafters import Drafter
 from .loop import steps_of
-from .prepared import AUTO, Speculation, as_tuple, prepared
+from .prepared import AUTO, Speculation, prepared
 from .text import Text
 from .text_stream import TextStream
 from .together import steps_together
@@ -37,7 +38,8 @@ class Completion:
     prompt: text, or token ids, which also work for models without a tokenizer (pieces are empty).
         What the sequence holds of it already is not evaluated again.
     seq: the sequence for the text, by default sequence 0.
-    draft: name of a drafter, see ``drafters.names()``, or several as in "ngram+layer-skip"; "auto":
+    draft: name of a drafter, see ``drafters.names()``, with its file as in "model:small.gguf" where
+        it takes one; several as in "ngram+layer-skip" or ["ngram", "model:small.gguf"]; "auto":
         those that suit the context; a Drafter, which stays the caller's to close; None: plain
         decoding.
     options: of a drafter that is given by name, its ``Options``.
@@ -65,7 +67,7 @@ class Completion:
         *,
         seq: KVSequence | None = None,
         n_predict: int = N_PREDICT,
-        draft: str | Drafter | None = AUTO,
+        draft: Names | Drafter | None = AUTO,
         options: Any = None,
         mask: LayerMask | None = None,
         profile: bool = True,
@@ -95,7 +97,7 @@ class Completion:
         self.sampling = (sampling or SamplingParams()).with_seed()
         self.adaptation: Adaptation | None = None
         if adapt is not None:
-            self._adapt(adapt, options, controller)
+            self._adapt(adapt, controller)
         self.tokens: list[int] = []
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
@@ -116,7 +118,7 @@ class Completion:
 
     def _drafting(
         self,
-        draft: str | Drafter | None,
+        draft: Names | Drafter | None,
         options: Any,
         mask: LayerMask | None,
         profile: bool,
@@ -124,7 +126,7 @@ class Completion:
         with_mask: bool,
     ) -> tuple[Drafter | None, Controller, str | None]:
         """Who drafts, who decides how long, and the drafter's name."""
-        if draft is not None and not isinstance(draft, str):
+        if draft is not None and not isinstance(draft, Sequence):
             if mask is not None or options is not None:
                 raise ArgumentError("a drafter that is made already takes no mask and no options")
             if isinstance(controller, str):
@@ -152,12 +154,12 @@ class Completion:
             controller = found.controller(controller, self._seq.seq_id, goes_on=goes_on)
         return drafter, controller
 
-    def _adapt(self, adapt: Adapt, options: Any, controller: Controller | str) -> None:
+    def _adapt(self, adapt: Adapt, controller: Controller | str) -> None:
         if self._drafter is None or self._drafter.mask is None:
             raise ArgumentError("there is no mask to adapt, since nothing is drafted with one here")
-        assert self.sampling.seed is not None and self.draft is not None
-        name = self.draft
-        options = tuple(map(_without_mask, as_tuple(options)))
+        assert self.sampling.seed is not None and self._speculation is not None
+        name = self._speculation.name
+        options = tuple(map(_without_mask, self._speculation.options.values()))
 
         def build(mask: LayerMask) -> tuple[Drafter, Controller]:
             found = prepared(self.context, name, options=options, mask=mask)
@@ -201,7 +203,7 @@ class Completion:
                 us = _us_since(start)
                 self.stats.total_us += us
                 if self.stats.n_steps == 0:
-                    prefill_us = us - step.draft.draft_us - step.verify_us
+                    prefill_us = us - step.us
                     self.read_prompt(text, prefill_us)
                 yield self.advanced(step)
                 start = time.perf_counter_ns()
@@ -295,7 +297,7 @@ class CompletionOptions(TypedDict, total=False):
 
     seq: KVSequence | None
     n_predict: int
-    draft: str | Drafter | None
+    draft: Names | Drafter | None
     options: Any
     mask: LayerMask | None
     profile: bool

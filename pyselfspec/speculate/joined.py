@@ -14,11 +14,10 @@ from ..costs.table import CostTable
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
+from .draft_names import SIGN
 from .drafters import Drafter, GoesOn, Lookup, name_of
 from .requests import Work
 from .types import Draft, DraftLimit, Verdict, copied
-
-SIGN = "+"  # between the names of drafters that are joined
 
 
 def joined(drafters: Sequence[Drafter]) -> Drafter:

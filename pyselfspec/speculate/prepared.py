@@ -6,8 +6,8 @@ and no graph is checked again before its first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from . import controllers, drafters
 from .controllers import Acceptance, Controller, Memory
-from .drafters import Drafter
-from .joined import SIGN, joined
+from .draft_names import SIGN, Names, split
+from .drafters import Drafter, Lookup
+from .joined import joined
 
 AUTO = "auto"  # the drafters that suit the context, plain decoding where none does
 MASKED = "layer-skip"  # the drafter for masks
@@ -60,7 +61,7 @@ class Speculation:
 
 def prepared(
     context: Context,
-    draft: str | None = AUTO,
+    draft: Names | None = AUTO,
     *,
     options: Any = None,
     mask: LayerMask | None = None,
@@ -69,8 +70,8 @@ def prepared(
 ) -> Speculation | None:
     """How to draft in a context; None for plain decoding.
 
-    draft: name of a drafter, see ``drafters.names()``, or several with + between them; AUTO; or
-        None to decode plainly.
+    draft: name of a drafter, see ``drafters.names()``, with a file behind a colon where it takes
+        one, or several with + between them or in a list; AUTO; or None to decode plainly.
     options: of a drafter, its ``Options``, or a tuple of these; default: those it suggests itself.
     mask: what drafts skip, where the drafter has such an option; default: the model's profile.
     profile: False leaves the profile aside.
@@ -86,8 +87,9 @@ def prepared(
     for each in given:
         if not (is_dataclass(each) and each.__hash__):
             raise ArgumentError(f"options of a drafter are a frozen dataclass, got {each!r}")
-    key = ("speculation", draft, given, mask, profile, with_mask)
-    return context.once(key, lambda: _looked_up(context, draft, given, mask, profile, with_mask))
+    names = draft if isinstance(draft, str) else tuple(draft)
+    key = ("speculation", names, given, mask, profile, with_mask)
+    return context.once(key, lambda: _looked_up(context, names, given, mask, profile, with_mask))
 
 
 def as_tuple(options: Any) -> tuple[Any, ...]:
@@ -99,48 +101,63 @@ def as_tuple(options: Any) -> tuple[Any, ...]:
 
 def _looked_up(
     context: Context,
-    draft: str,
+    draft: Names,
     options: tuple[Any, ...],
     mask: LayerMask | None,
     profile: bool,
     with_mask: bool,
 ) -> Speculation | None:
+    named = () if draft == AUTO else split(draft, drafters.names())
+    if draft != AUTO and not named:
+        raise ArgumentError("a list of drafters names at least one; draft=None decodes plainly")
     own = {getattr(each, "mask", None) for each in options} - {None}
     if mask is not None and own - {mask}:
         raise ArgumentError("the options have a mask of their own; give one or the other")
     known = profiles.mask_for(context.model) if mask is None and profile else mask
-    if draft == AUTO:
+    if named:
+        found = dict.fromkeys((each.name for each in named), None)
+        if len(found) < len(named):
+            raise ArgumentError(f"{SIGN.join(each.name for each in named)} names a drafter twice")
+    else:
         found = drafters.suggested(context, known)
         if with_mask and not any(map(_takes_mask, found.values())):
             found[MASKED] = drafters.load(MASKED).Options()
-    else:
-        found = {name: drafters.load(name).Options() for name in draft.split(SIGN)}
-        if len(found) <= draft.count(SIGN):
-            raise ArgumentError(f"{draft} names a drafter twice")
     if not found:
         return None
-    for each in options:
-        found = _with_options(found, each)
+    given = {_owner(found, each): each for each in options}
+    found |= given
+    for each in named:
+        found[each.name] = drafters.options_of(each, **_values(given.get(each.name)))
     if mask is not None and not any(map(_takes_mask, found.values())):
-        raise ArgumentError(f"the drafter {draft} takes no mask")
-    # those without a mask look tokens up, and are named first
-    names = sorted(found, key=lambda name: (_takes_mask(found[name]), name))
-    chosen = {name: _with_mask(found[name], known) for name in names}
+        raise ArgumentError(f"the drafter {SIGN.join(found)} takes no mask")
+    found = {name: _with_mask(found[name], known) for name in found}
+    with ExitStack() as stack:
+        made = {}
+        for name in sorted(found):
+            made[name] = drafters.load(name).make(context, found[name])
+            stack.callback(made[name].close)
+        names = sorted(made, key=lambda name: not isinstance(made[name], Lookup))
+        drafter = joined([made[name] for name in names])
+        costs, mask = drafter.costs(), drafter.mask
+    chosen = {name: found[name] for name in names}
 
     def make() -> Drafter:
-        return joined([drafters.load(name).make(context, chosen[name]) for name in chosen])
+        return joined([drafters.load(name).make(context, chosen[name]) for name in names])
 
-    with closing(make()) as drafter:
-        costs = drafter.costs()
-        return Speculation(SIGN.join(chosen), chosen, make, drafter.mask, costs, TimedCosts(costs))
+    return Speculation(SIGN.join(names), chosen, make, mask, costs, TimedCosts(costs))
 
 
-def _with_options(found: dict[str, Any], options: Any) -> dict[str, Any]:
-    """With these options for the drafter that they belong to."""
-    for name in found:
+def _owner(names: Iterable[str], options: Any) -> str:
+    """Which of these drafters the options are of."""
+    for name in names:
         if isinstance(options, drafters.load(name).Options):
-            return {**found, name: options}
-    raise ArgumentError(f"{options!r} are no options of the drafter {SIGN.join(found)}")
+            return name
+    raise ArgumentError(f"{options!r} are no options of the drafter {SIGN.join(names)}")
+
+
+def _values(options: Any) -> dict[str, Any]:
+    """By field; none of no options."""
+    return {} if options is None else {f.name: getattr(options, f.name) for f in fields(options)}
 
 
 def _takes_mask(options: Any) -> bool:

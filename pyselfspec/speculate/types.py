@@ -78,6 +78,8 @@ class Draft:
     tokens: oldest first.
     probs: the drafter's probability of each token; None where it has none.
     draft_us: what the draft took; 0 leaves it to the loop to time it.
+    late_us: what it took before that, to read what came while nothing was drafted: not what drafts
+        cost, but a loss.
     verify: the verification pass. A draft whose pass enters behind shared blocks has left its rows
         (the last token of the text and all of its own) in the sequence, with the K/V of a full pass
         in those blocks.
@@ -93,6 +95,7 @@ class Draft:
     tokens: tuple[int, ...] = ()
     probs: tuple[float, ...] | None = None
     draft_us: int = 0
+    late_us: int = 0
     verify: Pass = field(default=FULL, compare=False)
     dropped: tuple[int, float] | None = None
     parents: tuple[int, ...] = ()
@@ -184,6 +187,10 @@ class Step:
         return accepted if own is None else (*accepted, own)
 
     @property
+    def us(self) -> int:
+        return self.draft.draft_us + self.draft.late_us + self.verify_us
+
+    @property
     def n_drafted(self) -> int:
         return len(self.draft.tokens)
 
@@ -260,7 +267,7 @@ class GenerationStats:
             _count(stats.n_drafted_at, i)
             if i in step.verdict.path:
                 _count(stats.n_accepted_at, i)
-        self.draft_us += step.draft.draft_us
+        self.draft_us += step.draft.draft_us + step.draft.late_us
         self.verify_us += step.verify_us
 
     @property

@@ -160,6 +160,9 @@ class FakeSequence:
         self.rollback(n)
         return n
 
+    def can_keep(self, n: int) -> int:
+        return min(n, self.n_past) if self.context.can_rollback else 0
+
     def n_common(self, tokens: Sequence[int]) -> int:
         same = [a == b for a, b in zip(self.tokens, tokens, strict=False)]
         return same.index(False) if False in same else len(same)

@@ -21,8 +21,8 @@ from typing import Any
 import click
 
 from pyselfspec import Completion, Context, Model, SamplingParams, Step, controllers, drafters
+from pyselfspec.speculate.draft_names import split
 from pyselfspec.speculate.drafters import ngram
-from pyselfspec.speculate.joined import SIGN
 from pyselfspec.speculate.prepared import AUTO
 from tools.records import Record, provenance
 
@@ -203,7 +203,8 @@ class Answering:
     temp: float
 
     def answer(self, way: str, prompt: Sequence[int], seed: int) -> Answer:
-        copies = way == AUTO or "ngram" in way.split(SIGN)
+        named = {each.name for each in split(way, drafters.names())}
+        copies = bool(named & {AUTO, "ngram"})
         self.context.sequence().drop()  # each reads the prompt: many processors are slow after it
         made = Answer(
             self.context,

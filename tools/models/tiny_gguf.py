@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ FILE_TYPES = {
     "Q8_0": LlamaFileType.MOSTLY_Q8_0,
     "Q4_0": LlamaFileType.MOSTLY_Q4_0,
 }
-VOCABULARIES = ("spm", "none")
+VOCABULARIES = ("spm", "reversed", "none")
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,22 @@ def _made_up_words() -> Iterator[str]:
             yield "▁" + "".join(word)
 
 
-def add_spm_vocab(writer: GGUFWriter, n_vocab: int = N_VOCAB_MIN) -> None:
+def reversed_ids(n_vocab: int = N_VOCAB_MIN) -> list[int]:
+    """The same tokens in another order, by ids of the first one: words and letters backwards."""
+    n_fixed = N_CONTROL + 256
+    return [*range(n_fixed), *reversed(range(n_fixed, n_vocab))]
+
+
+def add_spm_vocab(
+    writer: GGUFWriter, n_vocab: int = N_VOCAB_MIN, ids: Sequence[int] | None = None
+) -> None:
+    """ids: the tokens in another order."""
     texts, scores, types = spm_vocab(n_vocab)
+    order = range(n_vocab) if ids is None else ids
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(texts)
-    writer.add_token_scores(scores)
-    writer.add_token_types(types)
+    writer.add_token_list([texts[i] for i in order])
+    writer.add_token_scores([scores[i] for i in order])
+    writer.add_token_types([types[i] for i in order])
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -339,6 +349,9 @@ def _add_hparams(writer: GGUFWriter, arch: Arch, kept: list[int], n_embd: int, n
 def _add_vocab(writer: GGUFWriter, vocab: str) -> None:
     if vocab == "spm":
         add_spm_vocab(writer)
+    elif vocab == "reversed":
+        add_spm_vocab(writer, ids=reversed_ids())
+        writer.add_add_space_prefix(False)
     else:
         writer.add_tokenizer_model("none")
         writer.add_vocab_size(N_VOCAB_MIN)
@@ -386,8 +399,9 @@ def write(
     so that early exits predict well. Where a norm follows the sublayer (gemma2, gemma3) the norm's
     weights are scaled instead, since it would undo the factor.
     Block numbers are those before dropping. qtype: F32, F16, Q8_0 or Q4_0, for matrices only.
-    vocab: "spm" (any UTF-8 text tokenizes, multi-byte characters are split) or "none" (token ids
-    only). Greedy text does not reach the end-of-text token by itself.
+    vocab: "spm" (any UTF-8 text tokenizes, multi-byte characters are split), "reversed" (the same
+    model with the same tokens under other ids, and without a space before every text) or "none"
+    (token ids only). Greedy text does not reach the end-of-text token by itself.
     Raises ValueError for arguments out of range, OSError when the file cannot be written.
     """
     _check_arguments(arch, n_layer, n_embd, qtype, vocab, zero_attn, zero_ffn, drop_blocks)
@@ -411,6 +425,8 @@ def write(
             if block is not None and block not in kept:
                 continue
             weights = _weights(tensor, seed, spec) * np.float32(_factor(tensor.name, spec, edits))
+            if vocab == "reversed" and tensor.shape[0] == N_VOCAB_MIN:
+                weights = weights[reversed_ids()]
             ggml_type = _type(tensor, qtype)
             data = quantize(weights, ggml_type)
             writer.add_tensor(_renumbered(tensor.name, kept), data, raw_dtype=ggml_type)

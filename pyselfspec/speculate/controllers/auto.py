@@ -127,8 +127,7 @@ class Auto:
             n_copied,
         )
         if draft.n_proposed:
-            us = draft.draft_us + step.verify_us
-            self._gain += len(step.tokens) - us / self.decision.costs.plain_us
+            self._gain += len(step.tokens) - step.us / self.decision.costs.plain_us
             if self._gain < -LOSS_MAX:
                 self._replan_at = self._n_steps
         else:
@@ -146,7 +145,8 @@ class Auto:
             self._replan_at = self._n_steps
         if not step.n_accepted:
             costs = self.decision.costs
-            cost = costs.step_us(step.draft.n_proposed, step.n_drafted) / costs.plain_us - 1
+            us = costs.step_us(step.draft.n_proposed, step.n_drafted) + step.draft.late_us
+            cost = us / costs.plain_us - 1
             self._next_probe = self._n_tokens + max(cost, PROBE_COST_MIN) / PROBE_SHARE
 
     def _plan(self) -> None:

@@ -3,9 +3,11 @@ give.
 
 A drafter is a module with two names: ``Options``, a frozen dataclass whose fields users set as
 ``-o key=value``, and ``make(context, options)``, which returns a ``Drafter``. It may have a third:
-``suggested(context, mask)``, the options with which it would draft by itself. The command line, the
-conformance suite in pyselfspec.testing and the benchmarks find the modules of this folder by name,
-and those of other packages through the entry-point group "pyselfspec.drafters".
+``suggested(context, mask)``, the options with which it would draft by itself. Where the first field
+of the options is a path, users may write it behind the name, as in ``model:small.gguf``. The
+command line, the conformance suite in pyselfspec.testing and the benchmarks find the modules of
+this folder by name, and those of other packages through the entry-point group
+"pyselfspec.drafters".
 
 Drafters can be joined, see joined.py: those that look tokens up come first, one that needs passes
 goes on behind what they found.
@@ -13,15 +15,19 @@ goes on behind what they found.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, Field, fields, replace
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 from ...costs.table import CostTable
+from ...errors import ArgumentError
 from ...util import by_name
+from ..draft_names import Named
 from ..requests import Work, timed
 from ..types import Draft, DraftLimit, Verdict
 
@@ -131,7 +137,8 @@ class DrafterModule(Protocol):
 
     @property
     def Options(self) -> type[Any]:
-        """A frozen dataclass; every field has a default."""
+        """A frozen dataclass. Every field has a default, but for the first where that is a path
+        without which the drafter is nothing."""
 
     def make(self, context: Context, options: Any) -> Drafter:
         """A drafter for texts in this context. Called for every text: what takes long to make is
@@ -150,6 +157,43 @@ def load(name: str) -> DrafterModule:
     """The module of a drafter. Raises ArgumentError for a name that no file has."""
     module: DrafterModule = by_name.load(__name__, "drafter", name, ENTRY_POINTS)
     return module
+
+
+def needs_file(name: str) -> bool:
+    """Whether this drafter is nothing without a file."""
+    field = _file_field(load(name).Options)
+    return field is not None and field.default is MISSING
+
+
+def options_of(drafter: Named, **values: Any) -> Any:
+    """The ``Options`` of a drafter that was named, with its file and these values of its fields.
+
+    Raises ArgumentError where it needs a file and has none, where it takes none or has two, and
+    what its options raise.
+    """
+    name, file = drafter
+    options = load(name).Options
+    field = _file_field(options)
+    if file is not None:
+        if field is None:
+            raise ArgumentError(f"the drafter {name} takes no file, got {name}:{file}")
+        given, path = values.get(field.name), Path(os.path.expanduser(file))  # no shell does
+        if given not in (None, path):
+            raise ArgumentError(f"the drafter {name} is given two files, {file} and {given}")
+        values[field.name] = path
+    missing = field is not None and values.get(field.name, field.default) is MISSING
+    if missing or file == "":
+        raise ArgumentError(f"the drafter {name} needs a file: {name}:FILE")
+    return options(**values)
+
+
+def _file_field(options: type[Any]) -> Field[Any] | None:
+    """The first field, if that is a path."""
+    first = next(iter(fields(options)), None)
+    if first is None:
+        return None
+    kind = get_type_hints(options)[first.name]
+    return first if Path in getattr(kind, "__args__", (kind,)) else None
 
 
 def suggested(context: Context, mask: LayerMask | None) -> dict[str, Any]:
