@@ -1,8 +1,8 @@
 """Prints the microseconds per token of a text that ends after so many tokens or seconds.
 
 Run by ``neighbour`` as a program: _timed_text.py MODEL THREADS N_TOKENS SECONDS WAY. ``stock`` is
-plain decoding with whatever build of llama.cpp LLAMA_CPP_LIB_PATH names, without pyselfspec; another
-way is the name of a drafter, or ``plain``. The text follows token 1.
+plain decoding with whatever build of llama.cpp LLAMA_CPP_LIB_PATH names, without pyselfspec;
+another way is the name of a drafter, or ``plain``. The text follows token 1.
 """
 
 from __future__ import annotations
