@@ -7,7 +7,9 @@ import os
 import platform
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from pyselfspec.runtime._lib import LIB_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-PRODUCTS = ("floats", "blocks", "superblocks", "columns", "activations")
+SOURCES = ("floats", "blocks", "superblocks", "columns", "activations")
 N_KINDS = 21  # sixteen types, five of them in columns too
 
 AVX2 = ("avx2", "fma", "f16c")
@@ -76,6 +78,36 @@ def test_every_thread_gets_rows_of_an_expert(n_threads: int, tmp_path: Path) -> 
         assert len(pieces) >= min(n_threads, n_chosen * n_rows // 8), name
 
 
+# heads of K and V, values of each, and heads that share one
+HEADS = {
+    "smollm2": (3, 64, 3),
+    "llama": (8, 128, 4),
+    "qwen3": (4, 128, 8),
+    "gemma3": (1, 256, 4),
+    "deepseek": (1, 512, 128),
+}
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 16, 64])
+def test_every_thread_gets_results_of_attention(n_threads: int, tmp_path: Path) -> None:
+    """One token, vectors of 16 values: every result is computed once, and nobody has a fifth and
+    one vector of one query more than his share."""
+    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp")
+    for name, (n_heads, size, n_queries) in {**HEADS, "none": (0, 64, 1)}.items():
+        n_units = size // 16
+        command = [program, *map(str, (n_heads, n_units, n_queries, n_threads))]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = Counter[int]()
+        results = []
+        for line in run.stdout.splitlines():
+            thread, head, unit0, unit1, query0, query1 = map(int, line.split())
+            done[thread] += (unit1 - unit0) * (query1 - query0)
+            results += list(product([head], range(unit0, unit1), range(query0, query1)))
+        everything = product(range(n_heads), range(n_units), range(n_queries))
+        assert sorted(results) == list(everything), name
+        assert max(done.values(), default=0) <= 1.2 * len(results) / n_threads + 1, name
+
+
 VNNI = '#include "simd.h"\nstatic_assert(selfspec::HAS_VNNI == %s);\n'
 
 
@@ -100,22 +132,22 @@ def test_vnni_is_that_of_the_vectors_in_use(
     subprocess.run([*command, *(f"-m{flag}" for flag in instructions)], check=True)
 
 
-def native_test(name: str, source: str, parts: Sequence[str], folder: Path) -> str:
-    """What a program of tests/native prints when it is built with these instructions."""
+def checked(name: str, folder: Path, program: str, sources: Sequence[str]) -> str:
+    """What a program of tests/native says, made for some instructions."""
     if missing := set(INSTRUCTIONS[name]) - flags():
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
     ggml = llama_cpp() / "ggml"
     include = (ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
     options = [f"-m{flag}" for flag in INSTRUCTIONS[name]] + [f"-I{path}" for path in include]
     libraries = sorted(LIB_DIR.glob("*ggml-base*"))
-    program = compiled(
+    made = compiled(
         folder,
-        ROOT / "tests" / "native" / source,
-        *(KERNELS / f"{part}.cpp" for part in parts),
+        ROOT / "tests" / "native" / f"{program}.cpp",
+        *(KERNELS / f"{source}.cpp" for source in sources),
         libraries[0],
         options=[*options, "-pthread", f"-Wl,-rpath,{LIB_DIR}"],
     )
-    run = subprocess.run([program], capture_output=True, text=True)
+    run = subprocess.run([made], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
@@ -123,11 +155,12 @@ def native_test(name: str, source: str, parts: Sequence[str], folder: Path) -> s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_products(name: str, tmp_path: Path) -> None:
-    printed = native_test(name, "kernels.cpp", PRODUCTS, tmp_path)
-    assert printed == f"{N_KINDS} kinds of weights, 0 wrong\n"
+    said = checked(name, tmp_path, "kernels", SOURCES)
+    assert said == f"{N_KINDS} kinds of weights, 0 wrong\n"
 
 
 @pytest.mark.parametrize("name", ["AVX2", "AVX-512"])
 def test_attention(name: str, tmp_path: Path) -> None:
-    printed = native_test(name, "attention.cpp", ["attention"], tmp_path)
-    assert printed == "66 kinds of attention, 0 wrong\n"
+    """A token alone and among others, with up to 16 threads, for several types of K and V."""
+    said = checked(name, tmp_path, "attention", ["attention"])
+    assert said == "66 kinds of attention, 0 wrong\n"

@@ -97,6 +97,22 @@ def test_logits_do_not_depend_on_the_width(
         np.testing.assert_array_equal(one, two, "number of threads")
 
 
+@pytest.mark.parametrize("types", [("bf16", "bf16"), ("q8_0", "q8_0"), ("q5_1", "iq4_nl")])
+def test_logits_do_not_depend_on_the_width_whatever_k_and_v_are(
+    types: tuple[str, str], models: Callable[[str], Model], new_context: NewContext
+) -> None:
+    """Behind enough cells for upstream to split them among the threads; with one thread and two."""
+    options = {"n_ctx": 1024, "n_batch": 512, "flash_attn": True}
+    rows = []
+    for n_threads in (1, 2):
+        context = new_context(
+            models("Q8_0"), n_threads=n_threads, type_k=types[0], type_v=types[1], **options
+        )
+        context.prefill(ids(700, seed=7))
+        rows.append(assert_same_at_all_widths(context, ids(N_TOKENS, seed=1)))
+    np.testing.assert_array_equal(rows[0], rows[1], "number of threads")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flash_attn", [False, True])
 @pytest.mark.parametrize("type_name", TYPES)

@@ -33,7 +33,7 @@ from ..util import build
 from ..util.paths import on_one_line
 from .processor import cpu_backend
 
-SPIN_COUNT = "10000"  # rounds of a loop, some ten microseconds
+SPIN_COUNT = "1000"  # rounds of a loop, some ten microseconds: what it takes to wake a thread
 
 LIB_DIR = build.LIB_DIR
 BUILD_ID = build.BUILD_ID

@@ -9,7 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 LIBGOMP_SPINS = "300000"  # what libgomp does where nothing is set
 DRAFTS = "auto"
+QUIET, BUSY = "quiet", "busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +41,17 @@ class Way:
     spins: str | None = None
 
 
-def ways(stock: Path | None) -> list[Way]:
-    ours = [
+def ways(stock: Path | None, spins: Sequence[int]) -> list[Way]:
+    return [
+        *([] if stock is None else [Way("stock", STOCK, stock)]),
+        Way("pyselfspec, plain, libgomp's default", PLAIN, spins=LIBGOMP_SPINS),
+        *(Way(f"pyselfspec, plain, {n} rounds", PLAIN, spins=str(n)) for n in spins),
         Way("pyselfspec, plain", PLAIN),
         Way("pyselfspec, drafts", DRAFTS),
-        Way("pyselfspec, plain, libgomp's default", PLAIN, spins=LIBGOMP_SPINS),
     ]
-    return ours if stock is None else [Way("stock", STOCK, stock), *ours]
 
 
-def us_per_token(way: Way, model: Path, threads: int, n_tokens: int, seconds: float) -> float:
+def us_per_token(way: Way, model: Path, threads: int, n_tokens: int, seconds: float) -> int:
     env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     env["LLAMA_CPP_LIB_PATH"] = str(way.libraries)
     if way.spins is not None:
@@ -57,7 +59,7 @@ def us_per_token(way: Way, model: Path, threads: int, n_tokens: int, seconds: fl
     program = [sys.executable, "-P", str(HERE / "_timed_text.py"), str(model), str(threads)]
     program += [str(n_tokens), str(seconds), way.text]
     run = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True, env=env)
-    return float(run.stdout)
+    return round(float(run.stdout))
 
 
 @contextmanager
@@ -75,6 +77,12 @@ def neighbour(n_threads: int) -> Iterator[None]:
 @model_argument
 @run_options
 @click.option("--rounds", type=click.IntRange(min=1), default=3)
+@click.option(
+    "--spins",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Also with so many rounds before a thread sleeps; may be given several times.",
+)
 @click.option("--tokens", type=click.IntRange(min=1), default=64)
 @click.option("--seconds", type=click.FloatRange(min=0), default=10.0, help="At most, for a text.")
 @click.option(
@@ -89,24 +97,23 @@ def command(
     threads: int,
     out: Path | None,
     rounds: int,
+    spins: tuple[int, ...],
     tokens: int,
     seconds: float,
     stock: Path | None,
 ) -> None:
     """Decoding alone and beside a process that is busy on every core."""
-    cores = usable_cores()
-    us: dict[str, dict[str, list[int]]] = {
-        way.name: {"quiet": [], "busy": []} for way in ways(stock)
-    }
+    cores, compared = usable_cores(), ways(stock, spins)
+    us: dict[str, dict[str, list[int]]] = {way.name: {QUIET: [], BUSY: []} for way in compared}
     load = os.getloadavg()[0]
     for _ in progress(range(rounds), "rounds"):
-        for kind in ("quiet", "busy"):
-            with neighbour(cores) if kind == "busy" else nullcontext():
-                for way in ways(stock):
-                    time = us_per_token(way, model, threads, tokens, seconds)
-                    us[way.name][kind].append(round(time))
+        for kind in (QUIET, BUSY):
+            with neighbour(cores) if kind == BUSY else nullcontext():
+                for way in compared:
+                    us[way.name][kind].append(us_per_token(way, model, threads, tokens, seconds))
     record: Record = {"cores": cores, "load_before": round(load, 2), "us": us}
-    keep(provenance("neighbour", model, threads) | record, TABLES[0], out)
+    given = f" --tokens {tokens} --seconds {seconds:g}" + "".join(f" --spins {n}" for n in spins)
+    keep(provenance("neighbour", model, threads, given) | record, TABLES[0], out)
 
 
 #
@@ -117,14 +124,16 @@ def command(
 def slower(record: Record, way: str) -> float:
     """How many times as long a token takes beside the neighbour, medians."""
     us = record["us"][way]
-    return statistics.median(us["busy"]) / statistics.median(us["quiet"])
+    times: float = statistics.median(us[BUSY]) / statistics.median(us[QUIET])
+    return times
 
 
 def fair(record: Record) -> float:
     """How many times as long it would take with a fair share of the cores, which the neighbour has
     as many threads on as there are."""
     cores: int = record["cores"]
-    return max(1.0, (record["threads"] + cores) / cores)
+    threads: int = record["threads"]
+    return max(1.0, (threads + cores) / cores)
 
 
 def cells(record: Record) -> list[list[str]]:
@@ -132,9 +141,10 @@ def cells(record: Record) -> list[list[str]]:
         [
             record["model"],
             way,
-            f"{statistics.median(us['quiet']) / 1000:.1f}",
-            f"{statistics.median(us['busy']) / 1000:.1f}",
-            f"{min(us['busy']) / 1000:.1f} to {max(us['busy']) / 1000:.1f}",
+            f"{record['load_before']:.1f}",
+            f"{statistics.median(us[QUIET]) / 1000:.1f}",
+            f"{statistics.median(us[BUSY]) / 1000:.1f}",
+            f"{min(us[BUSY]) / 1000:.1f} to {max(us[BUSY]) / 1000:.1f}",
             f"{slower(record, way):.2f}",
             f"{slower(record, way) / fair(record):.2f}",
         ]
@@ -148,13 +158,14 @@ TABLES = (
         (
             "model",
             "program",
+            "load before",
             "alone, ms",
             "beside a neighbour, ms",
             "spread",
             "times as long",
             "over a fair share",
         ),
-        "<<>><>>",
+        "<<>>><>>",
         cells,
     ),
 )

@@ -6,35 +6,38 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from pyselfspec.runtime._lib import LIB_DIR, system_info
+from pyselfspec.runtime.context import CACHE_TYPE, CACHE_TYPES
 from tools.records import Record, provenance
 
 from ._options import keep, model_argument, run_options
-from ._pass_times import PROMPT, WIDTHS
+from ._pass_times import N_PAST, N_PROMPT, PROMPT, WIDTHS
 from ._table import Table
 
 Times = dict[str, list[int]]  # microseconds by width, and under PROMPT
 PROGRAM = Path(__file__).resolve().with_name("_pass_times.py")
 
 
-def alternate(
-    model: Path, builds: dict[str, Path], threads: int, n_rounds: int
-) -> dict[str, Times]:
-    """The fastest pass of each width in each round, by the names of the builds."""
+def alternate(builds: dict[str, Path], n_rounds: int, arguments: Sequence[str]) -> dict[str, Times]:
+    """The fastest pass of each width in each round, by the names of the builds.
+
+    arguments: of _pass_times.py.
+    """
     times: dict[str, Times] = {name: {} for name in builds}
     for _ in range(n_rounds):
         for name, libraries in builds.items():
-            for width, us in _in_own_process(model, libraries, threads).items():
+            for width, us in _in_own_process(libraries, arguments).items():
                 times[name].setdefault(width, []).append(round(us))
     return times
 
 
-def _in_own_process(model: Path, libraries: Path, threads: int) -> dict[str, float]:
-    command = [sys.executable, "-P", str(PROGRAM), str(model), str(threads)]
+def _in_own_process(libraries: Path, arguments: Sequence[str]) -> dict[str, float]:
+    command = [sys.executable, "-P", str(PROGRAM), *arguments]
     env = os.environ | {"LLAMA_CPP_LIB_PATH": str(libraries)}
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
     times: dict[str, float] = json.loads(run.stdout)
@@ -53,11 +56,30 @@ def _in_own_process(model: Path, libraries: Path, threads: int) -> dict[str, flo
     show_envvar=True,
     help="Library folder of an unpatched build.",
 )
-def command(model: Path, threads: int, out: Path | None, rounds: int, stock: Path) -> None:
+@click.option(
+    "--context",
+    type=click.IntRange(min=1),
+    default=N_PAST,
+    help=f"Tokens before those that are timed: up to {N_PROMPT}, or a multiple of it.",
+)
+@click.option("--cache-type", type=click.Choice(list(CACHE_TYPES)), default=CACHE_TYPE)
+def command(
+    model: Path,
+    threads: int,
+    out: Path | None,
+    rounds: int,
+    stock: Path,
+    context: int,
+    cache_type: str,
+) -> None:
     """Passes over 1 to 32 tokens, relative to a stock build's pass over one."""
-    times = alternate(model, {"stock": stock, "pyselfspec": LIB_DIR}, threads, rounds)
-    record: Record = {"system": system_info(), "us": times}
-    keep(provenance("widths", model, threads) | record, TABLES[0], out)
+    if context > N_PROMPT and context % N_PROMPT:
+        raise click.BadParameter(f"{context} is no multiple of {N_PROMPT}", param_hint="--context")
+    arguments = [str(model), *map(str, (threads, context, CACHE_TYPES[cache_type]))]
+    times = alternate({"stock": stock, "pyselfspec": LIB_DIR}, rounds, arguments)
+    record: Record = {"system": system_info(), "context": context, "cache_type": cache_type}
+    given = f" --context {context} --cache-type {cache_type}"
+    keep(provenance("widths", model, threads, given) | record | {"us": times}, TABLES[0], out)
 
 
 #
@@ -78,9 +100,12 @@ def over_stock(record: Record, build: str) -> list[str]:
 def cells(record: Record) -> list[list[str]]:
     system = record.get("system", "")
     avx2 = "AVX2 = 1" in system and "AVX512 = 1" not in system
+    model = record["model"]
+    if record.get("context", N_PAST) != N_PAST:
+        model += f", {record['context']} tokens before, K and V {record['cache_type'].upper()}"
     return [
         [
-            record["model"],
+            f"{model}, one thread" if record["threads"] == 1 else model,
             f"{build}, AVX2" if avx2 else build,
             f"{min(times['1']) / 1000:.1f}",
             *over_stock(record, build),

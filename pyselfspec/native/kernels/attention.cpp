@@ -437,16 +437,6 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
     }
 }
 
-//
-// all together
-//
-
-template <typename F> void share(int64_t n, const ggml_compute_params * params, F f) {
-    for (int64_t i = n*params->ith/params->nth; i < n*(params->ith + 1)/params->nth; i++) {
-        f(i);
-    }
-}
-
 }  // namespace
 
 bool takes_attention(const ggml_tensor * op) {
@@ -468,20 +458,21 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
     const Task task(op);
     Memory     memory = {(uintptr_t) params->wdata};
     Work work(task, params->nth, params->ith, memory);
+    const auto share = [&](int64_t n, auto f) { selfspec::share(n, params->ith, params->nth, f); };
 
     for (int64_t first = 0; first < task.n_heads; first += work.at_once) {
         const int64_t n_heads = std::min(work.at_once, task.n_heads - first);
         if (first > 0) {
             ggml_barrier(params->threadpool);
         }
-        share(task.n_blocks*n_heads, params, [&](int64_t i) {
+        share(task.n_blocks*n_heads, [&](int64_t i) {
             scores_of_block(task, work, first, first + i/task.n_blocks, i%task.n_blocks);
         });
         ggml_barrier(params->threadpool);
 
         int64_t before = -1;
         float   largest = 0;
-        share(n_heads*task.n_queries*task.n_blocks, params, [&](int64_t i) {
+        share(n_heads*task.n_queries*task.n_blocks, [&](int64_t i) {
             const int64_t index = i/task.n_blocks;
             float * const block = work.weights + index*work.n_weights + i%task.n_blocks*CELLS;
             if (index != before) {
@@ -499,7 +490,7 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
         ggml_barrier(params->threadpool);
 
         const HeadPieces pieces(n_heads, (task.dv + unit_of(task.v) - 1)/unit_of(task.v), task.n_queries, params->nth);
-        share(pieces.n, params, [&](int64_t i) { values_of(task, work, first, pieces.piece(i)); });
+        share(pieces.n, [&](int64_t i) { values_of(task, work, first, pieces.piece(i)); });
     }
 }
 

@@ -30,6 +30,13 @@ struct Chunks {
     }
 };
 
+// Equal shares of n pieces, one after another.
+template <typename F> void share(int64_t n, int thread, int n_threads, F f) {
+    for (int64_t i = n*thread/n_threads; i < n*(thread + 1)/n_threads; i++) {
+        f(i);
+    }
+}
+
 // Some results of a head: from the values in units [unit0, unit1), of the queries [query0, query1).
 struct HeadPiece {
     int64_t head, unit0, unit1, query0, query1;
