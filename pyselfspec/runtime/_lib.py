@@ -300,12 +300,22 @@ def can_keep(session: int, seq_id: int, n: int) -> int:
     return answer
 
 
-def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
-    """A copy of one row of logits, float32 [n_vocab]."""
+def _logits(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """One row of logits where it lies, float32 [n_vocab]."""
     pointer = llama.llama_get_logits_ith(context, row)
     if not pointer:
         raise ArgumentError(f"there are no logits in row {row}")
-    return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
+    return np.ctypeslib.as_array(pointer, shape=(n_vocab,))
+
+
+def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """A copy of one row of logits, float32 [n_vocab]."""
+    return _logits(context, row, n_vocab).copy()
+
+
+def best(context: int, row: int, n_vocab: int) -> int:
+    """The most likely token after a row, of equally likely ones the lowest."""
+    return int(_logits(context, row, n_vocab).argmax())
 
 
 def require_logits(context: int, row: int) -> None:

@@ -453,6 +453,12 @@ class Context(Closing):
             if not -INT32_MAX <= pos <= INT32_MAX:
                 raise ArgumentError(
                     f"position {pos} is not allowed, the next batch of sequence {seq_id} "
+    def best(self, row: int) -> int:
+        """The most likely token after token ``row`` of the last batch, of equally likely ones the
+        lowest, without its probability: reads the logits only once."""
+        with self.alone:
+            return _lib.best(self.handle, row, self.model.n_vocab)
+
                     f"starts at {self.sequence(seq_id).n_past}"
                 )
 

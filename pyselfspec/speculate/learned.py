@@ -6,13 +6,14 @@ Estimates to begin with, never needed: a file that is missing, or of no use, cos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ..costs.calibration import MAX_US, key_of
-from ..costs.table import N_WIDTH
+from ..costs.calibration import MAX_US, costs_of_copies, key_of
+from ..costs.table import N_WIDTH, CostTable
 from ..costs.timed import TimedCosts
 from ..errors import ArgumentError
 from ..runtime.context import Context
@@ -60,6 +61,13 @@ def load(context: Context) -> Learned | None:
 
     found: Learned | None = context.once(("learned",), read)
     return found
+
+
+def costs(context: Context, drafter: Mapping[str, Any]) -> CostTable:
+    """What passes cost for a drafter without any of its own, as far as is known; drafter: its
+    identity."""
+    kept = load(context)
+    return costs_of_copies(context, drafter, kept.widths if kept else None)
 
 
 def copies(context: Context) -> Chances:

@@ -10,8 +10,8 @@ from ..runtime.kv import KVSequence
 from ..runtime.passes import Rows
 from ..runtime.sampling import Sampler
 from .controllers import Controller
-from .drafters import Drafter, drafted
-from .requests import Request, Work, timed
+from .drafters import Drafter, Hears, drafted
+from .requests import Answer, Request, Work, timed
 from .types import Draft, Step, Verdict
 from .verify import verify
 
@@ -58,6 +58,7 @@ class Text:
         self._context = seq.context
         self._drafter = drafter
         self._controller = controller
+        self._hearing = drafter if isinstance(drafter, Hears) else None
         self._sampler = sampler
         self._ends = ends or seq.context.model.is_eog
         self._n_end = len(prompt) + n_predict
@@ -133,8 +134,15 @@ class Text:
                     return None
             try:
                 row = asking.send(answer.draw(self._sampler, row - first))
-            except StopIteration as verdict:
-                return verdict.value  # type: ignore[no-any-return]
+            except StopIteration as found:
+                verdict: Verdict = found.value
+                self._tell(draft, verdict, answer, range(first, end))
+                return verdict
+
+    def _tell(self, draft: Draft, verdict: Verdict, answer: Answer, rows: range) -> None:
+        """What the full model says behind these rows, to whoever listens."""
+        if self._hearing is not None:
+            self._hearing.hear(draft, verdict, rows, lambda row: answer.best(row - rows.start))
 
     def _settle(self, step: Step) -> Step:
         self._ended = step.verdict.ended

@@ -396,6 +396,9 @@ class FakeDrafter:
 
     has_probs: whether its drafts state probabilities. fail_at: the n-th draft (from 1) raises
     Broken.
+    def best(self, row: int) -> int:
+        return self.argmax(row)[0]
+
     """
 
     model: FakeModel

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...costs.calibration import costs_of_copies
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
@@ -90,8 +89,7 @@ class Drafter:
         return {"drafter": "ngram"}
 
     def costs(self) -> CostTable:
-        kept = learned.load(self._context)
-        return costs_of_copies(self._context, self.identity, kept.widths if kept else None)
+        return learned.costs(self._context, self.identity)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._index = NgramIndex()
