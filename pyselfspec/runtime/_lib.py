@@ -183,13 +183,13 @@ exact_width = _bind("selfspec_exact_width", _i32, _ptr)
 type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
-# int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, pos, outputs, hidden, mask, n_layer,
-# hidden_at, hidden_out, head, in_place);
+# int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask,
+# n_layer, hidden_at, hidden_out, head, in_place);
 _decode = _bind(
     "selfspec_decode",
     _i32,
-    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p),
-    *(_i32, ctypes.c_bool),
+    *(_ptr, _i32, _ptr, _ptr, _ptr, _ptr, ctypes.c_char_p),
+    *(_f32_p, ctypes.c_char_p, _i32, _i32, _f32_p, _i32, ctypes.c_bool),
 )
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
@@ -245,15 +245,24 @@ def decode(
     hidden_out: NDArray[np.float32] | None,
     head: str,
     in_place: bool,
+    shared: Sequence[Sequence[int]] = (),
 ) -> None:
-    """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says."""
+    """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says.
+
+    shared: other sequences of each row, or nothing.
+    """
     n = len(seq_ids)
     numbers = _i32 * n
+    n_seq_ids = None
+    if shared:
+        n_seq_ids = numbers(*(1 + len(others) for others in shared))
+        seq_ids = [i for one, more in zip(seq_ids, shared, strict=True) for i in (one, *more)]
     status = _decode(
         session,
         n,
         None if tokens is None else numbers(*tokens),
-        numbers(*seq_ids),
+        (_i32 * len(seq_ids))(*seq_ids),
+        n_seq_ids,
         numbers(*pos),
         outputs,
         None if hidden is None else hidden.ctypes.data,

@@ -331,9 +331,18 @@ class Context(Closing):
         """Whether there is a sequence to lend."""
         return self._spare() is not None
 
+    @property
+    def n_branches(self) -> int:
+        """Branches that a text can try in one pass now, each in a sequence: 1 where the others are
+        in use, or where no token can be taken back (recurrent and hybrid models)."""
+        return 1 + sum(1 for _ in self._spares()) if self.can_rollback else 1
+
     def _spare(self) -> KVSequence | None:
+        return next(self._spares(), None)
+
+    def _spares(self) -> Iterator[KVSequence]:
         free = (i for i in reversed(range(self.n_seq_max)) if self.ledger.is_free(i))
-        return next((seq for seq in map(self.sequence, free) if seq.n_past == 0), None)
+        return (seq for seq in map(self.sequence, free) if seq.n_past == 0)
 
     def decode(
         self,
@@ -414,6 +423,7 @@ class Context(Closing):
                 hidden_out=states,
                 head=what.head,
                 in_place=what.in_place,
+                shared=rows.shared,
             )
             if has_tokens and what == FULL and what.enter is None:
                 self.ledger.evaluated(rows)
@@ -443,8 +453,14 @@ class Context(Closing):
         with self.alone:
             return _lib.argmax(self.session, row)
 
+    def best(self, row: int) -> int:
+        """The most likely token after token ``row`` of the last batch, of equally likely ones the
+        lowest, without its probability: reads the logits only once."""
+        with self.alone:
+            return _lib.best(self.handle, row, self.model.n_vocab)
+
     def _require_positions(self, rows: Rows) -> None:
-        for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
+        for _, seq_id, pos in rows.places():
             if not 0 <= seq_id < self.n_seq_max:
                 raise ArgumentError(
                     f"sequence id {seq_id} is not allowed, the context has 0 to "
@@ -453,12 +469,6 @@ class Context(Closing):
             if not -INT32_MAX <= pos <= INT32_MAX:
                 raise ArgumentError(
                     f"position {pos} is not allowed, the next batch of sequence {seq_id} "
-    def best(self, row: int) -> int:
-        """The most likely token after token ``row`` of the last batch, of equally likely ones the
-        lowest, without its probability: reads the logits only once."""
-        with self.alone:
-            return _lib.best(self.handle, row, self.model.n_vocab)
-
                     f"starts at {self.sequence(seq_id).n_past}"
                 )
 
