@@ -63,6 +63,7 @@ FLOORS = (
     {".speculate.verify", ".speculate.text_stream", ".speculate.requests", ".speculate.ngrams"},
     {
         ".speculate.branches",
+        ".speculate.trees",
         ".speculate.shared_blocks",
         ".speculate.ngram_file",
         ".speculate.learned",

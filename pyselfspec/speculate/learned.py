@@ -21,6 +21,7 @@ from ..util import paths, records
 from .ngrams import LENGTHS, N_SURENESS, Chances, Counts
 
 OF_EARLIER = 0.5  # of the chance of a match in the same text: prior of one in an earlier text
+OF_SIBLING = 0.5  # the same of what else has followed it, where the copy is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,12 @@ def earlier_copies(context: Context) -> Chances:
         ("chances of earlier copies",),
         lambda: Chances(OF_EARLIER, kept.earlier if kept else None),
     )
+    return found
+
+
+def siblings(context: Context) -> Chances:
+    """Of what else has followed a match, where the copy is wrong. Not kept."""
+    found: Chances = context.once(("chances of siblings",), lambda: Chances(OF_SIBLING))
     return found
 
 
