@@ -10,8 +10,8 @@ Whether that beats a chain of as many tokens depends on what rows cost. Copies o
 everyday tasks, replayed (SmolLM2 135M and Gemma 3 270M, greedy and at temperature 0.7), two to
 eight branches against one: 7 draft tokens in every step bring 0.6 to 3 % more tokens per pass. But
 with the number of tokens chosen by what passes cost on processors (Q4_0 with AVX-512 and with AVX2,
-Q4_K_M), drafts are short where copies are unsure, and the speed is the same within 0.7 %, more often
-below than above. Where a row costs 2 % of a pass, branches would bring 1 to 3 %.
+Q4_K_M), drafts are short where copies are unsure, and the speed is the same within 0.7 %. Where a
+row costs 2 % of a pass, branches would bring 1 to 3 %.
 """
 
 from __future__ import annotations
