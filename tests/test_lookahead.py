@@ -2,12 +2,16 @@
 tested in test_drafters.py."""
 
 import pytest
+from typed_models import SAMPLINGS, plain_text, require_exact
 
+from pyselfspec import Fixed, Sampler
 from pyselfspec.errors import ArgumentError
+from pyselfspec.speculate import drafters
 from pyselfspec.speculate.controllers._choice import Choice
 from pyselfspec.speculate.drafters import lookahead
+from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.types import DraftLimit, Verdict
-from pyselfspec.testing.conformance import DrafterConformance, drafted, generated
+from pyselfspec.testing.conformance import DrafterConformance, drafted, generated, tokens_of
 from pyselfspec.testing.fakes import FakeContext, FakeDrafter, FakeModel
 
 PROMPT = [5, 3, 1, 4, 2]
@@ -119,3 +123,25 @@ def test_the_choice_drafts_while_it_pays():
 def test_a_window_that_is_too_large_is_refused(options, message):
     with pytest.raises(ArgumentError, match=message):
         lookahead.make(FakeContext(FakeModel()), lookahead.Options(**options))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", ["jacobi", "lookahead"])
+def test_real_text_is_plain_text(name, sampling, tiny, new_context, token_ids):
+    context = new_context(tiny("llama", qtype="Q8_0", late_scale=0.05))
+    require_exact(context)
+    prompt, n = token_ids(9), 100
+    module = drafters.load(name)
+    with Sampler(context.model, SAMPLINGS[sampling]) as sampler:
+        steps = list(
+            generate_steps(
+                context,
+                prompt,
+                drafter=module.make(context, module.Options()),
+                controller=Fixed(8, p_min=0),
+                sampler=sampler,
+                n_predict=n,
+            )
+        )
+    assert sum(step.n_drafted for step in steps) > n
+    assert tokens_of(steps) == plain_text(context, prompt, n, SAMPLINGS[sampling])

@@ -112,10 +112,12 @@ class Drafter:
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
         draft = limit.cut(*self.guesses(history, limit.n_looked_up))
-        n, n_branches = len(draft.tokens), min(self._options.n_branches, self._context.n_branches)
-        if n < 2 or n_branches < 2:
+        n = len(draft.tokens)
+        if self._options.n_branches == 1 or n < 2:
             return draft
-        return likeliest(n, n_branches, lambda path: self._continuations([*history, *path]))
+        n_branches = min(self._options.n_branches, self._context.n_branches)
+        end = history[-LENGTHS[-1] :]
+        return likeliest(n, n_branches, lambda path: self._continuations([*end, *path]))
 
     def _continuations(self, context: Sequence[int]) -> list[tuple[int, float]]:
         """What may follow, each with its chance."""
