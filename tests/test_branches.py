@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
+from attentions import ATTENTIONS
 from branching import KINDS, Trees
-from typed_models import SAMPLINGS, plain_text, require_exact
+from test_masks import write_mamba
+from typed_models import SAMPLINGS, SEEDED, plain_text, require_exact
 
-from pyselfspec import Fixed, Sampler
+from pyselfspec import Fixed, Model, Sampler
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime import _lib
 from pyselfspec.runtime.passes import Pass, Rows
-from pyselfspec.speculate.branches import n_within
+from pyselfspec.speculate.branches import branched, n_within
 from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.requests import run
 from pyselfspec.speculate.text import Text
@@ -285,6 +287,63 @@ def test_real_text_under_trees_is_plain_text(arch, sampling, tiny, new_context, 
             assert any(step.verdict.path not in ((), (0,), (0, 1)) for step in steps)
 
 
+def test_a_real_text_that_nearly_fills_the_context_stays_plain(tiny, new_context, token_ids):
+    """Branches end where the cells that they leave empty would be missed."""
+    context = new_context(tiny("llama", qtype="Q8_0", late_scale=0.05), n_ctx=256)
+    require_exact(context)
+    prompt, n = token_ids(9), 210
+    plain = plain_text(context, prompt, n, SEEDED)
+    assert len(plain) == n
+    context.sequence().drop()
+    with Sampler(context.model, SEEDED) as sampler:
+        steps = list(
+            generate_steps(
+                context,
+                prompt,
+                drafter=Trees([*prompt, *plain], "last", 0, context.model.n_vocab),
+                controller=Fixed(5, p_min=0),
+                sampler=sampler,
+                n_predict=n,
+            )
+        )
+    assert tokens_of(steps) == plain
+    assert 256 - len(prompt) - n - 6 < context.sequence().n_lost <= 256 - len(prompt) - n
+    assert not steps[0].draft.is_chain and steps[-8].draft.is_chain
+
+
+@pytest.mark.parametrize("attention", ["flash", "f32", "q8_0", "mixed"])
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "falcon"])
+def test_lost_cells_do_not_change_a_bit(arch, attention, tiny, new_context):
+    """A text that takes over every branch from behind others, against the same as a chain."""
+    context = new_context(tiny(arch, qtype="Q4_0"), **ATTENTIONS[attention])
+    require_exact(context)
+    seq, n_vocab = context.sequence(), context.model.n_vocab
+    rng = np.random.default_rng(0)
+    steps = rng.integers(5, n_vocab, (12, 3)).tolist()
+
+    def run(wrong):
+        seq.drop()
+        context.prefill([1, 2, 3])
+        text, found = [1, 2, 3], []
+        for last, *right in steps:
+            text.append(last)
+            parents = (*range(-1, wrong - 1), -1, wrong)
+            draft = Draft((*[4] * wrong, *right), parents=parents)
+            rows, path = (0, wrong + 1, wrong + 2), (wrong, wrong + 1)
+            with branched(seq, draft) as branches:
+                context.run(branches.rows(text))
+                found += [_lib.logits_row(context.handle, row, n_vocab) for row in rows]
+                branches.settle(seq, len(text) - 1, Verdict(path, 1, False))
+            text += right
+            assert seq.n_past == len(text)
+        assert seq.n_lost == wrong * len(steps)
+        return found
+
+    chain = run(0)
+    for wrong in (1, 3):
+        assert all(map(np.array_equal, chain, run(wrong)))
+
+
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_rows_of_a_tree_have_the_bits_of_rows_of_a_chain(arch, tiny, new_context, token_ids):
     context = new_context(tiny(arch, qtype="Q8_0"), n_seq_max=4)
@@ -343,6 +402,21 @@ def test_rows_in_sequences_that_differ_are_refused(rows, message, tiny, new_cont
     with pytest.raises(ArgumentError, match=message):
         context.run(rows)
     assert context.sequence().n_past == 3
+
+
+def test_without_flash_attention_there_is_one_branch(tiny, new_context):
+    """Lanes of a sum depend on where cells are."""
+    model = tiny("llama")
+    assert new_context(model, flash_attn=False).n_branches == 1
+    assert new_context(model, flash_attn=True).n_branches == 4
+    assert new_context(model, type_k="q8_0", type_v="q8_0").n_branches == 4
+
+
+def test_a_recurrent_model_has_one_branch_and_shares_no_rows(tmp_path):
+    with Model(write_mamba(tmp_path / "mamba.gguf")) as model, model.context(n_ctx=256) as context:
+        assert context.n_branches == 1
+        with pytest.raises(UnsupportedError, match="several sequences need a memory that takes"):
+            context.run(Rows((3,), (0,), (0,), (True,), ((1,),)))
 
 
 def test_rows_of_several_sequences_are_not_rewritten_in_place(tiny, new_context):

@@ -502,13 +502,20 @@ bool selfspec_session::can_enter(int32_t il) {
 int32_t selfspec_session::memory_bits() const {
     const auto * mem = ctx->get_memory();
 
-    if (dynamic_cast<const llama_kv_cache *>(mem) || dynamic_cast<const llama_kv_cache_dsa *>(mem)) {
+    // flash attention adds up cells one after another, other attention in lanes
+    ctx->sched_reserve();
+    const int32_t scatter = ctx->get_cparams().flash_attn ? SELFSPEC_MEMORY_SCATTER : 0;
+
+    if (dynamic_cast<const llama_kv_cache *>(mem)) {
+        return SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE | scatter;
+    }
+    if (dynamic_cast<const llama_kv_cache_dsa *>(mem)) {
         return SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE;
     }
     if (const auto * iswa = dynamic_cast<const llama_kv_cache_iswa *>(mem)) {
         // a cache of the window's size has overwritten what lies before the window
         const bool full = iswa->get_swa()->get_size() >= iswa->get_base()->get_size();
-        return full ? SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE : 0;
+        return full ? SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE | scatter : 0;
     }
     // recurrent, hybrid and compressed memories
     return 0;

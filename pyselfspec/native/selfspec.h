@@ -54,6 +54,7 @@ enum selfspec_status {
 enum selfspec_memory_bits {
     SELFSPEC_MEMORY_ROLLBACK = 1, // any tail of a sequence can be removed
     SELFSPEC_MEMORY_IN_PLACE = 2, // K/V of existing cells can be rewritten
+    SELFSPEC_MEMORY_SCATTER  = 4, // results do not depend on where the cells of a sequence are, as long as they are in order
 };
 
 // "<pin>-<hash of patches and native sources>", the same string that the Python package was built with.

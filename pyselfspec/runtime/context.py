@@ -253,8 +253,12 @@ class Context(Closing):
     @cached_property
     def can_rollback(self) -> bool:
         """Whether sequences can forget their last tokens, which drafting needs."""
+        return bool(self._memory_bits & _lib.MEMORY_ROLLBACK)
+
+    @cached_property
+    def _memory_bits(self) -> int:
         with self.alone:
-            return bool(_lib.session_memory(self.session) & _lib.MEMORY_ROLLBACK)
+            return int(_lib.session_memory(self.session))
 
     @cached_property
     def mask_support(self) -> MaskSupport:
@@ -334,8 +338,12 @@ class Context(Closing):
     @property
     def n_branches(self) -> int:
         """Branches that a text can try in one pass now, each in a sequence: 1 where the others are
-        in use, or where no token can be taken back (recurrent and hybrid models)."""
-        return 1 + sum(1 for _ in self._spares()) if self.can_rollback else 1
+        in use; where no token can be taken back (recurrent and hybrid models); and without flash
+        attention, where the cells that branches leave empty would change the last bits."""
+        wanted = _lib.MEMORY_ROLLBACK | _lib.MEMORY_SCATTER
+        if self._memory_bits & wanted != wanted:
+            return 1
+        return min(self.n_seq_max, 1 + sum(1 for _ in self._spares()))
 
     def _spare(self) -> KVSequence | None:
         return next(self._spares(), None)

@@ -11,7 +11,8 @@ is metadata here.
 
 Cells of other branches that lie between those of the text are lost to it, since the order of cells
 is part of its bits. So there are no branches where the longest text that was asked for would need
-them.
+them, and none without flash attention, where bits depend on where cells are as well, see
+Context.n_branches.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ class FakeContext:
 
     @property
     def n_branches(self) -> int:
-        return 1 + len(self._free()) if self.can_rollback else 1
+        return min(self.n_seq_max, 1 + len(self._free())) if self.can_rollback else 1
 
     def _free(self) -> list[int]:
         ids = reversed(range(self.n_seq_max))

