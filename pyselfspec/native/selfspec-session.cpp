@@ -74,6 +74,10 @@ int32_t selfspec_rows::n_outputs() const {
     return (int32_t) std::count_if(outputs, outputs + n, [](uint8_t wanted) { return wanted != 0; });
 }
 
+bool selfspec_rows::has_shared() const {
+    return n_seq_ids && std::any_of(n_seq_ids, n_seq_ids + n, [](int32_t n_here) { return n_here > 1; });
+}
+
 selfspec_session::selfspec_session(llama_context * ctx) :
     ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), exact_width(exact_width_of(model)),
     slots(*ctx), batch(ctx),
@@ -107,7 +111,12 @@ void selfspec_session::check_rows(const selfspec_rows & rows) const {
     }
     const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
     for (int32_t i = 0; i < rows.n; ++i) {
-        require_seq(rows.seq_ids[i]);
+        if (rows.n_sequences(i) < 1) {
+            refuse("row " + std::to_string(i) + " is in no sequence");
+        }
+    }
+    rows.each_sequence([&](int32_t, int32_t seq_id) { require_seq(seq_id); });
+    for (int32_t i = 0; i < rows.n; ++i) {
         if (rows.tokens && (rows.tokens[i] < 0 || rows.tokens[i] >= n_vocab)) {
             refuse("token id " + std::to_string(rows.tokens[i]) + " is not in the vocabulary, allowed is 0 to " + std::to_string(n_vocab - 1));
         }
@@ -162,9 +171,8 @@ void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_sta
 // One span of positions per sequence.
 std::vector<selfspec_session::span> selfspec_session::spans_of(const selfspec_rows & rows) {
     std::vector<span> spans;
-    for (int32_t i = 0; i < rows.n; ++i) {
-        const int32_t seq_id = rows.seq_ids[i];
-        const int64_t pos    = rows.pos[i];
+    rows.each_sequence([&](int32_t i, int32_t seq_id) {
+        const int64_t pos = rows.pos[i];
 
         const auto it = std::find_if(spans.begin(), spans.end(), [&](const span & s) { return s.seq_id == seq_id; });
         if (it == spans.end()) {
@@ -175,7 +183,7 @@ std::vector<selfspec_session::span> selfspec_session::spans_of(const selfspec_ro
             refuse("positions of a sequence are consecutive: sequence " + std::to_string(seq_id) + " has " +
                 std::to_string(pos) + " after " + std::to_string(it->last));
         }
-    }
+    });
     return spans;
 }
 
@@ -193,6 +201,10 @@ void selfspec_session::check_place(const selfspec_rows & rows, const selfspec_pa
     }
     if (pass.in_place && !(memory_bits() & SELFSPEC_MEMORY_IN_PLACE)) {
         refuse(architecture(model) + ": K/V cannot be rewritten in place", SELFSPEC_UNSUPPORTED);
+    }
+    if (rows.has_shared() && (pass.in_place || !(memory_bits() & SELFSPEC_MEMORY_ROLLBACK))) {
+        refuse(architecture(model) + ": rows of several sequences need a memory that takes tokens back, and fresh cells",
+            SELFSPEC_UNSUPPORTED);
     }
     for (const auto & each : spans) {
         check_span(each, pass.in_place);
@@ -307,10 +319,16 @@ int32_t selfspec_session::decode(const selfspec_rows & rows, const selfspec_stat
     best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
 
     batch.clear();
+    rows.each_sequence([&](int32_t i, int32_t seq_id) {
+        if (i == (int32_t) batch.tokens.size()) {
+            batch.add_token(seq_id);
+        } else {
+            batch.add_seq(i, seq_id);
+        }
+    });
     for (int32_t i = 0; i < rows.n; ++i) {
         const llama_pos pos = rows.pos[i];
 
-        batch.add_token(rows.seq_ids[i]);
         batch.set_token_id(i, rows.tokens ? rows.tokens[i] : 0);
         batch.set_token_pos(i, &pos);
         batch.set_output(i, rows.outputs[i] != 0);
@@ -484,13 +502,20 @@ bool selfspec_session::can_enter(int32_t il) {
 int32_t selfspec_session::memory_bits() const {
     const auto * mem = ctx->get_memory();
 
-    if (dynamic_cast<const llama_kv_cache *>(mem) || dynamic_cast<const llama_kv_cache_dsa *>(mem)) {
+    // flash attention adds up cells one after another, other attention in lanes
+    ctx->sched_reserve();
+    const int32_t scatter = ctx->get_cparams().flash_attn ? SELFSPEC_MEMORY_SCATTER : 0;
+
+    if (dynamic_cast<const llama_kv_cache *>(mem)) {
+        return SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE | scatter;
+    }
+    if (dynamic_cast<const llama_kv_cache_dsa *>(mem)) {
         return SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE;
     }
     if (const auto * iswa = dynamic_cast<const llama_kv_cache_iswa *>(mem)) {
         // a cache of the window's size has overwritten what lies before the window
         const bool full = iswa->get_swa()->get_size() >= iswa->get_base()->get_size();
-        return full ? SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE : 0;
+        return full ? SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE | scatter : 0;
     }
     // recurrent, hybrid and compressed memories
     return 0;

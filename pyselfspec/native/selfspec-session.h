@@ -33,11 +33,24 @@ struct selfspec_failure {
 struct selfspec_rows {
     int32_t         n;
     const int32_t * tokens; // may be NULL
-    const int32_t * seq_ids;
+    const int32_t * seq_ids;   // row after row
+    const int32_t * n_seq_ids; // may be NULL: one each
     const int32_t * pos;
     const uint8_t * outputs;
 
     int32_t n_outputs() const;
+    int32_t n_sequences(int32_t row) const { return n_seq_ids ? n_seq_ids[row] : 1; }
+    bool    has_shared() const; // rows of several sequences
+
+    // f(row, sequence) for every sequence of every row, in order.
+    template <typename F> void each_sequence(F f) const {
+        const int32_t * seq_id = seq_ids;
+        for (int32_t row = 0; row < n; ++row) {
+            for (int32_t i = 0; i < n_sequences(row); ++i) {
+                f(row, *seq_id++);
+            }
+        }
+    }
 };
 
 // The caller's arrays of hidden states, see selfspec_decode().

@@ -96,6 +96,7 @@ int32_t selfspec_decode(
                  int32_t   n_tokens,
            const int32_t * tokens,
            const int32_t * seq_ids,
+           const int32_t * n_seq_ids,
            const int32_t * pos,
            const uint8_t * outputs,
              const float * hidden,
@@ -122,7 +123,7 @@ int32_t selfspec_decode(
         pass.in_place   = in_place;
         pass.has_tokens = tokens != nullptr;
 
-        return session->decode({ n_tokens, tokens, seq_ids, pos, outputs }, { hidden, hidden_out }, std::move(pass));
+        return session->decode({ n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs }, { hidden, hidden_out }, std::move(pass));
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();

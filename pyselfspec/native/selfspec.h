@@ -54,6 +54,7 @@ enum selfspec_status {
 enum selfspec_memory_bits {
     SELFSPEC_MEMORY_ROLLBACK = 1, // any tail of a sequence can be removed
     SELFSPEC_MEMORY_IN_PLACE = 2, // K/V of existing cells can be rewritten
+    SELFSPEC_MEMORY_SCATTER  = 4, // results do not depend on where the cells of a sequence are, as long as they are in order
 };
 
 // "<pin>-<hash of patches and native sources>", the same string that the Python package was built with.
@@ -105,8 +106,11 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 // Decode n_tokens rows, each a token of some sequence at some position. For every sequence in the batch the positions
 // are consecutive and go on where it ends.
 //   tokens     [n_tokens] ids. May be NULL when hidden is given and the architecture reads ids only at its input.
-//   seq_ids    [n_tokens] the sequence of each row
-//   pos        [n_tokens] its position there
+//   seq_ids    the sequences of each row, row after row
+//   n_seq_ids  [n_tokens] how many these are, or NULL: one each. A row of several sequences takes one cell, which they
+//              share; the sequences hold the same until then, and rows behind it see it in any of them. Needs a memory
+//              that takes tokens back, and not in_place
+//   pos        [n_tokens] the position of each row in its sequences
 //   outputs    [n_tokens] 1: the row wants an output
 //   hidden     [n_tokens, n_embd] states entering the first block that the mask does not skip whole, or NULL
 //   mask       [n_layer] selfspec_part bits, or NULL: run everything
@@ -120,6 +124,7 @@ SELFSPEC_API int32_t selfspec_decode(
                         int32_t   n_tokens,
                   const int32_t * tokens,
                   const int32_t * seq_ids,
+                  const int32_t * n_seq_ids,
                   const int32_t * pos,
                   const uint8_t * outputs,
                     const float * hidden,

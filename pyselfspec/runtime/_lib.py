@@ -183,13 +183,13 @@ exact_width = _bind("selfspec_exact_width", _i32, _ptr)
 type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
-# int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, pos, outputs, hidden, mask, n_layer,
-# hidden_at, hidden_out, head, in_place);
+# int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask,
+# n_layer, hidden_at, hidden_out, head, in_place);
 _decode = _bind(
     "selfspec_decode",
     _i32,
-    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32, _i32, _f32_p),
-    *(_i32, ctypes.c_bool),
+    *(_ptr, _i32, _ptr, _ptr, _ptr, _ptr, ctypes.c_char_p),
+    *(_f32_p, ctypes.c_char_p, _i32, _i32, _f32_p, _i32, ctypes.c_bool),
 )
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
@@ -215,6 +215,7 @@ _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
+MEMORY_SCATTER = 4
 HEADS = {"logits": 0, "best": 1}
 
 _NO_TOKEN = -4
@@ -245,15 +246,24 @@ def decode(
     hidden_out: NDArray[np.float32] | None,
     head: str,
     in_place: bool,
+    shared: Sequence[Sequence[int]] = (),
 ) -> None:
-    """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says."""
+    """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says.
+
+    shared: other sequences of each row, or nothing.
+    """
     n = len(seq_ids)
     numbers = _i32 * n
+    n_seq_ids = None
+    if shared:
+        n_seq_ids = numbers(*(1 + len(others) for others in shared))
+        seq_ids = [i for one, more in zip(seq_ids, shared, strict=True) for i in (one, *more)]
     status = _decode(
         session,
         n,
         None if tokens is None else numbers(*tokens),
-        numbers(*seq_ids),
+        (_i32 * len(seq_ids))(*seq_ids),
+        n_seq_ids,
         numbers(*pos),
         outputs,
         None if hidden is None else hidden.ctypes.data,
@@ -300,12 +310,22 @@ def can_keep(session: int, seq_id: int, n: int) -> int:
     return answer
 
 
-def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
-    """A copy of one row of logits, float32 [n_vocab]."""
+def _logits(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """One row of logits where it lies, float32 [n_vocab]."""
     pointer = llama.llama_get_logits_ith(context, row)
     if not pointer:
         raise ArgumentError(f"there are no logits in row {row}")
-    return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
+    return np.ctypeslib.as_array(pointer, shape=(n_vocab,))
+
+
+def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """A copy of one row of logits, float32 [n_vocab]."""
+    return _logits(context, row, n_vocab).copy()
+
+
+def best(context: int, row: int, n_vocab: int) -> int:
+    """The most likely token after a row, of equally likely ones the lowest."""
+    return int(_logits(context, row, n_vocab).argmax())
 
 
 def require_logits(context: int, row: int) -> None:

@@ -255,8 +255,12 @@ class Context(Closing):
     @cached_property
     def can_rollback(self) -> bool:
         """Whether sequences can forget their last tokens, which drafting needs."""
+        return bool(self._memory_bits & _lib.MEMORY_ROLLBACK)
+
+    @cached_property
+    def _memory_bits(self) -> int:
         with self.alone:
-            return bool(_lib.session_memory(self.session) & _lib.MEMORY_ROLLBACK)
+            return int(_lib.session_memory(self.session))
 
     @cached_property
     def mask_support(self) -> MaskSupport:
@@ -333,9 +337,22 @@ class Context(Closing):
         """Whether there is a sequence to lend."""
         return self._spare() is not None
 
+    @property
+    def n_branches(self) -> int:
+        """Branches that a text can try in one pass now, each in a sequence: 1 where the others are
+        in use; where no token can be taken back (recurrent and hybrid models); and without flash
+        attention, where the cells that branches leave empty would change the last bits."""
+        wanted = _lib.MEMORY_ROLLBACK | _lib.MEMORY_SCATTER
+        if self._memory_bits & wanted != wanted:
+            return 1
+        return min(self.n_seq_max, 1 + sum(1 for _ in self._spares()))
+
     def _spare(self) -> KVSequence | None:
+        return next(self._spares(), None)
+
+    def _spares(self) -> Iterator[KVSequence]:
         free = (i for i in reversed(range(self.n_seq_max)) if self.ledger.is_free(i))
-        return next((seq for seq in map(self.sequence, free) if seq.n_past == 0), None)
+        return (seq for seq in map(self.sequence, free) if seq.n_past == 0)
 
     def decode(
         self,
@@ -416,6 +433,7 @@ class Context(Closing):
                 hidden_out=states,
                 head=what.head,
                 in_place=what.in_place,
+                shared=rows.shared,
             )
             if has_tokens and what == FULL and what.enter is None:
                 self.ledger.evaluated(rows)
@@ -445,8 +463,14 @@ class Context(Closing):
         with self.alone:
             return _lib.argmax(self.session, row)
 
+    def best(self, row: int) -> int:
+        """The most likely token after token ``row`` of the last batch, of equally likely ones the
+        lowest, without its probability: reads the logits only once."""
+        with self.alone:
+            return _lib.best(self.handle, row, self.model.n_vocab)
+
     def _require_positions(self, rows: Rows) -> None:
-        for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
+        for _, seq_id, pos in rows.places():
             if not 0 <= seq_id < self.n_seq_max:
                 raise ArgumentError(
                     f"sequence id {seq_id} is not allowed, the context has 0 to "

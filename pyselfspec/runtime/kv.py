@@ -96,6 +96,21 @@ class KVSequence:
             self.context.ledger.forked(self.seq_id, seq_id)
         return other
 
+    @property
+    def n_lost(self) -> int:
+        """Cells between those of the sequence that stay empty until it is dropped."""
+        return self.context.ledger.lost[self.seq_id]
+
+    def take_over(self, fork: KVSequence, n_keep: int, *, n_lost: int) -> None:
+        """From position n_keep on hold what a fork of this sequence holds; no K/V is copied.
+
+        n_lost: cells before the last of these that neither will hold.
+        """
+        with self.context.alone:
+            self.rollback(n_keep)
+            llama.llama_memory_seq_cp(self._memory, fork.seq_id, self.seq_id, n_keep, -1)
+            self.context.ledger.taken_over(self.seq_id, fork.seq_id, n_keep, n_lost)
+
     def can_keep(self, n: int) -> int:
         """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
         back (recurrent models), or a sliding window before position n is no longer whole."""

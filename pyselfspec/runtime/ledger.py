@@ -11,10 +11,13 @@ from .passes import Rows
 
 
 class Ledger:
-    """held: by sequence, the tokens at its beginning whose K/V is known to be the full model's."""
+    """held: by sequence, the tokens at its beginning whose K/V is known to be the full model's.
+    lost: by sequence, empty cells between its own.
+    """
 
     def __init__(self, n_seq_max: int) -> None:
         self.held: list[list[int]] = [[] for _ in range(n_seq_max)]
+        self.lost = [0] * n_seq_max
         self._sharing: list[set[int]] = [set() for _ in range(n_seq_max)]  # cells, with these
         self._claimed: set[int] = set()
         self._lent: set[int] = set()
@@ -24,14 +27,14 @@ class Ledger:
     def touch(self, rows: Rows, in_place: bool) -> None:
         """These rows go through a pass: from there on nothing is known any more, in place not of
         sequences that share the cells either."""
-        for seq_id, pos in zip(rows.seq_ids, rows.pos, strict=True):
+        for _, seq_id, pos in rows.places():
             for touched in (seq_id, *(self._sharing[seq_id] if in_place else ())):
                 self.cut(touched, pos)
 
     def evaluated(self, rows: Rows) -> None:
         """A full pass over these rows: what it adds to a text that is the full model's so far is
         the full model's."""
-        for token, seq_id, pos in zip(rows.tokens, rows.seq_ids, rows.pos, strict=True):
+        for token, seq_id, pos in rows.places():
             if len(self.held[seq_id]) == pos:
                 self.held[seq_id].append(token)
 
@@ -53,6 +56,7 @@ class Ledger:
     def dropped(self, seq_id: int) -> None:
         """The sequence is empty."""
         self.held[seq_id].clear()
+        self.lost[seq_id] = 0
         for other in self._sharing[seq_id]:
             self._sharing[other].discard(seq_id)
         self._sharing[seq_id].clear()
@@ -60,9 +64,17 @@ class Ledger:
     def forked(self, seq_id: int, other: int) -> None:
         """The other sequence holds the cells of this one."""
         self.held[other] = list(self.held[seq_id])
+        self.lost[other] = self.lost[seq_id]
         group = {seq_id, other, *self._sharing[seq_id]}
         for one in group:
             self._sharing[one] |= group - {one}
+
+    def taken_over(self, seq_id: int, fork: int, n_keep: int, n_lost: int) -> None:
+        """From this position on the sequence holds the cells of its fork; so many others between
+        its own are empty."""
+        if len(self.held[seq_id]) >= n_keep:
+            self.held[seq_id][n_keep:] = self.held[fork][n_keep:]
+        self.lost[seq_id] += n_lost
 
     # whose they are
 

@@ -4,7 +4,7 @@ the model run. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -27,12 +27,15 @@ class Rows:
     """Tokens that go through one pass together, each with its sequence and its position there.
 
     outputs: which rows want an output. All fields have one entry per row.
+    shared: other sequences that each row belongs to as well, one cell for all of them; these have
+        held the same so far. Empty: none.
     """
 
     tokens: tuple[int, ...]
     seq_ids: tuple[int, ...]
     pos: tuple[int, ...]
     outputs: tuple[bool, ...]
+    shared: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, seq_id: int, pos: int, tokens: Sequence[int], outputs: Outputs = "all") -> Self:
@@ -50,12 +53,23 @@ class Rows:
         seq_ids: list[int] = []
         pos: list[int] = []
         outputs: list[bool] = []
+        shared: list[tuple[int, ...]] = []
         for part in parts:
             tokens += part.tokens
             seq_ids += part.seq_ids
             pos += part.pos
             outputs += part.outputs
-        return cls(tuple(tokens), tuple(seq_ids), tuple(pos), tuple(outputs))
+            shared += part.shared or ((),) * len(part)
+        others = tuple(shared) if any(shared) else ()
+        return cls(tuple(tokens), tuple(seq_ids), tuple(pos), tuple(outputs), others)
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Token, sequence and position of every row in every sequence that it belongs to."""
+        for i, (token, seq_id, pos) in enumerate(
+            zip(self.tokens, self.seq_ids, self.pos, strict=True)
+        ):
+            for each in (seq_id, *self.shared[i]) if self.shared else (seq_id,):
+                yield token, each, pos
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -31,7 +31,7 @@ from ..runtime.kv import KVSequence
 from ..runtime.passes import Pass, Rows
 from .candidates import State
 from .controllers import Controller, Decision, explain
-from .drafters import Drafter, drafted
+from .drafters import Drafter, Hears, drafted
 from .requests import Request, Work
 from .types import Draft, DraftLimit, Step, Verdict
 
@@ -129,6 +129,10 @@ class Adaptation:
         if self._drafter is not drafter:
             return Draft()  # the limit is that of the controller before
         return (yield from drafted(drafter, history, limit))
+
+    def hear(self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
+        if isinstance(self._drafter, Hears):
+            self._drafter.hear(draft, verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
         self._drafter.accept(verdict)

@@ -5,7 +5,7 @@ The limit chooses between the two, and how much of each, see ``DraftLimit.choose
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
 from .draft_names import SIGN
-from .drafters import Drafter, GoesOn, Lookup, name_of
+from .drafters import Drafter, GoesOn, Hears, Lookup, name_of
 from .requests import Work
 from .types import Draft, DraftLimit, Verdict, copied
 
@@ -41,6 +41,7 @@ class Joined:
         self._lookups = lookups
         self._other = other
         self._all: list[Drafter] = [*lookups, *([other] if other else [])]
+        self._hearing = [each for each in self._all if isinstance(each, Hears)]
 
     @property
     def mask(self) -> LayerMask | None:
@@ -81,6 +82,10 @@ class Joined:
             draft = yield from draft
         n = len(draft.tokens) - len(start.tokens)
         return replace(draft, sources=start.sources + (name_of(other),) * n)
+
+    def hear(self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
+        for each in self._hearing:
+            each.hear(draft, verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
         for each in self._all:

@@ -6,13 +6,14 @@ Estimates to begin with, never needed: a file that is missing, or of no use, cos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ..costs.calibration import MAX_US, key_of
-from ..costs.table import N_WIDTH
+from ..costs.calibration import MAX_US, costs_of_copies, key_of
+from ..costs.table import N_WIDTH, CostTable
 from ..costs.timed import TimedCosts
 from ..errors import ArgumentError
 from ..runtime.context import Context
@@ -20,6 +21,7 @@ from ..util import paths, records
 from .ngrams import LENGTHS, N_SURENESS, Chances, Counts
 
 OF_EARLIER = 0.5  # of the chance of a match in the same text: prior of one in an earlier text
+OF_SIBLING = 0.5  # the same of what else has followed it, where the copy is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ def load(context: Context) -> Learned | None:
     return found
 
 
+def costs(context: Context, drafter: Mapping[str, Any]) -> CostTable:
+    """What passes cost for a drafter without any of its own, as far as is known; drafter: its
+    identity."""
+    kept = load(context)
+    return costs_of_copies(context, drafter, kept.widths if kept else None)
+
+
 def copies(context: Context) -> Chances:
     """Of copies from the text itself: what was kept, and what this context adds to it."""
     kept = load(context)
@@ -78,6 +87,12 @@ def earlier_copies(context: Context) -> Chances:
         ("chances of earlier copies",),
         lambda: Chances(OF_EARLIER, kept.earlier if kept else None),
     )
+    return found
+
+
+def siblings(context: Context) -> Chances:
+    """Of what else has followed a match, where the copy is wrong. Not kept."""
+    found: Chances = context.once(("chances of siblings",), lambda: Chances(OF_SIBLING))
     return found
 
 

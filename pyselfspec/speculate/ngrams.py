@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..runtime.ledger import n_common
@@ -55,18 +55,37 @@ class NgramIndex:
 
         beyond: index of a length; only longer matches count.
         """
-        longest, found = -1, 0
-        for i, length in enumerate(LENGTHS):  # what has no match has no longer one either
-            end = self._last_end(i, context[-length:]) if length <= len(context) else 0
-            if not end:
-                break
-            longest, found = i, end
+        longest, found = max(self._matches(context), default=(-1, 0))
         if longest <= beyond:
             return None
         tokens = self._continuations(longest, found)
         counts = Counter(tokens)
         token = max(counts, key=counts.__getitem__)  # of several the latest
         return Copy(token, (longest, _sureness(counts[token], len(tokens))))
+
+    def others(self, context: Sequence[int], token: int, n: int) -> list[Copy]:
+        """At most n tokens besides this one that have followed the context's end: those after the
+        longest matches first, of these the most frequent."""
+        found: list[Copy] = []
+        seen = {token}
+        for i, end in reversed(list(self._matches(context))):
+            tokens = self._continuations(i, end)
+            for other, count in Counter(tokens).most_common():
+                if other not in seen:
+                    seen.add(other)
+                    found.append(Copy(other, (i, _sureness(count, len(tokens)))))
+            if len(found) >= n:
+                break
+        return found[:n]
+
+    def _matches(self, context: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Index of a length and where the context's end of this length ended last, the shortest
+        first: what has no match has no longer one either."""
+        for i, length in enumerate(LENGTHS):
+            end = self._last_end(i, context[-length:]) if length <= len(context) else 0
+            if not end:
+                break
+            yield i, end
 
     def _last_end(self, i: int, ngram: Sequence[int]) -> int:
         """Where an n-gram ended last with something behind it, 0 for nowhere."""

@@ -55,6 +55,10 @@ class Answer:
         """The most likely token after a row, and its probability, 0..1."""
         return self._context.argmax(self._row(row))
 
+    def best(self, row: int) -> int:
+        """The most likely token after a row."""
+        return self._context.best(self._row(row))
+
     def draw(self, sampler: Draws, row: int) -> int:
         """The token that a sampler draws after a row."""
         return sampler.sample(self._context, self._row(row))

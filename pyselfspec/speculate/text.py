@@ -9,9 +9,10 @@ from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Rows
 from ..runtime.sampling import Sampler
+from .branches import branched, fitting
 from .controllers import Controller
-from .drafters import Drafter, drafted
-from .requests import Request, Work, timed
+from .drafters import Drafter, Hears, drafted
+from .requests import Answer, Request, Work, timed
 from .types import Draft, Step, Verdict
 from .verify import verify
 
@@ -57,6 +58,7 @@ class Text:
         self.n_reused = 0  # tokens of the prompt that the sequence held already
         self._context = seq.context
         self._drafter = drafter
+        self._hearing = drafter if isinstance(drafter, Hears) else None
         self._controller = controller
         self._sampler = sampler
         self._ends = ends or seq.context.model.is_eog
@@ -72,6 +74,8 @@ class Text:
     def begin(self) -> Work[None]:
         """Evaluate the prompt, all but its last token, as far as the sequence does not hold it."""
         wanted = self.history[:-1]
+        if self.seq.n_lost and self._n_end + self.seq.n_lost > self._context.n_ctx:
+            self.seq.rollback(0)  # this text may need the cells that branches have left empty
         self.n_reused = self.seq.keep(wanted)
         n_batch = self._context.n_batch
         for pos in range(self.n_reused, len(wanted), n_batch):
@@ -109,14 +113,15 @@ class Text:
         room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
         limit = self._controller.limit(n - 1).capped(room)
         try:
-            return (yield from drafted(self._drafter, self.history, limit))
+            draft = yield from drafted(self._drafter, self.history, limit)
         except ContextFullError:
             return Draft()
+        return draft if draft.is_chain else fitting(self.seq, draft, self._n_end)
 
     def _verified(self, draft: Draft) -> Work[Verdict | None]:
         """None where the context has no room for the draft."""
         if not draft.is_chain:
-            raise UnsupportedError("drafts with branches are not verified yet, only chains are")
+            return (yield from self._verified_branches(draft))
         tokens, pos = [self.history[-1], *draft.tokens], len(self.history) - 1
         asking = verify(draft, self._ends)
         row = next(asking)
@@ -133,8 +138,27 @@ class Text:
                     return None
             try:
                 row = asking.send(answer.draw(self._sampler, row - first))
-            except StopIteration as verdict:
-                return verdict.value  # type: ignore[no-any-return]
+            except StopIteration as found:
+                verdict: Verdict = found.value
+                self._tell(draft, verdict, answer, range(first, end))
+                return verdict
+
+    def _verified_branches(self, draft: Draft) -> Work[Verdict | None]:
+        """The same for a draft that fits into one pass."""
+        with branched(self.seq, draft) as branches:
+            try:
+                answer = yield Request(branches.rows(self.history))
+            except ContextFullError:
+                return None
+            verdict = branches.verdict(lambda row: answer.draw(self._sampler, row), self._ends)
+            self._tell(draft, verdict, answer, range(len(draft.tokens) + 1))
+            branches.settle(self.seq, len(self.history) - 1, verdict)
+        return verdict
+
+    def _tell(self, draft: Draft, verdict: Verdict, answer: Answer, rows: range) -> None:
+        """What the full model says behind these rows, to whoever listens."""
+        if self._hearing is not None:
+            self._hearing.hear(draft, verdict, rows, lambda row: answer.best(row - rows.start))
 
     def _settle(self, step: Step) -> Step:
         self._ended = step.verdict.ended

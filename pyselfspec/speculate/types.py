@@ -86,7 +86,9 @@ class Draft:
     dropped: a last draft token that was not worth verifying, and its probability. The target's own
         draw tells whether it was right.
     parents: for each token, the index of the one it follows, -1 for the last token of the text;
-        empty: a chain, each follows the one before it. A parent comes before its children.
+        empty: a chain, each follows the one before it. A parent comes before its children. Where
+        there is room for less than the whole, its beginning is verified: the best branch goes
+        first.
     n_copied: the first tokens that took no pass.
     sources: names of the drafters that each token is from; empty: all from one, whose name the loop
         fills in.
@@ -121,6 +123,8 @@ class Draft:
             raise ArgumentError(f"of {n} tokens, {self.n_copied} cannot have been copied")
         if any(not -1 <= parent < i for i, parent in enumerate(self.parents)):
             raise ArgumentError("a parent comes before its children, got " + str(self.parents))
+        if self.verify != FULL and not self.is_chain:
+            raise ArgumentError("a draft with branches is verified from the first block on")
 
     @property
     def n_proposed(self) -> int:
@@ -131,15 +135,38 @@ class Draft:
     def is_chain(self) -> bool:
         return all(parent == i - 1 for i, parent in enumerate(self.parents))
 
+    @property
+    def depths(self) -> Sequence[int]:
+        """By token, how many of the draft come before it on its branch."""
+        if self.is_chain:
+            return range(len(self.tokens))
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    def beginning(self, n: int) -> Draft:
+        """Its first n tokens."""
+        if n >= len(self.tokens):
+            return self
+        return replace(
+            self,
+            tokens=self.tokens[:n],
+            probs=None if self.probs is None else self.probs[:n],
+            dropped=None,
+            parents=self.parents[:n],
+            n_copied=min(n, self.n_copied),
+            sources=self.sources[:n],
+        )
+
+    def children(self, node: int) -> Sequence[int]:
+        """The indices of the tokens that follow a node, -1 being the text."""
+        behind = range(node + 1, len(self.tokens))
+        return [i for i in behind if self.parents[i] == node] if self.parents else behind[:1]
+
     def child(self, node: int, token: int) -> int | None:
-        """The index of this token among those that follow a node, -1 being the text."""
-        if not self.parents:
-            here = node + 1
-            return here if here < len(self.tokens) and self.tokens[here] == token else None
-        for i in range(node + 1, len(self.tokens)):
-            if self.parents[i] == node and self.tokens[i] == token:
-                return i
-        return None
+        """The index of this token among those that follow a node."""
+        return next((i for i in self.children(node) if self.tokens[i] == token), None)
 
 
 def copied(tokens: Sequence[int], probs: Sequence[float]) -> Draft:
@@ -200,16 +227,17 @@ class Step:
 
     @property
     def outcomes(self) -> list[tuple[float | None, bool]]:
-        """For every token of a chain that the target has decided on, oldest first: its probability
-        if it has one, and whether the target drew that token."""
-        n = self.n_accepted
+        """For every token that the target has decided on, oldest first: its probability if it has
+        one, and whether the target drew that token. Of several that were rejected at one place,
+        the first."""
+        path = self.verdict.path
         probs = self.draft.probs or (None,) * self.n_drafted
-        decided: list[tuple[float | None, bool]] = [(p, True) for p in probs[:n]]
+        decided: list[tuple[float | None, bool]] = [(probs[i], True) for i in path]
         own = self.verdict.next_token
         if own is None:
             return decided
-        if n < self.n_drafted:
-            return [*decided, (probs[n], False)]
+        if rejected := self.draft.children(path[-1] if path else -1):
+            return [*decided, (probs[rejected[0]], False)]
         if self.draft.dropped is not None:
             token, p = self.draft.dropped
             return [*decided, (p, token == own)]
@@ -260,13 +288,15 @@ class GenerationStats:
         self.n_drafted += step.n_drafted
         self.n_copied += step.draft.n_copied
         self.n_accepted += step.n_accepted
-        _count_upto(self.n_drafted_at, step.n_drafted)
+        depths = step.draft.depths
+        for depth in depths:
+            _count(self.n_drafted_at, depth)
         _count_upto(self.n_accepted_at, step.n_accepted)
-        for i, source in enumerate(step.draft.sources):
+        for i, (source, depth) in enumerate(zip(step.draft.sources, depths, strict=False)):
             stats = self.sources.setdefault(source, SourceStats())
-            _count(stats.n_drafted_at, i)
+            _count(stats.n_drafted_at, depth)
             if i in step.verdict.path:
-                _count(stats.n_accepted_at, i)
+                _count(stats.n_accepted_at, depth)
         self.draft_us += step.draft.draft_us + step.draft.late_us
         self.verify_us += step.verify_us
 

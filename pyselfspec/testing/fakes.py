@@ -177,8 +177,19 @@ class FakeSequence:
         other.cells[:] = self.cells
         return other
 
+    @property
+    def n_lost(self) -> int:
+        return self.context.ledger.lost[self.seq_id]
+
+    def take_over(self, fork: FakeSequence, n_keep: int, *, n_lost: int) -> None:
+        self.rollback(n_keep)
+        self.cells[:] = fork.cells
+        self.context.ledger.lost[self.seq_id] += n_lost
+
     def rollback(self, n_keep: int) -> None:
         assert n_keep >= 0
+        if n_keep == 0:
+            self.context.ledger.dropped(self.seq_id)
         if n_keep == 0 or n_keep < self.n_past:
             if n_keep:
                 self.context.require_rollback()
@@ -274,6 +285,10 @@ class FakeContext:
     def has_spare(self) -> bool:
         return bool(self._free())
 
+    @property
+    def n_branches(self) -> int:
+        return min(self.n_seq_max, 1 + len(self._free())) if self.can_rollback else 1
+
     def _free(self) -> list[int]:
         ids = reversed(range(self.n_seq_max))
         return [i for i in ids if self.ledger.is_free(i) and not self.cells[i]]
@@ -293,6 +308,8 @@ class FakeContext:
         n_new = 0 if what.in_place else len(rows)
         if self.n_decodes != self.fail_at_decode and self.n_cells + n_new > self.n_ctx:
             raise ContextFullError("no room")
+        if rows.shared:
+            return self._run_shared(rows, what)
         for seq_id, group in groupby(rows.seq_ids):
             n = len(list(group))
             part = slice(first, first + n)
@@ -301,6 +318,25 @@ class FakeContext:
             first += n
         hidden = Hidden(np.array(states, np.float32)) if what.leave is not None else None
         return SimpleNamespace(hidden=hidden)
+
+    def _run_shared(self, rows: Rows, what: Pass) -> Any:
+        """Rows of which some belong to several sequences, one cell for all of them."""
+        assert what == FULL_PASS and what.enter is None
+        for i, (token, pos) in enumerate(zip(rows.tokens, rows.pos, strict=True)):
+            seqs = [self.sequence(each) for each in (rows.seq_ids[i], *rows.shared[i])]
+            cells = seqs[0].cells
+            assert all(seq.cells == cells for seq in seqs), "a row in sequences that differ"
+            assert pos == len(cells), f"position {pos} after {len(cells)} tokens"
+            assert all(cell.is_full for cell in cells), "reads K/V of a mask"
+            if self.n_decodes == self.fail_at_decode:
+                raise Broken
+            cell = Cell(token, [FULL] * self.model.n_layer)
+            for seq in seqs:
+                seq.cells.append(cell)
+            if rows.outputs[i]:
+                self.laws[i] = self.model.target(seqs[0].held)
+        self.passes.append((rows.seq_ids[0], len(rows), None))
+        return SimpleNamespace(hidden=None)
 
     def _run_one(self, seq_id: int, rows: Rows, part: slice, what: Pass) -> list[list[float]]:
         """The rows of one sequence; returns the states that are asked for."""
@@ -362,6 +398,9 @@ class FakeContext:
     def argmax(self, row: int) -> tuple[int, float]:
         law = self.laws[row]
         return int(law.argmax()), float(law.max())
+
+    def best(self, row: int) -> int:
+        return self.argmax(row)[0]
 
 
 class FakeSampler:

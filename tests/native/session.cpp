@@ -39,13 +39,34 @@ struct text {
             tokens[i] = 20 + i;
             pos[i]    = first + i;
         }
-        return selfspec_decode(session, n, tokens.data(), seq_ids.data(), pos.data(), outputs.data(), hidden, mask.data(),
+        return selfspec_decode(session, n, tokens.data(), seq_ids.data(), nullptr, pos.data(), outputs.data(), hidden, mask.data(),
             n_layer, hidden_at, states.data(), head, in_place);
     }
 
     void skip(int32_t il, uint8_t parts) { mask[il] = parts; }
     void back_to(int32_t n) { llama_memory_seq_rm(llama_get_memory(ctx), 0, n, -1); }
 };
+
+// A row that two sequences share, one row for each of them behind it, and what is refused of such rows.
+void branch(text & t) {
+    llama_memory_t memory = llama_get_memory(t.ctx);
+    llama_memory_seq_cp(memory, 0, 1, -1, -1);
+    const int32_t tokens[] = { 20, 21, 22 }, pos[] = { N_PROMPT, N_PROMPT + 1, N_PROMPT + 1 };
+    const int32_t seq_ids[] = { 0, 1, 0, 1 }, n_seq_ids[] = { 2, 1, 1 }, none[] = { 0, 1, 1 };
+    const uint8_t outputs[] = { 1, 1, 1 };
+    const auto decode = [&](const int32_t * counts, bool in_place) {
+        return selfspec_decode(t.session, 3, tokens, seq_ids, counts, pos, outputs, nullptr, nullptr, 0, -1, nullptr,
+            SELFSPEC_HEAD_LOGITS, in_place);
+    };
+    require(decode(none, false) == SELFSPEC_BAD_ARGUMENT, "a row in no sequence", t.session);
+    require(decode(n_seq_ids, true) == SELFSPEC_UNSUPPORTED, "shared rows in place", t.session);
+    require(decode(n_seq_ids, false) == SELFSPEC_OK, "branches", t.session);
+    for (int32_t seq_id = 0; seq_id < 2; seq_id++) {
+        require(llama_memory_seq_pos_max(memory, seq_id) == N_PROMPT + 1, "ends of branches", t.session);
+    }
+    llama_memory_seq_rm(memory, 1, -1, -1);
+    t.back_to(N_PROMPT);
+}
 
 // More passes than there are prepared graphs, states that leave and enter, and everything that is refused.
 void live(text & t) {
@@ -74,6 +95,7 @@ void live(text & t) {
     require(t.decode(1, 0, 0, -1, nullptr, true, 1) == SELFSPEC_BAD_ARGUMENT, "in place of nothing", t.session);
     require(selfspec_argmax(t.session, 99, nullptr) < 0, "no such row", t.session);
     t.back_to(N_PROMPT);
+    branch(t);
     int32_t status = SELFSPEC_OK;
     for (int32_t n_past = N_PROMPT; status == SELFSPEC_OK; n_past += 16) {
         status = t.decode(16, n_past);

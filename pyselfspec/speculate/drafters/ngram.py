@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...costs.calibration import costs_of_copies
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
@@ -21,6 +20,7 @@ from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from .. import learned, ngram_file
 from ..ngrams import LENGTHS, N_TOKENS, Chances, Copy, Memory, NgramIndex
+from ..trees import likeliest
 from ..types import Draft, DraftLimit, Verdict
 from . import Guesses
 
@@ -35,18 +35,23 @@ class Options:
     session: whether to copy from earlier texts of the context, too.
     file: earlier texts of other runs; this run's are added.
     n_kept: tokens of earlier texts that are kept, a kilobyte of memory each.
+    n_branches: of a draft: with more than one, its less likely tokens give way to what else has
+        followed before. Where other drafters are joined, one.
     """
 
     chance_min: float = 0.05
     session: bool = True
     file: Path | None = None
     n_kept: int = N_TOKENS
+    n_branches: int = 1
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.chance_min <= 1.0:
             raise ArgumentError(f"chance_min is 0 to 1, got {self.chance_min:g}")
         if not 1 <= self.n_kept <= N_TOKENS:
             raise ArgumentError(f"n_kept is 1 to {N_TOKENS}, got {self.n_kept}")
+        if self.n_branches < 1:
+            raise ArgumentError(f"n_branches is at least 1, got {self.n_branches}")
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
@@ -55,7 +60,13 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
 
 
 def make(context: Context, options: Options) -> Drafter:
-    """Raises ArgumentError for a file that is no file of texts of this vocabulary."""
+    """Raises ArgumentError for a file that is no file of texts of this vocabulary, and for more
+    branches than the context has sequences."""
+    if options.n_branches > context.n_seq_max:
+        raise ArgumentError(
+            f"each branch needs a sequence and the context has {context.n_seq_max}: "
+            f"n_branches is at most that, got {options.n_branches}"
+        )
     return Drafter(context, options)
 
 
@@ -72,6 +83,7 @@ class Drafter:
         self._n_seen = 0  # tokens of the text
         self._copies: list[tuple[Copy, Chances]] = []
         self._chances = learned.copies(context)
+        self._siblings = learned.siblings(context)
         self._earlier_chances = learned.earlier_copies(context)
         self._earlier: Memory | None = None
         if options.session or options.file is not None:
@@ -90,8 +102,7 @@ class Drafter:
         return {"drafter": "ngram"}
 
     def costs(self) -> CostTable:
-        kept = learned.load(self._context)
-        return costs_of_copies(self._context, self.identity, kept.widths if kept else None)
+        return learned.costs(self._context, self.identity)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._index = NgramIndex()
@@ -100,7 +111,26 @@ class Drafter:
         self._copies = []
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        return limit.cut(*self.guesses(history, limit.n_looked_up))
+        draft = limit.cut(*self.guesses(history, limit.n_looked_up))
+        n = len(draft.tokens)
+        if self._options.n_branches == 1 or n < 2:
+            return draft
+        n_branches = min(self._options.n_branches, self._context.n_branches)
+        end = history[-LENGTHS[-1] :]
+        return likeliest(n, n_branches, lambda path: self._continuations([*end, *path]))
+
+    def _continuations(self, context: Sequence[int]) -> list[tuple[int, float]]:
+        """What may follow, each with its chance."""
+        context = context[-LENGTHS[-1] :]
+        found = self._following(context)
+        if found is None:
+            return []
+        (copy, _), chance = found
+        others = self._index.others(context, copy.token, self._options.n_branches - 1)
+        return [
+            (copy.token, chance),
+            *((each.token, (1 - chance) * self._siblings.of(each.match)) for each in others),
+        ]
 
     def guesses(self, history: Sequence[int], n_max: int) -> Guesses:
         """At least one is looked up, to learn from."""
@@ -138,12 +168,19 @@ class Drafter:
     def _learn(self, history: Sequence[int]) -> None:
         """From the tokens that have come by, whether they had been drafted or only expected."""
         came = history[self._n_seen :]
-        self._n_seen = len(history)
-        for (copy, of_kind), token in zip(self._copies, came, strict=False):
+        n_before, self._n_seen = self._n_seen, len(history)
+        for i, ((copy, of_kind), token) in enumerate(zip(self._copies, came, strict=False)):
             of_kind.observe(copy.match, copy.token == token)
             if copy.token != token:
+                self._learn_of_others(history[: n_before + i], copy.token, token)
                 break
         self._index.extend(came)
+
+    def _learn_of_others(self, context: Sequence[int], wrong: int, token: int) -> None:
+        """This token came where another was expected."""
+        n = self._options.n_branches - 1
+        for other in self._index.others(context[-LENGTHS[-1] :], wrong, n) if n else ():
+            self._siblings.observe(other.match, other.token == token)
 
     def accept(self, verdict: Verdict) -> None:
         pass

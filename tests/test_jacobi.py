@@ -1,0 +1,168 @@
+"""What drafters hear of the full model behind every token of a draft, and the drafter made of it.
+What all drafters promise is tested in test_drafters.py."""
+
+from typing import ClassVar
+
+import pytest
+
+from pyselfspec import Sampler
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.drafters import Guesses, Hears, jacobi
+from pyselfspec.speculate.joined import joined
+from pyselfspec.speculate.loop import generate_steps
+from pyselfspec.speculate.types import Draft, DraftLimit, Verdict
+from pyselfspec.testing.conformance import generated, tokens_of
+from pyselfspec.testing.fakes import FakeContext, FakeDrafter, FakeModel
+
+PROMPT = [5, 3, 1, 4, 2]
+
+
+class Listener(FakeDrafter):
+    """Keeps what it hears: of each step the text before, the draft, and a token for every row."""
+
+    identity: ClassVar = {"drafter": "listener"}
+
+    def draft(self, history, limit):
+        self.before = list(history)
+        return super().draft(history, limit)
+
+    def hear(self, draft, verdict, rows, best):
+        self.__dict__.setdefault("heard", []).append(
+            (self.before, draft, verdict, {row: best(row) for row in rows})
+        )
+
+
+@pytest.mark.parametrize("pass_width", [1, 2, 3, 16])
+@pytest.mark.parametrize("quality", [0.0, 0.6, 1.0])
+def test_what_is_heard_is_what_the_model_says_behind_each_token(quality, pass_width):
+    model = FakeModel(quality)
+    context, listener = FakeContext(model, pass_width=pass_width), Listener(model)
+    steps = generated(listener, context, n_max=4, prompt=PROMPT)
+    assert len(listener.heard) == len(steps)
+    for step, (before, draft, verdict, said) in zip(steps, listener.heard, strict=True):
+        assert (draft.tokens, verdict) == (step.draft.tokens, step.verdict)
+        text = [*before, *draft.tokens]
+        for row, token in said.items():
+            assert token == model.target(text[: len(before) + row]).argmax()
+        if pass_width > len(draft.tokens):
+            assert list(said) == list(range(len(draft.tokens) + 1))
+        assert step.n_accepted in said  # where the model disagreed, or went on
+
+
+def test_a_real_model_is_heard_behind_rejected_tokens(tiny, new_context):
+    """The same tokens, decoded in a context of their own, have the same most likely one."""
+    model = tiny("llama", seed=3)
+    context, other = new_context(model), new_context(model)
+    prompt = [5, 9, 30, 7]
+
+    class Wrong(Listener):
+        def draft(self, history, limit):
+            self.before = list(history)
+            return Draft(tuple(20 + (len(history) + i) % 9 for i in range(limit.n_max)))
+
+    listener = Wrong(None)
+    with Sampler(model) as sampler:
+        list(
+            generate_steps(
+                context,
+                prompt,
+                drafter=listener,
+                controller=Fixed(4, p_min=0),
+                sampler=sampler,
+                n_predict=12,
+            )
+        )
+    n_rejected = 0
+    for before, draft, verdict, said in listener.heard:
+        for row, token in said.items():
+            other.sequence().drop()
+            other.decode([*before, *draft.tokens[:row]], outputs="last")
+            n_text = len(before) + row
+            assert token == other.argmax(n_text - 1)[0]
+            n_rejected += row > verdict.n_accepted
+    assert n_rejected > 10
+
+
+def test_nothing_is_computed_where_nobody_listens(monkeypatch):
+    def fail(self, row):
+        raise AssertionError("nobody asked")
+
+    monkeypatch.setattr(FakeContext, "best", fail)
+    model = FakeModel(0.5)
+    assert not isinstance(FakeDrafter(model), Hears)
+    assert len(tokens_of(generated(FakeDrafter(model), FakeContext(model), n_max=4))) == 20
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drafts_are_the_iteration_of_the_papers(seed):
+    """Oracle: y[i] = the model's token after the text and y[:i], all i at once."""
+    n, model = 5, FakeModel(seed=seed, n_vocab=6)
+    context = FakeContext(model)
+    drafter = jacobi.make(context, jacobi.Options())
+    text, guess = list(PROMPT), []
+    for step in generated(drafter, context, n_max=n, n_predict=40, prompt=PROMPT):
+        wanted = (guess + [(guess or text)[-1]] * n)[: len(step.draft.tokens)]
+        assert list(step.draft.tokens) == wanted
+        said = [int(model.target([*text, *wanted[:i]]).argmax()) for i in range(len(wanted) + 1)]
+        n_right = next((i for i, token in enumerate(wanted) if token != said[i]), len(wanted))
+        text += said[: n_right + 1]
+        guess = said[n_right + 1 :]
+        assert step.n_accepted == n_right
+    assert len(text) == len(PROMPT) + 40
+
+
+def test_chances_follow_what_happened():
+    """Repeated tokens are never right here, those that were said just as drafted always."""
+    drafter = jacobi.make(FakeContext(FakeModel()), jacobi.Options())
+    text = [1]
+    drafter.begin(None, text)
+
+    def go_on():
+        text.append(1 + text[-1] % 9)
+
+    before = drafter.guesses(text, 2).chances
+    for _ in range(60):
+        go_on()
+        repeated = drafter.guesses(text, 2).chances
+    assert max(repeated) < 0.05 < min(before)
+    for _ in range(60):
+        draft = Draft((10, 1 + (text[-1] + 1) % 9))
+        said = dict.fromkeys(range(3), draft.tokens[1])
+        drafter.hear(draft, Verdict((), 1 + text[-1] % 9, False), range(3), said.__getitem__)
+        go_on()
+        same = drafter.guesses(text, 1)
+        assert same.tokens == (draft.tokens[1],)
+        go_on()
+        drafter.guesses(text, 1)
+    assert same.chances[0] > 0.8
+
+
+def test_it_refines_the_draft_of_another_drafter():
+    """What the model says behind a rejected copy is the next guess."""
+    model = FakeModel(n_vocab=11)
+    context = FakeContext(model)
+    wrong = (1 + int(model.target(PROMPT).argmax()) % 10, 8, 9)
+
+    class Copies(FakeDrafter):
+        identity: ClassVar = {"drafter": "copies"}
+
+        def guesses(self, history, n_max):
+            one = len(history) == len(PROMPT)
+            return Guesses(wrong[: n_max * one], (1.0,) * n_max * one)
+
+    drafter = joined([Copies(model), jacobi.make(context, jacobi.Options())])
+    steps = generated(drafter, context, n_max=3, n_predict=12, prompt=PROMPT)
+    first, second = steps[0], steps[1]
+    assert first.draft.tokens == wrong and first.n_accepted == 0
+    said = [int(model.target([*PROMPT, *wrong[: i + 1]]).argmax()) for i in range(3)]
+    assert list(second.draft.tokens) == said
+    assert second.draft.sources == ("jacobi",) * 3
+
+
+def test_an_empty_limit_moves_the_guesses_on():
+    drafter = jacobi.make(FakeContext(FakeModel()), jacobi.Options())
+    drafter.begin(None, [1, 2])
+    draft = drafter.draft([1, 2], DraftLimit(3))
+    drafter.hear(draft, Verdict((), 9, False), range(4), {1: 6, 2: 7, 3: 8}.__getitem__)
+    assert drafter.draft([1, 2, 9], DraftLimit(0)) == Draft()
+    assert drafter.draft([1, 2, 9, 6], DraftLimit(3)).tokens == (7, 8, 8)
