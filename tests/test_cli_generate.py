@@ -175,6 +175,17 @@ def test_drawn_seed_is_reported_and_works(generate: Generate) -> None:
     assert first["tokens"] == again["tokens"]
 
 
+def test_residual_sampling_says_so(generate: Generate) -> None:
+    options = ("--verify", "residual", "--seed", "9", "--compare", *FIXED)
+    report = generate(*options, "--json").json
+    assert (report["verify"], report["plain"]["verify"]) == ("residual", "match")
+    assert 0 < report["n_accepted"] < report["n_drafted"]
+    assert not report["identical"]
+    assert generate(*options).stderr.endswith("another text of the same law\n")
+    greedy = generate(*options, *GREEDY, "--json").json
+    assert greedy["identical"]
+
+
 @pytest.mark.parametrize(
     "sampling",
     [

@@ -57,6 +57,7 @@ def drafted(**changes: Any) -> Any:
         "mask": MASK,
         "controller": Fixed(),
         "sampling": SAMPLING,
+        "verify": "match",
         "adaptation": None,
     }
     return SimpleNamespace(**fields | changes)

@@ -20,6 +20,7 @@ from .controllers.fixed import Fixed
 from .drafters import Drafter
 from .loop import steps_of
 from .prepared import AUTO, Speculation, as_tuple, prepared
+from .residual import MATCH, RESIDUAL, VERIFY, Residual
 from .text import Text
 from .text_stream import TextStream
 from .together import steps_together
@@ -45,6 +46,9 @@ class Completion:
     profile: False ignores the profile. Options, mask and profile go with names only.
     controller: how long to draft; or the name of a controller, see ``controllers.names()``.
     stop: strings that end the text.
+    verify: "match": the text's own draws decide, so a seed gives one text however it is drafted.
+        "residual": draft tokens of passes are drawn at the text's temperature, and more of them are
+        accepted. The text follows the same law, but is another one. See residual.py.
     adapt: try other masks meanwhile; ``adaptation.state`` is where another text can go on. Each
         mask gets a controller of its own where that is given by name.
 
@@ -72,11 +76,16 @@ class Completion:
         controller: Controller | str = controllers.DEFAULT,
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
+        verify: str = MATCH,
         adapt: Adapt | None = None,
     ) -> None:
         model = context.model
         if stop:
             model.require_tokenizer("stop strings need one")
+        if verify not in VERIFY:
+            raise ArgumentError(f"verify is one of {', '.join(VERIFY)}, got {verify!r}")
+        if verify == RESIDUAL and draft is None:
+            raise ArgumentError("plain decoding drafts nothing, so there is nothing to verify")
         if adapt is not None and adapt.state is not None:
             if mask is not None:
                 raise ArgumentError("adapt.state has a mask of its own; give one or the other")
@@ -93,6 +102,7 @@ class Completion:
             draft, options, mask, profile, controller, with_mask=adapt is not None
         )
         self.sampling = (sampling or SamplingParams()).with_seed()
+        self.verify = verify
         self.adaptation: Adaptation | None = None
         if adapt is not None:
             self._adapt(adapt, options, controller)
@@ -187,7 +197,20 @@ class Completion:
                 sampler=sampler,
                 n_predict=self._n_predict,
                 ends=self._stream.push,
+                residual=stack.enter_context(self._residual()),
             )
+
+    @contextmanager
+    def _residual(self) -> Iterator[Residual | None]:
+        """None where drafts are verified by sample and match; greedily there is no difference."""
+        if self.verify == MATCH or self.sampling.is_greedy:
+            yield None
+            return
+        # a grammar and penalties know the text, which drafts run ahead of
+        params = replace(self.sampling, grammar=None, repeat_penalty=1.0)
+        assert params.seed is not None
+        with Sampler(self.context.model, params) as sampler:
+            yield Residual(sampler, params.seed)
 
     def __iter__(self) -> Iterator[str]:
         with self.start() as text, closing(steps_of(self.context, text)) as steps:
@@ -297,6 +320,7 @@ class CompletionOptions(TypedDict, total=False):
     controller: Controller | str
     sampling: SamplingParams | None
     stop: Sequence[str]
+    verify: str
     adapt: Adapt | None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..runtime.kv import KVSequence
@@ -11,8 +12,9 @@ from ..runtime.passes import Rows
 from ..runtime.sampling import Sampler
 from .controllers import Controller
 from .drafters import Drafter, drafted
-from .requests import Request, Work, timed
-from .types import Draft, Step, Verdict
+from .requests import Answer, Request, Work, timed
+from .residual import Residual
+from .types import Draft, Law, Step, Verdict
 from .verify import verify
 
 
@@ -22,6 +24,7 @@ class Text:
     drafter: None decodes plainly.
     ends: told every generated token once, in order; True when it ends the text. Default: the
         model's end-of-generation tokens.
+    residual: draws draft tokens where it can, and settles these; None: sample and match.
 
     ``begin`` evaluates of the prompt what the sequence does not hold, ``step`` adds tokens. Between
     steps, and however one is left, the sequence holds the prompt and the generated tokens but the
@@ -41,6 +44,7 @@ class Text:
         sampler: Sampler,
         n_predict: int,
         ends: Callable[[int], bool] | None = None,
+        residual: Residual | None = None,
     ) -> None:
         if not prompt:
             raise ArgumentError("the prompt has no tokens; generation needs at least one")
@@ -59,6 +63,7 @@ class Text:
         self._drafter = drafter
         self._controller = controller
         self._sampler = sampler
+        self._residual = residual
         self._ends = ends or seq.context.model.is_eog
         self._n_end = len(prompt) + n_predict
         self._ended = False
@@ -108,6 +113,8 @@ class Text:
         n = len(self.history)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
         limit = self._controller.limit(n - 1).capped(room)
+        if self._residual is not None:
+            limit = replace(limit, drawing=self._residual.drawing)
         try:
             return (yield from drafted(self._drafter, self.history, limit))
         except ContextFullError:
@@ -132,9 +139,17 @@ class Text:
                         raise
                     return None
             try:
-                row = asking.send(answer.draw(self._sampler, row - first))
+                row = asking.send(self._drawn(answer, row - first, draft.drawn_behind(row)))
             except StopIteration as verdict:
                 return verdict.value  # type: ignore[no-any-return]
+
+    def _drawn(self, answer: Answer, row: int, drafted: tuple[int, Law] | None) -> int:
+        """The text's token after a row of a pass."""
+        if drafted is None or self._residual is None:
+            return answer.draw(self._sampler, row)
+        token = self._residual.settle(*drafted, answer.law(self._sampler, row))
+        self._sampler.accept(token)
+        return token
 
     def _settle(self, step: Step) -> Step:
         self._ended = step.verdict.ended
