@@ -114,9 +114,13 @@ class Drafter:
 
     def _forked(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         with self._context.spare_sequence() as fork:
-            self._seq.fork(fork.seq_id)
+            self._fork_into(fork)
             drafting = Pass(self._mask, head=self._head(limit))
             return (yield from self._chain(fork, copied, history, limit, drafting, None))
+
+    def _fork_into(self, fork: KVSequence) -> None:
+        """What drafts see of the text: all of it."""
+        self._seq.fork(fork.seq_id)
 
     def _head(self, limit: DraftLimit) -> Head:
         """A draw needs all logits."""
