@@ -186,6 +186,16 @@ def test_residual_sampling_says_so(generate: Generate) -> None:
     assert greedy["identical"]
 
 
+def test_an_unverified_text_is_said_to_be_none_of_the_models(generate: Generate) -> None:
+    options = ("--exit-layer", "3", "--unverified", "--seed", "3")
+    report = generate(*options, "--json").json
+    assert report["unverified"] and report["n_drafted"] == 0
+    assert report["tokens"] != generate("--seed", "3", "--json").json["tokens"]
+    outcome = generate(*options)
+    assert outcome.stdout == report["text"] + "\n"
+    assert "not the model's own text" in outcome.stderr
+
+
 @pytest.mark.parametrize(
     "sampling",
     [

@@ -58,6 +58,7 @@ def drafted(**changes: Any) -> Any:
         "controller": Fixed(),
         "sampling": SAMPLING,
         "verify": "match",
+        "unverified": False,
         "adaptation": None,
     }
     return SimpleNamespace(**fields | changes)

@@ -71,6 +71,7 @@ class Request:
     sampling: SamplingParams
     stop: tuple[str, ...]
     verify: str
+    unverified: bool
     adapt: Adapt | None
 
     @property
@@ -91,13 +92,16 @@ class Request:
             sampling=self.sampling,
             stop=self.stop,
             verify=self.verify,
+            unverified=self.unverified,
             adapt=self.adapt,
         )
 
     @property
     def plain(self) -> Request:
         """The same text without drafts."""
-        return replace(self, draft=None, options=None, mask=None, verify=MATCH, adapt=None)
+        return replace(
+            self, draft=None, options=None, mask=None, verify=MATCH, unverified=False, adapt=None
+        )
 
 
 @click.command(name="generate")
@@ -124,6 +128,12 @@ class Request:
     show_default=True,
     help="match: a seed gives the text of plain decoding. residual: draw drafts at the temperature "
     "too, and accept more of them; another text of the same law.",
+)
+@click.option(
+    "--unverified",
+    is_flag=True,
+    help="For research: the mask writes the text itself, as --exit-layer N does with the first N "
+    "blocks. It is not the model's own text.",
 )
 @adapt_options
 @click.option(
@@ -152,10 +162,12 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     pyselfspec generate model.gguf -f prompt.txt -n 2000 --adapt-state masks.json
     """
     draft = draft_from(options)
-    if draft is None and describes_mask(options):
+    if draft is None and describes_mask(options) and not options["unverified"]:
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
     if draft is None and adapts(options):
         raise click.UsageError("--draft off drafts nothing, so there is no mask to adapt")
+    if options["unverified"] and not describes_mask(options):
+        raise click.UsageError("--unverified needs a mask to write with, like --exit-layer 4")
     if draft is None and options["verify"] == RESIDUAL:
         raise click.UsageError("--draft off drafts nothing, so there is nothing to verify")
     controller = controller_from(options)
@@ -181,6 +193,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             sampling=sampling,
             stop=options["stop"],
             verify=options["verify"],
+            unverified=options["unverified"],
             adapt=adapt_from(loaded, options),
         )
         completion = request.completion(context)

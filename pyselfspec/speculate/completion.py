@@ -49,6 +49,8 @@ class Completion:
     verify: "match": the text's own draws decide, so a seed gives one text however it is drafted.
         "residual": draft tokens of passes are drawn at the text's temperature, and more of them are
         accepted. The text follows the same law, but is another one. See residual.py.
+    unverified: for research: the mask, which must be given, writes the text, and nothing verifies
+        it, so it is not the model's own.
     adapt: try other masks meanwhile; ``adaptation.state`` is where another text can go on. Each
         mask gets a controller of its own where that is given by name.
 
@@ -77,6 +79,7 @@ class Completion:
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
         verify: str = MATCH,
+        unverified: bool = False,
         adapt: Adapt | None = None,
     ) -> None:
         model = context.model
@@ -86,6 +89,13 @@ class Completion:
             raise ArgumentError(f"verify is one of {', '.join(VERIFY)}, got {verify!r}")
         if verify == RESIDUAL and draft is None:
             raise ArgumentError("plain decoding drafts nothing, so there is nothing to verify")
+        self._writes: LayerMask | None = None  # the text, unverified
+        if unverified:
+            if mask is None:
+                raise ArgumentError("an unverified text needs a mask, which says what writes it")
+            if draft not in (AUTO, None) or adapt is not None or verify != MATCH:
+                raise ArgumentError("an unverified text is not drafted; leave out how to draft it")
+            self._writes, draft, mask = mask.require(model.n_layer), None, None
         if adapt is not None and adapt.state is not None:
             if mask is not None:
                 raise ArgumentError("adapt.state has a mask of its own; give one or the other")
@@ -116,8 +126,13 @@ class Completion:
 
     @property
     def mask(self) -> LayerMask | None:
-        """What drafts skip now; None where they skip nothing."""
-        return None if self._drafter is None else self._drafter.mask
+        """What drafts skip now, or the whole text; None where nothing is skipped."""
+        return self._writes if self._drafter is None else self._drafter.mask
+
+    @property
+    def unverified(self) -> bool:
+        """Whether the mask writes the text."""
+        return self._writes is not None
 
     @property
     def controller(self) -> Controller:
@@ -198,6 +213,7 @@ class Completion:
                 n_predict=self._n_predict,
                 ends=self._stream.push,
                 residual=stack.enter_context(self._residual()),
+                mask=self._writes,
             )
 
     @contextmanager
@@ -321,6 +337,7 @@ class CompletionOptions(TypedDict, total=False):
     sampling: SamplingParams | None
     stop: Sequence[str]
     verify: str
+    unverified: bool
     adapt: Adapt | None
 
 

@@ -56,6 +56,8 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
             parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
     if idle:
         parts.append(idle)
+    if completion.unverified:
+        parts.append("not the model's own text: a mask wrote it, unverified")
     if completion.adaptation is not None:
         trials = completion.adaptation.summary()
         parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} taken over")
@@ -191,6 +193,7 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "draft": completion.draft or "off",
         "verify": completion.verify,
+        "unverified": completion.unverified,
         "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
         "adapt": None if completion.adaptation is None else completion.adaptation.summary(),
