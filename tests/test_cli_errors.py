@@ -206,6 +206,10 @@ CASES = [
     on_tiny("--mask @mask-5.json --skip-attn 1", "not both", status=USAGE),
     on_tiny("--mask @mask-5.json --draft off", "--draft off", status=USAGE),
     on_tiny("--skip-ffn 1 --draft off", "--draft off", status=USAGE),
+    on_tiny("--unverified", "--unverified needs a mask", status=USAGE),
+    on_tiny("--unverified --exit-layer 2 --draft layer-skip", "unverified text is not drafted"),
+    on_tiny("--unverified --exit-layer 2 --verify residual", "unverified text is not drafted"),
+    on_tiny("--verify residual --draft off", "nothing to verify", status=USAGE),
     # lists of blocks
     on_tiny("--skip-attn 4", "block 4", "0 to 3"),
     on_tiny("--skip-ffn 2-99999", "block 4", "0 to 3"),

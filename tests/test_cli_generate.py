@@ -175,6 +175,27 @@ def test_drawn_seed_is_reported_and_works(generate: Generate) -> None:
     assert first["tokens"] == again["tokens"]
 
 
+def test_residual_sampling_says_so(generate: Generate) -> None:
+    options = ("--verify", "residual", "--seed", "9", "--compare", *FIXED)
+    report = generate(*options, "--json").json
+    assert (report["verify"], report["plain"]["verify"]) == ("residual", "match")
+    assert 0 < report["n_accepted"] < report["n_drafted"]
+    assert not report["identical"]
+    assert generate(*options).stderr.endswith("another text of the same law\n")
+    greedy = generate(*options, *GREEDY, "--json").json
+    assert greedy["identical"]
+
+
+def test_an_unverified_text_is_said_to_be_none_of_the_models(generate: Generate) -> None:
+    options = ("--exit-layer", "3", "--unverified", "--seed", "3")
+    report = generate(*options, "--json").json
+    assert report["unverified"] and report["n_drafted"] == 0
+    assert report["tokens"] != generate("--seed", "3", "--json").json["tokens"]
+    outcome = generate(*options)
+    assert outcome.stdout == report["text"] + "\n"
+    assert "not the model's own text" in outcome.stderr
+
+
 @pytest.mark.parametrize(
     "sampling",
     [

@@ -33,7 +33,10 @@ class TestEveryDrafter(DrafterConformance):
         self.name, self.module = request.param, drafters.load(request.param)
 
     def make(self, context):
-        options = {"ngram": {"session": False}}  # earlier texts are what it is to forget here
+        options = {
+            "ngram": {"session": False},  # earlier texts are what it is to forget here
+            "partial-kv": {"n_first": 1, "n_last": 2},
+        }
         return self.module.make(context, self.module.Options(**options.get(self.name, {})))
 
 

@@ -57,6 +57,8 @@ def drafted(**changes: Any) -> Any:
         "mask": MASK,
         "controller": Fixed(),
         "sampling": SAMPLING,
+        "verify": "match",
+        "unverified": False,
         "adaptation": None,
     }
     return SimpleNamespace(**fields | changes)

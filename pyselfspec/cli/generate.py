@@ -23,6 +23,7 @@ from ..speculate.candidates import State
 from ..speculate.completion import CONTEXT_FULL, INTERRUPTED, N_PREDICT, Completion
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.report import Explainer, closing_line, report
+from ..speculate.residual import MATCH, RESIDUAL, VERIFY
 from ..util.files import locked
 from ._drafting import (
     adapt_from,
@@ -69,6 +70,8 @@ class Request:
     controller: Fixed | str
     sampling: SamplingParams
     stop: tuple[str, ...]
+    verify: str
+    unverified: bool
     adapt: Adapt | None
 
     @property
@@ -88,13 +91,17 @@ class Request:
             controller=self.controller,
             sampling=self.sampling,
             stop=self.stop,
+            verify=self.verify,
+            unverified=self.unverified,
             adapt=self.adapt,
         )
 
     @property
     def plain(self) -> Request:
         """The same text without drafts."""
-        return replace(self, draft=None, options=None, mask=None, adapt=None)
+        return replace(
+            self, draft=None, options=None, mask=None, verify=MATCH, unverified=False, adapt=None
+        )
 
 
 @click.command(name="generate")
@@ -114,6 +121,20 @@ class Request:
 )
 @context_options
 @draft_options
+@click.option(
+    "--verify",
+    type=click.Choice(VERIFY),
+    default=MATCH,
+    show_default=True,
+    help="match: a seed gives the text of plain decoding. residual: draw drafts at the temperature "
+    "too, and accept more of them; another text of the same law.",
+)
+@click.option(
+    "--unverified",
+    is_flag=True,
+    help="For research: the mask writes the text itself, as --exit-layer N does with the first N "
+    "blocks. It is not the model's own text.",
+)
 @adapt_options
 @click.option(
     "--compare",
@@ -143,10 +164,14 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     pyselfspec generate model.gguf -f prompt.txt -n 2000 --adapt-state masks.json
     """
     draft = draft_from(options)
-    if draft is None and describes_mask(options):
+    if draft is None and describes_mask(options) and not options["unverified"]:
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
     if draft is None and adapts(options):
         raise click.UsageError("--draft off drafts nothing, so there is no mask to adapt")
+    if options["unverified"] and not describes_mask(options):
+        raise click.UsageError("--unverified needs a mask to write with, like --exit-layer 4")
+    if draft is None and options["verify"] == RESIDUAL:
+        raise click.UsageError("--draft off drafts nothing, so there is nothing to verify")
     controller = controller_from(options)
     prompt_file = _prompt_file(options)
     require_one_reader_of_stdin(prompt_file, options["mask_file"], options["grammar_file"])
@@ -169,6 +194,8 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
             controller=controller,
             sampling=sampling,
             stop=options["stop"],
+            verify=options["verify"],
+            unverified=options["unverified"],
             adapt=adapt_from(loaded, options),
         )
         completion = request.completion(context)

@@ -31,6 +31,26 @@ def costs_by_bytes(file: GgufFile, mask: LayerMask, shares: bool) -> CostTable:
     )
 
 
+def costs_by_kv(
+    file: GgufFile, mask: LayerMask, kv_bytes: int, n_seen: int, n_ctx: int
+) -> CostTable:
+    """Costs where drafts see n_seen tokens of the text, and full passes all of it: from the bytes
+    of the weights and of the K/V that a pass reads.
+
+    kv_bytes: of one token. n_ctx: tokens of the context, more than n_seen.
+    """
+    base = costs_by_bytes(file, mask, shares=False).levels[0]
+    attending = 1 - len(mask.skip_attn) / mask.n_layer
+
+    def level(n_past: int) -> Costs:
+        longer = 1 + kv_bytes * n_past / file.weight_bytes()
+        full_us = tuple(us * longer for us in base.full_us)
+        seen_us = attending * kv_bytes * min(n_past, n_seen) / BYTES_PER_US
+        return Costs(n_past, full_us, full_us, base.token_us + seen_us, 0.0)
+
+    return CostTable(tuple(level(n_past) for n_past in (0, n_seen, n_ctx)))
+
+
 @dataclass(frozen=True, slots=True)
 class ByteCosts:
     """Masked passes by the bytes of the weights they read; wide ones as measured, where they were.

@@ -178,6 +178,12 @@ def mask_costs(context: Context) -> ByteCosts:
     return ByteCosts(model.file, shares, width_costs(context))
 
 
+def measured_costs(context: Context, drafter: Mapping[str, Any]) -> CostTable | None:
+    """Those of this drafter, by its identity, where they were measured."""
+    known = load(key_of(context, drafter))
+    return known.table if known else None
+
+
 def costs_for(
     context: Context, mask: LayerMask, shares: bool, drafter: Mapping[str, Any]
 ) -> CostTable:
@@ -186,8 +192,8 @@ def costs_for(
 
     shares: whether draft and verification pass share blocks. drafter: its identity.
     """
-    known = load(key_of(context, drafter))
-    return known.table if known else costs_by_bytes(context.model.file, mask, shares)
+    known = measured_costs(context, drafter)
+    return known or costs_by_bytes(context.model.file, mask, shares)
 
 
 def costs_of_copies(
@@ -198,9 +204,9 @@ def costs_of_copies(
 
     learned: as ``width_costs`` answers.
     """
-    known = load(key_of(context, drafter))
+    known = measured_costs(context, drafter)
     if known is not None:
-        return known.table
+        return known
     full = LayerMask.full(context.model.n_layer)
     estimated = costs_by_bytes(context.model.file, full, shares=False).levels[0]
     widths = width_costs(context) or learned

@@ -348,10 +348,45 @@ def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
     logits = np.ascontiguousarray(logits, np.float32)
     token = int(_sample_logits(sampler, logits.ctypes.data, len(logits)))
     if token == _NO_TOKEN:
-        raise ArgumentError("no token is left to draw: the grammar and filters rule out all")
+        raise _no_token()
     if token < 0:
-        raise DecodeError("these logits are not numbers, no token can be drawn from them")
+        raise _no_numbers()
     return token
+
+
+def _no_token() -> ArgumentError:
+    return ArgumentError("no token is left to draw: the grammar and filters rule out all")
+
+
+def _no_numbers() -> DecodeError:
+    return DecodeError("these logits are not numbers, no token can be drawn from them")
+
+
+def sampler_name(sampler: int) -> str:
+    """The name that llama.cpp gives a kind of sampler."""
+    return str(llama.llama_sampler_name(sampler).decode())
+
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+def law(samplers: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """What samplers that draw nothing make of logits: the probability of every token, float64
+    [n_vocab]. They are not told of any token."""
+    candidates = np.zeros(len(logits), _CANDIDATE)
+    candidates["id"], candidates["logit"] = np.arange(len(logits)), logits
+    data = candidates.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
+    array = llama.llama_token_data_array(data=data, size=len(logits), selected=-1, sorted=False)
+    for sampler in samplers:
+        llama.llama_sampler_apply(sampler, ctypes.byref(array))
+    left = candidates[: array.size]
+    largest = left["logit"].max(initial=-np.inf)
+    if not largest > -np.inf:
+        raise _no_token() if np.max(logits) > -np.inf else _no_numbers()
+    found = np.zeros(len(logits))
+    found[left["id"]] = np.exp(left["logit"].astype(np.float64) - largest)
+    found /= found.sum()
+    return found
 
 
 def tokenize(vocab: int, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import ArgumentError, UnsupportedError
 from . import _lib
 from ._lib import llama
-from .ledger import n_common
+from .ledger import Part, n_common
 
 if TYPE_CHECKING:
     from .context import Context
@@ -84,16 +84,19 @@ class KVSequence:
     def _held(self) -> list[int]:
         return self.context.ledger.held[self.seq_id]
 
-    def fork(self, seq_id: int) -> KVSequence:
-        """Make sequence seq_id hold the same tokens, dropping what it held; no K/V is copied."""
+    def fork(self, seq_id: int, part: Part | None = None) -> KVSequence:
+        """Make sequence seq_id hold the same tokens, or a part of them, dropping what it held; no
+        K/V is copied. Positions stay what they are."""
         other = KVSequence(self.context, seq_id)
         if seq_id == self.seq_id:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
         self._require_rollback()
         with self.context.alone:
             other.drop()
-            llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, -1, -1)
-            self.context.ledger.forked(self.seq_id, seq_id)
+            ranges = [(0, -1)] if part is None else part.of(self.n_past)
+            for start, end in ranges:
+                llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, start, end)
+            self.context.ledger.forked(self.seq_id, seq_id, part)
         return other
 
     @property

@@ -5,9 +5,22 @@ are. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..errors import ArgumentError
 from .passes import Rows
+
+
+class Part(NamedTuple):
+    """The first tokens of a sequence and the last ones."""
+
+    n_first: int
+    n_last: int
+
+    def of(self, n_past: int) -> list[tuple[int, int]]:
+        """Ranges of positions, the first one from 0 on."""
+        n_first = min(self.n_first, n_past)
+        return [(0, n_first), (max(n_first, n_past - self.n_last), n_past)]
 
 
 class Ledger:
@@ -61,9 +74,9 @@ class Ledger:
             self._sharing[other].discard(seq_id)
         self._sharing[seq_id].clear()
 
-    def forked(self, seq_id: int, other: int) -> None:
-        """The other sequence holds the cells of this one."""
-        self.held[other] = list(self.held[seq_id])
+    def forked(self, seq_id: int, other: int, part: Part | None = None) -> None:
+        """The other sequence holds the cells of this one, or a part of them."""
+        self.held[other] = self.held[seq_id][: None if part is None else part.n_first]
         self.lost[other] = self.lost[seq_id]
         group = {seq_id, other, *self._sharing[seq_id]}
         for one in group:

@@ -241,6 +241,13 @@ class Model(Closing):
             length = _lib.model_meta(self.handle, key)
         return int(length) if length else self.n_embd // max(1, self.file.n_head)
 
+    @property
+    def kv_bytes(self) -> int:
+        """K/V of one token in all blocks, as f16, heads of K and V taken as equal."""
+        with self.users:
+            n_head_kv = int(llama.llama_model_n_head_kv(self.handle))
+        return 2 * 2 * self.n_layer * n_head_kv * self.head_size_k
+
     @cached_property
     def fingerprint(self) -> str:
         """Names the model in files of results, 64 hexadecimal digits."""

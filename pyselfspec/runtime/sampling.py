@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnsupportedError
 from ..util.closing import Closing
 from . import _lib
 from ._lib import llama
@@ -65,6 +65,11 @@ class SamplingParams:
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
             raise ArgumentError(f"seed is 0 to {SEED_MAX}, got {self.seed}")
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether nothing is drawn: the likeliest token is taken."""
+        return self.temperature < GREEDY_BELOW
+
     def with_seed(self) -> SamplingParams:
         """These parameters with a definite seed, drawn when there is none."""
         return (
@@ -89,6 +94,7 @@ class Sampler(Closing):
         self._model = model
         self._alone = Alone("the sampler")
         self._penalties: int | None = None
+        self._parts: list[int] = []  # of the chain, which owns them; the last one draws
         self._chain: int | None = llama.llama_sampler_chain_init(
             llama.llama_sampler_chain_default_params()
         )
@@ -100,7 +106,7 @@ class Sampler(Closing):
                     model.n_vocab, params.repeat_last_n, params.repeat_penalty, 0.0, 0.0
                 )
             )
-        if params.temperature < GREEDY_BELOW:
+        if params.is_greedy:
             self._add(llama.llama_sampler_init_greedy())
             return
         if params.top_k > 0:
@@ -112,6 +118,7 @@ class Sampler(Closing):
 
     def _add(self, sampler: int) -> int:
         llama.llama_sampler_chain_add(self._chain, sampler)
+        self._parts.append(sampler)
         return sampler
 
     def _add_grammar(self, model: Model, grammar: str) -> None:
@@ -133,6 +140,7 @@ class Sampler(Closing):
             if self._chain is not None:
                 llama.llama_sampler_free(self._chain)
             self._chain = self._penalties = None
+            self._parts = []
 
     @property
     def handle(self) -> int:
@@ -157,14 +165,49 @@ class Sampler(Closing):
         with context.alone, self._alone, self._model.users:
             return _lib.sample(context.session, self.handle, row)
 
+    def law(self, context: Context, row: int) -> NDArray[np.float64]:
+        """The law by which ``sample`` would draw: of every token its probability after the whole
+        chain, float64 [n_vocab]. Nothing is drawn, and nothing accepted.
+
+        Raises UnsupportedError where the sampler draws by a rule that has no law.
+        """
+        with context.alone:
+            logits = _lib.logits_row(context.handle, row, context.model.n_vocab)
+        return self.law_of_logits(logits)
+
+    def law_of_logits(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The same from logits, float32 [n_vocab]."""
+        self._require_logits(logits)
+        with self._alone, self._model.users:
+            _ = self.handle
+            *parts, last = self._parts
+            name = _lib.sampler_name(last)
+            if name not in ("dist", "greedy"):
+                raise UnsupportedError(
+                    f"the sampler {name} has no law that is known before it draws; verify drafts "
+                    "by its draws, verify='match'"
+                )
+            law = _lib.law(parts, logits)
+        if name == "greedy":
+            law = np.eye(1, len(law), int(law.argmax()))[0]
+        return law
+
+    def accept(self, token: int) -> None:
+        """This token was drawn from the law: let penalties and the grammar see it."""
+        with self._alone, self._model.users:
+            llama.llama_sampler_accept(self.handle, token)
+
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
         """Draw and accept a token from logits, float32 [n_vocab]."""
+        self._require_logits(logits)
+        with self._alone, self._model.users:
+            return _lib.sample_logits(self.handle, logits)
+
+    def _require_logits(self, logits: NDArray[np.float32]) -> None:
         if np.shape(logits) != (self._model.n_vocab,):
             raise ArgumentError(
                 f"logits have shape [{self._model.n_vocab}], got {list(np.shape(logits))}"
             )
-        with self._alone, self._model.users:
-            return _lib.sample_logits(self.handle, logits)
 
 
 def _grammar_fault(grammar: str) -> str | None:

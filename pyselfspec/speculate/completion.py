@@ -21,6 +21,7 @@ from .draft_names import Names
 from .drafters import Drafter
 from .loop import steps_of
 from .prepared import AUTO, Speculation, prepared
+from .residual import MATCH, RESIDUAL, VERIFY, Residual
 from .text import Text
 from .text_stream import TextStream
 from .together import steps_together
@@ -47,6 +48,11 @@ class Completion:
     profile: False ignores the profile. Options, mask and profile go with names only.
     controller: how long to draft; or the name of a controller, see ``controllers.names()``.
     stop: strings that end the text.
+    verify: "match": the text's own draws decide, so a seed gives one text however it is drafted.
+        "residual": draft tokens of passes are drawn at the text's temperature, and more of them are
+        accepted. The text follows the same law, but is another one. See residual.py.
+    unverified: for research: the mask, which must be given, writes the text, and nothing verifies
+        it, so it is not the model's own.
     adapt: try other masks meanwhile; ``adaptation.state`` is where another text can go on. Each
         mask gets a controller of its own where that is given by name.
 
@@ -74,11 +80,24 @@ class Completion:
         controller: Controller | str = controllers.DEFAULT,
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
+        verify: str = MATCH,
+        unverified: bool = False,
         adapt: Adapt | None = None,
     ) -> None:
         model = context.model
         if stop:
             model.require_tokenizer("stop strings need one")
+        if verify not in VERIFY:
+            raise ArgumentError(f"verify is one of {', '.join(VERIFY)}, got {verify!r}")
+        if verify == RESIDUAL and draft is None:
+            raise ArgumentError("plain decoding drafts nothing, so there is nothing to verify")
+        self._writes: LayerMask | None = None  # the text, unverified
+        if unverified:
+            if mask is None:
+                raise ArgumentError("an unverified text needs a mask, which says what writes it")
+            if draft not in (AUTO, None) or adapt is not None or verify != MATCH:
+                raise ArgumentError("an unverified text is not drafted; leave out how to draft it")
+            self._writes, draft, mask = mask.require(model.n_layer), None, None
         if adapt is not None and adapt.state is not None:
             if mask is not None:
                 raise ArgumentError("adapt.state has a mask of its own; give one or the other")
@@ -95,6 +114,7 @@ class Completion:
             draft, options, mask, profile, controller, with_mask=adapt is not None
         )
         self.sampling = (sampling or SamplingParams()).with_seed()
+        self.verify = verify
         self.adaptation: Adaptation | None = None
         if adapt is not None:
             self._adapt(adapt, controller)
@@ -108,8 +128,13 @@ class Completion:
 
     @property
     def mask(self) -> LayerMask | None:
-        """What drafts skip now; None where they skip nothing."""
-        return None if self._drafter is None else self._drafter.mask
+        """What drafts skip now, or the whole text; None where nothing is skipped."""
+        return self._writes if self._drafter is None else self._drafter.mask
+
+    @property
+    def unverified(self) -> bool:
+        """Whether the mask writes the text."""
+        return self._writes is not None
 
     @property
     def controller(self) -> Controller:
@@ -188,6 +213,8 @@ class Completion:
                 sampler=sampler,
                 n_predict=self._n_predict,
                 ends=self._stream.push,
+                residual=stack.enter_context(self._residual()),
+                mask=self._writes,
             )
 
     def _close_drafters(self) -> None:
@@ -195,6 +222,18 @@ class Completion:
         with ExitStack() as stack:
             for drafter in self._owned:
                 stack.callback(drafter.close)
+
+    @contextmanager
+    def _residual(self) -> Iterator[Residual | None]:
+        """None where drafts are verified by sample and match; greedily there is no difference."""
+        if self.verify == MATCH or self.sampling.is_greedy:
+            yield None
+            return
+        # a grammar and penalties know the text, which drafts run ahead of
+        params = replace(self.sampling, grammar=None, repeat_penalty=1.0)
+        assert params.seed is not None
+        with Sampler(self.context.model, params) as sampler:
+            yield Residual(sampler, params.seed)
 
     def __iter__(self) -> Iterator[str]:
         with self.start() as text, closing(steps_of(self.context, text)) as steps:
@@ -304,6 +343,8 @@ class CompletionOptions(TypedDict, total=False):
     controller: Controller | str
     sampling: SamplingParams | None
     stop: Sequence[str]
+    verify: str
+    unverified: bool
     adapt: Adapt | None
 
 

@@ -12,6 +12,7 @@ from ..costs.table import Costs
 from ..util.build import BUILD_ID
 from .completion import Completion
 from .controllers import Decision, Rule, explain
+from .residual import RESIDUAL
 from .types import SourceStats
 
 N_PHASE = 64  # tokens that one line of an explanation is about
@@ -55,6 +56,8 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
             parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
     if idle:
         parts.append(idle)
+    if completion.unverified:
+        parts.append("not the model's own text: a mask wrote it, unverified")
     if completion.adaptation is not None:
         trials = completion.adaptation.summary()
         parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} taken over")
@@ -63,7 +66,9 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
         if ratio is not None:
             plain_speed = _speed(plain.stats.tokens_per_second)
             parts.append(f"{ratio:.2f}x plain decoding (measured, {plain_speed})")
-        parts.append(_sameness(completion.tokens, plain.tokens))
+        same = _sameness(completion.tokens, plain.tokens)
+        is_own = completion.verify == RESIDUAL and not completion.sampling.is_greedy
+        parts.append("another text of the same law" if is_own else same)
     return " · ".join(parts)
 
 
@@ -187,6 +192,8 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         **completion.stats.to_dict(),
         "finish_reason": completion.finish_reason,
         "draft": completion.draft or "off",
+        "verify": completion.verify,
+        "unverified": completion.unverified,
         "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
         "adapt": None if completion.adaptation is None else completion.adaptation.summary(),

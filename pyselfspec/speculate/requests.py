@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..errors import ArgumentError, SelfSpecError
 from ..runtime.passes import FULL, Hidden, Pass, Rows
+from .types import Law
 
 if TYPE_CHECKING:
     from ..runtime.context import Context
@@ -33,6 +34,8 @@ class Draws(Protocol):
     """A sampler, see runtime.sampling.Sampler."""
 
     def sample(self, context: Context, row: int) -> int: ...
+
+    def law(self, context: Context, row: int) -> Law: ...
 
 
 class Answer:
@@ -62,6 +65,10 @@ class Answer:
     def draw(self, sampler: Draws, row: int) -> int:
         """The token that a sampler draws after a row."""
         return sampler.sample(self._context, self._row(row))
+
+    def law(self, sampler: Draws, row: int) -> Law:
+        """The law by which a sampler would draw after a row."""
+        return sampler.law(self._context, self._row(row))
 
     def _row(self, row: int) -> int:
         if self._serial != self._context.n_decodes:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
+from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
-from ..runtime.passes import Rows
+from ..runtime.passes import FULL, Pass, Rows
 from ..runtime.sampling import Sampler
 from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, Hears, drafted
 from .requests import Answer, Request, Work, timed
-from .types import Draft, Step, Verdict
+from .residual import Residual
+from .types import Draft, Law, Step, Verdict
 from .verify import verify
 
 
@@ -23,13 +26,16 @@ class Text:
     drafter: None decodes plainly.
     ends: told every generated token once, in order; True when it ends the text. Default: the
         model's end-of-generation tokens.
+    residual: draws draft tokens where it can, and settles these; None: sample and match.
+    mask: None, or all passes skip this, of the prompt too: the text is another model's, and nothing
+        is drafted.
 
     ``begin`` evaluates of the prompt what the sequence does not hold, ``step`` adds tokens. Between
     steps, and however one is left, the sequence holds the prompt and the generated tokens but the
-    last, whose K/V the next pass computes. Masks never touch the prompt.
+    last, whose K/V the next pass computes. Masks of drafters never touch the prompt.
 
-    Raises ArgumentError for an empty prompt or n_predict < 1, ContextFullError when the prompt does
-    not fit.
+    Raises ArgumentError for an empty prompt, n_predict < 1 or a mask beside a drafter,
+    ContextFullError when the prompt does not fit.
     """
 
     def __init__(
@@ -42,11 +48,15 @@ class Text:
         sampler: Sampler,
         n_predict: int,
         ends: Callable[[int], bool] | None = None,
+        residual: Residual | None = None,
+        mask: LayerMask | None = None,
     ) -> None:
         if not prompt:
             raise ArgumentError("the prompt has no tokens; generation needs at least one")
         if n_predict < 1:
             raise ArgumentError(f"n_predict is at least 1, got {n_predict}")
+        if mask is not None and drafter is not None:
+            raise ArgumentError("a text that a mask writes is not verified, so it takes no drafter")
         if len(prompt) > seq.context.n_ctx:
             raise ContextFullError(
                 f"the prompt has {len(prompt)} tokens, the context {seq.context.n_ctx}; "
@@ -61,6 +71,8 @@ class Text:
         self._hearing = drafter if isinstance(drafter, Hears) else None
         self._controller = controller
         self._sampler = sampler
+        self._residual = residual
+        self._plain = Pass(mask)
         self._ends = ends or seq.context.model.is_eog
         self._n_end = len(prompt) + n_predict
         self._ended = False
@@ -76,11 +88,11 @@ class Text:
         wanted = self.history[:-1]
         if self.seq.n_lost and self._n_end + self.seq.n_lost > self._context.n_ctx:
             self.seq.rollback(0)  # this text may need the cells that branches have left empty
-        self.n_reused = self.seq.keep(wanted)
+        self.n_reused = self.seq.keep(wanted if self._plain == FULL else [])
         n_batch = self._context.n_batch
         for pos in range(self.n_reused, len(wanted), n_batch):
             part = wanted[pos : pos + n_batch]
-            yield Request(Rows.of(self.seq.seq_id, pos, part, "none"))
+            yield Request(Rows.of(self.seq.seq_id, pos, part, "none"), self._plain)
         self._sampler.begin(self.history)
         if self._drafter is not None:
             self._drafter.begin(self.seq, self.history)
@@ -112,6 +124,8 @@ class Text:
         n = len(self.history)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
         limit = self._controller.limit(n - 1).capped(room)
+        if self._residual is not None:
+            limit = replace(limit, drawing=self._residual.drawing)
         try:
             draft = yield from drafted(self._drafter, self.history, limit)
         except ContextFullError:
@@ -125,19 +139,20 @@ class Text:
         tokens, pos = [self.history[-1], *draft.tokens], len(self.history) - 1
         asking = verify(draft, self._ends)
         row = next(asking)
+        what = self._plain if self._drafter is None else draft.verify
         end = 0  # rows that went through a pass so far
         while True:
             if row >= end:
                 first, end = row, min(row + self._context.pass_width, len(tokens))
                 rows = Rows.of(self.seq.seq_id, pos + first, tokens[first:end])
                 try:
-                    answer = yield Request(rows, draft.verify.on(slice(first, end)))
+                    answer = yield Request(rows, what.on(slice(first, end)))
                 except ContextFullError:
                     if first or not draft.tokens:
                         raise
                     return None
             try:
-                row = asking.send(answer.draw(self._sampler, row - first))
+                row = asking.send(self._drawn(answer, row - first, draft.drawn_behind(row)))
             except StopIteration as found:
                 verdict: Verdict = found.value
                 self._tell(draft, verdict, answer, range(first, end))
@@ -160,11 +175,20 @@ class Text:
         if self._hearing is not None:
             self._hearing.hear(draft, verdict, rows, lambda row: answer.best(row - rows.start))
 
+    def _drawn(self, answer: Answer, row: int, drafted: tuple[int, Law] | None) -> int:
+        """The text's token after a row of a pass."""
+        if drafted is None or self._residual is None:
+            return answer.draw(self._sampler, row)
+        token = self._residual.settle(*drafted, answer.law(self._sampler, row))
+        self._sampler.accept(token)
+        return token
+
     def _settle(self, step: Step) -> Step:
         self._ended = step.verdict.ended
         self.history += step.tokens
         self.seq.rollback(len(self.history) - 1)
-        self.seq.holds(self.history[:-1])
+        if self._plain == FULL:
+            self.seq.holds(self.history[:-1])
         if self._drafter is not None:
             self._drafter.accept(step.verdict)
             self._controller.observe(step)

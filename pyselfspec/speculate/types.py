@@ -6,10 +6,13 @@ Times are integers in microseconds; probabilities are 0..1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any, Self
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ArgumentError
 from ..runtime.passes import FULL, Pass
@@ -23,12 +26,48 @@ class After(Enum):
     GO_ON = "go on"  # verify it and draft another
 
 
+Law = NDArray[np.float64]  # the probability of every token, [n_vocab]
+
+
+class Pick(NamedTuple):
+    """A token that a pass gives a draft.
+
+    p: of the likeliest token, which tells whether to go on. It knows nothing of a draw: to drop
+        tokens by what was drawn would bend the law of those that are kept.
+    law: that the token was drawn from; None: it is the likeliest itself.
+    """
+
+    token: int
+    p: float
+    likeliest: int
+    law: Law | None = None
+
+
+class LeavesLogits(Protocol):
+    """What a pass left, see requests.Answer."""
+
+    def argmax(self, row: int) -> tuple[int, float]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLimit:
-    """What a controller allows for the next step."""
+    """What a controller allows for the next step.
 
-    n_max: int  # tokens; 0: do not speculate
-    p_min: float = 0.0  # drop a token of lower probability
+    n_max: tokens; 0: do not speculate.
+    p_min: drop a token of lower probability.
+    drawing: draws a token from the law of a pass's row; None takes the likeliest.
+    """
+
+    n_max: int
+    p_min: float = 0.0
+    drawing: Callable[[Any, int], Pick] | None = field(default=None, kw_only=True)
+
+    def pick(self, answer: LeavesLogits, row: int) -> Pick:
+        """The token to draft behind a row of a pass."""
+        if self.drawing is not None:
+            return self.drawing(answer, row)
+        token, p = answer.argmax(row)
+        return Pick(token, p, token)
 
     def capped(self, n_max: int) -> Self:
         """This limit, with at most n_max (never negative) tokens."""
@@ -76,7 +115,7 @@ class Draft:
     """Tokens proposed to follow the text.
 
     tokens: oldest first.
-    probs: the drafter's probability of each token; None where it has none.
+    probs: the drafter's probability of each token, see also Pick.p; None where it has none.
     draft_us: what the draft took; 0 leaves it to the loop to time it.
     late_us: what it took before that, to read what came while nothing was drafted: not what drafts
         cost, but a loss.
@@ -92,6 +131,8 @@ class Draft:
     n_copied: the first tokens that took no pass.
     sources: names of the drafters that each token is from; empty: all from one, whose name the loop
         fills in.
+    laws: for each token of a chain, the law that it was drawn from, None where nothing was drawn;
+        empty: nothing was.
     """
 
     tokens: tuple[int, ...] = ()
@@ -103,6 +144,7 @@ class Draft:
     parents: tuple[int, ...] = ()
     n_copied: int = 0
     sources: tuple[str, ...] = ()
+    laws: tuple[Law | None, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
@@ -118,6 +160,11 @@ class Draft:
         if self.sources and len(self.sources) != n:
             raise ArgumentError(
                 f"a draft has one source per token, got {n} tokens and {len(self.sources)} sources"
+            )
+        if self.laws and (len(self.laws) != n or not self.is_chain):
+            raise ArgumentError(
+                f"a draft has one law per token of a chain, got {n} tokens and {len(self.laws)} "
+                "laws"
             )
         if not 0 <= self.n_copied <= n:
             raise ArgumentError(f"of {n} tokens, {self.n_copied} cannot have been copied")
@@ -157,12 +204,19 @@ class Draft:
             parents=self.parents[:n],
             n_copied=min(n, self.n_copied),
             sources=self.sources[:n],
+            laws=self.laws[:n],
         )
 
     def children(self, node: int) -> Sequence[int]:
         """The indices of the tokens that follow a node, -1 being the text."""
         behind = range(node + 1, len(self.tokens))
         return [i for i in behind if self.parents[i] == node] if self.parents else behind[:1]
+
+    def drawn_behind(self, row: int) -> tuple[int, Law] | None:
+        """The token that follows a row of the verification pass, row 0 being the last token of the
+        text, and the law that it was drawn from; None where nothing was drawn."""
+        law = self.laws[row] if row < len(self.laws) else None
+        return None if law is None else (self.tokens[row], law)
 
     def child(self, node: int, token: int) -> int | None:
         """The index of this token among those that follow a node."""

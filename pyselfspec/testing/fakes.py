@@ -23,7 +23,7 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
-from ..runtime.ledger import Ledger
+from ..runtime.ledger import Ledger, Part
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
 from ..speculate.types import Draft, DraftLimit, Step, Verdict
@@ -66,6 +66,7 @@ class FakeModel:
     file: ClassVar[FakeFile] = FakeFile()
     fingerprint: ClassVar[str] = "fake"
     vocabulary: ClassVar[str] = "fake tokens"
+    kv_bytes: ClassVar[int] = 10
     n_gpu_layers: ClassVar[int] = 0
     split_mode: ClassVar[str] = "layer"
     main_gpu: ClassVar[int] = 0
@@ -170,7 +171,8 @@ class FakeSequence:
     def claim(self) -> None:
         self.context.ledger.claim(self.seq_id)
 
-    def fork(self, seq_id: int) -> FakeSequence:
+    def fork(self, seq_id: int, part: Part | None = None) -> FakeSequence:
+        """The whole of it: the script's laws know the whole text."""
         assert seq_id != self.seq_id
         self.context.require_rollback()
         other = FakeSequence(self.context, seq_id)

@@ -17,10 +17,10 @@ from ...costs.table import CostTable
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ...runtime.passes import FULL, Pass, Rows
+from ...runtime.passes import FULL, Head, Pass, Rows
 from ..requests import Answer, Request, Work
 from ..shared_blocks import SharedBlocks
-from ..types import After, Draft, DraftLimit, Verdict
+from ..types import After, Draft, DraftLimit, Law, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def make(context: Context, options: Options) -> Drafter:
 
 
 class Drafter:
-    """Greedy drafts.
+    """Drafts of the likeliest tokens, or of drawn ones where the limit says so.
 
     Where the model allows it, drafts are decoded in the text's own sequence and share blocks with
     the verification pass. Else they are decoded in a fork, which sees the full model's K/V of the
@@ -107,16 +107,24 @@ class Drafter:
         n_past, shared = len(history) - 1, SharedBlocks(self._mask)
         with ExitStack() as on_failure:
             on_failure.callback(self._seq.undo, n_past)
-            drafting = shared.drafting(self._context.best_head)
+            drafting = shared.drafting(self._head(limit))
             draft = yield from self._chain(self._seq, copied, history, limit, drafting, shared)
             on_failure.pop_all()
         return draft
 
     def _forked(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         with self._context.spare_sequence() as fork:
-            self._seq.fork(fork.seq_id)
-            drafting = Pass(self._mask, head=self._context.best_head)
+            self._fork_into(fork)
+            drafting = Pass(self._mask, head=self._head(limit))
             return (yield from self._chain(fork, copied, history, limit, drafting, None))
+
+    def _fork_into(self, fork: KVSequence) -> None:
+        """What drafts see of the text: all of it."""
+        self._seq.fork(fork.seq_id)
+
+    def _head(self, limit: DraftLimit) -> Head:
+        """A draw needs all logits."""
+        return self._context.best_head if limit.drawing is None else "logits"
 
     def _chain(
         self,
@@ -131,6 +139,7 @@ class Drafter:
         text = [history[-1], *copied.tokens]  # and the draft
         n_run = 0  # tokens of it that went through a pass
         probs = list(copied.probs or ())
+        laws: list[Law | None] = [None] * n_copied
         dropped = None
         after = After.GO_ON
 
@@ -143,15 +152,20 @@ class Drafter:
             answer: Answer = yield request(drafting, "last")
             if shared is not None:
                 shared.keep(answer.hidden)
-            token, p = answer.argmax(len(text) - n_run - 1)
+            pick = limit.pick(answer, len(text) - n_run - 1)
             n_run = len(text)
-            after = limit.after([*probs[n_copied:], p])
-            # an end of the text need not be drafted: the verification pass draws that token anyway
-            if after is After.DROP or self._context.model.is_eog(token):
-                dropped = (token, p)
+            after = limit.after([*probs[n_copied:], pick.p])
+            ends = self._context.model.is_eog(pick.token)
+            # an end of the text need not be drafted: the verification pass draws that token anyway;
+            # but what was drawn may not be dropped for what it is
+            if after is After.DROP or (ends and pick.law is None):
+                dropped = (pick.likeliest, pick.p)
                 break
-            text.append(token)
-            probs.append(p)
+            text.append(pick.token)
+            probs.append(pick.p)
+            laws.append(pick.law)
+            if ends:
+                break
         verification = FULL
         if shared is not None:
             if dropped is None:
@@ -167,6 +181,7 @@ class Drafter:
             verify=verification,
             dropped=dropped,
             n_copied=n_copied,
+            laws=tuple(laws) if limit.drawing else (),
         )
 
     def accept(self, verdict: Verdict) -> None:
