@@ -61,7 +61,12 @@ FLOORS = (
     {".convert", ".costs"},
     {".speculate.types"},
     {".speculate.verify", ".speculate.text_stream", ".speculate.requests", ".speculate.ngrams"},
-    {".speculate.shared_blocks", ".speculate.ngram_file", ".speculate.learned"},
+    {
+        ".speculate.shared_blocks",
+        ".speculate.ngram_file",
+        ".speculate.learned",
+        ".speculate.following",
+    },
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},
     {".selection", ".testing"},

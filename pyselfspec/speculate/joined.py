@@ -14,7 +14,8 @@ from ..costs.table import CostTable
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
-from .drafters import Drafter, GoesOn, Lookup, name_of
+from ..runtime.passes import Hidden
+from .drafters import Drafter, Follows, GoesOn, Lookup, leaves, name_of
 from .requests import Work
 from .types import Draft, DraftLimit, Verdict, copied
 
@@ -59,6 +60,17 @@ class Joined:
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         for each in self._all:
             each.begin(seq, history)
+
+    @property
+    def leave(self) -> tuple[int, ...]:
+        return leaves(self._other)
+
+    def known(self, seq: KVSequence, history: Sequence[int]) -> int:
+        return self._other.known(seq, history) if isinstance(self._other, Follows) else len(history)
+
+    def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
+        if isinstance(self._other, Follows):
+            self._other.saw(seq, pos, tokens, states)
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         found = [(each.guesses(history, limit.n_looked_up), each) for each in self._lookups]

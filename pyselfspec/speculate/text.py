@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..runtime.kv import KVSequence
-from ..runtime.passes import Rows
+from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.sampling import Sampler
 from .controllers import Controller
-from .drafters import Drafter, drafted
-from .requests import Request, Work, timed
+from .drafters import Drafter, Follows, drafted
+from .requests import Answer, Request, Work, timed
 from .types import Draft, Step, Verdict
 from .verify import verify
 
@@ -57,6 +58,9 @@ class Text:
         self.n_reused = 0  # tokens of the prompt that the sequence held already
         self._context = seq.context
         self._drafter = drafter
+        self._follower: Follows | None = None
+        if isinstance(drafter, Follows) and drafter.leave:
+            self._follower = drafter
         self._controller = controller
         self._sampler = sampler
         self._ends = ends or seq.context.model.is_eog
@@ -70,13 +74,21 @@ class Text:
         return self._ended or n >= self._n_end or n > self._context.n_ctx
 
     def begin(self) -> Work[None]:
-        """Evaluate the prompt, all but its last token, as far as the sequence does not hold it."""
+        """Evaluate the prompt, all but its last token, as far as the sequence does not hold it, or
+        the drafter has not followed it."""
         wanted = self.history[:-1]
-        self.n_reused = self.seq.keep(wanted)
+        follower = self._follower
+        known = len(wanted) if follower is None else follower.known(self.seq, self.history)
+        self.n_reused = self.seq.keep(wanted[:known])
         n_batch = self._context.n_batch
+        # states that leave the last block are there for rows with outputs only
+        at_end = follower is not None and self._context.model.n_layer in follower.leave
+        outputs: Outputs = "all" if at_end else "none"
         for pos in range(self.n_reused, len(wanted), n_batch):
             part = wanted[pos : pos + n_batch]
-            yield Request(Rows.of(self.seq.seq_id, pos, part, "none"))
+            rows = Rows.of(self.seq.seq_id, pos, part, outputs)
+            answer = yield Request(rows, self._leaving(FULL))
+            self._tell(pos, part, answer)
         self._sampler.begin(self.history)
         if self._drafter is not None:
             self._drafter.begin(self.seq, self.history)
@@ -126,15 +138,27 @@ class Text:
                 first, end = row, min(row + self._context.pass_width, len(tokens))
                 rows = Rows.of(self.seq.seq_id, pos + first, tokens[first:end])
                 try:
-                    answer = yield Request(rows, draft.verify.on(slice(first, end)))
+                    verification = self._leaving(draft.verify.on(slice(first, end)))
+                    answer = yield Request(rows, verification)
                 except ContextFullError:
                     if first or not draft.tokens:
                         raise
                     return None
+                self._tell(pos + first, tokens[first:end], answer)
             try:
                 row = asking.send(answer.draw(self._sampler, row - first))
             except StopIteration as verdict:
                 return verdict.value  # type: ignore[no-any-return]
+
+    def _leaving(self, what: Pass) -> Pass:
+        """The same pass, leaving what the drafter reads."""
+        return replace(what, leave=self._follower.leave) if self._follower else what
+
+    def _tell(self, pos: int, tokens: Sequence[int], answer: Answer) -> None:
+        """Give the drafter what a pass over these tokens has left."""
+        if self._follower is not None:
+            assert answer.hidden is not None
+            self._follower.saw(self.seq, pos, tokens, answer.hidden)
 
     def _settle(self, step: Step) -> Step:
         self._ended = step.verdict.ended

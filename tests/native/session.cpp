@@ -40,7 +40,7 @@ struct text {
             pos[i]    = first + i;
         }
         return selfspec_decode(session, n, tokens.data(), seq_ids.data(), pos.data(), outputs.data(), hidden, mask.data(),
-            n_layer, hidden_at, states.data(), head, in_place);
+            n_layer, &hidden_at, hidden_at < 0 ? 0 : 1, states.data(), head, in_place);
     }
 
     void skip(int32_t il, uint8_t parts) { mask[il] = parts; }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ...masks.layer_mask import LayerMask
     from ...runtime.context import Context
     from ...runtime.kv import KVSequence
+    from ...runtime.passes import Hidden
 
 ENTRY_POINTS = "pyselfspec.drafters"
 
@@ -105,6 +106,32 @@ class GoesOn(Drafter, Protocol):
         self, copied: Draft, history: Sequence[int], limit: DraftLimit
     ) -> Draft | Work[Draft]:
         """As ``draft``; the draft begins with these tokens, which the limit does not count."""
+
+
+@runtime_checkable
+class Follows(Drafter, Protocol):
+    """A drafter that reads states of the model's own passes over the text."""
+
+    @property
+    def leave(self) -> tuple[int, ...]:
+        """The blocks whose entering states the passes are to leave, see Pass; () for none."""
+
+    def known(self, seq: KVSequence, history: Sequence[int]) -> int:
+        """How many tokens at the beginning of this text, at most all but the last, it has seen the
+        states of. A sequence that holds more is evaluated anew from there on."""
+
+    def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
+        """A pass over these tokens of the text, from this position on, left these states, the
+        blocks side by side. All are the prompt's; or the first one is the text's last token, the
+        others are draft tokens that may yet be rejected.
+
+        Called before ``begin`` for the prompt.
+        """
+
+
+def leaves(drafter: Drafter | None) -> tuple[int, ...]:
+    """The blocks whose entering states passes over the text are to leave for a drafter."""
+    return drafter.leave if isinstance(drafter, Follows) else ()
 
 
 def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:

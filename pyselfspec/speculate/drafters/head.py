@@ -1,0 +1,154 @@
+"""Draft with a head: a small model that reads the states of the model's own passes.
+
+Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
+Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
+trained for one model; see gguf/heads.py for what has to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...costs.calibration import costs_of_copies
+from ...costs.table import CostTable
+from ...errors import ArgumentError, ContextFullError, UnsupportedError
+from ...runtime.context import Context
+from ...runtime.draft_head import DraftHead
+from ...runtime.kv import KVSequence
+from ...runtime.passes import Hidden, Rows
+from .. import learned
+from ..following import Following
+from ..types import After, Draft, DraftLimit, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """path: the GGUF file of a head for this model; there is no draft without one."""
+
+    path: Path | None = None
+
+
+def make(context: Context, options: Options) -> Drafter:
+    """The head is opened once for all texts of a context.
+
+    Raises ModelFileError or ArgumentError for a file that is no head for this model, and
+    UnsupportedError for a model whose passes cannot leave what the head reads.
+    """
+    if options.path is None:
+        raise ArgumentError("the drafter head needs the file of a head: give its path")
+    path = Path(options.path)
+    if not context.can_rollback:
+        raise UnsupportedError(
+            f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
+            "which drafting needs; decode plainly, draft=None"
+        )
+    return Drafter(context, context.once(("draft head", path), lambda: Heads(context, path)))
+
+
+class Heads:
+    """A head in a context, and what it knows of the texts there, by sequence."""
+
+    def __init__(self, context: Context, path: Path) -> None:
+        self.head = DraftHead(context, path)
+        self._texts: dict[int, Following] = {}
+
+    def following(self, seq_id: int) -> Following:
+        if seq_id not in self._texts:
+            self._texts[seq_id] = Following(self.head, self.head.sequence(seq_id))
+        return self._texts[seq_id]
+
+
+class Drafter:
+    """Greedy drafts, each token from the states that the one before it left.
+
+    The model's passes over the text leave the states that the head reads, see ``Follows``. Behind
+    tokens that were looked up it does not draft: their states are not known yet.
+    """
+
+    mask = None
+
+    def __init__(self, context: Context, heads: Heads) -> None:
+        self._context = context
+        self._heads = heads
+        self._file = heads.head.file
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        file = self._file.file
+        return {"drafter": "head", "file": file.path.name, "n_bytes": file.n_bytes}
+
+    def costs(self) -> CostTable:
+        """As measured, else by the bytes of the head's weights."""
+        kept = learned.load(self._context)
+        table = costs_of_copies(self._context, self.identity, kept.widths if kept else None)
+        share = self._file.n_bytes_read / self._context.model.file.weight_bytes()
+        return CostTable(
+            tuple(
+                replace(costs, token_us=share * costs.plain_us) if costs.only_copies else costs
+                for costs in table.levels
+            )
+        )
+
+    # following the text
+
+    @property
+    def leave(self) -> tuple[int, ...]:
+        return self._heads.head.blocks
+
+    def known(self, seq: KVSequence, history: Sequence[int]) -> int:
+        return self._heads.following(seq.seq_id).known(history)
+
+    def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
+        following = self._heads.following(seq.seq_id)
+        try:
+            following.saw(pos, tokens, states.numpy())
+        except ContextFullError:
+            following.cut(0)  # without drafts, then
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        self._following = self._heads.following(seq.seq_id)
+        with suppress(ContextFullError):
+            if self._following.known(history) == len(history) - 1:
+                self._following.cut(len(history) - 1)
+                self._following.catch_up(history, len(history) - 2)
+
+    # drafting
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        following = self._following
+        n_past = len(history) - 1
+        if limit.n_max == 0 or n_past == 0 or following.known(history) < n_past:
+            return Draft()
+        following.cut(n_past)
+        try:
+            return self._chain(following, history, limit)
+        finally:
+            following.back()
+
+    def _chain(self, following: Following, history: Sequence[int], limit: DraftLimit) -> Draft:
+        head, seq_id = self._heads.head, following.seq.seq_id
+        states, row = following.lead(history)
+        tokens: list[int] = []
+        probs: list[float] = []
+        while True:
+            token, p = head.argmax(row)
+            after = limit.after([*probs, p])
+            # an end of the text need not be drafted: the verification pass draws that token anyway
+            if after is After.DROP or self._context.model.is_eog(token):
+                return Draft(tuple(tokens), probs=tuple(probs), dropped=(token, p))
+            tokens.append(token)
+            probs.append(p)
+            if after is After.STOP:
+                return Draft(tuple(tokens), probs=tuple(probs))
+            pos = len(history) - 2 + len(tokens)
+            states, row = head.decode(Rows.of(seq_id, pos, [token], "last"), states), 0
+
+    def accept(self, verdict: Verdict) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
