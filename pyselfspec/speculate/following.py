@@ -18,7 +18,7 @@ from ..runtime.kv import KVSequence
 from ..runtime.ledger import n_common
 from ..runtime.passes import Outputs, Rows
 
-N_WAITING = 32  # rows that may wait for the next draft; they go through one pass then
+N_WAITING = 32  # rows that may wait; those that a draft finds waiting go through one pass
 
 
 @dataclass(slots=True)
@@ -53,14 +53,8 @@ class Following:
         del self.waiting[max(0, n - self.n_run) :]
         del self.tokens[n:]
 
-    def saw(self, pos: int, tokens: Sequence[int], states: NDArray[np.float32]) -> None:
-        """A pass over these tokens of the text, from this position on, left these states, float32
-        [n_tokens, n_features]. The first token is the text's; others may yet be rejected."""
-        self.cut(pos)
-        if pos != len(self.tokens):
-            return  # the beginning is not known
-        if len(self.waiting) + len(tokens) > N_WAITING:
-            self.catch_up([*self.tokens, tokens[0]], len(self.tokens))
+    def saw(self, tokens: Sequence[int], states: NDArray[np.float32]) -> None:
+        """A pass over the next tokens left these states, float32 [n_tokens, n_features]."""
         self.tokens += tokens
         self.waiting += list(states)
 

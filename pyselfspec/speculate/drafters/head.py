@@ -8,7 +8,6 @@ trained for one model; see gguf/heads.py for what has to fit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from ...runtime.draft_head import DraftHead
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Rows
 from .. import learned
-from ..following import Following
+from ..following import N_WAITING, Following
 from ..types import After, Draft, DraftLimit, Verdict
 
 
@@ -46,20 +45,27 @@ def make(context: Context, options: Options) -> Drafter:
             f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
             "which drafting needs; decode plainly, draft=None"
         )
-    return Drafter(context, context.once(("draft head", path), lambda: Heads(context, path)))
+    heads = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
+    return Drafter(context, heads)
 
 
 class Heads:
-    """A head in a context, and what it knows of the texts there, by sequence."""
+    """A head beside a context, and what it knows of the texts there, by sequence."""
 
-    def __init__(self, context: Context, path: Path) -> None:
-        self.head = DraftHead(context, path)
+    def __init__(self, context: Context, head: DraftHead) -> None:
+        self.head = head
+        self._context = context
         self._texts: dict[int, Following] = {}
 
     def following(self, seq_id: int) -> Following:
         if seq_id not in self._texts:
             self._texts[seq_id] = Following(self.head, self.head.sequence(seq_id))
         return self._texts[seq_id]
+
+    def make_room(self) -> None:
+        """Forget what the context has dropped."""
+        for seq_id, following in self._texts.items():
+            following.cut(min(len(following.tokens), self._context.sequence(seq_id).n_past))
 
 
 class Drafter:
@@ -75,6 +81,7 @@ class Drafter:
         self._context = context
         self._heads = heads
         self._file = heads.head.file
+        self._following = heads.following(0)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -104,17 +111,32 @@ class Drafter:
 
     def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
         following = self._heads.following(seq.seq_id)
-        try:
-            following.saw(pos, tokens, states.numpy())
-        except ContextFullError:
-            following.cut(0)  # without drafts, then
+        following.cut(pos)
+        if pos != len(following.tokens):
+            return  # it had no room for the beginning
+        if len(following.waiting) + len(tokens) > N_WAITING:
+            self._run_waiting(following, [*following.tokens, tokens[0]])
+        if pos == len(following.tokens):
+            following.saw(tokens, states.numpy())
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._following = self._heads.following(seq.seq_id)
-        with suppress(ContextFullError):
-            if self._following.known(history) == len(history) - 1:
-                self._following.cut(len(history) - 1)
-                self._following.catch_up(history, len(history) - 2)
+        if self._following.known(history) == len(history) - 1:
+            self._following.cut(len(history) - 1)
+            self._run_waiting(self._following, history[:-1])
+
+    def _run_waiting(self, following: Following, text: Sequence[int]) -> None:
+        """Run the rows of a text, all but the last token's; where the head has no room for them, go
+        on without drafts."""
+        try:
+            following.catch_up(text, len(text) - 1)
+            return
+        except ContextFullError:
+            self._heads.make_room()
+        try:
+            following.catch_up(text, len(text) - 1)
+        except ContextFullError:
+            following.cut(0)
 
     # drafting
 
