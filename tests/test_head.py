@@ -5,6 +5,7 @@ import gc
 import math
 from types import SimpleNamespace
 
+import command_line
 import numpy as np
 import pytest
 from gguf import GGUFReader
@@ -13,6 +14,7 @@ from pyselfspec import Completion
 from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import Sampler, SamplingParams
+from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head, ngram
 from pyselfspec.speculate.joined import Joined
@@ -345,6 +347,19 @@ def test_a_head_without_room_forgets_what_is_gone(new_context, model, knowing):
     assert any(step.n_accepted for step in found)
 
 
+def test_its_costs_can_be_measured(context, knowing):
+    """Until then they are those of the weights that it reads."""
+    drafter = drafter_of(context, knowing)
+    estimated = drafter.costs().at(0)
+    read = drafter._heads.head.file.n_bytes_read
+    share = read / context.model.file.weight_bytes()
+    assert estimated.token_us / estimated.plain_us == pytest.approx(share)
+    assert 0 < share < 1
+    measured = measure(context, drafter, lambda _share: None, n_rounds=1).table.at(8)
+    assert measured.token_us > 0
+    assert measured.verify_us == measured.full_us
+
+
 def test_states_of_several_blocks_come_side_by_side(new_context, model):
     """And prepared graphs that leave them are not taken for those that do not."""
     context, other = new_context(model), new_context(model)
@@ -518,6 +533,19 @@ def test_no_file_and_no_head_are_told_apart(context, tmp_path, tiny_path):
         drafter_of(context, tmp_path / "none.gguf")
     with pytest.raises(ModelFileError, match="architecture llama, not a draft head"):
         drafter_of(context, tiny_path(**MODEL))
+
+
+def test_the_command_line_drafts_with_a_head(tiny_path, knowing):
+    args = ("generate", tiny_path(**MODEL), "-p", "the other", "-n", "24", "--temp", "0", "-t", "1")
+    plain = command_line.run(*args, "--draft", "off", "--json").json
+    found = command_line.run(
+        *args, "--draft", "head", "-o", f"path={knowing}", "--draft-max", "3", "--json"
+    ).json
+    assert found["tokens"] == plain["tokens"]
+    assert found["sources"]["head"]["n_accepted_at"][0] > 0
+    refused = command_line.run(*args, "--draft", "head", "-o", "path=none.gguf")
+    assert (refused.status, refused.stdout) == (1, "")
+    assert refused.stderr == "Error: none.gguf: no such file\n"
 
 
 def test_a_refused_head_is_refused_before_any_text(context, tmp_path):

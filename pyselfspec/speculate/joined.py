@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Hidden
-from .drafters import Drafter, Follows, GoesOn, Lookup, leaves, name_of
+from .drafters import Drafter, GoesOn, Lookup, follower, name_of
 from .requests import Work
 from .types import Draft, DraftLimit, Verdict, copied
 
@@ -42,6 +42,7 @@ class Joined:
     def __init__(self, lookups: Sequence[Lookup], other: Drafter | None) -> None:
         self._lookups = lookups
         self._other = other
+        self._follower = follower(other)
         self._all: list[Drafter] = [*lookups, *([other] if other else [])]
 
     @property
@@ -63,14 +64,14 @@ class Joined:
 
     @property
     def leave(self) -> tuple[int, ...]:
-        return leaves(self._other)
+        return self._follower.leave if self._follower else ()
 
     def known(self, seq: KVSequence, history: Sequence[int]) -> int:
-        return self._other.known(seq, history) if isinstance(self._other, Follows) else len(history)
+        return self._follower.known(seq, history) if self._follower else len(history)
 
     def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
-        if isinstance(self._other, Follows):
-            self._other.saw(seq, pos, tokens, states)
+        if self._follower:
+            self._follower.saw(seq, pos, tokens, states)
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         found = [(each.guesses(history, limit.n_looked_up), each) for each in self._lookups]

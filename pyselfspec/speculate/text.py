@@ -11,7 +11,7 @@ from ..runtime.kv import KVSequence
 from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.sampling import Sampler
 from .controllers import Controller
-from .drafters import Drafter, Follows, drafted
+from .drafters import Drafter, drafted, follower
 from .requests import Answer, Request, Work, timed
 from .types import Draft, Step, Verdict
 from .verify import verify
@@ -58,9 +58,7 @@ class Text:
         self.n_reused = 0  # tokens of the prompt that the sequence held already
         self._context = seq.context
         self._drafter = drafter
-        self._follower: Follows | None = None
-        if isinstance(drafter, Follows) and drafter.leave:
-            self._follower = drafter
+        self._follower = follower(drafter)
         self._controller = controller
         self._sampler = sampler
         self._ends = ends or seq.context.model.is_eog
@@ -77,17 +75,16 @@ class Text:
         """Evaluate the prompt, all but its last token, as far as the sequence does not hold it, or
         the drafter has not followed it."""
         wanted = self.history[:-1]
-        follower = self._follower
-        known = len(wanted) if follower is None else follower.known(self.seq, self.history)
-        self.n_reused = self.seq.keep(wanted[:known])
-        n_batch = self._context.n_batch
-        # states that leave the last block are there for rows with outputs only
-        at_end = follower is not None and self._context.model.n_layer in follower.leave
-        outputs: Outputs = "all" if at_end else "none"
-        for pos in range(self.n_reused, len(wanted), n_batch):
-            part = wanted[pos : pos + n_batch]
-            rows = Rows.of(self.seq.seq_id, pos, part, outputs)
-            answer = yield Request(rows, self._leaving(FULL))
+        if self._follower is not None:
+            wanted = wanted[: self._follower.known(self.seq, self.history)]
+        self.n_reused = self.seq.keep(wanted)
+        n_batch, end = self._context.n_batch, len(self.history) - 1
+        for pos in range(self.n_reused, end, n_batch):
+            part = self.history[pos : min(pos + n_batch, end)]
+            what = self._leaving(FULL)
+            # states that leave the last block are there for rows with outputs only
+            outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
+            answer = yield Request(Rows.of(self.seq.seq_id, pos, part, outputs), what)
             self._tell(pos, part, answer)
         self._sampler.begin(self.history)
         if self._drafter is not None:

@@ -129,9 +129,9 @@ class Follows(Drafter, Protocol):
         """
 
 
-def leaves(drafter: Drafter | None) -> tuple[int, ...]:
-    """The blocks whose entering states passes over the text are to leave for a drafter."""
-    return drafter.leave if isinstance(drafter, Follows) else ()
+def follower(drafter: Drafter | None) -> Follows | None:
+    """The drafter, if it reads states."""
+    return drafter if isinstance(drafter, Follows) and drafter.leave else None
 
 
 def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:

@@ -38,7 +38,9 @@ def make(context: Context, options: Options) -> Drafter:
     UnsupportedError for a model whose passes cannot leave what the head reads.
     """
     if options.path is None:
-        raise ArgumentError("the drafter head needs the file of a head: give its path")
+        raise ArgumentError(
+            "the drafter head needs the file of a head: give -o path=FILE, or Options(path)"
+        )
     path = Path(options.path)
     if not context.can_rollback:
         raise UnsupportedError(
