@@ -1,8 +1,10 @@
 """Checks the file of a draft head before llama.cpp sees it, by itself and against the model that it
-drafts for.
+drafts for; and finds the head that a model's own file may bring.
 
-The heads are those of EAGLE-3 (Li et al., https://arxiv.org/abs/2503.01840) as llama.cpp's
-converter writes them. Where a file does not fit, llama.cpp would end the process.
+The heads with a file are those of EAGLE-3 (Li et al., https://arxiv.org/abs/2503.01840) as
+llama.cpp's converter writes them. Where a file does not fit, llama.cpp would end the process.
+Those of a model's own are a block behind the others (DeepSeek-AI, "DeepSeek-V3", section 2.2,
+https://arxiv.org/abs/2412.19437).
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ import numpy as np
 
 from ..errors import ArgumentError, ModelFileError
 from . import file as gguf_file
-from .file import NOT_FOR_WEIGHTS, TOKEN_EMBEDDING, GgufFile
+from .file import BLOCK_NAME, NOT_FOR_WEIGHTS, TOKEN_EMBEDDING, GgufFile
 from .header import BROKEN, Header, TensorInfo, Value, read_header, short
 
 ARCHITECTURE = "eagle3"
 N_BLOCKS_READ = 3
 OUTPUT = "output.weight"
 OWN_TOKENS = "d2t"  # by token of the head, the model's
+# Architectures whose own heads are known to work, and what the block of one cannot be without.
+WITH_OWN_HEADS = frozenset({"glm4moe"})
+NEEDED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight", "ffn_gate_inp.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
     """A checked head.
 
-    blocks: of the model, whose entering states it reads.
+    blocks: of the model, whose entering states it reads; the model's own reads what its block
+        behind the last one does.
     n_features: values of these states for one token.
     n_bytes_read: weight bytes that drafting one token reads.
     """
@@ -61,6 +67,28 @@ def check(path: Path, target: GgufFile) -> HeadFile:
             f"{path}: {error}; take the head that was made for this model"
         ) from None
     return HeadFile(file, blocks, len(blocks) * target.n_embd, _bytes_read(file, target))
+
+
+def own(target: GgufFile) -> HeadFile | None:
+    """The head in a model's own file; None where there is none, or none that is known to work."""
+    if target.architecture not in WITH_OWN_HEADS:
+        return None
+    key = f"{target.architecture}.nextn_predict_layers"
+    if read_header(target.path).metadata.get(key) != 1:
+        return None
+    tensors = {
+        match[2]: tensor
+        for tensor in target.tensors
+        if (match := BLOCK_NAME.match(tensor.name)) and int(match[1]) == target.n_layer
+    }
+    if not all(name in tensors for name in NEEDED):
+        return None  # the file was made without them
+    block_bytes = sum(target.bytes_read(tensor) for tensor in tensors.values())
+    embedding = tensors.get("nextn.embed_tokens.weight")
+    lends_output = "nextn.shared_head_head.weight" not in tensors
+    n_bytes = block_bytes - (embedding.n_bytes if embedding else 0)
+    n_bytes += target.head_bytes if lends_output else 0
+    return HeadFile(target, (target.n_layer + 1,), target.n_embd, n_bytes)
 
 
 def _require_sound(header: Header, file: GgufFile) -> tuple[int, ...]:

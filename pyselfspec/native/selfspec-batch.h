@@ -19,7 +19,7 @@ struct selfspec_pass {
     bool    in_place   = false;
     bool    has_tokens = true; // false: the ids in the batch are placeholders
 
-    std::vector<int32_t> hidden_at; // copy the states entering these blocks, 1..n_layer
+    std::vector<int32_t> hidden_at; // copy the states entering these blocks, 1..n_layer + 1
 
     bool is_plain() const { return *this == selfspec_pass(); }
 

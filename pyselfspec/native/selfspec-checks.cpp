@@ -104,7 +104,7 @@ static bool selfspec_check_seen(const selfspec_batch & ss, const llama_model & m
         return selfspec_refuse(ss, model, ss.pass.enter_at, "hidden states cannot enter here");
     }
     for (const int il : ss.pass.hidden_at) {
-        if (ss.found.ended[il - 1] != 1) {
+        if (il <= (int) ss.found.ended.size() && ss.found.ended[il - 1] != 1) {
             return selfspec_refuse(ss, model, il, "the states entering it cannot be copied");
         }
     }
@@ -237,11 +237,15 @@ static bool selfspec_check_nodes(const selfspec_batch & ss, const llama_model & 
     return true;
 }
 
+ggml_tensor * selfspec_states_at(const selfspec_batch & ss, const llm_graph_result & res, int il) {
+    return il > (int) ss.found.ended.size() ? res.get_h_nextn() : res.get_layer_inp(il);
+}
+
 static bool selfspec_check_states(
         const selfspec_batch & ss, const llama_model & model, const llama_ubatch & ubatch, const llm_graph_result & res) {
     for (const int il : ss.pass.hidden_at) {
-        const auto * states = res.get_layer_inp(il);
-        if (states->ne[0] != model.hparams.n_embd || states->ne[1] != ubatch.n_tokens || !ggml_is_matrix(states) ||
+        const auto * states = selfspec_states_at(ss, res, il);
+        if (!states || states->ne[0] != model.hparams.n_embd || states->ne[1] != ubatch.n_tokens || !ggml_is_matrix(states) ||
                 !ggml_is_contiguous(states)) {
             return selfspec_refuse(ss, model, il, "the states entering it are not one vector per token");
         }

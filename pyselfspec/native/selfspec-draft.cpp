@@ -1,5 +1,6 @@
 // Draft heads: models of their own that read states of another one. EAGLE-3 (https://arxiv.org/abs/2503.01840) fuses those
-// of three blocks; a row of its one block is a token and the states that led to it.
+// of three blocks; a row of its one block is a token and the states that led to it. So is a row of the blocks that a model
+// may have behind its others to predict the token after next.
 
 #include "selfspec-session.h"
 
@@ -11,7 +12,7 @@
 #include <algorithm>
 
 void selfspec_session::check_draft() const {
-    if (model.arch != LLM_ARCH_EAGLE3) {
+    if (model.arch != LLM_ARCH_EAGLE3 && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
         throw selfspec_failure { SELFSPEC_UNSUPPORTED,
             std::string("architecture ") + llm_arch_name(model.arch) + " is no draft head that reads states" };
     }

@@ -198,7 +198,7 @@ static void selfspec_copy_hidden(
     const size_t n_blocks = ss.pass.hidden_at.size();
 
     for (size_t k = 0; k < n_blocks; ++k) {
-        ggml_tensor  * hidden  = res.get_layer_inp(ss.pass.hidden_at[k]);
+        ggml_tensor  * hidden  = selfspec_states_at(ss, res, ss.pass.hidden_at[k]);
         ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, hidden);
 
         for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {

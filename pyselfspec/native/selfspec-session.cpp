@@ -154,8 +154,9 @@ void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_sta
         refuse("hidden states need a mask that skips the first blocks whole and leaves at least one block to enter");
     }
     for (const int32_t il : pass.hidden_at) {
-        if (il < 1 || il > n_layer || !states.out) {
-            refuse(allowed("hidden_at", il, 1, n_layer) + " with a place to copy to");
+        const int32_t last = model.hparams.n_layer_nextn > 0 ? n_layer + 1 : n_layer;
+        if (il < 1 || il > last || !states.out) {
+            refuse(allowed("hidden_at", il, 1, last) + " with a place to copy to");
         }
         if (il < pass.enter_at && !pass.has_tokens) {
             refuse("hidden_at is " + std::to_string(il) + ", below block " + std::to_string(pass.enter_at) +
@@ -282,6 +283,7 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
     ctx->gf_res_prev_active = nullptr;
 
     const restored<uint32_t> n_outputs(ctx->n_outputs, ctx->n_seq_max());
+    const restored<bool>     leave_nextn(ctx->cparams.embeddings_nextn, pass.leaves(n_layer + 1));
 
     auto * res = ctx->gf_res_reserve.get();
     const auto gparams = ctx->graph_params(res, ubatch, mctx.get(), ctx->memory ? LLM_GRAPH_TYPE_DEFAULT : LLM_GRAPH_TYPE_ENCODER);
@@ -368,6 +370,9 @@ int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, 
     if (!want->pass.is_plain()) {
         batch.selfspec = want;
     }
+    // the graph keeps all rows up to these states
+    const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
+
     const auto decode_in_slot = [&] {
         const auto in_slot = slots.use(want->pass, (int32_t) batch.tokens.size(), n_outputs);
         return ctx->decode(batch);

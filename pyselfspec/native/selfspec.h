@@ -110,8 +110,8 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 //   outputs    [n_tokens] 1: the row wants an output
 //   hidden     [n_tokens, n_embd] states entering the first block that the mask does not skip whole, or NULL
 //   mask       [n_layer] selfspec_part bits, or NULL: run everything
-//   hidden_at  [n_hidden_at] copy the states entering these blocks (1..n_layer; n_layer: leaving the last) to hidden_out, or
-//              NULL
+//   hidden_at  [n_hidden_at] copy the states entering these blocks (1..n_layer; n_layer: leaving the last; n_layer + 1:
+//              those that the model's own next-token-prediction blocks read) to hidden_out, or NULL
 //   hidden_out [n_tokens, n_hidden_at * n_embd] the blocks' states side by side
 //   head       a selfspec_head
 //   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells
@@ -133,10 +133,10 @@ SELFSPEC_API int32_t selfspec_decode(
                            bool   in_place);
 
 // A draft head is a model of its own that reads states of another one, its target. The following two need the session of
-// a head's context (EAGLE-3); a head that lacks an embedding or an output of its own uses those of the context that it was
-// made with as `ctx_other`.
+// a head's context: that of an EAGLE-3 head, which uses the embedding and the output of the context given as `ctx_other`
+// where its file has none, or one of type LLAMA_CONTEXT_TYPE_MTP on the target's own model.
 
-// What the head makes of the target's states, before it knows a token.
+// What an EAGLE-3 head makes of the target's states, before it knows a token.
 //   features   [n_rows, n_features] states of the target's blocks side by side, n_rows at most n_batch
 //   states     [n_rows, n_embd]
 SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int32_t n_rows, const float * features, float * states);

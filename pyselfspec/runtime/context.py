@@ -138,8 +138,9 @@ class Context(Closing):
     flash_attn: None lets llama.cpp decide.
     type_k, type_v: what K and V are stored as, one of CACHE_TYPES. Quantized V needs flash
         attention, and quantized types heads whose size is a multiple of 32.
-    lender: for draft heads, the context whose model lends what the head's file leaves out. It has
-        to outlive this one.
+    target: for draft heads, the context that they draft for, whose model lends what the head's file
+        leaves out; on the same model, the context is one for the model's own head. The target has
+        to outlive it.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Context(Closing):
         flash_attn: bool | None = None,
         type_k: str = CACHE_TYPE,
         type_v: str = CACHE_TYPE,
-        lender: Context | None = None,
+        target: Context | None = None,
     ) -> None:
         n_ctx = min(N_CTX, model.n_ctx_train) if n_ctx is None else n_ctx
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
@@ -171,14 +172,16 @@ class Context(Closing):
         params.n_seq_max = n_seq_max
         params.kv_unified = True  # forks share cells only in a unified cache
         params.swa_full = True  # a window-sized cache cannot roll back
-        if lender is not None:
-            params.ctx_other = lender.handle
+        if target is not None:
+            params.ctx_other = target.handle
+            if target.model is model:
+                params.ctx_type = llama.LLAMA_CONTEXT_TYPE_MTP
         if flash_attn is not None:
             params.flash_attn_type = int(flash_attn)
 
-        self.model = model
+        self.model: Model = model
         self.n_threads = n_threads
-        self.n_seq_max = n_seq_max
+        self.n_seq_max: int = n_seq_max
         self.flash_attn = flash_attn
         self.type_k = type_k
         self.type_v = type_v
@@ -404,9 +407,10 @@ class Context(Closing):
             self._require_states(what.enter, len(rows))
         states = None
         blocks = what.blocks_left
+        last = self.model.n_layer + (self.model.own_head is not None)
         for block in blocks:
-            if not 1 <= block <= self.model.n_layer:
-                raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {block}")
+            if not 1 <= block <= last:
+                raise ArgumentError(f"hidden_at is 1 to {last}, got {block}")
         if blocks:
             states = np.empty((len(rows), len(blocks) * self.model.n_embd), np.float32)
         with self.alone:

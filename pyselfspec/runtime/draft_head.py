@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ArgumentError
 from ..gguf import heads
 from ..util.closing import Closing
 from . import _lib
-from .context import Context
+from .context import N_CTX_UNIT, Context
 from .kv import KVSequence
 from .model import Model
 from .passes import Rows
@@ -21,29 +22,38 @@ from .passes import Rows
 class DraftHead(Closing):
     """A head for the model of a context, which closes it before it is closed itself.
 
+    path: of the head; None: the model's own.
     blocks: of that model, whose entering states ``fuse`` takes. ``sequence`` is as in Context: the
     head has K/V of its own.
+    n_first: rows at the beginning of a text that have no states, but zeros.
 
-    Raises ModelFileError or ArgumentError for a file that is no head for this model.
+    Raises ModelFileError or ArgumentError for a file that is no head for this model, or a model
+    without a head of its own.
     """
 
-    def __init__(self, target: Context, path: Path) -> None:
-        self.file = heads.check(path, target.model.file)
+    def __init__(self, target: Context, path: Path | None) -> None:
+        self.file = _file(target.model, path)
         self.blocks = self.file.blocks
+        self.n_first = 1 if path is None else 0
+        self._fuses = path is not None
         self._stack = ExitStack()
         with ExitStack() as on_failure:
-            model = on_failure.enter_context(
-                Model(path, n_gpu_layers=None if target.model.n_gpu_layers else 0)
+            model = target.model
+            if path is not None:
+                model = on_failure.enter_context(
+                    Model(path, n_gpu_layers=None if model.n_gpu_layers else 0)
+                )
+            self._context = on_failure.enter_context(
+                model.context(
+                    n_ctx=target.n_ctx + N_CTX_UNIT * self.n_first,
+                    n_batch=target.n_batch,
+                    n_threads=target.n_threads,
+                    n_seq_max=target.n_seq_max,
+                    flash_attn=target.flash_attn,
+                    target=target,
+                )
             )
-            self._context = model.context(
-                n_ctx=target.n_ctx,
-                n_batch=target.n_batch,
-                n_threads=target.n_threads,
-                n_seq_max=target.n_seq_max,
-                flash_attn=target.flash_attn,
-                lender=target,
-            )
-            self._stack = on_failure.pop_all()  # the model closes its context
+            self._stack = on_failure.pop_all()
         target.closes(self)
 
     def close(self) -> None:
@@ -61,8 +71,11 @@ class DraftHead(Closing):
         """What the head makes of the model's states, before it knows a token.
 
         features: float32 [n_rows, n_features], the states of ``blocks`` side by side, at most
-            n_batch rows. Returns float32 [n_rows, n_embd].
+            n_batch rows. Returns float32 [n_rows, n_embd]; a model's own head takes them as they
+            are.
         """
+        if not self._fuses:
+            return features
         context = self._context
         states = np.empty((len(features), context.model.n_embd), np.float32)
         with context.alone:
@@ -95,3 +108,14 @@ class DraftHead(Closing):
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after a row of the last pass, and its probability."""
         return self._context.argmax(row)
+
+
+def _file(model: Model, path: Path | None) -> heads.HeadFile:
+    if path is not None:
+        return heads.check(path, model.file)
+    if model.own_head is None:
+        raise ArgumentError(
+            f"{model.path.name} brings no draft head of its own that is known to work; give the "
+            "file of one"
+        )
+    return model.own_head

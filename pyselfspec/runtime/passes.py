@@ -106,7 +106,8 @@ class Pass:
     mask: sublayers to skip; K/V of skipped attention is not written.
     enter: states entering ``mask.first_active``, one per row, instead of the tokens' embeddings.
     leave: also return the states entering this block, 1..n_layer (n_layer: those that leave the
-        last), or those of several blocks side by side.
+        last; n_layer + 1: those that the model's own draft head reads, if it has one), or those of
+        several blocks side by side.
     head: what is left of the rows with outputs.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.

@@ -48,8 +48,7 @@ class Following:
 
     def cut(self, n: int) -> None:
         """Forget all but the first n tokens."""
-        n_run = min(self.n_run, n)
-        self.seq.undo(n_run)
+        self.seq.undo(self._n_cells(min(self.n_run, n)))
         del self.waiting[max(0, n - self.n_run) :]
         del self.tokens[n:]
 
@@ -63,7 +62,7 @@ class Following:
         while self.n_run < n:
             rows, states = self._next(text, n, "none")
             self.head.decode(rows, states)
-            del self.waiting[: len(rows)]
+            del self.waiting[: rows.pos[-1] + 1 - self.head.n_first - self.n_run]
 
     def lead(self, text: Sequence[int]) -> tuple[NDArray[np.float32], int]:
         """Run the rows of all tokens but the last, and return the states that the last of these
@@ -72,7 +71,7 @@ class Following:
         The last row goes on waiting, and ``back`` takes it out again.
         """
         n = len(text) - 1
-        self.catch_up(text, n - self.head.n_batch)
+        self.catch_up(text, n - self.head.n_batch + self.head.n_first)
         rows, states = self._next(text, n, "last")
         left = self.head.decode(rows, states)
         del self.waiting[:-1]
@@ -80,12 +79,20 @@ class Following:
 
     def back(self) -> None:
         """Forget what was run behind the rows that have run for good."""
-        self.seq.undo(self.n_run)
+        self.seq.undo(self._n_cells(self.n_run))
+
+    def _n_cells(self, n_run: int) -> int:
+        """K/V of so many rows, and of those before them that have no states."""
+        return n_run + self.head.n_first if n_run else 0
 
     def _next(
         self, text: Sequence[int], n: int, outputs: Outputs
     ) -> tuple[Rows, NDArray[np.float32]]:
-        """The rows that run next, up to n in all."""
-        first, end = self.n_run, min(n, self.n_run + self.head.n_batch)
-        rows = Rows.of(self.seq.seq_id, first, text[first + 1 : end + 1], outputs)
-        return rows, self.head.fuse(np.stack(self.waiting[: len(rows)]))
+        """The rows that run next, up to n in all, and before the first those without states."""
+        first, end = self.n_run, min(n, self.n_run + self.head.n_batch - self.head.n_first)
+        states = self.head.fuse(np.stack(self.waiting[: end - first]))
+        n_bare = 0 if first else self.head.n_first
+        bare = np.zeros((n_bare, states.shape[1]), np.float32)
+        tokens = text[first + 1 - n_bare : end + 1]
+        pos = self._n_cells(first)
+        return Rows.of(self.seq.seq_id, pos, tokens, outputs), np.vstack([bare, states])

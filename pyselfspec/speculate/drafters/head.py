@@ -1,4 +1,5 @@
-"""Draft with a head: a small model that reads the states of the model's own passes.
+"""Draft with a head: a small model that reads the states of the model's own passes. It is a file of
+its own, or a block that the model's file has behind the others.
 
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
 Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
@@ -15,6 +16,7 @@ from typing import Any
 from ...costs.calibration import costs_of_copies
 from ...costs.table import CostTable
 from ...errors import ArgumentError, ContextFullError, UnsupportedError
+from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.draft_head import DraftHead
 from ...runtime.kv import KVSequence
@@ -26,9 +28,15 @@ from ..types import After, Draft, DraftLimit, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """path: the GGUF file of a head for this model; there is no draft without one."""
+    """path: the GGUF file of a head for this model; None: the head that the model's own file
+    brings."""
 
     path: Path | None = None
+
+
+def suggested(context: Context, mask: LayerMask | None) -> Options | None:
+    """Where the model brings a head of its own."""
+    return Options() if context.model.own_head is not None and context.can_rollback else None
 
 
 def make(context: Context, options: Options) -> Drafter:
@@ -37,11 +45,12 @@ def make(context: Context, options: Options) -> Drafter:
     Raises ModelFileError or ArgumentError for a file that is no head for this model, and
     UnsupportedError for a model whose passes cannot leave what the head reads.
     """
-    if options.path is None:
+    path = None if options.path is None else Path(options.path)
+    if path is None and context.model.own_head is None:
         raise ArgumentError(
-            "the drafter head needs the file of a head: give -o path=FILE, or Options(path)"
+            "the drafter head needs the file of a head, since the model brings none that is known "
+            "to work: give -o path=FILE, or Options(path)"
         )
-    path = Path(options.path)
     if not context.can_rollback:
         raise UnsupportedError(
             f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
@@ -87,8 +96,8 @@ class Drafter:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        file = self._file.file
-        return {"drafter": "head", "file": file.path.name, "n_bytes": file.n_bytes}
+        file = self._file
+        return {"drafter": "head", "file": file.file.path.name, "n_bytes_read": file.n_bytes_read}
 
     def costs(self) -> CostTable:
         """As measured, else by the bytes of the head's weights."""
@@ -168,7 +177,7 @@ class Drafter:
             probs.append(p)
             if after is After.STOP:
                 return Draft(tuple(tokens), probs=tuple(probs))
-            pos = len(history) - 2 + len(tokens)
+            pos = len(history) - 2 + head.n_first + len(tokens)
             states, row = head.decode(Rows.of(seq_id, pos, [token], "last"), states), 0
 
     def accept(self, verdict: Verdict) -> None:
