@@ -2,36 +2,44 @@
 file that does not fit is refused with a sentence."""
 
 import gc
-import math
 from types import SimpleNamespace
 
 import command_line
 import numpy as np
 import pytest
 from gguf import GGUFReader
+from head_oracle import (
+    GREEDY,
+    N_PREDICT,
+    PROMPT,
+    SEEDED,
+    Oracle,
+    attended,
+    drafter_of,
+    fed_forward,
+    normed,
+    require_all,
+    steps,
+    text_in,
+    tokens_of,
+)
 
 from pyselfspec import Completion
 from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.runtime.passes import Pass, Rows
-from pyselfspec.runtime.sampling import Sampler, SamplingParams
+from pyselfspec.runtime.sampling import Sampler
 from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head, ngram
 from pyselfspec.speculate.joined import Joined
 from pyselfspec.speculate.loop import generate_steps, steps_of
-from pyselfspec.speculate.text import Text
 from pyselfspec.speculate.together import steps_together
 from pyselfspec.testing.conformance import DrafterConformance
 from pyselfspec.testing.fakes import state
 from tools.models import tiny_gguf, tiny_head
-from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
 
-GREEDY = SamplingParams(temperature=0)
-SEEDED = SamplingParams(temperature=0.8, seed=7)
-N_PREDICT = 24
 # A model whose next token depends mostly on the last one: there is something to be right about.
 MODEL = {"late_scale": 0.25, "late_from": 0}
-PROMPT = [1, 300, 290, 281, 270, 300, 290, 281, 295, 300]
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -69,97 +77,37 @@ def context(new_context, model):
     return new_context(model)
 
 
-def drafter_of(context, path):
-    return head.make(context, head.Options(path))
-
-
-def steps(context, path, prompt=PROMPT, n_max=4, sampling=GREEDY, n_predict=N_PREDICT, **options):
-    return list(
-        generate_steps(
-            context,
-            prompt,
-            drafter=drafter_of(context, path) if path else None,
-            controller=Fixed(n_max, p_min=0),
-            sampler=Sampler(context.model, sampling),
-            n_predict=n_predict,
-            **options,
-        )
-    )
-
-
-def tokens_of(found):
-    return [token for step in found for token in step.tokens]
-
-
 # --- what a head computes, by itself -----------------------------------------------------------
 
 
-def normed(x, weight=1.0):
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPS) * weight
-
-
-def rotated(x):
-    """Neighbouring values of each head turned by the row's position. x: [n_rows, n_head, size]."""
-    n, _, size = x.shape
-    angles = np.arange(n)[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
-    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    a, b = x[..., 0::2], x[..., 1::2]
-    return np.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape)
-
-
-class Oracle:
-    """EAGLE-3 in numpy, over the states of a context of its own."""
-
+class Eagle(Oracle):
     def __init__(self, context, weights, embedding, norm_before_residual=False):
         self._context = context
         self._w = {name.removeprefix("blk.0."): data for name, data in weights.items()}
         self._embedding = weights.get("token_embd.weight", embedding)
         self._norm_before_residual = norm_before_residual
 
-    def fused(self, text):
-        """Of all tokens of a text but the last."""
+    def rows(self, text):
         self._context.sequence().drop()
         left = self._context.decode(text[:-1], hidden_at=tiny_head.BLOCKS, outputs="none").hidden
         features = np.asarray(left, np.float64)
         if "enc.output_norm.weight" in self._w:
             features = normed(features, self._w["enc.output_norm.weight"])
-        return features @ self._w["fc.weight"].T
+        return list(text[1:]), features @ self._w["fc.weight"].T
 
     def run(self, tokens, given):
-        """States left, and logits over the model's vocabulary, of the last row."""
-        w, n = self._w, len(tokens)
-        embedded = normed(self._embedding[tokens], w["attn_norm.weight"])
+        w = self._w
         states = normed(given, w["attn_norm_2.weight"])
-        x = np.hstack([embedded, states])
-        q, k, v = ((x @ w[f"attn_{c}.weight"].T).reshape(n, -1, HEAD_DIM) for c in "qkv")
-        shared = q.shape[1] // k.shape[1]
-        k, v = np.repeat(rotated(k), shared, 1), np.repeat(v, shared, 1)
-        scores = np.einsum("hd,nhd->hn", rotated(q)[-1], k) / math.sqrt(HEAD_DIM)
-        p = np.exp(scores - scores.max(1, keepdims=True))
-        attended = np.einsum("hn,nhd->hd", p / p.sum(1, keepdims=True), v).reshape(-1)
+        x = np.hstack([normed(self._embedding[tokens], w["attn_norm.weight"]), states])
         residual = states[-1] if self._norm_before_residual else given[-1]
-        y = residual + attended @ w["attn_output.weight"].T
+        y = residual + attended(x, w)
         z = normed(y, w["ffn_norm.weight"])
-        gate = z @ w["ffn_gate.weight"].T
-        hidden = gate / (1 + np.exp(-gate)) * (z @ w["ffn_up.weight"].T)
-        left = y + hidden @ w["ffn_down.weight"].T
+        parts = (w[f"ffn_{part}.weight"] for part in ("gate", "up", "down"))
+        left = y + fed_forward(z, *parts)
         own = normed(left, w["output_norm.weight"]) @ w["output.weight"].T
         logits = np.full(len(self._embedding), -np.inf)
         logits[w.get("d2t", np.arange(len(own)))] = own
         return left, logits
-
-    def require(self, history, draft):
-        """The draft is the head's: each token the likeliest one behind those before it, up to the
-        precision of K and V, with its probability."""
-        tokens, given = list(history[1:]), self.fused(history)
-        for drafted, p in zip(draft.tokens, draft.probs, strict=True):
-            left, logits = self.run(tokens, given)
-            law = np.exp(logits - logits.max())
-            law /= law.sum()
-            assert law[drafted] >= law.max() - 0.01, (history, draft)
-            assert p == pytest.approx(law[drafted], abs=0.01)
-            tokens.append(drafted)
-            given = np.vstack([given, left])
 
 
 @pytest.fixture(params=KINDS)
@@ -171,18 +119,8 @@ def kind(request, folder, new_context, model, tiny_path):
     tensors = GGUFReader(tiny_path(**MODEL)).tensors
     embedding = next(np.array(t.data) for t in tensors if t.name == "token_embd.weight")
     return SimpleNamespace(
-        path=path, oracle=Oracle(new_context(model, n_batch=256), weights, embedding, **of_file)
+        path=path, oracle=Eagle(new_context(model, n_batch=256), weights, embedding, **of_file)
     )
-
-
-def require_all(oracle, prompt, found):
-    """Every draft of a text is the head's."""
-    history = list(prompt)
-    assert any(step.draft.tokens for step in found)
-    for step in found:
-        if step.draft.tokens:
-            oracle.require(history, step.draft)
-        history += step.tokens
 
 
 def test_drafts_are_those_of_the_paper(context, kind):
@@ -207,17 +145,6 @@ def test_a_second_turn_and_another_text_are_followed(context, kind):
     plain = [*other, *tokens_of(steps(context, None, other)), 288]
     text = text_in(context, kind.path, plain)
     require_all(kind.oracle, plain, list(steps_of(context, text)))
-
-
-def text_in(context, path, prompt, seq_id=0, sampling=GREEDY, n_predict=N_PREDICT):
-    return Text(
-        context.sequence(seq_id),
-        prompt,
-        drafter=drafter_of(context, path),
-        controller=Fixed(3, p_min=0),
-        sampler=Sampler(context.model, sampling),
-        n_predict=n_predict,
-    )
 
 
 def test_texts_side_by_side_have_their_own_drafts(new_context, model, kind):
@@ -405,6 +332,7 @@ class FakeHead:
 
     blocks = (1, 3)
     n_batch = 8
+    n_first = 0
 
     def __init__(self, context):
         self._context = context

@@ -63,6 +63,7 @@ class FakeModel:
     n_layer: int = N_LAYER
 
     draft_mask: ClassVar[LayerMask | None] = None
+    own_head: ClassVar[None] = None
     file: ClassVar[FakeFile] = FakeFile()
     fingerprint: ClassVar[str] = "fake"
     vocabulary: ClassVar[str] = "fake tokens"
