@@ -2,6 +2,7 @@
 file that does not fit is refused with a sentence."""
 
 import gc
+from functools import partial
 from types import SimpleNamespace
 
 import command_line
@@ -332,9 +333,9 @@ class FakeHead:
 
     blocks = (1, 3)
     n_batch = 8
-    n_first = 0
 
-    def __init__(self, context):
+    def __init__(self, context, n_first):
+        self.n_first = n_first
         self._context = context
         self._rows = {}
         self._texts = []
@@ -354,12 +355,15 @@ class FakeHead:
         text = self._context.sequence(rows.seq_ids[0]).held
         assert rows.pos[0] == len(held)
         for pos, token, given in zip(rows.pos, rows.tokens, states, strict=True):
-            if pos < len(text):
-                want = [x for block in self.blocks for x in state(text[: pos + 1], block)]
-                assert np.array_equal(given, np.array(want, np.float32))
+            n_seen = pos + 1 - self.n_first
+            if n_seen <= len(text):
+                want = [x for block in self.blocks for x in state(text[:n_seen], block)]
+                assert np.array_equal(given, np.array(want, np.float32) * (n_seen > 0))
             held.append(token)
-        assert held[: len(text) - 1] == text[1 : len(held) + 1]
-        self._texts = [[*text[:1], *held[: pos + 1]] for pos in rows.pos]
+        start = text[: 1 - self.n_first]
+        both = min(len(text), len(start) + len(held))
+        assert [*start, *held][:both] == text[:both]
+        self._texts = [[*start, *held[: pos + 1]] for pos in rows.pos]
         return states[[i for i, wanted in enumerate(rows.outputs) if wanted]]
 
     def argmax(self, row):
@@ -369,9 +373,16 @@ class FakeHead:
 
 
 class TestHead(DrafterConformance):
+    n_first = 0
+
     def make(self, context):
-        heads = context.once("head", lambda: head.Heads(context, FakeHead(context)))
+        fake = partial(FakeHead, context, self.n_first)
+        heads = context.once("head", lambda: head.Heads(context, fake()))
         return head.Drafter(context, heads)
+
+
+class TestHeadWithARowBeforeAllStates(TestHead):
+    n_first = 1
 
 
 # --- files that do not fit ---------------------------------------------------------------------

@@ -20,10 +20,13 @@ from head_oracle import (
 
 from pyselfspec import Completion, Model
 from pyselfspec.errors import ArgumentError
+from pyselfspec.masks import profiles
+from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.speculate import drafters
 from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.loop import steps_of
+from pyselfspec.speculate.prepared import prepared
 from pyselfspec.speculate.together import steps_together
 from tools.models import tiny_nextn
 from tools.models.tiny_nextn import N_EMBD, N_EXPERT, N_LAYER
@@ -135,6 +138,16 @@ def test_it_is_found_by_itself(new_context, model):
     text = Completion(context, PROMPT, sampling=GREEDY, n_predict=24)
     list(text)
     assert text.tokens == tokens_of(steps(new_context(model), None))
+
+
+def test_a_mask_that_is_asked_for_goes_first(new_context, model, monkeypatch):
+    """Only one drafter can need passes; a mask that is merely known gives way to the head."""
+    context, mask = new_context(model), LayerMask(N_LAYER, {1}, {1})
+    assert prepared(context).name == "head+ngram"
+    assert prepared(context, mask=mask).name == "ngram+layer-skip"
+    assert prepared(context, with_mask=True).name == "ngram+layer-skip"
+    monkeypatch.setattr(profiles, "mask_for", lambda _model: mask)
+    assert prepared(new_context(model)).name == "head+ngram"
 
 
 @pytest.mark.parametrize("case", ["without the block", "two blocks", "none announced"])
