@@ -62,7 +62,8 @@ class Following:
         while self.n_run < n:
             rows, states = self._next(text, n, "none")
             self.head.decode(rows, states)
-            del self.waiting[: rows.pos[-1] + 1 - self.head.n_first - self.n_run]
+            n_run = rows.pos[-1] + 1 - self.head.n_first  # by now
+            del self.waiting[: n_run - self.n_run]
 
     def lead(self, text: Sequence[int]) -> tuple[NDArray[np.float32], int]:
         """Run the rows of all tokens but the last, and return the states that the last of these
