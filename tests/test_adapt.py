@@ -18,10 +18,10 @@ from pyselfspec.masks.score import Score
 from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
 from pyselfspec.runtime.passes import FULL, Pass
 from pyselfspec.runtime.widths import same_at_widths
-from pyselfspec.speculate import adapt, candidates, drafters, requests
+from pyselfspec.speculate import adapt, candidates, drafters, ngram_file, requests
 from pyselfspec.speculate.adapt import WINDOW, Adapt, Adaptation
 from pyselfspec.speculate.candidates import MARGIN, N_WINDOWS, State
-from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.drafters import layer_skip, ngram
 from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.text import Text
 from pyselfspec.speculate.together import steps_together
@@ -857,3 +857,23 @@ def test_a_mask_that_wins_is_drafted_with_whatever_the_options_say(tiny, new_con
     assert got.adaptation.began.mask == bad
     assert got.adaptation.state.n_changes > 0
     assert got.adaptation.identity["mask"] == got.mask.to_dict() != bad.to_dict()
+
+
+def test_a_text_is_remembered_once_however_often_the_mask_changes(
+    tiny, new_context, token_ids, tmp_path
+):
+    model, file = tiny(n_layer=8, late_scale=0.05), tmp_path / "texts.json"
+    context = new_context(model, n_ctx=512)
+    got = complete(
+        context,
+        token_ids(9),
+        n_predict=400,
+        mask=LayerMask.skipping(8, attn=[0, 1, 2], ffn=[0, 1, 2]),
+        draft="ngram+layer-skip",
+        options=ngram.Options(file=file),
+        controller=Fixed(p_min=0),
+        adapt=Adapt(1.0),
+    )
+    assert got.adaptation.state.n_changes > 1
+    kept = ngram_file.load(file, model.vocabulary, model.n_vocab)
+    assert list(kept) == [*token_ids(9), *got.tokens]

@@ -75,7 +75,9 @@ def test_masks_a_tiny_model_takes(tiny_path: TinyPath, arch: str) -> None:
     assert facts["can_rollback"] is True
     text = run("info", path).stdout
     assert "masks: attention of every block; feed-forward of every block" in text
-    assert "drafting: yes, with a mask you give" in text
+    assert (
+        "drafting: ngram, copies of what the text has had; layer-skip with a mask you give" in text
+    )
 
 
 def test_text_shows_every_block(demo_path: Path, demo_facts: dict[str, Any]) -> None:
@@ -102,7 +104,7 @@ def test_demo_is_the_default_and_brings_a_mask() -> None:
     assert facts["file_type"] == "Q8_0"
     assert facts["has_tokenizer"] is True
     assert facts["draft_mask"]["n_layer"] == facts["n_layer"]
-    assert "the model brings a mask" in run("info", "demo").stdout
+    assert "layer-skip with the mask that the model brings" in run("info", "demo").stdout
 
 
 def test_environment_names_the_default(tiny_path: TinyPath) -> None:

@@ -1,5 +1,5 @@
-"""The products of pyselfspec/native/kernels by themselves, with instructions of other processors
-too, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""Products and attention of pyselfspec/native/kernels by themselves, with instructions of other
+processors too, under AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyselfspec.runtime._lib import LIB_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-SOURCES = ("floats", "blocks", "superblocks", "columns", "activations")
+PRODUCTS = ("floats", "blocks", "superblocks", "columns", "activations")
 N_KINDS = 21  # sixteen types, five of them in columns too
 
 AVX2 = ("avx2", "fma", "f16c")
@@ -100,9 +100,8 @@ def test_vnni_is_that_of_the_vectors_in_use(
     subprocess.run([*command, *(f"-m{flag}" for flag in instructions)], check=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", INSTRUCTIONS)
-def test_products(name: str, tmp_path: Path) -> None:
+def native_test(name: str, source: str, parts: Sequence[str], folder: Path) -> str:
+    """What a program of tests/native prints when it is built with these instructions."""
     if missing := set(INSTRUCTIONS[name]) - flags():
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
     ggml = llama_cpp() / "ggml"
@@ -110,11 +109,24 @@ def test_products(name: str, tmp_path: Path) -> None:
     options = [f"-m{flag}" for flag in INSTRUCTIONS[name]] + [f"-I{path}" for path in include]
     libraries = sorted(LIB_DIR.glob("*ggml-base*"))
     program = compiled(
-        tmp_path,
-        ROOT / "tests" / "native" / "kernels.cpp",
-        *(KERNELS / f"{source}.cpp" for source in SOURCES),
+        folder,
+        ROOT / "tests" / "native" / source,
+        *(KERNELS / f"{part}.cpp" for part in parts),
         libraries[0],
         options=[*options, f"-Wl,-rpath,{LIB_DIR}"],
     )
     run = subprocess.run([program], capture_output=True, text=True)
-    assert (run.stdout, run.returncode) == (f"{N_KINDS} kinds of weights, 0 wrong\n", 0), run.stderr
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_products(name: str, tmp_path: Path) -> None:
+    printed = native_test(name, "kernels.cpp", PRODUCTS, tmp_path)
+    assert printed == f"{N_KINDS} kinds of weights, 0 wrong\n"
+
+
+@pytest.mark.parametrize("name", ["AVX2", "AVX-512"])
+def test_attention(name: str, tmp_path: Path) -> None:
+    assert native_test(name, "attention.cpp", ["attention"], tmp_path) == "200 cases, 0 wrong\n"

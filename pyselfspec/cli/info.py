@@ -138,10 +138,11 @@ def _drafting(facts: dict[str, Any]) -> str:
     if not facts["can_rollback"]:
         return "no, its memory cannot take tokens back; texts are decoded plainly"
     if facts["draft_mask"] is None:
-        return "yes, with a mask you give"
+        return "ngram, copies of what the text has had; layer-skip with a mask you give"
     mask = facts["draft_mask"]
     return (
-        f"yes, the model brings a mask: attention {_ranges(mask['skip_attn']) or 'none'} and "
+        "ngram, copies of what the text has had; layer-skip with the mask that the model brings: "
+        f"attention {_ranges(mask['skip_attn']) or 'none'} and "
         f"feed-forward {_ranges(mask['skip_ffn']) or 'none'} skipped"
     )
 

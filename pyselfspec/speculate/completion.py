@@ -176,8 +176,7 @@ class Completion:
             raise ArgumentError("a completion is iterated once; make a new one for another text")
         self._started = True
         with ExitStack() as stack:
-            for drafter in self._owned:
-                stack.callback(drafter.close)
+            stack.callback(self._close_drafters)
             sampler = stack.enter_context(Sampler(self.context.model, self.sampling))
             yield Text(
                 self._seq,
@@ -188,6 +187,12 @@ class Completion:
                 n_predict=self._n_predict,
                 ends=self._stream.push,
             )
+
+    def _close_drafters(self) -> None:
+        """Those that came with other masks included."""
+        with ExitStack() as stack:
+            for drafter in self._owned:
+                stack.callback(drafter.close)
 
     def __iter__(self) -> Iterator[str]:
         with self.start() as text, closing(steps_of(self.context, text)) as steps:

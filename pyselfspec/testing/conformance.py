@@ -152,6 +152,12 @@ class DrafterConformance(ABC):
         assert_left_as_promised(context, draft)
 
     @every_context
+    def test_it_drafts_at_all(self, enters: bool) -> None:
+        """HISTORY repeats itself, and the model's text is what it expects of itself."""
+        drafter, context = self.begun(FakeModel(quality=1.0), enters=enters)
+        assert any(step.n_drafted for step in generated(drafter, context, n_max=4))
+
+    @every_context
     @pytest.mark.parametrize("n", range(1, 6))
     def test_a_draft_that_fails_leaves_the_text_as_it_was(self, n: int, enters: bool) -> None:
         drafter, context = self.begun(enters=enters)

@@ -21,7 +21,8 @@ namespace selfspec {
 
 namespace {
 
-constexpr int         QUERIES        = 4;  // that share a pass over K and V
+constexpr int         QUERIES        = 4;                 // that share a pass over K and V
+constexpr int         MIXED          = VB == 64 ? 4 : 2;  // vectors of V, as many as the registers hold
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 
 int64_t up(int64_t n) { return (n + VL - 1)/VL*VL; }
@@ -45,7 +46,7 @@ struct Query {
     const float *       sink;  // a score without a value, or none
     float *             out;
     float *             q;        // with zeros up to the end of a vector
-    float *             weights;  // of the cells: their scores at first, then exp(score - largest)
+    float *             weights;  // of the cells: products and scores at first, then exp(score - largest)
     float               largest = -INFINITY;
     float               factor  = 0;  // what makes the weights sum to one
 };
@@ -56,6 +57,12 @@ struct Heads {
     size_t       k_row, v_row;
     int64_t      n_cells, dk, dv;
     float        scale, softcap;
+};
+
+// Room for the cells that a tile of queries sees, and for the weights of one that are not zero.
+struct Scratch {
+    int32_t * cells;
+    float *   used;
 };
 
 // The cells that one of the queries sees, in ascending order. The weights of a query are in the order of this list.
@@ -99,92 +106,158 @@ void find_visible(const Query * queries, int64_t n_cells, Visible & visible) {
     }
 }
 
-// The score of one cell for every query.
+// Cells whose products with T queries fill a vector.
+template <int T> constexpr int CELLS = VL/(T == 3 ? 4 : T);
+
+// The products of the next cells of the list with every query, which become their weights. n: cells that are left.
 template <typename KV, int T>
-void score(const Heads & heads, Query * queries, int64_t cell, int64_t at) {
-    vf dots[T];
-    std::fill_n(dots, T, zero());
-    const auto k = (const typename KV::type *) (heads.k + cell*heads.k_row);
-    for (int64_t i = 0; i < heads.dk; i += VL) {
-        const vf x = vector_of<KV>(k, i, heads.dk);
-        for (int t = 0; t < T; t++) {
-            dots[t] = fma(x, load_f(queries[t].q + i), dots[t]);
-        }
+void multiply(const Heads & heads, Query * queries, const int32_t * cells, int64_t n, int64_t at) {
+    constexpr int C = CELLS<T>;
+    const typename KV::type * k[C];
+    each<C>([&](auto c) { k[c] = (const typename KV::type *) (heads.k + cells[std::min<int64_t>(c, n - 1)]*heads.k_row); });
+    vf dots[VL];
+    each<VL>([&](auto j) { dots[j] = zero(); });
+    const float * q[T];
+    each<T>([&](auto t) { q[t] = queries[t].q; });
+    const auto add_products = [&](int64_t i, auto load) {
+        each<C>([&](auto c) {
+            const vf x = load(k[c]);
+            each<T>([&](auto t) { dots[t*C + c] = fma(x, load_f(q[t] + i), dots[t*C + c]); });
+        });
+    };
+    int64_t i = 0;
+    for (; i + VL <= heads.dk; i += VL) {
+        add_products(i, [&](const auto * row) { return KV::load(row + i); });
     }
-    for (int t = 0; t < T; t++) {
-        const float mask = queries[t].mask ? queries[t].slope*_cvtsh_ss(queries[t].mask[cell]) : 0;
-        const float dot  = sum(dots[t]);
-        const float s    = heads.softcap == 0 ? std::fma(dot, heads.scale, mask)
-                                              : std::fma(heads.softcap, tanhf(dot*heads.scale), mask);
-        queries[t].weights[at] = mask == -INFINITY ? -INFINITY : s;
-        queries[t].largest     = std::max(queries[t].largest, queries[t].weights[at]);
+    if (i < heads.dk) {
+        add_products(i, [&](const auto * row) { return vector_of<KV>(row, i, heads.dk); });
     }
+    float results[VL];
+    store_f(results, sums(dots));
+    each<T>([&](auto t) { std::copy_n(results + t*C, C, queries[t].weights + at); });
 }
 
-void to_weights(Query & query, int64_t n_cells) {
-    std::fill_n(query.weights + n_cells, up(n_cells) - n_cells, -INFINITY);
+// What the mask adds for up to VL cells of the list.
+vf masks(const Query & query, const int32_t * cells, int64_t n) {
+    if (!query.mask) {
+        return zero();
+    }
+    if (n >= VL && cells[VL - 1] - cells[0] == VL - 1) {
+        return mul(load_f16(query.mask + cells[0]), repeat_f(query.slope));
+    }
+    ggml_fp16_t some[VL] = {};
+    for (int64_t c = 0; c < std::min<int64_t>(n, VL); c++) {
+        some[c] = query.mask[cells[c]];
+    }
+    return mul(load_f16(some), repeat_f(query.slope));
+}
+
+// Products to scores. What lies behind the last is no cell.
+void to_scores(const Heads & heads, Query & query, const Visible & visible) {
+    float factor = heads.scale;
+    if (heads.softcap != 0) {
+        factor = heads.softcap;
+        for (int64_t c = 0; c < visible.n; c++) {
+            query.weights[c] = tanhf(query.weights[c]*heads.scale);
+        }
+    }
+    const vf none = repeat_f(-INFINITY);
+    vf largest = none;
+    for (int64_t c = 0; c < visible.n; c += VL) {
+        const vf mask  = masks(query, visible.cells + c, visible.n - c);
+        const vf score = where_equal(mask, none, none, fma(load_f(query.weights + c), repeat_f(factor), mask));
+        store_f(query.weights + c, score);
+        largest = max(largest, c + VL <= visible.n ? score : first_lanes(score, (int) (visible.n - c), none));
+    }
+    std::fill_n(query.weights + visible.n, up(visible.n) - visible.n, -INFINITY);
+    query.largest = max_of(largest);
+}
+
+// The sum of weights: each in the lane of its place among those that are not zero. Among all in the list it would depend
+// on what other queries see.
+float sum_of_used(const float * weights, int64_t n, float * used) {
+    vf total = zero();
+    bool ended = false, gap = false;
+    for (int64_t c = 0; c < n; c += VL) {
+        const vf       w    = load_f(weights + c);
+        const uint32_t bits = nonzero(w);
+        gap  |= (bits & (bits + 1)) != 0 || (ended && bits != 0);
+        ended = bits != (1u << VL) - 1;
+        total = add(total, w);
+    }
+    if (!gap) {
+        return sum(total);
+    }
+    int64_t n_used = 0;
+    for (int64_t c = 0; c < n; c++) {
+        used[n_used] = weights[c];
+        n_used += weights[c] != 0;
+    }
+    std::fill_n(used + n_used, up(n_used) - n_used, 0.0f);
+    total = zero();
+    for (int64_t c = 0; c < n_used; c += VL) {
+        total = add(total, load_f(used + c));
+    }
+    return sum(total);
+}
+
+void to_weights(Query & query, int64_t n_cells, float * used) {
     if (query.sink) {
         query.largest = std::max(query.largest, *query.sink);
     }
     if (query.largest == -INFINITY) {  // it sees nothing
-        std::fill_n(query.weights, n_cells, 0.0f);
+        std::fill_n(query.weights, up(n_cells), 0.0f);
         return;
     }
     for (int64_t c = 0; c < n_cells; c += VL) {
         store_f(query.weights + c, ggml_v_expf(sub(load_f(query.weights + c), repeat_f(query.largest))));
     }
-    float sum = 0;
-    for (int64_t c = 0; c < n_cells; c++) {
-        sum += query.weights[c];
-    }
+    const float sum = sum_of_used(query.weights, n_cells, used);
     query.factor = 1/(query.sink ? sum + expf(*query.sink - query.largest) : sum);
 }
 
-// Values i to i + N*VL of the results: weights times V.
+// Values i to i + N*VL of the results: weights times V. N > 1 are whole vectors.
 template <typename KV, int T, int N>
 void mix(const Heads & heads, const Query * queries, const Visible & visible, int64_t i) {
-    vf totals[T][N];
-    for (auto & of_query : totals) {
-        std::fill_n(of_query, N, zero());
-    }
-    for (int64_t c = 0; c < visible.n; c++) {
-        bool used = false;
-        for (int t = 0; t < T; t++) {
-            used |= queries[t].weights[c] != 0;
-        }
-        if (!used) {
-            continue;
-        }
-        const auto v = (const typename KV::type *) (heads.v + visible.cells[c]*heads.v_row);
-        for (int j = 0; j < N; j++) {
-            const vf x = vector_of<KV>(v, i + j*VL, heads.dv);
-            for (int t = 0; t < T; t++) {
-                totals[t][j] = fma(x, repeat_f(queries[t].weights[c]), totals[t][j]);
-            }
+    const float * weights[T];
+    each<T>([&](auto t) { weights[t] = queries[t].weights; });
+    vf totals[T*N];
+    each<T*N>([&](auto j) { totals[j] = zero(); });
+    for (int64_t begin = 0; begin < visible.n; begin += VL) {
+        vf any = load_f(weights[0] + begin);
+        each<T - 1>([&](auto t) { any = add(any, load_f(weights[t + 1] + begin)); });
+        for (uint32_t bits = nonzero(any); bits != 0; bits &= bits - 1) {
+            const int64_t c = begin + __builtin_ctz(bits);
+            const auto    v = (const typename KV::type *) (heads.v + visible.cells[c]*heads.v_row);
+            vf x[N];
+            each<N>([&](auto j) { x[j] = N > 1 ? KV::load(v + i + j*VL) : vector_of<KV>(v, i, heads.dv); });
+            each<T>([&](auto t) {
+                const vf weight = repeat_f(weights[t][c]);
+                each<N>([&](auto j) { totals[t*N + j] = fma(x[j], weight, totals[t*N + j]); });
+            });
         }
     }
-    for (int t = 0; t < T; t++) {
+    each<T>([&](auto t) {
         float results[N*VL];
-        for (int j = 0; j < N; j++) {
-            store_f(results + j*VL, mul(totals[t][j], repeat_f(queries[t].factor)));
-        }
+        each<N>([&](auto j) { store_f(results + j*VL, mul(totals[t*N + j], repeat_f(queries[t].factor))); });
         std::copy_n(results, std::min<int64_t>(N*VL, heads.dv - i), queries[t].out + i);
-    }
+    });
 }
 
 template <typename KV, int T>
-void attend(const Heads & heads, Query * queries, int32_t * cells) {
-    Visible visible = { cells };
+void attend(const Heads & heads, Query * queries, const Scratch & scratch) {
+    Visible visible = { scratch.cells };
     find_visible<T>(queries, heads.n_cells, visible);
-    for (int64_t c = 0; c < visible.n; c++) {
-        score<KV, T>(heads, queries, visible.cells[c], c);
+    for (int64_t c = 0; c < visible.n; c += CELLS<T>) {
+        multiply<KV, T>(heads, queries, visible.cells + c, visible.n - c, c);
     }
     for (int t = 0; t < T; t++) {
-        to_weights(queries[t], visible.n);
+        to_scores(heads, queries[t], visible);
+        to_weights(queries[t], visible.n, scratch.used);
     }
     int64_t i = 0;
-    for (; i + 4*VL <= heads.dv; i += 4*VL) {
-        mix<KV, T, 4>(heads, queries, visible, i);
+    for (; i + MIXED*VL <= heads.dv; i += MIXED*VL) {
+        mix<KV, T, MIXED>(heads, queries, visible, i);
     }
     for (; i < heads.dv; i += VL) {
         mix<KV, T, 1>(heads, queries, visible, i);
@@ -192,8 +265,8 @@ void attend(const Heads & heads, Query * queries, int32_t * cells) {
 }
 
 template <typename KV>
-void attend_all(const Heads & heads, Query * queries, int n_queries, int32_t * cells) {
-    in_tiles<QUERIES>(n_queries, [&](auto n, int first) { attend<KV, n>(heads, queries + first, cells); });
+void attend_all(const Heads & heads, Query * queries, int n_queries, const Scratch & scratch) {
+    in_tiles<QUERIES>(n_queries, [&](auto n, int first) { attend<KV, n>(heads, queries + first, scratch); });
 }
 
 struct Parameters {
@@ -213,10 +286,10 @@ struct Parameters {
     }
 };
 
-// Of each thread: the queries, their weights, and the list of visible cells.
+// Of each thread: the queries and their weights, then the arrays of Scratch.
 int64_t scratch_floats(const ggml_tensor * op) {
     static_assert(sizeof(int32_t) == sizeof(float));
-    return QUERIES*(up(op->src[1]->ne[0]) + up(op->src[1]->ne[1])) + up(op->src[1]->ne[1]);
+    return QUERIES*(up(op->src[1]->ne[0]) + up(op->src[1]->ne[1])) + 2*up(op->src[1]->ne[1]);
 }
 
 }  // namespace
@@ -277,8 +350,8 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
             std::fill_n(query.q + dk, up(dk) - dk, 0.0f);
             memcpy(query.q, (const char *) q->data + token*q->nb[1] + head*q->nb[2] + i3*q->nb[3], dk*sizeof(float));
         }
-        int32_t * const cells = (int32_t *) (scratch + QUERIES*(up(dk) + up(heads.n_cells)));
-        (k->type == GGML_TYPE_F16 ? attend_all<F16> : attend_all<F32>)(heads, queries, n, cells);
+        float * const rest = scratch + QUERIES*(up(dk) + up(heads.n_cells));
+        (k->type == GGML_TYPE_F16 ? attend_all<F16> : attend_all<F32>)(heads, queries, n, {(int32_t *) rest, rest + up(heads.n_cells)});
     }
 }
 

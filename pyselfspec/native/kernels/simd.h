@@ -86,6 +86,29 @@ inline float sum(vf a) {
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
 
+inline vf max(vf a, vf b)                { return _mm512_max_ps(a, b); }
+inline float max_of(vf a)                { return _mm512_reduce_max_ps(a); }
+inline uint32_t nonzero(vf a)            { return _mm512_cmpneq_ps_mask(a, zero()); }  // a bit for each lane
+inline vf where_equal(vf a, vf b, vf x, vf y) { return _mm512_mask_blend_ps(_mm512_cmpeq_ps_mask(a, b), y, x); }
+inline vf first_lanes(vf a, int n, vf rest)   { return _mm512_mask_blend_ps((__mmask16) ((1u << n) - 1), rest, a); }
+
+// Lane i: sum(v[i]), the same bits.
+inline vf sums(const vf (&v)[16]) {
+    const auto four = [&](int i) {
+        const auto two = [](vf a, vf b) {
+            return add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+        };
+        const vf a = two(v[i], v[i + 4]), b = two(v[i + 8], v[i + 12]);
+        return add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    };
+    const auto pairs = [](vf a, vf b) {
+        const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+        return add(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    };
+    const vf a = pairs(four(0), four(1)), b = pairs(four(2), four(3));
+    return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
 // Sums of four products of bytes, unsigned by signed, added to the 32-bit lanes of `acc`.
 inline vi dot4(vi acc, vi u, vi s) {
 #if defined(__AVX512VNNI__)
@@ -176,6 +199,31 @@ inline float sum(vf a) {
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+inline vf max(vf a, vf b)                { return _mm256_max_ps(a, b); }
+inline float max_of(vf a) {
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+inline uint32_t nonzero(vf a)            { return _mm256_movemask_ps(_mm256_cmp_ps(a, zero(), _CMP_NEQ_UQ)); }
+inline vf where_equal(vf a, vf b, vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+inline vf first_lanes(vf a, int n, vf rest) {
+    const __m256i in = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_blendv_ps(rest, a, _mm256_castsi256_ps(in));
+}
+
+inline vf sums(const vf (&v)[8]) {
+    const auto two = [&](int i) {
+        return add(_mm256_permute2f128_ps(v[i], v[i + 4], 0x20), _mm256_permute2f128_ps(v[i], v[i + 4], 0x31));
+    };
+    const auto pairs = [](vf a, vf b) {
+        const __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
+        return add(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    };
+    const vf a = pairs(two(0), two(1)), b = pairs(two(2), two(3));
+    return add(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
 }
 
 inline vi dot4(vi acc, vi u, vi s) {

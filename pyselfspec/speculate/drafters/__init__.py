@@ -141,7 +141,8 @@ def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work
     draft = drafter.draft(history, limit)
     us = (time.perf_counter_ns() - start) // 1000
     if not isinstance(draft, Draft):
-        draft, us = yield from timed(draft)
+        draft, work_us = yield from timed(draft)
+        us += work_us
     if not draft.n_proposed:
         return draft
     sources = draft.sources or (name_of(drafter),) * len(draft.tokens)
