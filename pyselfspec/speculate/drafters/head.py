@@ -49,7 +49,7 @@ def make(context: Context, options: Options) -> Drafter:
     if path is None and context.model.own_head is None:
         raise ArgumentError(
             "the drafter head needs the file of a head, since the model brings none that is known "
-            "to work: give -o path=FILE, or Options(path)"
+            "to work: give its option path"
         )
     if not context.can_rollback:
         raise UnsupportedError(
