@@ -67,10 +67,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def knowing(tiny_path, folder):
-    """A head that is often right."""
+    """A head that is often right, quantized."""
     target = {t.name: np.array(t.data) for t in GGUFReader(tiny_path(**MODEL)).tensors}
     weights = tiny_head.knowing_weights(target)
-    return tiny_head.write(folder / "knowing.gguf", weights, n_head_kv=2)
+    return tiny_head.write(folder / "knowing.gguf", weights, n_head_kv=2, qtype="Q8_0")
 
 
 @pytest.fixture
@@ -128,6 +128,18 @@ def test_drafts_are_those_of_the_paper(context, kind):
     found = steps(context, kind.path, sampling=SEEDED)
     assert all(len(step.draft.tokens) == 4 for step in found[:-4])
     require_all(kind.oracle, PROMPT, found)
+
+
+@pytest.mark.parametrize("arch", ["gemma3", "qwen3moe"])
+def test_models_with_windows_and_experts_have_heads_too(new_context, tiny, folder, arch):
+    """The text grows longer than the window."""
+    model = tiny(arch)
+    weights = tiny_head.random_weights(seed=3)
+    path = tiny_head.write(folder / f"{arch}.gguf", weights)
+    oracle = Eagle(new_context(model), weights, None)
+    found = steps(new_context(model), path, n_predict=40)
+    require_all(oracle, PROMPT, found)
+    assert tokens_of(found) == tokens_of(steps(new_context(model), None, n_predict=40))
 
 
 def test_a_second_turn_and_another_text_are_followed(context, kind):
