@@ -3,7 +3,8 @@ its own, or a block that the model's file has behind the others.
 
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
 Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
-trained for one model; see gguf/heads.py for what has to fit.
+trained for one model; see gguf/heads.py for what has to fit. Of a model's own heads: DeepSeek-AI,
+"DeepSeek-V3 Technical Report", section 2.2, https://arxiv.org/abs/2412.19437.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def make(context: Context, options: Options) -> Drafter:
     """The head is opened once for all texts of a context.
 
     Raises ModelFileError or ArgumentError for a file that is no head for this model, and
-    UnsupportedError for a model whose passes cannot leave what the head reads.
+    UnsupportedError for a memory that takes no tokens back. Where an architecture's passes cannot
+    leave what the head reads, the first pass over a prompt says so.
     """
     path = None if options.path is None else Path(options.path)
     if path is None and context.model.own_head is None:
