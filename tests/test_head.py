@@ -413,6 +413,7 @@ def written(path, of_weights=None, changes=None, **of_file):
 OWN = {"tokens": range(3, 300)}
 BROKEN = {
     "two blocks": ({"n_layer": 2}, "has 2 blocks|block_count is 2"),
+    "nothing to rotate": ({"n_rot": 0}, "rope.dimension_count is 0"),
     "two states": ({"blocks": (1, 2)}, "target_layers is .*not 3 blocks"),
     "a token outside": (
         {"of_weights": OWN, "changes": {"d2t": np.arange(297) + 100}},

@@ -29,7 +29,9 @@ FULL_ROTARY = frozenset(
      "granite", "exaone", "exaone4", "internlm2", "mistral3", "smollm3", "starcoder2"}
 )  # fmt: skip
 # Common ones that may rotate a part. With 0 ggml never returns; others may mean 0, so it passes.
-PART_ROTARY = frozenset({"gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"})
+PART_ROTARY = frozenset(
+    {"eagle3", "gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"}
+)
 # Those that rotate in sections, by positions in time, height and width: always, and where a file
 # has any.
 SECTIONED_ROTARY = frozenset(

@@ -130,6 +130,7 @@ def write(
     qtype: str = "F32",
     norm_before_residual: bool = False,
     n_layer: int = 1,
+    n_rot: int = HEAD_DIM,
     n_vocab: int = N_VOCAB_MIN,
     types: Mapping[str, str] | None = None,
 ) -> Path:
@@ -148,7 +149,7 @@ def write(
         writer.add_feed_forward_length(2 * n_embd)
         writer.add_head_count(len(weights["blk.0.attn_q.weight"]) // HEAD_DIM)
         writer.add_head_count_kv(n_head_kv)
-        writer.add_rope_dimension_count(HEAD_DIM)
+        writer.add_rope_dimension_count(n_rot)
         writer.add_key_length(HEAD_DIM)
         writer.add_value_length(HEAD_DIM)
         writer.add_layer_norm_rms_eps(NORM_EPS)
