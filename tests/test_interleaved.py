@@ -68,7 +68,7 @@ def decode(
     outputs: bytes | None = None,
     mask: LayerMask | None = None,
     hidden: NDArray[np.float32] | None = None,
-    hidden_at: int = -1,
+    hidden_at: int | None = None,
     head: str = "logits",
     in_place: bool = False,
 ) -> NDArray[np.float32]:
@@ -83,8 +83,8 @@ def decode(
         outputs=b"\1" * n if outputs is None else outputs,
         hidden=hidden,
         mask=None if mask is None else mask.to_bytes(),
-        hidden_at=hidden_at,
-        hidden_out=None if hidden_at == -1 else hidden_out,
+        hidden_at=() if hidden_at is None else (hidden_at,),
+        hidden_out=None if hidden_at is None else hidden_out,
         head=head,
         in_place=in_place,
     )

@@ -68,6 +68,7 @@ FLOORS = (
         ".speculate.residual",
         ".speculate.ngram_file",
         ".speculate.learned",
+        ".speculate.following",
     },
     {".speculate.second_model", ".speculate.spelling"},
     {".speculate.drafters", ".speculate.controllers"},

@@ -443,7 +443,7 @@ def test_what_is_left_of_a_skipped_part(arch: str, tiny: Any) -> None:
     mask = LayerMask.skipping(N_LAYER, ffn=[1])
     _lib.decode(
         session, tokens=[5], seq_ids=[0], pos=[0], outputs=b"\1", hidden=None,
-        mask=mask.to_bytes(), hidden_at=-1, hidden_out=None, head="logits", in_place=False,
+        mask=mask.to_bytes(), hidden_at=(), hidden_out=None, head="logits", in_place=False,
     )  # fmt: skip
     _lib.session_free(session)
     llama.llama_free(handle)

@@ -105,7 +105,7 @@ params.n_threads = params.n_threads_batch = 1
 def decode(n_tokens):
     _lib.decode(
         session, tokens=range(5, 5 + n_tokens), seq_ids=[0] * n_tokens,
-        pos=range(n_tokens), outputs=b"\\1" * n_tokens, hidden=None, mask=None, hidden_at=-1,
+        pos=range(n_tokens), outputs=b"\\1" * n_tokens, hidden=None, mask=None, hidden_at=(),
         hidden_out=None, head="logits", in_place=False,
     )
 """

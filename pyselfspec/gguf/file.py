@@ -29,7 +29,9 @@ FULL_ROTARY = frozenset(
      "granite", "exaone", "exaone4", "internlm2", "mistral3", "smollm3", "starcoder2"}
 )  # fmt: skip
 # Common ones that may rotate a part. With 0 ggml never returns; others may mean 0, so it passes.
-PART_ROTARY = frozenset({"gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"})
+PART_ROTARY = frozenset(
+    {"eagle3", "gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"}
+)
 # Those that rotate in sections, by positions in time, height and width: always, and where a file
 # has any.
 SECTIONED_ROTARY = frozenset(
@@ -109,7 +111,7 @@ class GgufFile:
         for tensor in self.tensors:
             match = BLOCK_NAME.match(tensor.name)
             if match and int(match[1]) < self.n_layer:
-                sums[int(match[1])][sublayer(match[2])] += self._bytes_read(tensor)
+                sums[int(match[1])][sublayer(match[2])] += self.bytes_read(tensor)
         return tuple(BlockBytes(**parts) for parts in sums)
 
     @cached_property
@@ -144,7 +146,8 @@ class GgufFile:
             for i, block in enumerate(self.blocks)
         )
 
-    def _bytes_read(self, tensor: TensorInfo) -> int:
+    def bytes_read(self, tensor: TensorInfo) -> int:
+        """Of a tensor for one token; routed experts count by their share."""
         if self.n_expert and ROUTED_EXPERTS.search(tensor.name):
             return tensor.n_bytes * self.n_expert_used // self.n_expert
         return tensor.n_bytes

@@ -79,12 +79,16 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one GGUF file says about itself. Strings in arrays stay bytes."""
+    """What one GGUF file says about itself. Strings in arrays stay bytes.
+
+    starts: by tensor, the byte of the file where its data begin.
+    """
 
     path: Path
     n_bytes: int
     metadata: Mapping[str, Value]
     tensors: tuple[TensorInfo, ...]
+    starts: Mapping[str, int]
 
 
 def read_header(path: Path) -> Header:
@@ -118,7 +122,8 @@ def _read(path: Path) -> Header:
         alignment = _alignment(metadata)
         data_start = cursor.position + -cursor.position % alignment
     _check_layout(table, data_start, alignment, n_bytes)
-    return Header(path, n_bytes, metadata, tuple(tensor for tensor, _ in table))
+    starts = {tensor.name: data_start + offset for tensor, offset in table}
+    return Header(path, n_bytes, metadata, tuple(tensor for tensor, _ in table), starts)
 
 
 class _Cursor:

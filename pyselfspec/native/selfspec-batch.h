@@ -4,6 +4,7 @@
 
 #include "selfspec-hooks.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,12 +15,15 @@ struct selfspec_pass {
     std::vector<uint8_t> mask; // [n_layer] selfspec_part bits; empty: run everything
 
     int32_t enter_at   = -1;   // block that hidden states enter, 1..n_layer-1; -1: token embeddings enter block 0
-    int32_t hidden_at  = -1;   // copy the states entering this block, 1..n_layer; -1: none
     int32_t head       = SELFSPEC_HEAD_LOGITS;
     bool    in_place   = false;
     bool    has_tokens = true; // false: the ids in the batch are placeholders
 
+    std::vector<int32_t> hidden_at; // copy the states entering these blocks, 1..n_layer + 1
+
     bool is_plain() const { return *this == selfspec_pass(); }
+
+    bool leaves(int il) const { return std::find(hidden_at.begin(), hidden_at.end(), il) != hidden_at.end(); }
 
     bool skips(int il, int part) const { return il >= 0 && il < (int) mask.size() && (mask[il] & part); }
 
@@ -38,7 +42,7 @@ struct selfspec_batch {
     const selfspec_pass pass;
 
     const float   * hidden     = nullptr; // [n_tokens, n_embd]
-    float         * hidden_out = nullptr; // [n_tokens, n_embd]
+    float         * hidden_out = nullptr; // [n_tokens, n_hidden_at * n_embd]
     selfspec_best * best       = nullptr; // [n_tokens]
 
     // written while a graph is built

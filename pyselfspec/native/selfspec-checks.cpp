@@ -103,8 +103,10 @@ static bool selfspec_check_seen(const selfspec_batch & ss, const llama_model & m
     if (ss.pass.enter_at > 0 && ss.found.ended[ss.pass.enter_at - 1] != 1) {
         return selfspec_refuse(ss, model, ss.pass.enter_at, "hidden states cannot enter here");
     }
-    if (ss.pass.hidden_at > 0 && ss.found.ended[ss.pass.hidden_at - 1] != 1) {
-        return selfspec_refuse(ss, model, ss.pass.hidden_at, "the states entering it cannot be copied");
+    for (const int il : ss.pass.hidden_at) {
+        if (il <= (int) ss.found.ended.size() && ss.found.ended[il - 1] != 1) {
+            return selfspec_refuse(ss, model, il, "the states entering it cannot be copied");
+        }
     }
     return true;
 }
@@ -235,12 +237,18 @@ static bool selfspec_check_nodes(const selfspec_batch & ss, const llama_model & 
     return true;
 }
 
+ggml_tensor * selfspec_states_at(const selfspec_batch & ss, const llm_graph_result & res, int il) {
+    return il > (int) ss.found.ended.size() ? res.get_h_nextn() : res.get_layer_inp(il);
+}
+
 static bool selfspec_check_states(
         const selfspec_batch & ss, const llama_model & model, const llama_ubatch & ubatch, const llm_graph_result & res) {
-    const auto * states = ss.pass.hidden_at > 0 ? res.get_layer_inp(ss.pass.hidden_at) : nullptr;
-    if (states && (states->ne[0] != model.hparams.n_embd || states->ne[1] != ubatch.n_tokens || !ggml_is_matrix(states) ||
-            !ggml_is_contiguous(states))) {
-        return selfspec_refuse(ss, model, ss.pass.hidden_at, "the states entering it are not one vector per token");
+    for (const int il : ss.pass.hidden_at) {
+        const auto * states = selfspec_states_at(ss, res, il);
+        if (!states || states->ne[0] != model.hparams.n_embd || states->ne[1] != ubatch.n_tokens || !ggml_is_matrix(states) ||
+                !ggml_is_contiguous(states)) {
+            return selfspec_refuse(ss, model, il, "the states entering it are not one vector per token");
+        }
     }
     return true;
 }

@@ -110,7 +110,7 @@ ggml_tensor * selfspec_block_end(const llm_graph_context & gctx, ggml_tensor * c
         gctx.res->add_input(std::make_unique<selfspec_input_hidden>(cur));
     }
 
-    if (il_next == ss->pass.hidden_at) {
+    if (ss->pass.leaves(il_next)) {
         ggml_set_output(cur);
         ggml_build_forward_expand(gctx.gf, cur);
         gctx.res->t_layer_inp[il_next] = cur;
@@ -192,12 +192,19 @@ static void selfspec_copy_best(const selfspec_batch & ss, const llama_ubatch & u
     }
 }
 
-static void selfspec_copy_hidden(const selfspec_batch & ss, const llama_ubatch & ubatch, ggml_tensor * hidden, ggml_backend_sched * sched) {
-    ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, hidden);
+// The states of all blocks side by side, row by row.
+static void selfspec_copy_hidden(
+        const selfspec_batch & ss, const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
+    const size_t n_blocks = ss.pass.hidden_at.size();
 
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        const size_t dst = ubatch.data->batch_idxs[i];
-        ggml_backend_tensor_get_async(backend, hidden, ss.hidden_out + dst*hidden->ne[0], i*hidden->nb[1], hidden->nb[1]);
+    for (size_t k = 0; k < n_blocks; ++k) {
+        ggml_tensor  * hidden  = selfspec_states_at(ss, res, ss.pass.hidden_at[k]);
+        ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, hidden);
+
+        for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+            const size_t dst = ubatch.data->batch_idxs[i]*n_blocks + k;
+            ggml_backend_tensor_get_async(backend, hidden, ss.hidden_out + dst*hidden->ne[0], i*hidden->nb[1], hidden->nb[1]);
+        }
     }
 }
 
@@ -209,7 +216,5 @@ void selfspec_copy_out(const llama_ubatch & ubatch, const llm_graph_result & res
     if (ss->pass.head == SELFSPEC_HEAD_BEST) {
         selfspec_copy_best(*ss, ubatch, res, sched);
     }
-    if (ss->pass.hidden_at > 0) {
-        selfspec_copy_hidden(*ss, ubatch, res.get_layer_inp(ss->pass.hidden_at), sched);
-    }
+    selfspec_copy_hidden(*ss, ubatch, res, sched);
 }

@@ -102,7 +102,8 @@ void selfspec_session::require_seq(int32_t seq_id) const {
     }
 }
 
-void selfspec_session::check_rows(const selfspec_rows & rows) const {
+// What holds for the rows of any decode.
+void selfspec_session::check_batch(const selfspec_rows & rows) const {
     if (rows.n < 1 || rows.n > (int32_t) ctx->n_batch()) {
         refuse("n_tokens is " + std::to_string(rows.n) + ", allowed is 1 to n_batch = " + std::to_string(ctx->n_batch()));
     }
@@ -121,6 +122,11 @@ void selfspec_session::check_rows(const selfspec_rows & rows) const {
             refuse("token id " + std::to_string(rows.tokens[i]) + " is not in the vocabulary, allowed is 0 to " + std::to_string(n_vocab - 1));
         }
     }
+}
+
+void selfspec_session::check_rows(const selfspec_rows & rows) const {
+    check_batch(rows);
+
     const auto & cparams = ctx->get_cparams();
     if (cparams.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty()) {
         refuse("the context is of a special type or samples by itself; make an ordinary one", SELFSPEC_UNSUPPORTED);
@@ -156,14 +162,17 @@ void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_sta
     if (states.in && (pass.enter_at < 1 || pass.enter_at >= n_layer)) {
         refuse("hidden states need a mask that skips the first blocks whole and leaves at least one block to enter");
     }
-    if (pass.hidden_at != -1 && (pass.hidden_at < 1 || pass.hidden_at > n_layer || !states.out)) {
-        refuse(allowed("hidden_at", pass.hidden_at, 1, n_layer) + " with a place to copy to");
+    for (const int32_t il : pass.hidden_at) {
+        const int32_t last = model.hparams.n_layer_nextn > 0 ? n_layer + 1 : n_layer;
+        if (il < 1 || il > last || !states.out) {
+            refuse(allowed("hidden_at", il, 1, last) + " with a place to copy to");
+        }
+        if (il < pass.enter_at && !pass.has_tokens) {
+            refuse("hidden_at is " + std::to_string(il) + ", below block " + std::to_string(pass.enter_at) +
+                " where the given states enter; that needs token ids");
+        }
     }
-    if (pass.hidden_at != -1 && pass.hidden_at < pass.enter_at && !pass.has_tokens) {
-        refuse("hidden_at is " + std::to_string(pass.hidden_at) + ", below block " + std::to_string(pass.enter_at) +
-            " where the given states enter; that needs token ids");
-    }
-    if (pass.hidden_at == n_layer && rows.n_outputs() < rows.n) {
+    if (pass.leaves(n_layer) && rows.n_outputs() < rows.n) {
         refuse("the states leaving the last block exist for tokens with outputs only, ask for outputs of all");
     }
 }
@@ -193,7 +202,7 @@ void selfspec_session::check_place(const selfspec_rows & rows, const selfspec_pa
     if (!ctx->get_memory()) {
         // attention over the batch alone, as in diffusion models
         const bool from_0 = std::all_of(spans.begin(), spans.end(), [](const span & s) { return s.first == 0; });
-        if (!from_0 || pass.in_place || pass.enter_at != -1 || pass.hidden_at != -1) {
+        if (!from_0 || pass.in_place || pass.enter_at != -1 || !pass.hidden_at.empty()) {
             refuse(architecture(model) + " keeps no K/V: it decodes whole batches from position 0, without hidden states",
                 SELFSPEC_UNSUPPORTED);
         }
@@ -244,7 +253,7 @@ bool selfspec_session::holds_window(int32_t seq_id, llama_pos pos) const {
 
 // Refuses what the architecture cannot do before any cell is written: builds the graph once, without computing it.
 void selfspec_session::check_graph(const selfspec_pass & pass) {
-    const bool asks = !pass.mask.empty() || pass.hidden_at != -1 || pass.head == SELFSPEC_HEAD_BEST;
+    const bool asks = !pass.mask.empty() || !pass.hidden_at.empty() || pass.head == SELFSPEC_HEAD_BEST;
     if (!asks || works.count(pass)) {
         return;
     }
@@ -286,6 +295,7 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
     ctx->gf_res_prev_active = nullptr;
 
     const restored<uint32_t> n_outputs(ctx->n_outputs, ctx->n_seq_max());
+    const restored<bool>     leave_nextn(ctx->cparams.embeddings_nextn, pass.leaves(n_layer + 1));
 
     auto * res = ctx->gf_res_reserve.get();
     const auto gparams = ctx->graph_params(res, ubatch, mctx.get(), ctx->memory ? LLM_GRAPH_TYPE_DEFAULT : LLM_GRAPH_TYPE_ENCODER);
@@ -338,12 +348,15 @@ int32_t selfspec_session::decode(const selfspec_rows & rows, const selfspec_stat
     want->hidden_out = states.out;
     want->best       = best.data();
 
-    const int status = decode_with(want, n_outputs);
-    const std::string & why = want->found.error;
+    require_done(decode_with(want, n_outputs), rows.n, want->found.error);
+    return SELFSPEC_OK;
+}
 
+// why: what a graph build has found wrong, or nothing.
+void selfspec_session::require_done(int status, int32_t n_tokens, const std::string & why) const {
     switch (status) {
-        case 0:  return SELFSPEC_OK;
-        case 1:  refuse("no free K/V cells for " + std::to_string(rows.n) + " tokens, n_ctx is " + std::to_string(ctx->n_ctx()), SELFSPEC_FULL);
+        case 0:  return;
+        case 1:  refuse("no free K/V cells for " + std::to_string(n_tokens) + " tokens, n_ctx is " + std::to_string(ctx->n_ctx()), SELFSPEC_FULL);
         case 2:  refuse("the computation was aborted", SELFSPEC_ABORTED);
         default: break;
     }
@@ -361,7 +374,7 @@ int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, 
         selfspec_batch   & lent;
 
         ~lease() {
-            if (lent.pass.hidden_at > 0 || lent.pass.head == SELFSPEC_HEAD_BEST) {
+            if (!lent.pass.hidden_at.empty() || lent.pass.head == SELFSPEC_HEAD_BEST) {
                 session.ctx->synchronize(); // copies may be under way
             }
             lent.hidden     = nullptr;
@@ -375,6 +388,9 @@ int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, 
     if (!want->pass.is_plain()) {
         batch.selfspec = want;
     }
+    // the graph keeps all rows up to these states
+    const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
+
     const auto decode_in_slot = [&] {
         const auto in_slot = slots.use(want->pass, (int32_t) batch.tokens.size(), n_outputs);
         return ctx->decode(batch);
@@ -489,7 +505,7 @@ bool selfspec_session::can_enter(int32_t il) {
     }
 
     selfspec_pass leave;
-    leave.hidden_at = il;
+    leave.hidden_at = { il };
 
     selfspec_pass enter;
     enter.enter_at = il;

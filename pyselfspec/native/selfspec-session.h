@@ -81,6 +81,10 @@ struct selfspec_session {
     int32_t sample(llama_sampler * chain, int32_t row);
     void    forget_outputs() noexcept;
 
+    // of draft heads, see selfspec-draft.cpp
+    int32_t draft_fuse  (int32_t n_rows, const float * features, float * states);
+    int32_t draft_decode(const selfspec_rows & rows, const float * states, float * states_out);
+
     const std::vector<uint8_t> & mask_support();
     bool    can_enter(int32_t il);
     int32_t memory_bits() const;
@@ -101,6 +105,8 @@ private:
     };
 
     void check_rows  (const selfspec_rows & rows) const;
+    void check_batch (const selfspec_rows & rows) const;
+    void check_draft () const;
     void check_pass  (const selfspec_rows & rows, const selfspec_states & states, const selfspec_pass & pass) const;
     void check_place (const selfspec_rows & rows, const selfspec_pass & pass) const;
     void check_span  (const span & rows, bool in_place) const;
@@ -111,6 +117,7 @@ private:
     static std::vector<span> spans_of(const selfspec_rows & rows);
 
     std::string build_dry(const selfspec_pass & pass);
+    void        require_done(int status, int32_t n_tokens, const std::string & why) const;
     int         decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs);
     uint8_t     skippable(int32_t il);
 

@@ -102,7 +102,8 @@ int32_t selfspec_decode(
              const float * hidden,
            const uint8_t * mask,
                  int32_t   n_layer,
-                 int32_t   hidden_at,
+           const int32_t * hidden_at,
+                 int32_t   n_hidden_at,
                    float * hidden_out,
                  int32_t   head,
                     bool   in_place) {
@@ -118,12 +119,36 @@ int32_t selfspec_decode(
             const auto runs = std::find_if(pass.mask.begin(), pass.mask.end(), [](uint8_t bits) { return bits != SKIP_BLOCK; });
             pass.enter_at = (int32_t) (runs - pass.mask.begin());
         }
-        pass.hidden_at  = hidden_at;
+        if (hidden_at) {
+            pass.hidden_at.assign(hidden_at, hidden_at + n_hidden_at);
+        }
         pass.head       = head;
         pass.in_place   = in_place;
         pass.has_tokens = tokens != nullptr;
 
         return session->decode({ n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs }, { hidden, hidden_out }, std::move(pass));
+    });
+    if (status != SELFSPEC_OK) {
+        session->forget_outputs();
+    }
+    return status;
+}
+
+int32_t selfspec_draft_fuse(selfspec_session * session, int32_t n_rows, const float * features, float * states) {
+    return session->guarded([&]() -> int32_t { return session->draft_fuse(n_rows, features, states); });
+}
+
+int32_t selfspec_draft_decode(
+        selfspec_session * session,
+                 int32_t   n_tokens,
+           const int32_t * tokens,
+           const int32_t * seq_ids,
+           const int32_t * pos,
+           const uint8_t * outputs,
+             const float * states,
+                   float * states_out) {
+    const int32_t status = session->guarded([&]() -> int32_t {
+        return session->draft_decode({ n_tokens, tokens, seq_ids, pos, outputs }, states, states_out);
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();

@@ -114,8 +114,9 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 //   outputs    [n_tokens] 1: the row wants an output
 //   hidden     [n_tokens, n_embd] states entering the first block that the mask does not skip whole, or NULL
 //   mask       [n_layer] selfspec_part bits, or NULL: run everything
-//   hidden_at  copy the states entering block hidden_at (1..n_layer; n_layer: leaving the last) to hidden_out, or -1
-//   hidden_out [n_tokens, n_embd]
+//   hidden_at  [n_hidden_at] copy the states entering these blocks (1..n_layer; n_layer: leaving the last; n_layer + 1:
+//              those that the model's own next-token-prediction blocks read) to hidden_out, or NULL
+//   hidden_out [n_tokens, n_hidden_at * n_embd] the blocks' states side by side
 //   head       a selfspec_head
 //   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells
 // After a status other than SELFSPEC_OK no row has an output, also none of a decode before.
@@ -130,10 +131,33 @@ SELFSPEC_API int32_t selfspec_decode(
                     const float * hidden,
                   const uint8_t * mask,
                         int32_t   n_layer,
-                        int32_t   hidden_at,
+                  const int32_t * hidden_at,
+                        int32_t   n_hidden_at,
                           float * hidden_out,
                         int32_t   head,
                            bool   in_place);
+
+// A draft head is a model of its own that reads states of another one, its target. The following two need the session of
+// a head's context: that of an EAGLE-3 head, which uses the embedding and the output of the context given as `ctx_other`
+// where its file has none, or one of type LLAMA_CONTEXT_TYPE_MTP on the target's own model.
+
+// What an EAGLE-3 head makes of the target's states, before it knows a token.
+//   features   [n_rows, n_features] states of the target's blocks side by side, n_rows at most n_batch
+//   states     [n_rows, n_embd]
+SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int32_t n_rows, const float * features, float * states);
+
+// Decode rows of the head, each a token and the states that led to it. Arguments as in selfspec_decode().
+//   states     [n_tokens, n_embd] fused, or those that an earlier row left
+//   states_out [outputs, n_embd] what the rows with an output leave, for the rows that follow them
+SELFSPEC_API int32_t selfspec_draft_decode(
+        struct selfspec_session * session,
+                        int32_t   n_tokens,
+                  const int32_t * tokens,
+                  const int32_t * seq_ids,
+                  const int32_t * pos,
+                  const uint8_t * outputs,
+                    const float * states,
+                          float * states_out);
 
 // The most likely token after a row with an output and, when p is not NULL, its probability under softmax. Of equal
 // logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. Also after llama_decode().

@@ -184,12 +184,21 @@ type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
 # int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask,
-# n_layer, hidden_at, hidden_out, head, in_place);
+# n_layer, hidden_at, n_hidden_at, hidden_out, head, in_place);
 _decode = _bind(
     "selfspec_decode",
     _i32,
-    *(_ptr, _i32, _ptr, _ptr, _ptr, _ptr, ctypes.c_char_p),
-    *(_f32_p, ctypes.c_char_p, _i32, _i32, _f32_p, _i32, ctypes.c_bool),
+    *(_ptr, _i32, _ptr, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32),
+    *(_ptr, _i32, _f32_p, _i32, ctypes.c_bool),
+)
+# int32_t selfspec_draft_fuse(session, n_rows, features, states);
+_draft_fuse = _bind("selfspec_draft_fuse", _i32, _ptr, _i32, _f32_p, _f32_p)
+# int32_t selfspec_draft_decode(session, n_tokens, tokens, seq_ids, pos, outputs, states,
+# states_out);
+_draft_decode = _bind(
+    "selfspec_draft_decode",
+    _i32,
+    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, _f32_p),
 )
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
@@ -233,6 +242,11 @@ def _check(session: int, status: int) -> int:
     raise _STATUS_ERRORS.get(status, DecodeError)(_error(session).decode(errors="replace"))
 
 
+def numbers_of(values: Sequence[int]) -> Any:
+    """An array of int32."""
+    return (_i32 * len(values))(*values)
+
+
 def decode(
     session: int,
     *,
@@ -242,7 +256,7 @@ def decode(
     outputs: bytes,
     hidden: NDArray[np.float32] | None,
     mask: bytes | None,
-    hidden_at: int,
+    hidden_at: Sequence[int],
     hidden_out: NDArray[np.float32] | None,
     head: str,
     in_place: bool,
@@ -253,29 +267,59 @@ def decode(
     shared: other sequences of each row, or nothing.
     """
     n = len(seq_ids)
-    numbers = _i32 * n
     n_seq_ids = None
     if shared:
-        n_seq_ids = numbers(*(1 + len(others) for others in shared))
+        n_seq_ids = numbers_of([1 + len(others) for others in shared])
         seq_ids = [i for one, more in zip(seq_ids, shared, strict=True) for i in (one, *more)]
     status = _decode(
         session,
         n,
-        None if tokens is None else numbers(*tokens),
-        (_i32 * len(seq_ids))(*seq_ids),
+        None if tokens is None else numbers_of(tokens),
+        numbers_of(seq_ids),
         n_seq_ids,
-        numbers(*pos),
+        numbers_of(pos),
         outputs,
         None if hidden is None else hidden.ctypes.data,
         mask,
         0 if mask is None else len(mask),
-        hidden_at,
+        numbers_of(hidden_at),
+        len(hidden_at),
         None if hidden_out is None else hidden_out.ctypes.data,
         HEADS[head],
         in_place,
     )
     if status:
         _check(session, status)
+
+
+def draft_fuse(session: int, features: NDArray[np.float32], states: NDArray[np.float32]) -> None:
+    """``selfspec_draft_fuse``; arrays must be C-contiguous. Raises what the status says."""
+    n = len(features)
+    _check(session, _draft_fuse(session, n, features.ctypes.data, states.ctypes.data))
+
+
+def draft_decode(
+    session: int,
+    *,
+    tokens: Sequence[int],
+    seq_ids: Sequence[int],
+    pos: Sequence[int],
+    outputs: bytes,
+    states: NDArray[np.float32],
+    states_out: NDArray[np.float32],
+) -> None:
+    """``selfspec_draft_decode``; arrays must be C-contiguous. Raises what the status says."""
+    status = _draft_decode(
+        session,
+        len(seq_ids),
+        numbers_of(tokens),
+        numbers_of(seq_ids),
+        numbers_of(pos),
+        outputs,
+        states.ctypes.data,
+        states_out.ctypes.data,
+    )
+    _check(session, status)
 
 
 def argmax(session: int, row: int) -> tuple[int, float]:

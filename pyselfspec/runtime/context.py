@@ -138,6 +138,9 @@ class Context(Closing):
     flash_attn: None lets llama.cpp decide.
     type_k, type_v: what K and V are stored as, one of CACHE_TYPES. Quantized V needs flash
         attention, and quantized types heads whose size is a multiple of 32.
+    target: for draft heads, the context that they draft for, whose model lends what the head's file
+        leaves out; on the same model, the context is one for the model's own head. The target has
+        to outlive it.
     """
 
     def __init__(
@@ -151,6 +154,7 @@ class Context(Closing):
         flash_attn: bool | None = None,
         type_k: str = CACHE_TYPE,
         type_v: str = CACHE_TYPE,
+        target: Context | None = None,
     ) -> None:
         n_ctx = min(N_CTX, model.n_ctx_train) if n_ctx is None else n_ctx
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
@@ -168,12 +172,16 @@ class Context(Closing):
         params.n_seq_max = n_seq_max
         params.kv_unified = True  # forks share cells only in a unified cache
         params.swa_full = True  # a window-sized cache cannot roll back
+        if target is not None:
+            params.ctx_other = target.handle
+            if target.model is model:
+                params.ctx_type = llama.LLAMA_CONTEXT_TYPE_MTP
         if flash_attn is not None:
             params.flash_attn_type = int(flash_attn)
 
-        self.model = model
+        self.model: Model = model
         self.n_threads = n_threads
-        self.n_seq_max = n_seq_max
+        self.n_seq_max: int = n_seq_max
         self.flash_attn = flash_attn
         self.type_k = type_k
         self.type_v = type_v
@@ -213,6 +221,10 @@ class Context(Closing):
         with self.alone:
             self.model.contexts.discard(self)
             self._stack.close()
+
+    def closes(self, other: Closing) -> None:
+        """Close something else first whenever this context is closed."""
+        self._stack.callback(other.close)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make()`` returned the first time that it was asked for under this key; kept as
@@ -363,7 +375,7 @@ class Context(Closing):
         outputs: Outputs = "all",
         mask: LayerMask | None = None,
         hidden: Hidden | NDArray[np.float32] | None = None,
-        hidden_at: int | None = None,
+        hidden_at: int | tuple[int, ...] | None = None,
         head: Head = "logits",
         in_place: bool = False,
     ) -> Decoded:
@@ -413,10 +425,13 @@ class Context(Closing):
         if what.enter is not None:
             self._require_states(what.enter, len(rows))
         states = None
-        if what.leave is not None:
-            if not 1 <= what.leave <= self.model.n_layer:
-                raise ArgumentError(f"hidden_at is 1 to {self.model.n_layer}, got {what.leave}")
-            states = np.empty((len(rows), self.model.n_embd), np.float32)
+        blocks = what.blocks_left
+        last = self.model.n_layer + (self.model.own_head is not None)
+        for block in blocks:
+            if not 1 <= block <= last:
+                raise ArgumentError(f"hidden_at is 1 to {last}, got {block}")
+        if blocks:
+            states = np.empty((len(rows), len(blocks) * self.model.n_embd), np.float32)
         with self.alone:
             self._require_positions(rows)
             self.ledger.touch(rows, what.in_place)
@@ -429,13 +444,13 @@ class Context(Closing):
                 outputs=bytes(rows.outputs),
                 hidden=None if what.enter is None else what.enter.numpy(),
                 mask=None if what.mask is None else what.mask.to_bytes(),
-                hidden_at=-1 if what.leave is None else what.leave,
+                hidden_at=blocks,
                 hidden_out=states,
                 head=what.head,
                 in_place=what.in_place,
                 shared=rows.shared,
             )
-            if has_tokens and what == FULL and what.enter is None:
+            if has_tokens and what.is_whole:
                 self.ledger.evaluated(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
         return Decoded(self, self.n_decodes, outputs, None if states is None else Hidden(states))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, MaskError, ModelFileError
 from ..gguf import file as gguf_file
-from ..gguf import fingerprint
+from ..gguf import fingerprint, heads
 from ..masks.layer_mask import LayerMask
 from ..util.closing import Closing
 from . import _lib
@@ -92,6 +92,8 @@ class Model(Closing):
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[split_mode]
         params.main_gpu = main_gpu
+        self.own_head = heads.own(self.file)
+        params.load_mtp = self.own_head is not None
         if n_gpu_layers is not None:
             params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
 

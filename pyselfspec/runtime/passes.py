@@ -95,7 +95,7 @@ class Hidden:
     def __len__(self) -> int:
         return len(self._states)
 
-    def __getitem__(self, rows: slice) -> Hidden:
+    def __getitem__(self, rows: slice | list[int]) -> Hidden:
         return Hidden(self._states[rows])
 
     @property
@@ -120,7 +120,8 @@ class Pass:
     mask: sublayers to skip; K/V of skipped attention is not written.
     enter: states entering ``mask.first_active``, one per row, instead of the tokens' embeddings.
     leave: also return the states entering this block, 1..n_layer (n_layer: those that leave the
-        last).
+        last; n_layer + 1: those that the model's own draft head reads, if it has one), or those of
+        several blocks side by side.
     head: what is left of the rows with outputs.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
@@ -128,7 +129,7 @@ class Pass:
 
     mask: LayerMask | None = None
     enter: Hidden | None = field(default=None, compare=False)
-    leave: int | None = None
+    leave: int | tuple[int, ...] | None = None
     head: Head = "logits"
     in_place: bool = False
 
@@ -136,6 +137,18 @@ class Pass:
     def is_draft(self) -> bool:
         """Skips something for good: what it writes is not the full model's K/V."""
         return self.mask is not None and not self.in_place
+
+    @property
+    def is_whole(self) -> bool:
+        """Runs the full model from the tokens on, whatever it leaves behind."""
+        return self.mask is None and self.enter is None and not self.in_place
+
+    @property
+    def blocks_left(self) -> tuple[int, ...]:
+        """The blocks in ``leave``."""
+        if self.leave is None:
+            return ()
+        return self.leave if isinstance(self.leave, tuple) else (self.leave,)
 
     def joins(self, other: Pass) -> bool:
         """Whether rows of both can go through one pass."""

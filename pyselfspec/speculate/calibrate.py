@@ -17,7 +17,7 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError
 from ..runtime.context import Context
 from ..runtime.passes import FULL, Pass, Rows
-from .drafters import Drafter, Lookup
+from .drafters import Drafter, Lookup, follower
 from .requests import Answer, answers
 from .types import Draft, DraftLimit
 
@@ -178,12 +178,23 @@ class _Passes:
         """Bring the text to a length, or as far as PREFILL_S allows, but by one chunk at least."""
         start = time.perf_counter()
         while (n := self._n_text) < n_past:
-            n_more = min(N_PREFILL, n_past - n)
-            self._context.prefill(self._tokens[n : n + n_more], self._seq)
-            self._n_text = n + n_more
+            tokens = self._tokens[n : min(n + N_PREFILL, n_past)]
+            self._read(tokens)
+            self._n_text = n + len(tokens)
             if time.perf_counter() - start > PREFILL_S:
                 break
         self._drafter.begin(self._seq, self._tokens[: self._n_text + 1])
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        """Go on with the text; a drafter that follows it sees the states."""
+        follows = follower(self._drafter)
+        if follows is None:
+            self._context.prefill(tokens, self._seq)
+            return
+        rows = Rows.of(self._seq.seq_id, self._n_text, tokens)
+        left = self._context.run(rows, Pass(leave=follows.leave)).hidden
+        assert left is not None
+        follows.saw(self._seq, self._n_text, tokens, left)
 
     def round(self, progress: Progress) -> _Times:
         """Every kind of pass once."""

@@ -14,8 +14,9 @@ from ..costs.table import CostTable
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
+from ..runtime.passes import Hidden
 from .draft_names import SIGN
-from .drafters import Drafter, GoesOn, Hears, Lookup, name_of
+from .drafters import Drafter, GoesOn, Hears, Lookup, follower, name_of
 from .requests import Work
 from .types import Draft, DraftLimit, Verdict, copied
 
@@ -40,6 +41,7 @@ class Joined:
     def __init__(self, lookups: Sequence[Lookup], other: Drafter | None) -> None:
         self._lookups = lookups
         self._other = other
+        self._follower = follower(other)
         self._all: list[Drafter] = [*lookups, *([other] if other else [])]
         self._hearing = [each for each in self._all if isinstance(each, Hears)]
 
@@ -59,6 +61,17 @@ class Joined:
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         for each in self._all:
             each.begin(seq, history)
+
+    @property
+    def leave(self) -> tuple[int, ...]:
+        return self._follower.leave if self._follower else ()
+
+    def known(self, seq: KVSequence, history: Sequence[int]) -> int:
+        return self._follower.known(seq, history) if self._follower else len(history)
+
+    def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
+        if self._follower:
+            self._follower.saw(seq, pos, tokens, states)
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         found = [(each.guesses(history, limit.n_looked_up), each) for each in self._lookups]

@@ -25,6 +25,7 @@ from .joined import joined
 
 AUTO = "auto"  # the drafters that suit the context, plain decoding where none does
 MASKED = "layer-skip"  # the drafter for masks
+HEAD = "head"  # the drafter for heads, which needs passes as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,8 @@ def _looked_up(
         found = drafters.suggested(context, known)
         if with_mask and not any(map(_takes_mask, found.values())):
             found[MASKED] = drafters.load(MASKED).Options()
+        if {MASKED, HEAD} <= found.keys():  # one of them; a head, unless a mask was asked for
+            del found[HEAD if with_mask or mask is not None else MASKED]
     if not found:
         return None
     given = {_owner(found, each): each for each in options}

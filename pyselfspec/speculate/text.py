@@ -9,11 +9,11 @@ from dataclasses import replace
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
-from ..runtime.passes import FULL, Pass, Rows
+from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.sampling import Sampler
 from .branches import branched, fitting
 from .controllers import Controller
-from .drafters import Drafter, Hears, drafted
+from .drafters import Drafter, Hears, drafted, follower
 from .requests import Answer, Request, Work, timed
 from .residual import Residual
 from .types import Draft, Law, Step, Verdict
@@ -69,6 +69,7 @@ class Text:
         self._context = seq.context
         self._drafter = drafter
         self._hearing = drafter if isinstance(drafter, Hears) else None
+        self._follower = follower(drafter)
         self._controller = controller
         self._sampler = sampler
         self._residual = residual
@@ -84,15 +85,22 @@ class Text:
         return self._ended or n >= self._n_end or n > self._context.n_ctx
 
     def begin(self) -> Work[None]:
-        """Evaluate the prompt, all but its last token, as far as the sequence does not hold it."""
+        """Evaluate the prompt, all but its last token, as far as the sequence does not hold it, or
+        the drafter has not followed it."""
         wanted = self.history[:-1]
         if self.seq.n_lost and self._n_end + self.seq.n_lost > self._context.n_ctx:
             self.seq.rollback(0)  # this text may need the cells that branches have left empty
+        if self._follower is not None:
+            wanted = wanted[: self._follower.known(self.seq, self.history)]
         self.n_reused = self.seq.keep(wanted if self._plain == FULL else [])
-        n_batch = self._context.n_batch
-        for pos in range(self.n_reused, len(wanted), n_batch):
-            part = wanted[pos : pos + n_batch]
-            yield Request(Rows.of(self.seq.seq_id, pos, part, "none"), self._plain)
+        n_batch, end = self._context.n_batch, len(self.history) - 1
+        for pos in range(self.n_reused, end, n_batch):
+            part = self.history[pos : min(pos + n_batch, end)]
+            what = self._leaving(self._plain)
+            # states that leave the last block are there for rows with outputs only
+            outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
+            answer = yield Request(Rows.of(self.seq.seq_id, pos, part, outputs), what)
+            self._show(pos, part, answer)
         self._sampler.begin(self.history)
         if self._drafter is not None:
             self._drafter.begin(self.seq, self.history)
@@ -146,11 +154,12 @@ class Text:
                 first, end = row, min(row + self._context.pass_width, len(tokens))
                 rows = Rows.of(self.seq.seq_id, pos + first, tokens[first:end])
                 try:
-                    answer = yield Request(rows, what.on(slice(first, end)))
+                    answer = yield Request(rows, self._leaving(what.on(slice(first, end))))
                 except ContextFullError:
                     if first or not draft.tokens:
                         raise
                     return None
+                self._show(pos + first, tokens[first:end], answer)
             try:
                 row = asking.send(self._drawn(answer, row - first, draft.drawn_behind(row)))
             except StopIteration as found:
@@ -162,12 +171,16 @@ class Text:
         """The same for a draft that fits into one pass."""
         with branched(self.seq, draft) as branches:
             try:
-                answer = yield Request(branches.rows(self.history))
+                answer = yield Request(branches.rows(self.history), self._leaving(FULL))
             except ContextFullError:
                 return None
             verdict = branches.verdict(lambda row: answer.draw(self._sampler, row), self._ends)
             self._tell(draft, verdict, answer, range(len(draft.tokens) + 1))
-            branches.settle(self.seq, len(self.history) - 1, verdict)
+            pos = len(self.history) - 1
+            branches.settle(self.seq, pos, verdict)
+            accepted = [draft.tokens[i] for i in verdict.path]
+            rows = [0, *(i + 1 for i in verdict.path)]
+            self._show(pos, [self.history[-1], *accepted], answer, rows)
         return verdict
 
     def _tell(self, draft: Draft, verdict: Verdict, answer: Answer, rows: range) -> None:
@@ -182,6 +195,19 @@ class Text:
         token = self._residual.settle(*drafted, answer.law(self._sampler, row))
         self._sampler.accept(token)
         return token
+
+    def _leaving(self, what: Pass) -> Pass:
+        """The same pass, leaving what the drafter reads."""
+        return replace(what, leave=self._follower.leave) if self._follower else what
+
+    def _show(
+        self, pos: int, tokens: Sequence[int], answer: Answer, rows: list[int] | None = None
+    ) -> None:
+        """Give the drafter what a pass over these tokens has left, in all its rows or in these."""
+        if self._follower is not None:
+            assert answer.hidden is not None
+            states = answer.hidden if rows is None else answer.hidden[rows]
+            self._follower.saw(self.seq, pos, tokens, states)
 
     def _settle(self, step: Step) -> Step:
         self._ended = step.verdict.ended

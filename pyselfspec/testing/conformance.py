@@ -39,6 +39,19 @@ def drafted(
     return work if isinstance(work, Draft) else run(context, work)
 
 
+def begin(drafter: Any, context: Any) -> None:
+    """Read HISTORY, all but its last token, as a text with this drafter does."""
+    text = Text(
+        context.sequence(),
+        HISTORY,
+        drafter=drafter,
+        controller=Fixed(1, p_min=0),
+        sampler=FakeSampler(),  # type: ignore[arg-type]
+        n_predict=1,
+    )
+    run(context, text.begin())
+
+
 def generated(
     drafter: Any, context: Any, n_max: int, n_predict: int = 20, prompt: Sequence[int] = HISTORY
 ) -> list[Step]:
@@ -82,8 +95,7 @@ class DrafterConformance(ABC):
         """A drafter that has begun HISTORY, and its context, with all but the last token held."""
         context = FakeContext(model or FakeModel(), enters=enters, **options)
         drafter = self.make(context)
-        context.prefill(HISTORY[:-1])
-        drafter.begin(context.sequence(), HISTORY)
+        begin(drafter, context)
         return drafter, context
 
     # what a drafter says of itself
@@ -193,8 +205,7 @@ class DrafterConformance(ABC):
         used, context = self.begun(enters=enters)
         assert all(step.tokens for step in generated(used, context, n_max=4))
         context.sequence(0).drop()
-        context.prefill(HISTORY[:-1])
-        used.begin(context.sequence(), HISTORY)
+        begin(used, context)
         limit = DraftLimit(4)
         assert drafted(used, context, limit).tokens == drafted(fresh, other, limit).tokens
 

@@ -63,6 +63,7 @@ class FakeModel:
     n_layer: int = N_LAYER
 
     draft_mask: ClassVar[LayerMask | None] = None
+    own_head: ClassVar[None] = None
     file: ClassVar[FakeFile] = FakeFile()
     fingerprint: ClassVar[str] = "fake"
     vocabulary: ClassVar[str] = "fake tokens"
@@ -377,10 +378,12 @@ class FakeContext:
         for i, end in zip(range(part.start, part.stop), ends, strict=True):
             if rows.outputs[i]:
                 self.laws[i] = law(text[:end])
-        if what.leave is None:
+        blocks = what.blocks_left
+        if not blocks:
             return []
-        assert entry < what.leave <= true_until, "asks for states that a mask has touched"
-        return [state(text[:end], what.leave) for end in ends]
+        touched = "asks for states that a mask has touched"
+        assert all(entry < block <= true_until for block in blocks), touched
+        return [[x for block in blocks for x in state(text[:end], block)] for end in ends]
 
     def _attend(self, cells: Sequence[Cell], start: int, mask: LayerMask, true_until: int) -> None:
         """Write K/V of the cells from start on, and read that of all, block by block."""

@@ -40,7 +40,7 @@ struct text {
             pos[i]    = first + i;
         }
         return selfspec_decode(session, n, tokens.data(), seq_ids.data(), nullptr, pos.data(), outputs.data(), hidden, mask.data(),
-            n_layer, hidden_at, states.data(), head, in_place);
+            n_layer, &hidden_at, hidden_at < 0 ? 0 : 1, states.data(), head, in_place);
     }
 
     void skip(int32_t il, uint8_t parts) { mask[il] = parts; }
@@ -55,7 +55,7 @@ void branch(text & t) {
     const int32_t seq_ids[] = { 0, 1, 0, 1 }, n_seq_ids[] = { 2, 1, 1 }, none[] = { 0, 1, 1 };
     const uint8_t outputs[] = { 1, 1, 1 };
     const auto decode = [&](const int32_t * counts, bool in_place) {
-        return selfspec_decode(t.session, 3, tokens, seq_ids, counts, pos, outputs, nullptr, nullptr, 0, -1, nullptr,
+        return selfspec_decode(t.session, 3, tokens, seq_ids, counts, pos, outputs, nullptr, nullptr, 0, nullptr, 0, nullptr,
             SELFSPEC_HEAD_LOGITS, in_place);
     };
     require(decode(none, false) == SELFSPEC_BAD_ARGUMENT, "a row in no sequence", t.session);

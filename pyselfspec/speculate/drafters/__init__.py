@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ...masks.layer_mask import LayerMask
     from ...runtime.context import Context
     from ...runtime.kv import KVSequence
+    from ...runtime.passes import Hidden
 
 ENTRY_POINTS = "pyselfspec.drafters"
 
@@ -126,6 +127,32 @@ class Hears(Drafter, Protocol):
         best: its most likely token after a row. Only until this returns; some 10 microseconds for
             50,000 tokens of vocabulary.
         """
+
+
+@runtime_checkable
+class Follows(Drafter, Protocol):
+    """A drafter that reads states of the model's own passes over the text."""
+
+    @property
+    def leave(self) -> tuple[int, ...]:
+        """The blocks whose entering states the passes are to leave, see Pass; () for none."""
+
+    def known(self, seq: KVSequence, history: Sequence[int]) -> int:
+        """How many tokens at the beginning of this text, at most all but the last, it has seen the
+        states of. A sequence that holds more is evaluated anew from there on."""
+
+    def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
+        """A pass over these tokens of the text, from this position on, left these states, the
+        blocks side by side. All are the prompt's; or the first one is the text's last token, the
+        others are draft tokens that may yet be rejected.
+
+        Called before ``begin`` for the prompt.
+        """
+
+
+def follower(drafter: Drafter | None) -> Follows | None:
+    """The drafter, if it reads states."""
+    return drafter if isinstance(drafter, Follows) and drafter.leave else None
 
 
 def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:

@@ -1,0 +1,98 @@
+// Draft heads: models of their own that read states of another one. EAGLE-3 (https://arxiv.org/abs/2503.01840) fuses those
+// of three blocks; a row of its one block is a token and the states that led to it. So is a row of the blocks that a model
+// may have behind its others to predict the token after next.
+
+#include "selfspec-session.h"
+
+#include "llama-arch.h"
+#include "llama-context.h"
+#include "llama-ext.h"
+#include "llama-model.h"
+
+#include <algorithm>
+
+void selfspec_session::check_draft() const {
+    if (model.arch != LLM_ARCH_EAGLE3 && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
+        throw selfspec_failure { SELFSPEC_UNSUPPORTED,
+            std::string("architecture ") + llm_arch_name(model.arch) + " is no draft head that reads states" };
+    }
+    // rows with an output leave states; a context of a head is good for nothing else, so the setting stays
+    llama_set_embeddings_nextn(ctx, true, true);
+}
+
+int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, float * states) {
+    check_draft();
+
+    if (n_rows < 1 || n_rows > (int32_t) ctx->n_ubatch() || !features || !states) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "n_rows is " + std::to_string(n_rows) + ", allowed is 1 to n_ubatch = " +
+            std::to_string(ctx->n_ubatch()) + ", with features and a place for states" };
+    }
+    const size_t n_in  = model.hparams.n_embd_inp_enc();
+    const size_t n_out = model.hparams.n_embd_out();
+
+    const llama_pos first = ctx->get_memory()->seq_pos_max(0) + 1; // nothing depends on it, but a batch has to go on
+
+    batch.clear();
+    for (int32_t i = 0; i < n_rows; ++i) {
+        const llama_pos here = first + i;
+        const llama_pos pos[GGML_MROPE_SECTIONS] = { here, here, here, here };
+
+        batch.add_token(0);
+        batch.set_token_embd(i, { features + i*n_in, 1, n_in });
+        batch.set_token_pos(i, pos);
+        batch.set_output(i, true);
+    }
+    require_done(ctx->encode(batch), n_rows, {});
+
+    ctx->synchronize();
+    const float * found = ctx->get_embeddings_nextn();
+    if (!found) {
+        throw selfspec_failure { SELFSPEC_FAILED, "the head left no states" };
+    }
+    std::copy_n(found, n_rows*n_out, states);
+    forget_outputs();
+    return SELFSPEC_OK;
+}
+
+int32_t selfspec_session::draft_decode(const selfspec_rows & rows, const float * states, float * states_out) {
+    check_draft();
+    check_batch(rows);
+    for (const auto & each : spans_of(rows)) {
+        check_span(each, false);
+    }
+    const bool wanted = rows.n_outputs() > 0;
+    if (!rows.tokens || !states || (wanted && !states_out)) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
+    }
+    const size_t n_embd = model.hparams.n_embd;
+
+    best.clear();
+    batch.clear();
+    for (int32_t i = 0; i < rows.n; ++i) {
+        const llama_pos pos = rows.pos[i];
+
+        batch.add_token(rows.seq_ids[i]);
+        batch.set_token_id(i, rows.tokens[i]);
+        batch.set_token_embd(i, { states + i*n_embd, 1, n_embd });
+        batch.set_token_pos(i, &pos);
+        batch.set_output(i, wanted); // llama.cpp's graph of a head does not pick rows: all of them have an output, or none
+    }
+    const auto decode_in_slot = [&] {
+        const auto in_slot = slots.use({}, rows.n, wanted ? rows.n : 0);
+        return ctx->decode(batch);
+    };
+    require_done(decode_in_slot(), rows.n, {});
+
+    ctx->synchronize();
+    for (int32_t i = 0; i < rows.n; ++i) {
+        if (!rows.outputs[i]) {
+            continue;
+        }
+        const float * found = ctx->get_embeddings_nextn_ith(i);
+        if (!found) {
+            throw selfspec_failure { SELFSPEC_FAILED, "the head left no states" };
+        }
+        states_out = std::copy_n(found, n_embd, states_out);
+    }
+    return SELFSPEC_OK;
+}

@@ -1,0 +1,189 @@
+"""Draft with a head: a small model that reads the states of the model's own passes. It is a file of
+its own, or a block that the model's file has behind the others.
+
+Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
+Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
+trained for one model; see gguf/heads.py for what has to fit. Of a model's own heads: DeepSeek-AI,
+"DeepSeek-V3 Technical Report", section 2.2, https://arxiv.org/abs/2412.19437.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...costs.calibration import costs_of_copies
+from ...costs.table import CostTable
+from ...errors import ArgumentError, ContextFullError, UnsupportedError
+from ...masks.layer_mask import LayerMask
+from ...runtime.context import Context
+from ...runtime.draft_head import DraftHead
+from ...runtime.kv import KVSequence
+from ...runtime.passes import Hidden, Rows
+from .. import learned
+from ..following import N_WAITING, Following
+from ..types import After, Draft, DraftLimit, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """path: the GGUF file of a head for this model; None: the head that the model's own file
+    brings."""
+
+    path: Path | None = None
+
+
+def suggested(context: Context, mask: LayerMask | None) -> Options | None:
+    """Where the model brings a head of its own."""
+    return Options() if context.model.own_head is not None and context.can_rollback else None
+
+
+def make(context: Context, options: Options) -> Drafter:
+    """The head is opened once for all texts of a context.
+
+    Raises ModelFileError or ArgumentError for a file that is no head for this model, and
+    UnsupportedError for a memory that takes no tokens back. Where an architecture's passes cannot
+    leave what the head reads, the first pass over a prompt says so.
+    """
+    path = None if options.path is None else Path(options.path)
+    if path is None and context.model.own_head is None:
+        raise ArgumentError(
+            "the drafter head needs the file of a head, since the model brings none that is known "
+            "to work: name it, head:FILE"
+        )
+    if not context.can_rollback:
+        raise UnsupportedError(
+            f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
+            "which drafting needs; decode plainly, draft=None"
+        )
+    heads = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
+    return Drafter(context, heads)
+
+
+class Heads:
+    """A head beside a context, and what it knows of the texts there, by sequence."""
+
+    def __init__(self, context: Context, head: DraftHead) -> None:
+        self.head = head
+        self._context = context
+        self._texts: dict[int, Following] = {}
+
+    def following(self, seq_id: int) -> Following:
+        if seq_id not in self._texts:
+            self._texts[seq_id] = Following(self.head, self.head.sequence(seq_id))
+        return self._texts[seq_id]
+
+    def make_room(self) -> None:
+        """Forget what the context has dropped."""
+        for seq_id, following in self._texts.items():
+            following.cut(min(len(following.tokens), self._context.sequence(seq_id).n_past))
+
+
+class Drafter:
+    """Greedy drafts, each token from the states that the one before it left.
+
+    The model's passes over the text leave the states that the head reads, see ``Follows``. Behind
+    tokens that were looked up it does not draft: their states are not known yet.
+    """
+
+    mask = None
+
+    def __init__(self, context: Context, heads: Heads) -> None:
+        self._context = context
+        self._heads = heads
+        self._file = heads.head.file
+        self._following = heads.following(0)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        file = self._file
+        return {"drafter": "head", "file": file.file.path.name, "n_bytes_read": file.n_bytes_read}
+
+    def costs(self) -> CostTable:
+        """As measured, else by the bytes of the head's weights."""
+        kept = learned.load(self._context)
+        table = costs_of_copies(self._context, self.identity, kept.widths if kept else None)
+        share = self._file.n_bytes_read / self._context.model.file.weight_bytes()
+        return CostTable(
+            tuple(
+                replace(costs, token_us=share * costs.plain_us) if costs.only_copies else costs
+                for costs in table.levels
+            )
+        )
+
+    # following the text
+
+    @property
+    def leave(self) -> tuple[int, ...]:
+        return self._heads.head.blocks
+
+    def known(self, seq: KVSequence, history: Sequence[int]) -> int:
+        return self._heads.following(seq.seq_id).known(history)
+
+    def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
+        following = self._heads.following(seq.seq_id)
+        following.cut(pos)
+        if pos != len(following.tokens):
+            return  # it had no room for the beginning
+        if len(following.waiting) + len(tokens) > N_WAITING:
+            self._run_waiting(following, [*following.tokens, tokens[0]])
+        if pos == len(following.tokens):
+            following.saw(tokens, states.numpy())
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        self._following = self._heads.following(seq.seq_id)
+        if self._following.known(history) == len(history) - 1:
+            self._following.cut(len(history) - 1)
+            self._run_waiting(self._following, history[:-1])
+
+    def _run_waiting(self, following: Following, text: Sequence[int]) -> None:
+        """Run the rows of a text, all but the last token's; where the head has no room for them, go
+        on without drafts."""
+        try:
+            following.catch_up(text, len(text) - 1)
+            return
+        except ContextFullError:
+            self._heads.make_room()
+        try:
+            following.catch_up(text, len(text) - 1)
+        except ContextFullError:
+            following.cut(0)
+
+    # drafting
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        following = self._following
+        n_past = len(history) - 1
+        if limit.n_max == 0 or n_past == 0 or following.known(history) < n_past:
+            return Draft()
+        following.cut(n_past)
+        try:
+            return self._chain(following, history, limit)
+        finally:
+            following.back()
+
+    def _chain(self, following: Following, history: Sequence[int], limit: DraftLimit) -> Draft:
+        head, seq_id = self._heads.head, following.seq.seq_id
+        states, row = following.lead(history)
+        tokens: list[int] = []
+        probs: list[float] = []
+        while True:
+            token, p = head.argmax(row)
+            after = limit.after([*probs, p])
+            # an end of the text need not be drafted: the verification pass draws that token anyway
+            if after is After.DROP or self._context.model.is_eog(token):
+                return Draft(tuple(tokens), probs=tuple(probs), dropped=(token, p))
+            tokens.append(token)
+            probs.append(p)
+            if after is After.STOP:
+                return Draft(tuple(tokens), probs=tuple(probs))
+            pos = len(history) - 2 + head.n_first + len(tokens)
+            states, row = head.decode(Rows.of(seq_id, pos, [token], "last"), states), 0
+
+    def accept(self, verdict: Verdict) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
