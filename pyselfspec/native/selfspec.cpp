@@ -148,7 +148,7 @@ int32_t selfspec_draft_decode(
              const float * states,
                    float * states_out) {
     const int32_t status = session->guarded([&]() -> int32_t {
-        return session->draft_decode({ n_tokens, tokens, seq_ids, pos, outputs }, states, states_out);
+        return session->draft_decode({ n_tokens, tokens, seq_ids, nullptr, pos, outputs }, states, states_out);
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();
