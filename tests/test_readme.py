@@ -11,12 +11,16 @@ import click
 import pytest
 
 from pyselfspec.cli import main
+from pyselfspec.speculate import drafters
+from pyselfspec.util import by_name
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+WAYS = ROOT / "pyselfspec" / "speculate" / "drafters" / "README.md"
+PAGES = README + WAYS.read_text(encoding="utf-8")
 SHELL = [
     line
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```sh\n(.*?)```", PAGES, re.DOTALL)
     for line in block.splitlines()
 ]
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -56,8 +60,14 @@ def test_options_that_the_readme_names_exist():
     context = click.Context(main)
     commands = (main.get_command(context, name) for name in main.list_commands(context))
     known = {o for command in commands if command for p in command.params for o in p.opts}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES))
     assert named <= known
+
+
+def test_the_page_of_drafters_has_all_of_them():
+    rows = re.findall(r"^\| (`.+?`) \|", WAYS.read_text(encoding="utf-8"), re.MULTILINE)
+    named = {re.sub(r":.*", "", name) for row in rows for name in re.findall(r"`(.+?)`", row)}
+    assert named - {"--draft"} == set(by_name.names(drafters.__path__))
 
 
 def test_tables_are_made_from_the_results():
