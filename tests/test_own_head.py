@@ -143,11 +143,11 @@ def test_it_is_found_by_itself(new_context, model):
 def test_a_mask_that_is_asked_for_goes_first(new_context, model, monkeypatch):
     """Only one drafter can need passes; a mask that is merely known gives way to the head."""
     context, mask = new_context(model), LayerMask(N_LAYER, {1}, {1})
-    assert prepared(context).name == "head+ngram"
+    assert prepared(context).name == "ngram+head"
     assert prepared(context, mask=mask).name == "ngram+layer-skip"
     assert prepared(context, with_mask=True).name == "ngram+layer-skip"
     monkeypatch.setattr(profiles, "mask_for", lambda _model: mask)
-    assert prepared(new_context(model)).name == "head+ngram"
+    assert prepared(new_context(model)).name == "ngram+head"
 
 
 @pytest.mark.parametrize("case", ["without the block", "two blocks", "none announced"])

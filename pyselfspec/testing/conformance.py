@@ -155,7 +155,7 @@ class DrafterConformance(ABC):
     def test_it_drafts_at_all(self, enters: bool) -> None:
         """HISTORY repeats itself, and the model's text is what it expects of itself."""
         drafter, context = self.begun(FakeModel(quality=1.0), enters=enters)
-        assert any(step.n_drafted for step in generated(drafter, context, n_max=4))
+        assert any(step.n_drafted for step in generated(drafter, context, n_max=8))
 
     @every_context
     @pytest.mark.parametrize("n", range(1, 6))
