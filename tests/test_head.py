@@ -500,6 +500,13 @@ def test_the_command_line_drafts_with_a_head(tiny_path, knowing):
     assert refused.stderr == "Error: none.gguf: no such file\n"
 
 
+def test_a_head_is_no_model_to_write_with(knowing):
+    for command in (["info", knowing], ["generate", knowing, "-p", "a"]):
+        refused = command_line.run(*command)
+        assert (refused.status, refused.stdout) == (1, "")
+        assert "is a draft head, which writes nothing by itself" in refused.stderr
+
+
 def test_a_refused_head_is_refused_before_any_text(context, tmp_path):
     with pytest.raises(ArgumentError, match="needs the file of a head"):
         Completion(context, "a", draft="head")

@@ -145,3 +145,21 @@ def test_real_text_is_plain_text(name, sampling, tiny, new_context, token_ids):
         )
     assert sum(step.n_drafted for step in steps) > n
     assert tokens_of(steps) == plain_text(context, prompt, n, SAMPLINGS[sampling])
+
+
+def test_where_branches_have_no_room_nothing_is_drafted(monkeypatch):
+    context = FakeContext(FakeModel(), n_seq_max=4)
+    monkeypatch.setattr(FakeContext, "n_branches", 1)
+    drafter = lookahead.make(context, lookahead.Options())
+    assert not any(step.n_drafted for step in generated(drafter, context, n_max=16))
+
+
+def test_what_another_drafter_got_right_is_not_its_own():
+    context = FakeContext(FakeModel(), n_seq_max=6)
+    drafter = lookahead.make(context, lookahead.Options())
+    drafter.begin(context.sequence(), PROMPT)
+    assert drafter.draft(PROMPT, DraftLimit(16)).tokens
+    drafter.accept(Verdict((), 1, False))
+    before = drafter._n_drafts, drafter._n_accepted
+    drafter.accept(Verdict((0, 1), 1, False))
+    assert (drafter._n_drafts, drafter._n_accepted) == before

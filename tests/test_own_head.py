@@ -1,6 +1,7 @@
 """The head that a model's own file brings, a block behind the others: found by itself where it is
 known to work, and never in the way."""
 
+import command_line
 import numpy as np
 import pytest
 from head_oracle import (
@@ -138,6 +139,10 @@ def test_it_is_found_by_itself(new_context, model):
     text = Completion(context, PROMPT, sampling=GREEDY, n_predict=24)
     list(text)
     assert text.tokens == tokens_of(steps(new_context(model), None))
+
+
+def test_info_names_it(model):
+    assert "head, a block that the file brings" in command_line.run("info", model.path).stdout
 
 
 def test_a_mask_that_is_asked_for_goes_first(new_context, model, monkeypatch):

@@ -10,10 +10,12 @@ from conftest import NewContext
 
 from pyselfspec import GREEDY, Completion, Fixed, LayerMask
 from pyselfspec.errors import ArgumentError
+from pyselfspec.masks import profiles
 from pyselfspec.runtime._lib import llama
 from pyselfspec.runtime.context import Context
 from pyselfspec.runtime.ledger import Part
 from pyselfspec.speculate.drafters import partial_kv
+from pyselfspec.speculate.prepared import prepared
 from pyselfspec.speculate.requests import run
 from pyselfspec.speculate.types import Draft, DraftLimit
 from tools.models import tiny_gguf
@@ -132,3 +134,14 @@ def test_parts_that_are_none(tiny: Any, new_context: NewContext) -> None:
         partial_kv.Options(n_last=0)
     with pytest.raises(ArgumentError, match="n_first is 0 or more, got -1"):
         partial_kv.Options(n_first=-1)
+
+
+def test_the_mask_of_a_profile_is_for_drafts_that_read_the_whole_text(
+    tiny: Any, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = new_context(tiny(n_layer=4), n_ctx=512)
+    mask = LayerMask.early_exit(4, 2)
+    monkeypatch.setattr(profiles, "mask_for", lambda model: mask)
+    for given, wanted in ((None, LayerMask.full(4)), (mask, mask)):
+        found = prepared(context, "partial-kv", mask=given)
+        assert found is not None and found.mask == wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -53,6 +53,8 @@ def _value(text: str, kind: Any, pair: str, read_mask: Callable[[str], LayerMask
         return read_mask(text)
     if Path in getattr(kind, "__args__", (kind,)):
         return Path(text)
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ArgumentError(f"-o {pair}: it is one of {_listed(get_args(kind))}")
     try:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as error:

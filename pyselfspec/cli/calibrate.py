@@ -80,7 +80,7 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         path = paths.shown(str(calibration.key.path))
         click.echo(json.dumps(calibration.to_dict() | {"file": path}))
     else:
-        click.echo("\n".join(_lines(calibration, estimated)))
+        click.echo("\n".join(_lines(calibration, estimated if found.mask else None)))
     kept = save(calibration)
     if not as_json:
         click.echo(f"kept in {paths.shown(str(kept))}, where generate finds it", err=True)
@@ -109,7 +109,7 @@ def _measure(context: Context, drafter: Drafter) -> Calibration:
         raise
 
 
-def _lines(calibration: Calibration, estimated: CostTable) -> list[str]:
+def _lines(calibration: Calibration, estimated: CostTable | None) -> list[str]:
     lines = []
     for costs in calibration.table.levels:
         plain = costs.plain_us
@@ -123,7 +123,7 @@ def _lines(calibration: Calibration, estimated: CostTable) -> list[str]:
                 f"  draft token {costs.token_us / plain:.2f}, "
                 f"shared blocks of the last one {costs.last_us / plain:.2f}",
             ]
-    if not costs.only_copies:
+    if estimated is not None and not costs.only_copies:
         first = estimated.levels[0]
         lines.append(f"  draft token by weight bytes {first.token_us / first.plain_us:.2f}")
     lines.append("acceptance   " + "  ".join(f"{a:5.2f}" for a in ACCEPTANCES))

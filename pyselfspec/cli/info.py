@@ -71,6 +71,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "exact_width": context.exact_width,
         "same_at_widths": same_at_widths(context),
         "has_tokenizer": model.has_vocab,
+        "own_head": model.own_head is not None,
         "draft_mask": None if model.draft_mask is None else model.draft_mask.to_dict(),
     }
 
@@ -137,6 +138,8 @@ def _types(facts: dict[str, Any]) -> str:
 def _drafting(facts: dict[str, Any]) -> str:
     if not facts["can_rollback"]:
         return "no, its memory cannot take tokens back; texts are decoded plainly"
+    if facts["own_head"]:
+        return "ngram, copies of what the text has had; head, a block that the file brings for it"
     if facts["draft_mask"] is None:
         return "ngram, copies of what the text has had; layer-skip with a mask you give"
     mask = facts["draft_mask"]

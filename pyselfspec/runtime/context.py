@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError, ContextFullError, DecodeError
+from ..gguf import heads
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closing import Closing
@@ -162,6 +163,11 @@ class Context(Closing):
         _require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         _require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
         _require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
+        if target is None and model.file.architecture == heads.ARCHITECTURE:
+            raise ArgumentError(
+                f"{model.path.name} is a draft head, which writes nothing by itself; draft with it "
+                "for its model, as head:FILE"
+            )
         params = llama.llama_context_default_params()
         params.type_k = _cache_type("type_k", type_k)
         params.type_v = _cache_type("type_v", type_v)

@@ -133,10 +133,12 @@ def _looked_up(
         found[each.name] = drafters.options_of(each, **_values(given.get(each.name)))
     if mask is not None and not any(map(_takes_mask, found.values())):
         raise ArgumentError(f"the drafter {SIGN.join(found)} takes no mask")
-    found = {name: _with_mask(found[name], known) for name in found}
+    # a mask that was found is known to be good for drafts that read the whole text
+    for name in found:
+        found[name] = _with_mask(found[name], known if name == MASKED else mask)
     with ExitStack() as stack:
         made = {}
-        for name in sorted(found):
+        for name in found:
             made[name] = drafters.load(name).make(context, found[name])
             stack.callback(made[name].close)
         names = sorted(made, key=lambda name: not isinstance(made[name], Lookup))

@@ -67,8 +67,9 @@ def closing_line(completion: Completion, plain: Completion | None = None) -> str
             plain_speed = _speed(plain.stats.tokens_per_second)
             parts.append(f"{ratio:.2f}x plain decoding (measured, {plain_speed})")
         same = _sameness(completion.tokens, plain.tokens)
-        is_own = completion.verify == RESIDUAL and not completion.sampling.is_greedy
-        parts.append("another text of the same law" if is_own else same)
+        drawn = completion.verify == RESIDUAL and not completion.sampling.is_greedy
+        differs = completion.tokens != plain.tokens
+        parts.append("another text of the same law" if drawn and differs else same)
     return " · ".join(parts)
 
 

@@ -258,17 +258,18 @@ class SecondModelDrafter(ABC):
         if len(history) - self._n_read > N_LATE:
             self._catch_up(history)
         start = time.perf_counter_ns()
+        late_us = (start - begin) // 1000
         try:
             guesses = self._guesses([*history, *copied.tokens], limit)
             draft = chain(copied, guesses, limit, self._context.model.is_eog)
         except CannotFollowError:
-            return copied
+            return replace(copied, late_us=late_us)
         finally:
             self._n_read = len(history)
         if draft.n_proposed == len(copied.tokens):
-            return copied
+            return replace(copied, late_us=late_us)
         us = (time.perf_counter_ns() - start) // 1000
-        return replace(draft, draft_us=max(1, us), late_us=(start - begin) // 1000)
+        return replace(draft, draft_us=max(1, us), late_us=late_us)
 
     def accept(self, verdict: Verdict) -> None:  # noqa: B027 - the next text tells
         pass

@@ -231,6 +231,25 @@ void check_not_numbers() {
     computed(in, 0, in.c.n_tokens, 2);
 }
 
+// A cell whose values are not numbers changes nothing for tokens that do not see it.
+void check_others_are_left_alone() {
+    Inputs in({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 40, 6, 2, 5, 0, 0, true, false});
+    constexpr int64_t BAD = 3;
+    for (int64_t t = 0; t < in.c.n_tokens; t++) {
+        in.mask[t*in.c.n_cells + BAD] = ggml_fp32_to_fp16(t == 0 ? 0 : -INFINITY);
+    }
+    const auto before = computed(in, 0, in.c.n_tokens, 1);
+    const size_t row = in.v.t.nb[1];
+    for (size_t i = 0; i < row; i += sizeof(ggml_fp16_t)) {
+        const ggml_fp16_t none = 0x7e00;
+        memcpy(in.v.bytes.data() + BAD*row + i, &none, sizeof(none));
+    }
+    const auto after = computed(in, 0, in.c.n_tokens, 1);
+    const int64_t of_token = in.c.n_heads*in.c.dv;
+    n_failed += !std::isnan(after[0]);
+    n_failed += memcmp(before.data() + of_token, after.data() + of_token, (in.c.n_tokens - 1)*of_token*sizeof(float)) != 0;
+}
+
 void check_sums() {
     vf v[VL];
     for (vf & each : v) {
@@ -248,6 +267,7 @@ void check_sums() {
 int main() {
     check_sums();
     check_not_numbers();
+    check_others_are_left_alone();
     const std::pair<ggml_type, ggml_type> types[] = {
         {GGML_TYPE_F16, GGML_TYPE_F16}, {GGML_TYPE_F32, GGML_TYPE_F32}, {GGML_TYPE_BF16, GGML_TYPE_BF16},
         {GGML_TYPE_Q8_0, GGML_TYPE_Q8_0}, {GGML_TYPE_Q4_0, GGML_TYPE_Q4_0}, {GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL},

@@ -9,6 +9,7 @@ trained for one model; see gguf/heads.py for what has to fit. Of a model's own h
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Rows
 from .. import learned
 from ..following import N_WAITING, Following
+from ..second_model import N_LATE
 from ..types import After, Draft, DraftLimit, Verdict
 
 
@@ -159,10 +161,16 @@ class Drafter:
         if limit.n_max == 0 or n_past == 0 or following.known(history) < n_past:
             return Draft()
         following.cut(n_past)
+        begin = time.perf_counter_ns()
+        if len(following.waiting) > N_LATE:
+            self._run_waiting(following, history[:-1])
+        start = time.perf_counter_ns()
         try:
-            return self._chain(following, history, limit)
+            draft = self._chain(following, history, limit)
         finally:
             following.back()
+        us = (time.perf_counter_ns() - start) // 1000
+        return replace(draft, draft_us=max(1, us), late_us=(start - begin) // 1000)
 
     def _chain(self, following: Following, history: Sequence[int], limit: DraftLimit) -> Draft:
         head, seq_id = self._heads.head, following.seq.seq_id

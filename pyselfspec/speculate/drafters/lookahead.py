@@ -97,7 +97,9 @@ class Drafter:
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
         self._draft = Draft()
-        if self._is_allowed(limit):
+        options = self._options
+        has_room = self._context.n_branches >= options.window + options.guesses
+        if has_room and self._is_allowed(limit):
             self._draft = self._tree(history[-1])
         return self._draft
 
@@ -155,6 +157,7 @@ class Drafter:
         if self._draft.tokens:
             self._n_accepted = FORGET * self._n_accepted + verdict.n_accepted
             self._n_drafts = FORGET * self._n_drafts + 1
+            self._draft = Draft()  # the next one may be another drafter's
 
     def close(self) -> None:
         pass
