@@ -107,6 +107,22 @@ def test_the_speed_table_shows_what_was_measured(kind: str):
     assert f"| {kind} | {speeds} |" in README
 
 
+TASKS = "chat code-new story summary quote code-edit code-comment json turns all".split()
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("SmolLM2 135M, Q4_0", "smollm2-135m-q4_0.gguf"),
+        ("Gemma 3 270M, Q4_K_M", "gemma3-270m-q4_k_m.gguf"),
+    ],
+)
+def test_the_table_of_tasks_shows_what_was_measured(name: str, model: str):
+    rows = [measured(model, f"auto | 0 | {task}") for task in TASKS]
+    speeds = " | ".join(f"{float(row[4]):.2f}" for row in rows)
+    assert f"| {name} | {speeds} |" in README
+
+
 def test_the_trained_model_does_what_was_measured():
     model = "demo-8x-Q4_0.gguf"
     auto, four = measured(model, "auto"), measured(model, "4")
