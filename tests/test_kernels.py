@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -54,10 +55,20 @@ def compiled(folder: Path, *files: Path, options: Sequence[str] = ()) -> Path:
     with: products and sums may be joined where the code does not say how."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler
-    program = folder / "program"
     command = [compiler, "-std=gnu++17", "-O1", "-g", f"-I{KERNELS}", f"-I{KERNELS.parent}"]
     command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", *options]
-    subprocess.run([*command, *map(str, files), "-o", str(program)], check=True)
+
+    def made_of(file: Path) -> Path:
+        if file.suffix != ".cpp":
+            return file
+        part = folder / f"{file.parent.name}-{file.stem}.o"
+        subprocess.run([*command, "-c", str(file), "-o", str(part)], check=True)
+        return part
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        parts = list(pool.map(made_of, files))
+    program = folder / "program"
+    subprocess.run([*command, *map(str, parts), "-o", str(program)], check=True)
     return program
 
 
