@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import ArgumentError
-from ..gguf.file import GgufFile
 from ..masks.layer_mask import LayerMask
 from ..runtime._lib import gpus, system_info
 from ..runtime.context import Context
@@ -216,18 +215,19 @@ def costs_of_copies(
 
 def costs_of_second(
     context: Context,
-    second: GgufFile,
+    n_bytes: float,
     drafter: Mapping[str, Any],
     learned: tuple[float, ...] | None = None,
 ) -> CostTable:
-    """Of drafting with a second model: measured costs if there are any, else full passes as for
-    copies, and draft tokens as the bytes of its weights suggest.
+    """Of drafting with a second model or a head: measured costs if there are any, else full passes
+    as for copies, and draft tokens as the bytes of its weights suggest.
 
-    drafter: its identity. learned: as ``width_costs`` answers.
+    n_bytes: of weights that a draft token reads. drafter: its identity. learned: as ``width_costs``
+        answers.
     """
-    known = load(key_of(context, drafter))
+    known = measured_costs(context, drafter)
     if known is not None:
-        return known.table
+        return known
     costs = costs_of_copies(context, drafter, learned).levels[0]
-    share = second.weight_bytes() / context.model.file.weight_bytes()
+    share = n_bytes / context.model.file.weight_bytes()
     return CostTable((replace(costs, token_us=costs.plain_us * share),))

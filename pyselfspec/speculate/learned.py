@@ -64,11 +64,16 @@ def load(context: Context) -> Learned | None:
     return found
 
 
+def widths(context: Context) -> tuple[float, ...] | None:
+    """Times of full passes by their width, as kept."""
+    kept = load(context)
+    return kept.widths if kept else None
+
+
 def costs(context: Context, drafter: Mapping[str, Any]) -> CostTable:
     """What passes cost for a drafter without any of its own, as far as is known; drafter: its
     identity."""
-    kept = load(context)
-    return costs_of_copies(context, drafter, kept.widths if kept else None)
+    return costs_of_copies(context, drafter, widths(context))
 
 
 def copies(context: Context) -> Chances:
@@ -102,9 +107,9 @@ def save(context: Context, timings: TimedCosts) -> None:
     if not timings.knows_widths:
         return
     full_us = timings.at(0).rising().full_us
-    widths = tuple(us / full_us[0] for us in full_us)
+    ratios = tuple(us / full_us[0] for us in full_us)
     with suppress(OSError, ArgumentError):
-        learned = Learned(widths, copies(context).counts, earlier_copies(context).counts)
+        learned = Learned(ratios, copies(context).counts, earlier_copies(context).counts)
         path = path_of(context)
         path.parent.mkdir(parents=True, exist_ok=True)
         records.save(path, learned)

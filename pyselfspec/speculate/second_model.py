@@ -235,9 +235,8 @@ class SecondModelDrafter(ABC):
         return {"drafter": self.name, "model": self._second.model.fingerprint}
 
     def costs(self) -> CostTable:
-        kept = learned.load(self._context)
-        widths = kept.widths if kept else None
-        return costs_of_second(self._context, self._second.model.file, self.identity, widths)
+        n_bytes, widths = self._second.model.file.weight_bytes(), learned.widths(self._context)
+        return costs_of_second(self._context, n_bytes, self.identity, widths)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         """Reads the prompt, so that its time counts as the prompt's."""

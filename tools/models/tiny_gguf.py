@@ -430,11 +430,12 @@ def write(
             ggml_type = _type(tensor, qtype)
             data = quantize(weights, ggml_type)
             writer.add_tensor(_renumbered(tensor.name, kept), data, raw_dtype=ggml_type)
-        _finish(writer)
+        finish(writer)
     return path
 
 
-def _finish(writer: GGUFWriter) -> None:
+def finish(writer: GGUFWriter) -> None:
+    """Write all that was added."""
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

@@ -24,6 +24,7 @@ from .tiny_gguf import (
     N_VOCAB_MIN,
     NORM_EPS,
     add_spm_vocab,
+    finish,
     replacing,
     tensor_rng,
 )
@@ -165,10 +166,5 @@ def write(
             stored = data.astype(ggml_type.name.lower().replace("i", "int")) if whole else None
             stored = quantize(data.astype(np.float32), ggml_type) if stored is None else stored
             writer.add_tensor(name, stored, raw_dtype=ggml_type)
-        try:
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-        finally:
-            writer.close()
+        finish(writer)
     return path

@@ -18,6 +18,7 @@ from .tiny_gguf import (
     N_VOCAB_MIN,
     NORM_EPS,
     add_spm_vocab,
+    finish,
     replacing,
     tensor_rng,
 )
@@ -118,10 +119,5 @@ def write(path: str | os.PathLike[str], tensors: Weights, n_nextn: int = 1) -> P
         add_spm_vocab(writer)
         for name, data in tensors.items():
             writer.add_tensor(name, data)
-        try:
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-        finally:
-            writer.close()
+        finish(writer)
     return path

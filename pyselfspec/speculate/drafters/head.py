@@ -10,12 +10,12 @@ trained for one model; see gguf/heads.py for what has to fit. Of a model's own h
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...costs.calibration import costs_of_copies
+from ...costs.calibration import costs_of_second
 from ...costs.table import CostTable
 from ...errors import ArgumentError, ContextFullError, UnsupportedError
 from ...masks.layer_mask import LayerMask
@@ -25,8 +25,8 @@ from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Rows
 from .. import learned
 from ..following import N_WAITING, Following
-from ..second_model import N_LATE
-from ..types import After, Draft, DraftLimit, Verdict
+from ..second_model import N_LATE, chain
+from ..types import Draft, DraftLimit, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +105,8 @@ class Drafter:
 
     def costs(self) -> CostTable:
         """As measured, else by the bytes of the head's weights."""
-        kept = learned.load(self._context)
-        table = costs_of_copies(self._context, self.identity, kept.widths if kept else None)
-        share = self._file.n_bytes_read / self._context.model.file.weight_bytes()
-        return CostTable(
-            tuple(
-                replace(costs, token_us=share * costs.plain_us) if costs.only_copies else costs
-                for costs in table.levels
-            )
-        )
+        n_bytes, widths = self._file.n_bytes_read, learned.widths(self._context)
+        return costs_of_second(self._context, n_bytes, self.identity, widths)
 
     # following the text
 
@@ -166,29 +159,22 @@ class Drafter:
             self._run_waiting(following, history[:-1])
         start = time.perf_counter_ns()
         try:
-            draft = self._chain(following, history, limit)
+            guesses = self._guesses(following, history)
+            draft = chain(Draft(), guesses, limit, self._context.model.is_eog)
         finally:
             following.back()
         us = (time.perf_counter_ns() - start) // 1000
         return replace(draft, draft_us=max(1, us), late_us=(start - begin) // 1000)
 
-    def _chain(self, following: Following, history: Sequence[int], limit: DraftLimit) -> Draft:
+    def _guesses(self, following: Following, history: Sequence[int]) -> Iterator[tuple[int, float]]:
         head, seq_id = self._heads.head, following.seq.seq_id
         states, row = following.lead(history)
-        tokens: list[int] = []
-        probs: list[float] = []
+        pos = len(history) - 1 + head.n_first
         while True:
             token, p = head.argmax(row)
-            after = limit.after([*probs, p])
-            # an end of the text need not be drafted: the verification pass draws that token anyway
-            if after is After.DROP or self._context.model.is_eog(token):
-                return Draft(tuple(tokens), probs=tuple(probs), dropped=(token, p))
-            tokens.append(token)
-            probs.append(p)
-            if after is After.STOP:
-                return Draft(tuple(tokens), probs=tuple(probs))
-            pos = len(history) - 2 + head.n_first + len(tokens)
+            yield token, p
             states, row = head.decode(Rows.of(seq_id, pos, [token], "last"), states), 0
+            pos += 1
 
     def accept(self, verdict: Verdict) -> None:
         pass
