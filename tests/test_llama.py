@@ -5,6 +5,7 @@ import itertools
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -99,8 +100,6 @@ COMPLETIONS = {
     "echo": GREEDY | {"echo": True},
     "suffix": GREEDY | {"suffix": " the end."},
     "one token": GREEDY | {"max_tokens": 1},
-    "to the end of the context": GREEDY | {"max_tokens": None},
-    "the same by number": GREEDY | {"max_tokens": -1},
 }
 
 
@@ -114,8 +113,17 @@ def test_completions_are_the_same(options, stream, pair):
         assert told(ours.create_completion(prompt, **options)) == expected
 
 
+@pytest.mark.parametrize("max_tokens", [None, -1])
+def test_as_many_tokens_as_there_is_room_for(max_tokens, pair):
+    stock, ours = pair()
+    prompt, options = 8 * REPEATED, GREEDY | {"max_tokens": max_tokens}
+    expected = told(stock.create_completion(prompt, **options))
+    assert told(ours.create_completion(prompt, **options)) == expected
+    assert expected["usage"]["total_tokens"] == stock.n_ctx()
+
+
 @pytest.mark.parametrize("flash_attn", [False, True])
-@pytest.mark.parametrize("ours", [{}, {"mask": LayerMask.from_ranges(6, [(2, 4)])}])
+@pytest.mark.parametrize("ours", [{}, {"mask": LayerMask.early_exit(12, 6)}])
 def test_other_ways_to_draft_and_to_attend(flash_attn, ours, pair):
     ours = {"controller": "fixed"} | ours | ({"draft": "layer-skip"} if ours else {})
     stock, ours = pair(ours, flash_attn=flash_attn, n_batch=24, n_ubatch=8)
@@ -222,16 +230,22 @@ def test_the_state_at_every_token(pair):
     assert states[0] == states[1]
 
 
-def test_tokens_evaluated_in_between_are_part_of_the_text(pair):
+def test_tokens_evaluated_in_between_are_guesses_that_the_text_does_not_need(pair):
     texts = []
     for llama in pair():
         generated = llama.generate(llama.tokenize(REPEATED.encode()), temp=0.0)
         text = list(itertools.islice(generated, 9))
         llama.eval(llama.tokenize(b" once upon a time", add_bos=False))
         text += itertools.islice(generated, 9)
-        generated.close()
         texts.append((text, llama.eval_tokens))
+        generated.close()
     assert texts[0] == texts[1]
+    generated = llama.generate(llama.tokenize(REPEATED.encode()), temp=0.0)
+    next(generated)
+    llama.reset()
+    llama.eval([5, 6, 7])
+    with pytest.raises(ArgumentError, match="no longer in this Llama"):
+        next(generated)
 
 
 def test_a_full_context_says_the_same(pair):
@@ -287,13 +301,14 @@ def test_what_is_not_drafted_is_decoded_as_there(pair, llama_cpp, demo_path, tmp
     stock, _ = pair()
     expected = told(stock.create_completion(REPEATED, **GREEDY))
     for options in ({"draft": None}, {"draft_model": LlamaPromptLookupDecoding()}):
-        with pyselfspec.Llama(str(demo_path), **OPTIONS, **options) as plain:
+        with closing(pyselfspec.Llama(str(demo_path), **OPTIONS, **options)) as plain:
             assert plain.draft is None and plain.why_plain
             assert told(plain.create_completion(REPEATED, **GREEDY)) == expected
             assert plain.last_stats is None
     mamba = str(write_mamba(tmp_path / "mamba.gguf"))
-    with pyselfspec.Llama(mamba, **OPTIONS) as ours, pytest.raises(UnsupportedError, match="mamba"):
+    with closing(pyselfspec.Llama(mamba, **OPTIONS)) as ours:
         assert "cannot take tokens back" in ours.why_plain
+    with pytest.raises(UnsupportedError, match="mamba"):
         pyselfspec.Llama(mamba, draft="ngram", **OPTIONS)
 
 
@@ -302,9 +317,9 @@ def test_what_is_not_drafted_is_decoded_as_there(pair, llama_cpp, demo_path, tmp
     [
         ({"draft": "nonsense"}, "nonsense"),
         ({"draft": "ngram", "embedding": True}, "leave out draft"),
-        ({"draft": None, "mask": LayerMask.from_ranges(6, [(2, 4)])}, "leave out mask"),
+        ({"draft": None, "mask": LayerMask.early_exit(12, 6)}, "leave out mask"),
         ({"controller": "nonsense"}, "nonsense"),
-        ({"mask": LayerMask.from_ranges(9, [(2, 4)])}, "9"),
+        ({"mask": LayerMask.early_exit(9, 4)}, "9"),
     ],
 )
 def test_what_does_not_go_together(options, words, demo_path, llama_cpp):
@@ -341,9 +356,7 @@ def test_a_second_thread_is_told(pair, llama_cpp):
 
     processors = llama_cpp.LogitsProcessorList([process])
     with ThreadPoolExecutor(1) as pool:
-        text = pool.submit(
-            ours.create_completion, REPEATED, logits_processor=processors, **GREEDY
-        )
+        text = pool.submit(ours.create_completion, REPEATED, logits_processor=processors, **GREEDY)
         assert inside.wait(60)
         for use in (
             lambda: ours.create_completion("Once", **GREEDY),

@@ -19,6 +19,7 @@ from ..masks.layer_mask import LayerMask
 from ..runtime import _lib
 from ..runtime.context import N_SEQ, Context
 from ..runtime.guards import Alone
+from ..runtime.kv import KVSequence
 from ..speculate import controllers
 from ..speculate.controllers import Controller
 from ..speculate.draft_names import Names
@@ -206,29 +207,30 @@ class Llama(_upstream.Llama):
         self, prompt: list[int], stopping: Stopping | None, args: Any, kwargs: Any
     ) -> Generator[int, Any, None]:
         assert self._speculation is not None
-        held = self.n_tokens
-        n_same = self.longest_token_prefix(self._input_ids.tolist(), prompt)
-        stats = self.last_stats = GenerationStats(n_prompt=len(prompt), n_prompt_reused=n_same)
-        goes_on = 0 < held <= 2 * n_same
-        controller = self._speculation.controller(self._asked.controller, 0, goes_on=goes_on)
-        mine = self._text = object()
+        stats = GenerationStats(n_prompt=len(prompt))
         clock = _Clock(stats)
         with clock, self._alone:
+            n_held = self.n_tokens
+            n_same = self.longest_token_prefix(self._input_ids.tolist(), prompt)
+            mine = self._text = object()
+            self.last_stats = stats
             token = next(super().generate(prompt, *args, **kwargs), None)
-        stats.prefill_us = stats.total_us
+        stats.n_prompt_reused, stats.prefill_us = n_same, stats.total_us
         if token is None:
             return
         stats.n_generated = 1
+        goes_on = 0 < n_held <= 2 * n_same
+        controller = self._speculation.controller(self._asked.controller, 0, goes_on=goes_on)
+        history = [*self._input_ids.tolist(), token]
         yield token
-        while token is not None:
+        goes_on = True
+        while goes_on:
             if self._text is not mine:
                 raise ArgumentError(
                     "another text was begun in this Llama; finish one before the next, or make a "
                     "Llama for each"
                 )
-            if self._n_free < 1:
-                self.eval([token])  # raises what llama_cpp raises in a full context
-            token = yield from self._followed(token, stopping, controller, clock)
+            goes_on = yield from self._followed(history, stopping, controller, clock)
 
     @property
     def _n_free(self) -> int:
@@ -236,14 +238,20 @@ class Llama(_upstream.Llama):
         return min(self._n_ctx, len(self.input_ids)) - self.n_tokens
 
     def _followed(
-        self, token: int, stopping: Stopping | None, controller: Controller, clock: _Clock
-    ) -> Generator[int, Any, int | None]:
-        """What follows this token, up to the one behind which there is something else to do, which
-        is returned; None where the text has ended."""
+        self,
+        history: list[int],
+        stopping: Stopping | None,
+        controller: Controller,
+        clock: _Clock,
+    ) -> Generator[int, Any, bool]:
+        """Yield what follows a text and add it, up to its end, or until somebody else has evaluated
+        tokens, which are taken back; returns whether it goes on."""
         assert self._lent is not None and self._speculation is not None
-        context, n_changes = self._lent, self._n_changes
-        seq, history = context.sequence(), [*self._input_ids.tolist(), token]
+        context = self._lent
         with ExitStack() as stack:
+            with self._alone:
+                seq = self._returned(history)
+            n_changes = self._n_changes
             stack.callback(self._forget_ahead, n_changes)
             drafter = self._speculation.make()
             stack.callback(drafter.close)
@@ -252,25 +260,41 @@ class Llama(_upstream.Llama):
                 history,
                 drafter=drafter,
                 controller=controller,
-                sampler=Chain(self, token),
+                sampler=Chain(self, history[-1]),
                 n_predict=self._n_free,
             )
             with clock, self._alone:
-                seq.refilled(history[:-1])
                 run(context, text.begin())
             while not text.ended:
                 with clock, self._alone:
                     self._logits_ahead = self._requires_eval = True
                     step = run(context, text.step())
                 clock.stats.observe(step)
-                n_past = len(text.history) - len(step.tokens)
-                for self.n_tokens, token in enumerate(step.tokens, n_past):
+                for token in step.tokens:
+                    self.n_tokens = len(history)
                     if stopping is not None and stopping(self._input_ids, self._scores[0]):
-                        return None
+                        return False
+                    history.append(token)
                     yield token
                     if self._n_changes != n_changes:
-                        return token
-        return token
+                        return True
+        return True
+
+    def _returned(self, history: list[int]) -> KVSequence:
+        """The memory with this text in it again, whatever was evaluated behind it meanwhile."""
+        assert self._lent is not None
+        seq, n_past = self._lent.sequence(), len(history) - 1
+        if seq.n_past < n_past or self.input_ids[:n_past].tolist() != history[:-1]:
+            raise ArgumentError(
+                "the text that was being generated is no longer in this Llama; do not reset it or "
+                "load a state in between"
+            )
+        self.n_tokens = n_past
+        if self._n_free < 1:
+            self.eval(history[-1:])  # raises what llama_cpp raises in a full context
+        seq.rollback(n_past)
+        seq.refilled(history[:-1])
+        return seq
 
     def _forget_ahead(self, n_changes: int) -> None:
         """The text is left: its memory is to hold no more than llama_cpp knows of."""
