@@ -203,6 +203,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("platformdirs", {"util/paths.py"}),
         ("msgspec", {"util/records.py", "cli/_drafter_options.py"}),
         ("click", CLI),
+        ("cloup", CLI),
         ("optuna", {"selection/strategies/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),
     ],
