@@ -83,11 +83,7 @@ class Model(Closing):
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
         if n_gpu_layers:
             _require_gpu(n_gpu_layers)
-        self.path = Path(path)
-        self.file = gguf_file.check(self.path)
-        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
-        self.users = Shared(f"the model {self.path.name}")
-        self._stack = ExitStack()
+        self._open(path)
 
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[split_mode]
@@ -103,9 +99,40 @@ class Model(Closing):
             raise ModelFileError(
                 f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
             )
-        self._handle: int | None = handle
         self._stack.callback(self._free)
+        self._read(handle, n_gpu_layers, split_mode, main_gpu)
 
+    @classmethod
+    def lent(
+        cls,
+        path: str | Path,
+        handle: int,
+        *,
+        n_gpu_layers: int | None,
+        split_mode: str,
+        main_gpu: int,
+    ) -> Model:
+        """A model that somebody else has loaded from this file, and frees. Close this one before;
+        the arguments say how it was loaded. A head of its own is left aside.
+
+        Raises ModelFileError for a file that cannot be read.
+        """
+        model = cls.__new__(cls)
+        model._open(path)
+        model.own_head = None
+        model._stack.callback(model._forget)
+        model._read(handle, n_gpu_layers, split_mode, main_gpu)
+        return model
+
+    def _open(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.file = gguf_file.check(self.path)
+        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
+        self.users = Shared(f"the model {self.path.name}")
+        self._stack = ExitStack()
+
+    def _read(self, handle: int, n_gpu_layers: int | None, split_mode: str, main_gpu: int) -> None:
+        self._handle: int | None = handle
         self.n_layer: int = llama.llama_model_n_layer(handle)
         self.n_gpu_layers = self._offloaded(n_gpu_layers)
         self.split_mode = split_mode
@@ -123,6 +150,9 @@ class Model(Closing):
 
     def _free(self) -> None:
         llama.llama_model_free(self._handle)
+        self._forget()
+
+    def _forget(self) -> None:
         self._handle = None
 
     def close(self) -> None:
