@@ -11,23 +11,25 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import ArgumentError
+from ..hub import DEMO_NAME
 from ..runtime import _lib
 from ..runtime._lib import INT32_MAX
 from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_UNIT, N_THREADS_MAX
 from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..util.files import read_limited
 from ..util.machine import overload, usable_cores
-from ..util.paths import DEMO
 from ..util.records import MAX_BYTES
+from ._completion import complete_model
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEMO_WORD = "demo"
 MAX_TEXT = 1 << 30  # bytes of a text or prompt
 
 
 def model_argument(command: F) -> F:
-    return click.argument("model", envvar="PYSELFSPEC_MODEL", default=DEMO_WORD)(command)
+    return click.argument(
+        "model", envvar="PYSELFSPEC_MODEL", default=DEMO_NAME, shell_complete=complete_model
+    )(command)
 
 
 def _set_verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -195,8 +197,8 @@ def _n_predict(_ctx: click.Context, _param: click.Parameter, n: int) -> int:
 
 
 def open_model(name: str, **params: Any) -> Model:
-    """The model at a path, or the bundled one for the word ``demo``; params as for Model."""
-    return Model(DEMO if name == DEMO_WORD else name, **params)
+    """The model at a path or of a name; params as for Model."""
+    return Model(name, **params)
 
 
 STDIN = "-"

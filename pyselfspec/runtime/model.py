@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError, MaskError, ModelFileError
 from ..gguf import file as gguf_file
 from ..gguf import fingerprint, heads
+from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util.closing import Closing
 from . import _lib
@@ -59,6 +60,7 @@ class Model(Closing):
     fine. Threads may share a model; closing it while another one uses it, or a context of it,
     raises ArgumentError.
 
+    path: a GGUF file, or as a str also a name, see `hub`; nothing is fetched.
     n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None for all of them.
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
@@ -83,7 +85,7 @@ class Model(Closing):
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
         if n_gpu_layers:
             _require_gpu(n_gpu_layers)
-        self.path = Path(path)
+        self.path = model_path(path)
         self.file = gguf_file.check(self.path)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self.users = Shared(f"the model {self.path.name}")
