@@ -29,7 +29,7 @@ class Repo:
 @dataclass
 class Hub:
     """cut: bytes of each file after which a connection breaks, once. lies: other bytes than the
-    ones announced. gone: files that are listed and answer 404 to whoever goes on after a break."""
+    ones announced. gone: files that are not there any more after such a break."""
 
     repos: dict[str, Repo]
     url: str = ""
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, repo: Repo, name: str, with_body: bool) -> None:
         start = int((self.headers["Range"] or "bytes=0-")[len("bytes=") :].rstrip("-"))
-        if name not in repo.files or (start and name in self.hub.gone):
+        if name not in repo.files or (name in self.hub.gone - self.hub.cut.keys()):
             return self._fail(404, "EntryNotFound")
         announced = repo.files[name]
         body = self.hub.lies.get(name, announced) if with_body else announced

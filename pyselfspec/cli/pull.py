@@ -34,7 +34,7 @@ def command(name: str, yes: bool, as_json: bool) -> None:
         click.echo(_text(offered), err=True)
         if not yes and sys.stdin is not None and sys.stdin.isatty():
             click.confirm("Fetch it?", default=True, abort=True, err=True)
-        path, fetched = hub.fetch(offered, show=not as_json), True
+        path, fetched = hub.fetch(offered), True
     else:
         click.echo(f"{name} is here already", err=True)
     facts = {"name": name, "path": str(path), "fetched": fetched}

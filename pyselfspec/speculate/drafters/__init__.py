@@ -1,13 +1,13 @@
 """Drafters: cheap ways to draft the next tokens. One file each; the file name is the name users
 give.
 
-A drafter is a module with two names: ``Options``, a frozen dataclass whose fields users set as
-``-o key=value``, and ``make(context, options)``, which returns a ``Drafter``. It may have a third:
+A drafter is a module with two names: ``Options``, a frozen dataclass whose fields users set as ``-o
+key=value``, and ``make(context, options)``, which returns a ``Drafter``. It may have a third:
 ``suggested(context, mask)``, the options with which it would draft by itself. Where the first field
-of the options is a path, users may write it behind the name, as in ``model:small.gguf``; where
-that field is called ``path``, also the name of a model, as hub has them. The command line, the conformance suite in pyselfspec.testing and the benchmarks find the modules of
-this folder by name, and those of other packages through the entry-point group
-"pyselfspec.drafters".
+of the options is a path, users may write it behind the name, as in ``model:small.gguf``; where that
+field is called ``path``, also the name of a model, as hub has them. The command line, the
+conformance suite in pyselfspec.testing and the benchmarks find the modules of this folder by name,
+and those of other packages through the entry-point group "pyselfspec.drafters".
 
 Drafters can be joined, see joined.py: those that look tokens up come first, one that needs passes
 goes on behind what they found.
