@@ -12,7 +12,7 @@ import click
 
 from ..errors import ArgumentError
 from ..hub import DEMO_NAME
-from ..runtime import _lib
+from ..runtime import _lib, rpc
 from ..runtime._lib import INT32_MAX
 from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_UNIT, N_THREADS_MAX
 from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
@@ -58,20 +58,33 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_verbose,
+    help="Show llama.cpp's log on stderr.",
+)
+
 # What every command that loads a model takes.
 common_options = together(
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        callback=_set_verbose,
-        help="Show llama.cpp's log on stderr.",
-    ),
+    verbose_option,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 )
 
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
+
+
+def _servers(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    """Callback of --rpc."""
+    servers = tuple(filter(None, text.split(",")))
+    try:
+        for server in servers:
+            rpc.parse(server)
+    except ArgumentError as error:
+        raise click.BadParameter(str(error)) from None
+    return servers
 
 
 def _cache_type_option(part: str) -> Callable[[F], F]:
@@ -120,6 +133,13 @@ device_options = together(
         help="The GPU of split mode none, and of small tensors with row. No effect without GPUs.",
     ),
     click.option(
+        "--rpc",
+        metavar="HOST:PORT,...",
+        callback=_servers,
+        default="",
+        help="Keep the model on machines that run pyselfspec rpc-serve; -ngl says how much.",
+    ),
+    click.option(
         "-fa",
         "--flash-attn",
         type=click.Choice(list(FLASH_ATTN)),
@@ -138,7 +158,7 @@ def _is_watched() -> bool:
 
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
     """What device_options say about loading a Model."""
-    return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu")}
+    return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu", "rpc")}
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
