@@ -47,11 +47,7 @@ def ways(n_layer: int) -> dict[str, dict[str, Any]]:
         "copies": {"draft": "ngram", "controller": fixed},
         "mask": {"draft": "layer-skip", "mask": skip, "controller": fixed},
         # verified in place, behind the blocks that both passes share
-        "exit": {
-            "draft": "layer-skip",
-            "mask": LayerMask.early_exit(n_layer, 4),
-            "controller": fixed,
-        },
+        "exit": {"draft": "layer-skip", "mask": early, "controller": fixed},
         "auto": {"draft": "auto"},
     }
 
@@ -188,9 +184,7 @@ def test_what_is_no_list_of_servers(tiny_path: Any) -> None:
 
 def test_whoever_listens_beyond_loopback_is_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(
-        importlib.import_module("pyselfspec.cli.rpc_serve").rpc, "serve", lambda *a: asked.append(a)
-    )
+    monkeypatch.setattr(rpc, "serve", lambda *args: asked.append(args))
     for host, warned in (("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)):
         outcome = run("rpc-serve", "--host", host, "--port", "5555", "-t", "1")
         assert ("networks that you trust only" in outcome.stderr) == warned

@@ -13,9 +13,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import click
 
@@ -101,10 +102,10 @@ class Row:
 
 
 def measured(
-    context: Context, name: str, traffic: Sequence[Traffic], n: int, **options: object
+    context: Context, name: str, traffic: Sequence[Traffic], n: int, options: Mapping[str, Any]
 ) -> Row:
     """Generate n tokens; what travels for the prompt does not count."""
-    completion = Completion(context, PROMPT, n_predict=n, sampling=GREEDY, **options)  # type: ignore[arg-type]
+    completion = Completion(context, PROMPT, n_predict=n, sampling=GREEDY, **options)
     pieces = iter(completion)
     next(pieces)
     before, begun = _sums(traffic), time.perf_counter()
@@ -123,7 +124,7 @@ def _sums(traffic: Sequence[Traffic]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*(each.counts() for each in traffic), strict=True)))
 
 
-def ways(n_layer: int) -> dict[str, dict[str, object]]:
+def ways(n_layer: int) -> dict[str, dict[str, Any]]:
     fixed = Fixed(4, p_min=0.0)
     early = LayerMask.early_exit(n_layer, n_layer // 3)
     return {
@@ -150,7 +151,7 @@ def main(model: str, servers: str, n_predict: int, threads: int) -> None:
         click.echo("| draft | tokens per step | kB sent per token | kB back | waits | tokens/s |")
         click.echo("|---|---|---|---|---|---|")
         for name, options in ways(loaded.n_layer).items():
-            row = measured(context, name, traffic, n_predict, **options)
+            row = measured(context, name, traffic, n_predict, options)
             n = row.n_tokens
             click.echo(
                 f"| {name} | {n / row.n_steps:.2f} | {row.n_sent / n / 1e3:.1f} "
