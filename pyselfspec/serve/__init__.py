@@ -1,0 +1,1 @@
+"""The server: an OpenAI-compatible API and a page."""
