@@ -55,7 +55,7 @@ function describe() {
   const number = (n) => n.toLocaleString("en");
   byId("facts").textContent = [
     n_layer && `${number(n_layer)} blocks`,
-    n_ctx && `${number(n_ctx)} tokens of context`,
+    n_ctx && `context ${number(n_ctx)}`,
   ].filter(Boolean).join(" · ");
   message.placeholder = chat ? "Message" : "A text to go on with";
   byId("examples").replaceChildren(
@@ -251,6 +251,7 @@ function announce(text) {
 function drawer(opened) {
   document.body.classList.toggle("drawer", opened);
   byId("veil").hidden = !opened;
+  byId("main").inert = opened; // the keyboard stays in the drawer, Esc closes it
   byId("menu").setAttribute("aria-expanded", String(opened));
 }
 
