@@ -60,9 +60,7 @@ class Together(Closing):
         """
         seq_id = text.seq.seq_id
         if any(each.text.seq.seq_id == seq_id for each in self._running):
-            raise ArgumentError(
-                f"each text needs a sequence of its own; sequence {seq_id} has two"
-            )
+            raise ArgumentError(f"each text needs a sequence of its own; sequence {seq_id} has two")
         running = _Running(text)
         self._running.append(running)
         return self._advanced([running], [None])
