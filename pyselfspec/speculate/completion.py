@@ -119,6 +119,7 @@ class Completion:
         if adapt is not None:
             self._adapt(adapt, controller)
         self.tokens: list[int] = []
+        self.origins: list[str | None] = []  # of each token, see Step.origins
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
         self.finish_reason: str | None = None  # then one of those above
@@ -256,6 +257,7 @@ class Completion:
     def advanced(self, step: Step) -> str:
         """Take in a step; returns the text that it adds."""
         self.tokens += step.tokens
+        self.origins += step.origins
         self.stats.observe(step)
         return self._grow(self._stream.take())
 
