@@ -301,13 +301,11 @@ class _Writing:
 
     def _push(self, step: Step, origins: Origins) -> None:
         model, made = self.completion.context.model, self.completion
-        sources = [step.draft.sources[i] for i in step.verdict.path]
         first = len(made.tokens) - len(step.tokens)
-        for i, token in enumerate(step.tokens):
+        for i, (token, source) in enumerate(zip(step.tokens, step.origins, strict=True)):
             if model.has_vocab and not model.is_eog(token):
-                source = sources[i] if i < len(sources) else MODEL
                 logprobs = made.logprobs[first + i] if made.logprobs else None
-                origins.push(model.piece(token), source, logprobs)
+                origins.push(model.piece(token), source or MODEL, logprobs)
 
     def _grown(self, text: str, us: int) -> Grown:
         if self._origins is None:

@@ -127,6 +127,7 @@ class Completion:
         self.tokens: list[int] = []
         self.logprobs: list[LogProbs] = []  # of these, where they were asked for
         self._n_top = logprobs
+        self.origins: list[str | None] = []  # of each token, see Step.origins
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
         self.finish_reason: str | None = None  # then one of those above
@@ -270,6 +271,7 @@ class Completion:
     def advanced(self, step: Step) -> str:
         """Take in a step; returns the text that it adds."""
         self.tokens += step.tokens
+        self.origins += step.origins
         self.stats.observe(step)
         return self._grow(self._stream.take())
 

@@ -268,6 +268,13 @@ class Step:
         return accepted if own is None else (*accepted, own)
 
     @property
+    def origins(self) -> tuple[str | None, ...]:
+        """For each of these tokens, the drafter that proposed it; None for the full model's own."""
+        sources = self.draft.sources or (None,) * len(self.draft.tokens)
+        accepted = tuple(sources[i] for i in self.verdict.path)
+        return accepted if self.verdict.next_token is None else (*accepted, None)
+
+    @property
     def us(self) -> int:
         return self.draft.draft_us + self.draft.late_us + self.verify_us
 
