@@ -210,6 +210,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("jinja2", {"chat/rendering.py"}),
         ("prompt_toolkit", {"cli/_chat_terminal.py"}),
         ("click", CLI),
+        ("cloup", CLI),
         ("optuna", {"selection/strategies/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),
     ],
