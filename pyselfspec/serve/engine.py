@@ -22,7 +22,7 @@ from ..runtime.ledger import n_common
 from ..speculate.completion import Completion
 from ..speculate.text import Text
 from ..speculate.together import Together
-from ..speculate.types import GenerationStats, SourceStats, Step
+from ..speculate.types import GenerationStats, Step
 from ..util.closing import Closing
 from .jobs import (
     MODEL,
@@ -50,27 +50,8 @@ class Counts:
     """Since the engine was started. Written by its thread; others may read."""
 
     n_texts: int = 0  # that have ended, whichever way
-    n_prompt: int = 0
-    n_prompt_reused: int = 0
-    n_generated: int = 0
     n_passes: int = 0
-    sources: dict[str, SourceStats] = field(default_factory=dict)
-
-    def add(self, stats: GenerationStats) -> None:
-        self.n_texts += 1
-        self.n_prompt += stats.n_prompt
-        self.n_prompt_reused += stats.n_prompt_reused
-        self.n_generated += stats.n_generated
-        for name, found in stats.sources.items():
-            kept = self.sources.setdefault(name, SourceStats())
-            kept.n_drafted_at = _sum(kept.n_drafted_at, found.n_drafted_at)
-            kept.n_accepted_at = _sum(kept.n_accepted_at, found.n_accepted_at)
-
-
-def _sum(a: list[int], b: list[int]) -> list[int]:
-    n = max(len(a), len(b))
-    longer = (each + [0] * (n - len(each)) for each in (a, b))
-    return [x + y for x, y in zip(*longer, strict=True)]
+    stats: GenerationStats = field(default_factory=GenerationStats)  # of all of them
 
 
 class Engine(Closing):
@@ -244,7 +225,8 @@ class Engine(Closing):
         del self._writing[writing.text]
         writing.close()
         self._slots.free(writing.slot)
-        self.counts.add(writing.completion.stats)
+        self.counts.n_texts += 1
+        self.counts.stats.add(writing.completion.stats)
         if writing.completion.draft is not None:
             self._last = writing.completion
         for event in events:
