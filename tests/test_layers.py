@@ -58,7 +58,7 @@ FLOORS = (
     {".gguf"},
     {".masks"},
     {".runtime"},
-    {".convert", ".costs"},
+    {".convert", ".costs", ".chat"},
     {".speculate.types", ".speculate.draft_names"},
     {".speculate.verify", ".speculate.text_stream", ".speculate.requests", ".speculate.ngrams"},
     {
@@ -73,6 +73,7 @@ FLOORS = (
     {".speculate.second_model", ".speculate.spelling"},
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},
+    {".chat.conversation"},
     {".selection", ".testing"},
     {".plots"},
     {".cli"},
@@ -150,6 +151,10 @@ PURE = (
     "costs/expected.py",
     "runtime/passes.py",
     "runtime/ledger.py",
+    *(
+        f"chat/{name}.py"
+        for name in ("messages", "rendering", "guard", "fallbacks", "fitting", "origins", "saved")
+    ),
     "speculate/types.py",
     "speculate/draft_names.py",
     "speculate/requests.py",
@@ -202,7 +207,10 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("llama_cpp", {"runtime/_lib.py"}),
         ("platformdirs", {"util/paths.py"}),
         ("msgspec", {"util/records.py", "cli/_drafter_options.py"}),
+        ("jinja2", {"chat/rendering.py"}),
+        ("prompt_toolkit", {"cli/_chat_terminal.py"}),
         ("click", CLI),
+        ("cloup", CLI),
         ("optuna", {"selection/strategies/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),
     ],
