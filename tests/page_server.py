@@ -26,7 +26,7 @@ from starlette.routing import Mount, Route
 from pyselfspec.serve.page import Page
 
 KEY = "open sesame"
-OWN = "model"
+OWN = "full"
 SSE = "text/event-stream"
 PATHS = ("chat/completions", "completions")
 US = {True: 10_000, False: 16_000}  # per token, with drafts and without

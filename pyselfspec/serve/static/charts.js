@@ -41,11 +41,14 @@ export function acceptance(statistics) {
   const drafted = statistics.n_drafted_at;
   const accepted = statistics.n_accepted_at;
   const sources = Object.entries(statistics.sources ?? {});
-  const [step, wide, height, top] = [44, 28, 96, 16];
+  const [width, height, top] = [320, 96, 16];
+  const step = Math.min(44, width / drafted.length);
+  const wide = step * 0.64;
+  const isRoomy = step > 19; // for numbers above and below the columns
   const scale = height / Math.max(...drafted);
   const columns = drafted.map((n, i) => {
     const x = i * step;
-    const share = percent(accepted[i] ?? 0, n);
+    const share = Math.round((100 * (accepted[i] ?? 0)) / n);
     let y = top + height;
     const parts = sources.map(([source, {n_accepted_at: at}]) => {
       const tall = (at[i] ?? 0) * scale;
@@ -58,12 +61,11 @@ export function acceptance(statistics) {
       svg("title", {}, `Position ${i + 1}: ${accepted[i] ?? 0} of ${n} accepted`),
       svg("rect", {x, y: top + height - n * scale, width: wide, height: n * scale, class: "ghost"}),
       ...parts,
-      svg("text", {x: x + wide / 2, y: top + height - n * scale - 5}, share.replace(" ", "\u2009")),
-      svg("text", {x: x + wide / 2, y: top + height + 16, class: "axis"}, String(i + 1)),
+      isRoomy && svg("text", {x: x + wide / 2, y: top + height - n * scale - 5}, String(share)),
+      isRoomy && svg("text", {x: x + wide / 2, y: top + height + 16, class: "axis"}, String(i + 1)),
     );
   });
   const said = drafted.map((n, i) => `position ${i + 1}: ${accepted[i] ?? 0} of ${n}`).join(", ");
-  const width = Math.max(200, drafted.length * step);
   return svg(
     "svg",
     {class: "columns", viewBox: `0 0 ${width} ${height + top + 22}`, width, role: "img", "aria-label": `Accepted guesses by position. ${said}`},

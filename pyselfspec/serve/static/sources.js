@@ -1,6 +1,6 @@
 // Where tokens are from: what people call it, and what it means. Colours are in style.css.
 
-export const OWN = "model"; // the full model's own token of each pass
+export const OWN = "full"; // the full model's own token of each pass
 
 const KNOWN = {
   [OWN]: ["model", "The full model wrote these itself"],
@@ -10,7 +10,7 @@ const KNOWN = {
   "jacobi": ["Jacobi", "What the model had said behind a wrong guess"],
   "lookahead": ["lookahead", "Found in a window that the model writes ahead of the text"],
   "partial-kv": ["partial K/V", "Guessed by the model while it looked at a part of the text"],
-  "second-model": ["second model", "Guessed by a smaller model"],
+  "model": ["second model", "Guessed by a smaller model"],
   "universal": ["other model", "Guessed by a model that has other tokens"],
 };
 

@@ -163,7 +163,7 @@ export class AnswerView {
     if (statistics?.n_drafted) {
       const {n_accepted, n_drafted} = statistics;
       const said = `${n_accepted} of ${n_drafted} guesses were right (${percent(n_accepted, n_drafted)}).`;
-      found.push(["Accepted by position", acceptance(statistics), h("p", {class: "quiet small"}, said)]);
+      found.push(["Accepted by position, %", acceptance(statistics), h("p", {class: "quiet small"}, said)]);
     }
     if (n_layer) {
       found.push([
