@@ -128,8 +128,8 @@ def test_an_answer_shows_where_its_tokens_are_from(window, server, shots):
     answer = window.say("Tell me")
     window.page.screenshot(path=shots / "light.png")
     assert prose(answer) == KING
-    assert from_source(answer, "ngram") == ["old king "]
-    assert from_source(answer, "layer-skip") == ["had two "]
+    assert from_source(answer, "ngram") == ["old king"]
+    assert from_source(answer, "layer-skip") == ["had two"]
     spans = answer.locator(".from")
     tints = {colour(spans.nth(i)) for i in range(2)} | {colour(answer.locator(".prose"))}
     assert len(tints) == 3, "two sources and the model's own look different"
@@ -426,7 +426,7 @@ def test_conversations_are_kept_and_can_be_deleted(window):
     expect(rows).to_have_text(["another", "first of all"])
     rows.nth(1).click()
     answer = page.locator("article.answer")
-    assert from_source(answer, "ngram") == ["old king "]
+    assert from_source(answer, "ngram") == ["old king"]
     assert "1.60x plain" in answer.inner_text()
     page.get_by_role("button", name="Delete “first of all”").click()
     expect(rows).to_have_text(["another"])

@@ -82,15 +82,22 @@ export class Painter {
     return h(tag, safe || {}, ...nodes(children));
   }
 
-  // Text nodes and marked spans for characters that are from these places.
+  // Text nodes and marked spans for characters that are from these places. White space around
+  // what is marked is not, so that marks do not hang over the ends of lines.
   #leaf(text, place) {
     const found = [];
     for (let from = 0, to = 0; from < text.length; from = to) {
       const source = this.#sources[place(from)] ?? OWN;
       while (to < text.length && (this.#sources[place(to)] ?? OWN) === source) to += 1;
       const piece = text.slice(from, to);
-      if (source === OWN) found.push(piece);
-      else found.push(h("span", {class: "from", "data-source": source, title: meaning(source)}, piece));
+      const shown = source === OWN ? "" : piece.trim();
+      if (!shown) {
+        found.push(piece);
+        continue;
+      }
+      const mark = h("span", {class: "from", "data-source": source, title: meaning(source)}, shown);
+      const at = piece.indexOf(shown);
+      found.push(piece.slice(0, at), mark, piece.slice(at + shown.length));
     }
     return found;
   }
