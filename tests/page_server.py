@@ -50,6 +50,7 @@ class PageServer:
     needs_key: bool = False
     chat_template: bool = True
     plain_differs: bool = False
+    slow_props: bool = False  # they wait for more, too
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
     left: threading.Event = field(default_factory=threading.Event)  # a client went away
@@ -57,7 +58,8 @@ class PageServer:
 
     def reset(self) -> None:
         """As it began, for the next test."""
-        self.needs_key, self.chat_template, self.plain_differs = False, True, False
+        self.needs_key = self.plain_differs = self.slow_props = False
+        self.chat_template = True
         self.asked.clear()
         self.left.clear()
         self.more.clear()
@@ -72,6 +74,8 @@ class PageServer:
         return error(401, "missing or wrong API key")
 
     async def props(self, request: Request) -> Response:
+        if self.slow_props:
+            await self.until_more(request)
         return self.refused(request) or JSONResponse(
             {
                 "model": "toy-12b",

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import serving
 from axe_playwright_python.sync_playwright import Axe
 from page_server import KEY, PageServer
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
-from pyselfspec.serve import page as served
+from pyselfspec.serve.jobs import Drafting
+from pyselfspec.serve.page import FOLDER
+from pyselfspec.serve.server import Room
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE, PHONE = {"width": 1200, "height": 800}, {"width": 320, "height": 640}
@@ -511,8 +514,59 @@ def test_a_model_without_a_template_goes_on_with_the_text(window, server):
     assert "messages" not in server.asked[-1]
 
 
+def test_the_real_server_answers_the_page(opened, demo):
+    """With drafts that are always taken, whether they pay here or not."""
+    drafting = Drafting(draft="ngram", controller="fixed")
+    room = Room(n_ctx=1024, n_slots=1, n_queue=1)
+    with serving.running(demo, room=room, drafting=drafting) as served:
+        window = Window(opened.context, f"{served.url}/")
+        page = window.page
+        expect(page.get_by_role("heading", name="demo")).to_be_visible()
+        page.evaluate(
+            "localStorage.setItem('pyselfspec.settings',"
+            """ '{"temperature": 0, "max_tokens": 60, "draft": "ngram"}')"""
+        )
+        page.reload()
+        answer = window.say("The king went home and the queen went home. " * 3)
+        words = from_source(answer, "ngram")
+        assert words and all(word in prose(answer) for word in words)
+        answer.get_by_role("button", name="Compare with plain").click()
+        verdict = answer.locator(".verdict")
+        expect(verdict).to_contain_text("times the speed")
+        if served.service.engine.context.exact_width:
+            expect(verdict).to_contain_text("The same text, all 60 tokens.")
+        counted = [text.split() for text in answer.locator(".chips li").all_inner_texts()]
+        assert [name for name, *_ in counted] == ["model", "n-gram"]
+        assert sum(int(n) for _, n, *_ in counted) == 60
+
+        page.evaluate(
+            "localStorage.setItem('pyselfspec.settings', '{\"max_tokens\": 900}')",
+        )
+        page.reload()
+        page.get_by_label("Message", exact=True).fill("Once")
+        page.keyboard.press("Enter")
+        expect(page.locator("article.answer .prose")).not_to_be_empty()
+        page.keyboard.press("Escape")
+        served.until(lambda: served.service.engine.n_running == 0)
+        assert not window.complaints
+        page.close()
+
+
+def test_a_message_may_come_before_the_server_is_known(window, server):
+    server.slow_props, server.chat_template = True, False
+    window.page.reload()
+    window.page.get_by_label("Message", exact=True).fill("Once")
+    window.page.keyboard.press("Enter")
+    answer = window.page.locator("article.answer")
+    expect(answer).to_contain_text("Reading the prompt")
+    assert not server.asked
+    server.more.set()
+    assert prose(window.ended(answer)) == KING
+    assert server.asked[-1]["prompt"] == "Once"
+
+
 def test_files_are_served_with_a_strict_policy(server):
-    names = {path.name for path in served.FOLDER.iterdir()}
+    names = {path.name for path in FOLDER.iterdir()}
     client = httpx.Client(trust_env=False)
     for name in ("", *names):
         answer = client.get(server.url + name)
@@ -524,7 +578,7 @@ def test_files_are_served_with_a_strict_policy(server):
 
 
 def test_files_name_no_other_host_and_make_no_html():
-    text = "\n".join(path.read_text() for path in served.FOLDER.iterdir())
+    text = "\n".join(path.read_text() for path in FOLDER.iterdir())
     hosts = set(re.findall(r"https?://[^\s\"')]+", text))
     assert not {h for h in hosts if "w3.org" not in h and "whatwg.org" not in h and "[" not in h}
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text)

@@ -166,7 +166,6 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             room=room,
             drafting=drafting,
             template=template,
-            grace_s=0,
             **context_params(options),
         ) as service:
             server.run(service, listener, grace_s=options["grace"], ready=ready)

@@ -112,13 +112,16 @@ class Engine(Closing):
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def close(self, grace_s: float = GRACE_S) -> None:
-        """Take no more jobs; finish those that there are, or cut them after so many seconds. What
-        was learned of drafts is kept for the next run."""
+    def end(self, grace_s: float = GRACE_S) -> None:
+        """Take no more jobs; finish those that there are, or cut them after so many seconds."""
         with self._changed:
             self._closing = True
             self._cut_at = time.monotonic() + grace_s
             self._changed.notify()
+
+    def close(self) -> None:
+        """End at once, and keep what was learned of drafts for the next run."""
+        self.end(0)
         self._thread.join()
 
     # in the engine's thread

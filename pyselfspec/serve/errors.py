@@ -97,6 +97,8 @@ def _of_validation(error: RequestValidationError) -> ApiError:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', '')}")
+    if first["type"] == "model_attributes_type" and first["loc"] == ("body",):
+        return ApiError(400, "the body is a JSON object, sent as Content-Type: application/json")
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     message = first["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{where}: {message}" if where else message, param=where or None)

@@ -1,4 +1,4 @@
-"""What travels between requests and the engine: jobs there, events back. Pure data."""
+"""What travels between requests and the engine: jobs there, events back. Data alone."""
 
 from __future__ import annotations
 

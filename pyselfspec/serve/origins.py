@@ -1,4 +1,4 @@
-"""Which token each piece of a text is from. Pure."""
+"""Which token each piece of a text is from."""
 
 from __future__ import annotations
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
 from typing import Any
 
 import uvicorn
@@ -30,6 +32,7 @@ N_QUEUE = 64
 N_BATCH = 512  # rows of a pass where no width is exact
 SWITCH_S = 0.0005  # Python's threads take turns as often as a pass over a small model takes
 BACKLOG = 128
+CUT_S = 2  # to tell clients that their answers were cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,6 @@ def serving(
     room: Room,
     drafting: Drafting,
     template: str | None = None,
-    grace_s: float = GRACE_S,
     **options: Any,
 ) -> Iterator[Service]:
     """A service on a model; options of its Context.
@@ -65,11 +67,8 @@ def serving(
     with context_for(model, room, **options) as context:
         n_cells = room.n_ctx or _default_n_ctx(model, room)
         mask = _default_mask(context, drafting)
-        engine = Engine(context, n_slots=room.n_slots, n_queue=room.n_queue, n_cells=n_cells)
-        try:
+        with Engine(context, n_slots=room.n_slots, n_queue=room.n_queue, n_cells=n_cells) as engine:
             yield Service(engine, settings, chat, drafting, mask)
-        finally:
-            engine.close(grace_s)
 
 
 def context_for(model: Model, room: Room, **options: Any) -> Context:
@@ -120,26 +119,45 @@ def run(
 ) -> None:
     """Answer requests until a signal ends it: then no more are taken, and those that there are have
     a time of grace. ready: called when the first request can come."""
+    sys.setswitchinterval(SWITCH_S)
+    with suppress(KeyboardInterrupt):  # uvicorn passes the signal on when it has ended
+        web(service, listener, grace_s=grace_s, ready=ready).run(sockets=[listener])
+
+
+def web(
+    service: Service,
+    listener: socket.socket,
+    *,
+    grace_s: float = GRACE_S,
+    ready: Callable[[], None] = lambda: None,
+) -> uvicorn.Server:
+    """The server that `run` runs, for those who end it in another way."""
     host = listener.getsockname()[0]
     if is_loopback(host):
         names = {*LOOPBACK, host}
         service.settings = replace(service.settings, hosts=tuple(sorted(names)))
-    sys.setswitchinterval(SWITCH_S)
     config = uvicorn.Config(
         app.make(service),
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(grace_s)),
+        timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
-    _Server(config, ready).run(sockets=[listener])
+    return _Server(config, ready, partial(service.engine.end, grace_s))
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, ready: Callable[[], None], end: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._ready = ready
+        self._end = end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end()
+        await super().shutdown(sockets)

@@ -146,7 +146,7 @@ class Service:
                 code="context_length_exceeded",
             )
         if asked is None and default is None:
-            share = self.n_ctx // self.engine.n_slots
+            share = self.engine.n_cells // self.engine.n_slots
             asked = max(share - len(prompt), share // 2, 1)
         return min(asked or default or 1, n_room)
 

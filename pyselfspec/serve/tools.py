@@ -1,5 +1,4 @@
-"""Tools: how the model is told of them, made to call one, and understood when it does. Pure but for
-grammars.
+"""Tools: how the model is told of them, made to call one, and understood when it does.
 
 The form of a call is Hermes': <tool_call>{"name": ..., "arguments": {...}}</tool_call>. See
 https://github.com/NousResearch/Hermes-Function-Calling, which many models were trained with.

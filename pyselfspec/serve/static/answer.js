@@ -9,8 +9,8 @@ import {stream} from "./api.js";
 
 export const STOPPED = "stopped"; // by the user; else what the server says
 
-// settings: see store.js; chat: whether the model has a chat template.
-export function newAnswer({draft, temperature, max_tokens, seed, system}, chat) {
+// settings: see store.js. What is missing in asked is chat: whether the model has a chat template.
+export function newAnswer({draft, temperature, max_tokens, seed, system}) {
   const [drawn] = crypto.getRandomValues(new Uint32Array(1));
   return {
     role: "assistant",
@@ -21,7 +21,7 @@ export function newAnswer({draft, temperature, max_tokens, seed, system}, chat) 
     statistics: null,
     error: null,
     plain: null,
-    asked: {draft, temperature, max_tokens, system, chat, seed: seed ?? drawn >>> 1},
+    asked: {draft, temperature, max_tokens, system, seed: seed ?? drawn >>> 1},
   };
 }
 

@@ -24,6 +24,7 @@ const THEMES = {auto: "as the system", light: "light", dark: "dark"};
 
 let conversation = store.newConversation();
 let props = {sources: [], chat: true}; // of the server, and whether it has a chat template
+let ready; // a promise: the server has been asked what it is
 let running = null; // an AbortController while something is being written
 const views = new Map(); // of answers, by message
 
@@ -40,10 +41,10 @@ async function connect() {
     notice(props.chat ? "" : NO_TEMPLATE);
   } catch (error) {
     if (error.status === 401 && (await askForKey(error.message))) return connect();
-    notice(error.message, "Try again", connect);
+    notice(error.message, "Try again", () => (ready = connect()));
   }
   describe();
-  show();
+  if (!running) show();
 }
 
 const NO_TEMPLATE = "This model has no chat template, so it goes on with your text instead of answering it.";
@@ -96,16 +97,18 @@ function regenerate(answer) {
 async function answerNext() {
   const its = conversation; // another one may be opened meanwhile
   const messages = [...its.messages];
-  const answer = newAnswer(store.settings, props.chat);
+  const answer = newAnswer(store.settings);
   its.messages.push(answer);
   show();
   toEnd();
   if (document.activeElement === document.body) message.focus();
   const view = views.get(answer);
   view.busy();
-  const ended = await work((signal) =>
-    write(answer, messages, signal, (text, marks) => view.grow(text, marks, followEnd)),
-  );
+  const ended = await work(async (signal) => {
+    await ready;
+    answer.asked.chat = props.chat;
+    await write(answer, messages, signal, (text, marks) => view.grow(text, marks, followEnd));
+  });
   answer.error = ended.error?.message ?? null;
   finish(its, view, ended.error ? "" : `Answer finished: ${figures(answer)}`);
   if (ended.error?.status === 401 && (await askForKey(ended.error.message))) regenerate(answer);
@@ -162,7 +165,7 @@ function show() {
   views.clear();
   const elements = conversation.messages.map((each) => {
     if (each.role === "user") return question(each, actions);
-    const view = new AnswerView(each, props, actions);
+    const view = new AnswerView(each, () => props, actions);
     views.set(each, view);
     view.done();
     return view.element;
@@ -315,4 +318,4 @@ showSources();
 describe();
 show();
 message.focus();
-connect();
+ready = connect();

@@ -155,7 +155,7 @@ export class AnswerView {
   #cards() {
     const message = this.#message;
     const {statistics} = message;
-    const {n_layer, mask} = this.#props;
+    const {n_layer, mask} = this.#props();
     const found = [
       ["Against plain decoding", ...(message.plain ? comparison(message) : this.#invitation())],
       ["Tokens by source", shares(counts(message))],
