@@ -58,7 +58,7 @@ FLOORS = (
     {".gguf"},
     {".masks", ".hub"},
     {".runtime"},
-    {".convert", ".costs"},
+    {".convert", ".costs", ".chat"},
     {".speculate.types", ".speculate.draft_names"},
     {".speculate.verify", ".speculate.text_stream", ".speculate.requests", ".speculate.ngrams"},
     {
@@ -73,6 +73,8 @@ FLOORS = (
     {".speculate.second_model", ".speculate.spelling"},
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},
+    {".chat.conversation"},
+    {".serve"},
     {".selection", ".testing", ".llama"},
     {".plots"},
     {".cli"},
@@ -151,6 +153,10 @@ PURE = (
     "costs/expected.py",
     "runtime/passes.py",
     "runtime/ledger.py",
+    *(
+        f"chat/{name}.py"
+        for name in ("messages", "rendering", "guard", "fallbacks", "fitting", "origins", "saved")
+    ),
     "speculate/types.py",
     "speculate/draft_names.py",
     "speculate/requests.py",
@@ -203,7 +209,13 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("llama_cpp", {"runtime/_lib.py", "llama/_upstream.py"}),
         ("platformdirs", {"util/paths.py"}),
         ("msgspec", {"util/records.py", "cli/_drafter_options.py"}),
+        ("jinja2", {"chat/rendering.py"}),
+        ("prompt_toolkit", {"cli/_chat_terminal.py"}),
+        ("fastapi", {name for name in TREES if name.startswith("serve/")}),
+        ("uvicorn", {"serve/server.py"}),
+        ("prometheus_client", {"serve/metrics.py"}),
         ("click", CLI),
+        ("cloup", CLI),
         ("huggingface_hub", {"hub/huggingface.py"}),
         ("optuna", {"selection/strategies/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),

@@ -609,3 +609,11 @@ def log_error() -> str:
     function names."""
     text = re.sub(r"^(\w+: )+", "", _log_error().decode(errors="replace").strip())
     return on_one_line(text) or "it gives no reason; see its log"
+
+
+def json_schema_to_gbnf(schema: str) -> str:
+    """A grammar for the values that a JSON schema allows; name and arguments of functions come in
+    this order. Raises anything for a schema that is wrong."""
+    from llama_cpp.llama_grammar import json_schema_to_gbnf as convert
+
+    return str(convert(schema, prop_order=["name", "arguments"]))
