@@ -80,9 +80,11 @@ class Frame:
 
     def at_y(self, value: float) -> float:
         low, high = self.y
-        return self.height - self.bottom - (self.height - self.top - self.bottom) * (
-            value - low
-        ) / (high - low)
+        return (
+            self.height
+            - self.bottom
+            - (self.height - self.top - self.bottom) * (value - low) / (high - low)
+        )
 
     @property
     def floor(self) -> float:

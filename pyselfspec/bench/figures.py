@@ -14,7 +14,9 @@ from itertools import zip_longest
 from .types import PLAIN, Moment, Results, Run
 
 ALL = "all"  # the row over all tasks
-BUSY = 1.25  # the fastest over the slowest round of plain decoding, where other programs are to blame
+BUSY = (
+    1.25  # the fastest over the slowest round of plain decoding, where other programs are to blame
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +179,7 @@ def _read(runs: Sequence[Run]) -> Spread | None:
     return _per_second(runs, lambda run: (run.n_prompt - 1, run.prompt_us))
 
 
-def _per_second(
-    runs: Sequence[Run], counted: Callable[[Run], tuple[int, int]]
-) -> Spread | None:
+def _per_second(runs: Sequence[Run], counted: Callable[[Run], tuple[int, int]]) -> Spread | None:
     by_round: dict[int, list[tuple[int, int]]] = {}
     for run in runs:
         by_round.setdefault(run.round, []).append(counted(run))

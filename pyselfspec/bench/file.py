@@ -14,8 +14,9 @@ from .types import SAME, Results, Run, Setup, Widths
 def line_of(text: bytes | str) -> Run | Widths:
     """What a line behind the setup holds. Raises RecordError for anything else."""
     data = records.parse(text)
-    is_widths = isinstance(data, dict) and "costs" in data
-    return records.convert(data, Widths if is_widths else Run)
+    if isinstance(data, dict) and "costs" in data:
+        return records.convert(data, Widths)
+    return records.convert(data, Run)
 
 
 def results_of(text: str) -> Results:

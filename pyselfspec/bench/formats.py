@@ -76,9 +76,7 @@ def from_csv(text: str) -> list[dict[str, Any]]:
     types = {field.name: field.type for field in (*fields(Run), *fields(Setup))}
     return [
         {
-            name: cell
-            if types.get(name.removeprefix(SETUP_PREFIX)) == "str"
-            else json.loads(cell)
+            name: cell if types.get(name.removeprefix(SETUP_PREFIX)) == "str" else json.loads(cell)
             for name, cell in line.items()
         }
         for line in csv.DictReader(io.StringIO(text))

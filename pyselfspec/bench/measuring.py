@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..runtime.context import Context
@@ -13,7 +13,7 @@ from ..runtime.sampling import SamplingParams
 from ..speculate.completion import Completion
 from ..speculate.types import Step
 from ..util import records
-from .types import Moment, Run, Source
+from .types import Key, Moment, Run, Source
 from .ways import Way
 
 N_WARM_UP = 16  # tokens
@@ -40,6 +40,9 @@ class Question:
     tokens: tuple[int, ...]
 
 
+Job = tuple[int, Question, Way]  # with the number of the round
+
+
 @dataclass(frozen=True, slots=True)
 class Answering:
     """A context that answers, each time as if it were the first of a session: it reads the whole
@@ -47,7 +50,6 @@ class Answering:
     from answer to answer, as always."""
 
     context: Context
-    ways: Sequence[Way]
     n_predict: int
     temperature: float
     controller: str
@@ -67,16 +69,10 @@ class Answering:
             pass
         return made
 
-    def warm_up(self, prompt: Sequence[int]) -> None:
+    def warm_up(self, ways: Sequence[Way], prompt: Sequence[int]) -> None:
         """The first answers of a context build graphs and touch the weights."""
-        short = Answering(
-            self.context,
-            self.ways,
-            min(self.n_predict, N_WARM_UP),
-            self.temperature,
-            self.controller,
-        )
-        for way in self.ways:
+        short = replace(self, n_predict=min(self.n_predict, N_WARM_UP))
+        for way in ways:
             short.answer(way, prompt, 0)
 
 
@@ -84,8 +80,8 @@ def plan(
     questions: Sequence[Question],
     ways: Sequence[Way],
     n_rounds: int,
-    done: Collection[tuple[int, str, str]] = (),
-) -> list[tuple[int, Question, Way]]:
+    done: Collection[Key] = (),
+) -> list[Job]:
     """What is left to measure: all ways on each prompt, one after the other, every second time in
     reverse, so that a machine that slows down slows all of them down.
 
@@ -100,12 +96,11 @@ def plan(
     ]
 
 
-def measured(
-    answering: Answering, todo: Sequence[tuple[int, Question, Way]], seed: int
-) -> Iterator[Run]:
+def measured(answering: Answering, todo: Sequence[Job], seed: int) -> Iterator[Run]:
     """A run for everything that is to be done, as soon as it is there."""
     if todo:
-        answering.warm_up(todo[0][1].tokens)
+        ways = tuple(dict.fromkeys(way for _, _, way in todo))
+        answering.warm_up(ways, todo[0][1].tokens)
     for i, question, way in todo:
         yield run_of(answering.answer(way, question.tokens, seed + i), question, way.name, i)
 
@@ -150,5 +145,5 @@ def _moments(made: Watched) -> Iterator[Moment]:
         )
 
 
-def _counted(sources: Sequence[str]) -> Mapping[str, int]:
+def _counted(sources: Sequence[str]) -> dict[str, int]:
     return {name: sources.count(name) for name in dict.fromkeys(sources)}

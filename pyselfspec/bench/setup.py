@@ -19,6 +19,7 @@ from ..util.build import BUILD_ID
 from .measuring import Answering, Question
 from .prompts import Prompt, digest
 from .types import Compared, Setup
+from .ways import Way
 
 
 def template_of(model: Model) -> ChatTemplate | None:
@@ -51,6 +52,7 @@ def questions(
 
 def setup_of(
     answering: Answering,
+    ways: Sequence[Way],
     prompts: Sequence[Prompt],
     *,
     source: str,
@@ -59,7 +61,7 @@ def setup_of(
     command: str,
 ) -> Setup:
     """source: the name of where the prompts are from."""
-    context, ways = answering.context, answering.ways
+    context = answering.context
     model, file = context.model, context.model.file
     skips = next((way.skips for way in ways if way.skips is not None), None)
     return Setup(
@@ -91,4 +93,3 @@ def setup_of(
         command=paths.shown(command),
         date=time.strftime("%Y-%m-%d"),
     )
-

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from ..costs.table import CostTable
 
 PLAIN = "plain"  # the way without drafts
+Key = tuple[int, str, str]  # of a run: round, prompt, way
 # What must agree for runs to be comparable, and how to call it.
 SAME = {
     "format": "format",
@@ -46,7 +47,8 @@ class Setup:
     """Everything that decides what is measured, and with what.
 
     model: its file's name. cpu_code: the instruction sets that this build uses here. system: what
-    the library says of devices and kernels. prompts: the name of their file. seed: of the first round; each round has the next one.
+    the library says of devices and kernels. prompts: the name of their file. seed: of the first
+    round; each round has the next one.
     """
 
     FORMAT: ClassVar[int] = 1
@@ -133,7 +135,7 @@ class Run:
     moments: tuple[Moment, ...] = ()
 
     @property
-    def key(self) -> tuple[int, str, str]:
+    def key(self) -> Key:
         return self.round, self.prompt, self.way
 
 

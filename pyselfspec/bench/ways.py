@@ -29,6 +29,11 @@ class Way:
     profile: bool = True
     skips: LayerMask | None = None
 
+    @classmethod
+    def named(cls, name: str) -> Way:
+        """PLAIN, or what drafts by this name without a mask of its own."""
+        return cls(name, "") if name == PLAIN else cls(name, name, forgetful(name))
+
     @property
     def completion_options(self) -> dict[str, Any]:
         """Keyword arguments of Completion."""

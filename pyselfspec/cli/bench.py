@@ -1,8 +1,8 @@
-"""pyselfspec bench: plain decoding and ways to draft, in turn, on this machine and these prompts."""
+"""pyselfspec bench: plain decoding and ways to draft, in turn, on your machine and prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,12 @@ from rich.text import Text
 from ..bench import prompts as asked
 from ..bench.file import BenchFile
 from ..bench.formats import FORMATS
-from ..bench.measuring import Answering, Question, measured, plan
+from ..bench.measuring import Answering, Job, measured, plan
 from ..bench.prompts import Prompt
 from ..bench.report import html
 from ..bench.setup import questions, setup_of, template_of
 from ..bench.sheets import Sheet, notes, provenance, sheets
-from ..bench.types import PLAIN, Results, Run, Setup, Widths
+from ..bench.types import PLAIN, Key, Results, Run, Setup, Widths
 from ..bench.ways import ways_of
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
@@ -56,9 +56,7 @@ TABLE = "table"  # the format for terminals
 SUFFIX = ".html"
 
 
-def _drafts(
-    ctx: click.Context, param: click.Parameter, names: tuple[str, ...]
-) -> tuple[str, ...]:
+def _drafts(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if parse_draft(ctx, param, name) in (OFF, PLAIN):
             raise click.BadParameter("plain decoding is always measured; name ways to draft")
@@ -96,8 +94,8 @@ way_options = together(
         metavar="|".join((AUTO, *drafters.names())),
         multiple=True,
         callback=_drafts,
-        help=f"A way to draft, as for generate, also several joined by {SIGN}; may be given several "
-        f"times.  [default: {AUTO}, and where that joins several, each alone]",
+        help=f"A way to draft, as for generate, also several joined by {SIGN}; may be given "
+        f"several times.  [default: {AUTO}, and where that joins several, each alone]",
     ),
     mask_options,
     click.option(
@@ -196,13 +194,12 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         mask = mask_from(loaded.n_layer, options)
         profile = options["profile"] == "auto"
         ways = ways_of(context, options["drafts"], mask=mask, profile=profile)
-        answering = Answering(
-            context, ways, options["n_predict"], options["temp"], options["controller"]
-        )
+        answering = Answering(context, options["n_predict"], options["temp"], options["controller"])
         template = None if options["plain_text"] else template_of(loaded)
         texts = questions(context, prompts, template)
         setup = setup_of(
             answering,
+            ways,
             prompts,
             source=source,
             templated=template is not None,
@@ -210,7 +207,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             command=command_line(),
         )
         with _Bench.opened(options["out"], setup) as bench:
-            finished = bench.measure(answering, texts, options["rounds"])
+            finished = bench.measure(answering, plan(texts, ways, options["rounds"], bench.keys))
             if finished and _wants_widths(options):
                 finished = bench.time_widths(context, mask, profile)
     _show(bench.results, format_name)
@@ -260,14 +257,18 @@ class _Bench:
             self.file.add(line)
         self.results = self.results.with_line(line)
 
-    def measure(self, answering: Answering, texts: list[Question], n_rounds: int) -> bool:
+    @property
+    def keys(self) -> set[Key]:
+        """What there is already."""
+        return {run.key for run in self.results.runs}
+
+    def measure(self, answering: Answering, todo: Sequence[Job]) -> bool:
         """False when Ctrl-C cut it off."""
-        todo = plan(texts, answering.ways, n_rounds, {run.key for run in self.results.runs})
         try:
             with _bar(len(todo)) as follow:
                 for n, run in enumerate(measured(answering, todo, self.results.setup.seed), 1):
                     self.add(run)
-                    follow(f"round {run.round + 1} of {n_rounds}, {run.prompt}, {run.way}", n)
+                    follow(f"round {run.round + 1}, {run.prompt}, {run.way}", n)
         except KeyboardInterrupt:
             click.echo("stopped; this is what was measured", err=True)
             return False
@@ -294,8 +295,9 @@ class _Bench:
 def _bar(total: float) -> Iterator[Callable[[str, float], None]]:
     """A bar on the terminal; what it yields is told what is being done and how much is."""
     console = Console(stderr=True)
+    console.quiet = not console.is_terminal  # a bar that is off would end its line all the same
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=console.quiet) as bar:
         task = bar.add_task("warming up", total=total)
         yield lambda doing, done: bar.update(task, description=doing, completed=done)
 

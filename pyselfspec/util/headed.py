@@ -46,7 +46,7 @@ class HeadedLines(Closing):
         older: records.Older | None = None,
     ) -> None:
         self.path = path
-        self._header = header
+        self._header = records.parse(records.encode(header))  # as it is read back
         self._same = same
         self._older = older or {}
         self._stack = ExitStack()
