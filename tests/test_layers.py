@@ -209,6 +209,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("msgspec", {"util/records.py", "cli/_drafter_options.py"}),
         ("jinja2", {"chat/rendering.py", "bench/report.py"}),
         ("click", CLI),
+        ("cloup", CLI),
         ("optuna", {"selection/strategies/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),
     ],
