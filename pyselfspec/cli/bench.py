@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -33,7 +34,7 @@ from ..speculate.draft_names import SIGN
 from ..speculate.prepared import AUTO
 from ..util.files import replacing
 from ..util.paths import shown
-from ._drafting import OFF, mask_from, mask_options, parse_draft
+from ._drafting import OFF, mask_from, mask_options, parse_draft, profile_option
 from ._measuring import command_line, target_callback
 from ._options import (
     MAX_TEXT,
@@ -69,53 +70,52 @@ def _report(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> 
     return target_callback(_ctx, _param, path)
 
 
-prompt_options = together(
-    click.option(
+prompt_options = cloup.option_group(
+    "Prompts",
+    cloup.option(
         "-p", "--prompt", "prompts", multiple=True, help="A prompt; may be given several times."
     ),
-    click.option(
+    cloup.option(
         "-f", "--file", "prompt_files", multiple=True, help="File with a prompt, - for stdin."
     ),
-    click.option(
+    cloup.option(
         "--prompts",
         "prompts_file",
         metavar="JSONL",
         help="File of prompts, one JSON value on each line: a string, or an object with prompt or "
         "messages, and if you like, id and task.  [default: four everyday ones of our own]",
     ),
-    click.option(
+    cloup.option(
         "--plain-text", is_flag=True, help="Leave the model's chat template aside, if it has one."
     ),
 )
 way_options = together(
-    click.option(
-        "--draft",
-        "drafts",
-        metavar="|".join((AUTO, *drafters.names())),
-        multiple=True,
-        callback=_drafts,
-        help=f"A way to draft, as for generate, also several joined by {SIGN}; may be given "
-        f"several times.  [default: {AUTO}, and where that joins several, each alone]",
+    cloup.option_group(
+        "Ways to draft",
+        cloup.option(
+            "--draft",
+            "drafts",
+            metavar="|".join((AUTO, *drafters.names())),
+            multiple=True,
+            callback=_drafts,
+            help=f"A way to draft, as for generate, also several joined by {SIGN}; may be given "
+            f"several times.  [default: {AUTO}, and where that joins several, each alone]",
+        ),
+        profile_option,
+        cloup.option(
+            "--controller",
+            type=click.Choice(controllers.names()),
+            default=controllers.DEFAULT,
+            show_default=True,
+            help="How to decide the length of drafts.",
+        ),
     ),
     mask_options,
-    click.option(
-        "--profile",
-        type=click.Choice(["auto", "none"]),
-        default="auto",
-        show_default=True,
-        help="Use the mask that scan-layers or search has found for this model.",
-    ),
-    click.option(
-        "--controller",
-        type=click.Choice(controllers.names()),
-        default=controllers.DEFAULT,
-        show_default=True,
-        help="How to decide the length of drafts.",
-    ),
 )
-answer_options = together(
+answer_options = cloup.option_group(
+    "Answers",
     n_predict_option(N_PREDICT),
-    click.option(
+    cloup.option(
         "-r",
         "--rounds",
         type=click.IntRange(min=1),
@@ -123,10 +123,10 @@ answer_options = together(
         show_default=True,
         help="How often each prompt is answered each way.",
     ),
-    click.option(
+    cloup.option(
         "--temp", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Temperature."
     ),
-    click.option(
+    cloup.option(
         "--seed",
         type=click.IntRange(0, SEED_MAX // 2),
         default=0,
@@ -134,27 +134,28 @@ answer_options = together(
         help="Of the first round; each round has the next one.",
     ),
 )
-output_options = together(
-    click.option(
+output_options = cloup.option_group(
+    "Results",
+    cloup.option(
         "--format",
         "format_name",
         type=click.Choice([TABLE, *FORMATS]),
         help=f"What to print.  [default: {TABLE} on a terminal, else md]",
     ),
-    click.option(
+    cloup.option(
         "--out",
         type=click.Path(path_type=Path),
         callback=target_callback,
         help="Append each run here as soon as it is measured; taken up again if it exists.",
     ),
-    click.option(
+    cloup.option(
         "--report",
         "report_file",
         type=click.Path(path_type=Path),
         callback=_report,
-        help="Also write an HTML page with plots into this file, which is replaced if it exists.",
+        help="Also write an HTML page with plots into this file; it is replaced if it exists.",
     ),
-    click.option(
+    cloup.option(
         "--widths/--no-widths",
         default=None,
         help="Also time passes by their width, as calibrate does.  [default: with --report]",
@@ -162,7 +163,7 @@ output_options = together(
 )
 
 
-@click.command(name="bench")
+@cloup.command(name="bench")
 @model_argument
 @prompt_options
 @way_options
