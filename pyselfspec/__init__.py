@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .errors import SelfSpecError
+    from .hub import model_path
     from .llama.llama import Llama
     from .masks.layer_mask import LayerMask
     from .runtime.context import Context
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "SelfSpecError": "errors",
     "Llama": "llama.llama",
+    "model_path": "hub",
     "LayerMask": "masks.layer_mask",
     "BUILD_ID": "util.build",
     "Context": "runtime.context",
@@ -101,6 +103,7 @@ __all__ = [
     "generate",
     "generate_steps",
     "interleaved",
+    "model_path",
     "objectives",
     "scan",
     "search",
