@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .errors import SelfSpecError
     from .hub import model_path
+    from .llama.llama import Llama
     from .masks.layer_mask import LayerMask
     from .runtime.context import Context
     from .runtime.kv import KVSequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "SelfSpecError": "errors",
     "model_path": "hub",
+    "Llama": "llama.llama",
     "LayerMask": "masks.layer_mask",
     "BUILD_ID": "util.build",
     "Context": "runtime.context",
@@ -86,6 +88,7 @@ __all__ = [
     "GenerationStats",
     "KVSequence",
     "LayerMask",
+    "Llama",
     "Model",
     "Sampler",
     "SamplingParams",

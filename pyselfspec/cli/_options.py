@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import cloup
 
 from ..errors import ArgumentError
 from ..hub import DEMO_NAME
@@ -58,7 +59,7 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-verbose_option = click.option(
+verbose_option = cloup.option(
     "-v",
     "--verbose",
     is_flag=True,
@@ -68,11 +69,13 @@ verbose_option = click.option(
 )
 
 # What every command that loads a model takes.
-common_options = together(
+common_options = cloup.option_group(
+    "Output",
     verbose_option,
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 )
 
+MACHINE = "Machine"
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
 
 
@@ -88,7 +91,7 @@ def _servers(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
 
 
 def _cache_type_option(part: str) -> Callable[[F], F]:
-    return click.option(
+    return cloup.option(
         f"-ct{part}",
         f"--cache-type-{part}",
         type=click.Choice(list(CACHE_TYPES)),
@@ -99,14 +102,14 @@ def _cache_type_option(part: str) -> Callable[[F], F]:
 
 
 # Where and how passes are computed, see model_params and context_params. Names as in llama.cpp.
-device_options = together(
-    click.option(
+_DEVICE = (
+    cloup.option(
         "-t",
         "--threads",
         type=click.IntRange(1, N_THREADS_MAX),
         help="CPU threads; fewer may be faster while other programs run.  [default: all cores]",
     ),
-    click.option(
+    cloup.option(
         "-ngl",
         "--gpu-layers",
         "--n-gpu-layers",
@@ -115,7 +118,7 @@ device_options = together(
         help="How many blocks, counted from the last, to keep on GPUs; the head counts as one "
         "more.  [default: all]",
     ),
-    click.option(
+    cloup.option(
         "-sm",
         "--split-mode",
         type=click.Choice(list(SPLIT_MODES)),
@@ -124,7 +127,7 @@ device_options = together(
         help="How several GPUs share the model: one holds it, by blocks, or by rows of weights. No "
         "effect without GPUs.",
     ),
-    click.option(
+    cloup.option(
         "-mg",
         "--main-gpu",
         type=click.IntRange(0, INT32_MAX),
@@ -132,14 +135,14 @@ device_options = together(
         show_default=True,
         help="The GPU of split mode none, and of small tensors with row. No effect without GPUs.",
     ),
-    click.option(
+    cloup.option(
         "--rpc",
         metavar="HOST:PORT,...",
         callback=_servers,
         default="",
         help="Keep the model on machines that run pyselfspec rpc-serve; -ngl says how much.",
     ),
-    click.option(
+    cloup.option(
         "-fa",
         "--flash-attn",
         type=click.Choice(list(FLASH_ATTN)),
@@ -150,6 +153,7 @@ device_options = together(
     _cache_type_option("k"),
     _cache_type_option("v"),
 )
+device_options = cloup.option_group(MACHINE, *_DEVICE)
 
 
 def _is_watched() -> bool:
@@ -180,15 +184,16 @@ def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # What decides the speed of a context.
-context_options = together(
-    click.option(
+context_options = cloup.option_group(
+    MACHINE,
+    cloup.option(
         "-c",
         "--ctx-size",
         type=click.IntRange(min=0),
         help=f"Tokens of context, rounded up to a multiple of {N_CTX_UNIT}; 0 for as many as the "
         f"model was trained with.  [default: the model's, {N_CTX} at most]",
     ),
-    device_options,
+    *_DEVICE,
 )
 
 
@@ -199,7 +204,7 @@ def ctx_size(model: Model, options: Mapping[str, Any]) -> int | None:
 
 
 def n_predict_option(default: int) -> Callable[[F], F]:
-    return click.option(
+    return cloup.option(
         "-n",
         "--n-predict",
         type=click.IntRange(min=-1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import click
+import cloup
 from rich.filesize import decimal
 
 from .. import hub
@@ -12,8 +13,8 @@ from ..hub import Entry
 from ..hub.huggingface import FORM
 
 
-@click.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cloup.command(name="list")
+@cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(as_json: bool) -> None:
     """Models by name: those that are here, and those that pull can get.
 

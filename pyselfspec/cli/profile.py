@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import click
+import cloup
 
 from .. import BUILD_ID, __version__
 from ..errors import ArgumentError
@@ -20,10 +21,10 @@ from ._completion import complete_model
 from ._measuring import command_line
 from ._options import model_argument, open_model, read_text
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+json_option = cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group(name="profile")
+@cloup.group(name="profile")
 def command() -> None:
     """The mask that generate uses for a model by itself."""
 
@@ -53,7 +54,7 @@ def show(model: str, as_json: bool) -> None:
 
 @command.command()
 @model_argument
-@click.option(
+@cloup.option(
     "--format",
     "form",
     type=click.Choice(mask_formats.FORMATS),
@@ -61,7 +62,7 @@ def show(model: str, as_json: bool) -> None:
     show_default=True,
     help="skip-layers: Draft & Verify and SWIFT. attn-mlp: ccs96307. numbers: llama.cpp PR 3565.",
 )
-@click.option(
+@cloup.option(
     "--out", type=click.Path(path_type=Path), help="File to write or replace.  [default: stdout]"
 )
 def export(model: str, form: str, out: Path | None) -> None:
@@ -80,7 +81,7 @@ def export(model: str, form: str, out: Path | None) -> None:
 @command.command(name="import")
 @click.argument("model", shell_complete=complete_model)
 @click.argument("file")
-@click.option("--entry", help="Which set of a file that has several.")
+@cloup.option("--entry", help="Which set of a file that has several.")
 @json_option
 def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None:
     """Make a mask in FILE (- for stdin) the profile of MODEL, in any format that export knows."""

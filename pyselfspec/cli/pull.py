@@ -6,6 +6,7 @@ import json
 import sys
 
 import click
+import cloup
 from rich.filesize import decimal
 
 from .. import hub
@@ -13,10 +14,10 @@ from ..hub.offer import Offer
 from ._completion import complete_name
 
 
-@click.command(name="pull")
+@cloup.command(name="pull")
 @click.argument("name", shell_complete=complete_name)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before fetching.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cloup.option("-y", "--yes", is_flag=True, help="Do not ask before fetching.")
+@cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(name: str, yes: bool, as_json: bool) -> None:
     """Fetch a model, and print where its file is.
 

@@ -7,6 +7,7 @@ import signal
 import socket
 
 import click
+import cloup
 
 from ..errors import ArgumentError
 from ..runtime import rpc
@@ -19,22 +20,22 @@ from ._options import verbose_option
 HOST = "127.0.0.1"
 
 
-@click.command(name="rpc-serve")
-@click.option("--host", default=HOST, show_default=True, help="Address to listen on.")
-@click.option(
+@cloup.command(name="rpc-serve")
+@cloup.option("--host", default=HOST, show_default=True, help="Address to listen on.")
+@cloup.option(
     "--port",
     type=click.IntRange(1, 65535),
     default=rpc.PORT,
     show_default=True,
     help="Port to listen on.",
 )
-@click.option(
+@cloup.option(
     "-t",
     "--threads",
     type=click.IntRange(1, N_THREADS_MAX),
     help="CPU threads.  [default: all cores]",
 )
-@click.option(
+@cloup.option(
     "--cache", is_flag=True, help="Keep large weights on disk, so that they travel only once."
 )
 @verbose_option

@@ -120,6 +120,11 @@ def _load_backends(module: Any) -> None:
             raise LibraryError(f"{file} cannot be loaded: {log_error()}")
 
 
+def load() -> None:
+    """Load the library now, before somebody else imports llama_cpp, who then gets it too."""
+    _loaded()
+
+
 class _OnFirstUse:
     """Attributes of ``llama_cpp.llama_cpp``, which is loaded when the first one is asked for."""
 

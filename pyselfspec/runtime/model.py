@@ -90,10 +90,7 @@ class Model(Closing):
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
         if n_gpu_layers and not rpc:
             _require_gpu(n_gpu_layers)
-        self.path = model_path(path)
-        self.file = gguf_file.check(self.path)
-        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
-        self.users = Shared(f"the model {self.path.name}")
+        self._open(path)
         self.rpc = tuple(rpc)
 
         params = llama.llama_model_default_params()
@@ -104,20 +101,51 @@ class Model(Closing):
         if n_gpu_layers is not None:
             params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
 
-        with ExitStack() as stack:
-            if self.rpc:
-                lent = stack.enter_context(servers.borrowed(self.rpc))
-                self._devices = _lib.set_devices(params, lent)
-            _lib.clear_log_error()
-            handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
-            if not handle:
-                raise ModelFileError(
-                    f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
-                )
-            self._handle: int | None = handle
-            stack.callback(self._free)
-            self._stack = stack.pop_all()
+        if self.rpc:
+            lent = self._stack.enter_context(servers.borrowed(self.rpc))
+            self._devices = _lib.set_devices(params, lent)
+        _lib.clear_log_error()
+        handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not handle:
+            self._stack.close()
+            raise ModelFileError(
+                f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
+            )
+        self._stack.callback(self._free)
+        self._read(handle, n_gpu_layers, split_mode, main_gpu)
 
+    @classmethod
+    def lent(
+        cls,
+        path: str | Path,
+        handle: int,
+        *,
+        n_gpu_layers: int | None,
+        split_mode: str,
+        main_gpu: int,
+    ) -> Model:
+        """A model that somebody else has loaded from this file, and frees. Close this one before;
+        the arguments say how it was loaded. A head of its own is left aside.
+
+        Raises ModelFileError for a file that cannot be read.
+        """
+        model = cls.__new__(cls)
+        model._open(path)
+        model.own_head = None
+        model._stack.callback(model._forget)
+        model._read(handle, n_gpu_layers, split_mode, main_gpu)
+        return model
+
+    def _open(self, path: str | Path) -> None:
+        self.path = model_path(path)
+        self.file = gguf_file.check(self.path)
+        self.rpc: tuple[str, ...] = ()
+        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
+        self.users = Shared(f"the model {self.path.name}")
+        self._stack = ExitStack()
+
+    def _read(self, handle: int, n_gpu_layers: int | None, split_mode: str, main_gpu: int) -> None:
+        self._handle: int | None = handle
         self.n_layer: int = llama.llama_model_n_layer(handle)
         self.n_gpu_layers = self._offloaded(n_gpu_layers)
         self.split_mode = split_mode
@@ -135,6 +163,9 @@ class Model(Closing):
 
     def _free(self) -> None:
         llama.llama_model_free(self._handle)
+        self._forget()
+
+    def _forget(self) -> None:
         self._handle = None
 
     def close(self) -> None:

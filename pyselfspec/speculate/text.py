@@ -10,11 +10,10 @@ from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
 from ..runtime.passes import FULL, Outputs, Pass, Rows
-from ..runtime.sampling import Sampler
 from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, Hears, drafted, follower
-from .requests import Answer, Request, Work, timed
+from .requests import Answer, Draws, Request, Work, timed
 from .residual import Residual
 from .types import Draft, Law, Step, Verdict
 from .verify import verify
@@ -45,7 +44,7 @@ class Text:
         *,
         drafter: Drafter | None,
         controller: Controller,
-        sampler: Sampler,
+        sampler: Draws,
         n_predict: int,
         ends: Callable[[int], bool] | None = None,
         residual: Residual | None = None,
