@@ -90,8 +90,7 @@ class Model(Closing):
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
         if n_gpu_layers and not rpc:
             _require_gpu(n_gpu_layers)
-        self._open(path)
-        self.rpc = tuple(rpc)
+        self._open(path, rpc)
 
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[split_mode]
@@ -136,10 +135,10 @@ class Model(Closing):
         model._read(handle, n_gpu_layers, split_mode, main_gpu)
         return model
 
-    def _open(self, path: str | Path) -> None:
+    def _open(self, path: str | Path, rpc: Sequence[str] = ()) -> None:
         self.path = model_path(path)
         self.file = gguf_file.check(self.path)
-        self.rpc: tuple[str, ...] = ()
+        self.rpc = tuple(rpc)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self.users = Shared(f"the model {self.path.name}")
         self._stack = ExitStack()
