@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from .. import hub
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..runtime import _lib
@@ -98,7 +99,7 @@ class Llama(_upstream.Llama):
         elif draft is None:
             self.why_plain = "draft=None decodes plainly"
         _lib.set_verbose(llama_options.get("verbose", True))
-        super().__init__(model_path, **llama_options)
+        super().__init__(str(hub.model_path(model_path)), **llama_options)
         try:
             self._prepare()
         except BaseException:

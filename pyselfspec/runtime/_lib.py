@@ -519,8 +519,29 @@ def _rpc_function(name: str, restype: Any, *argtypes: Any) -> Any:
     return ctypes.CFUNCTYPE(restype, *argtypes)(_reg_function(backend, name.encode()))
 
 
+# void (*ggml_abort_callback_t)(const char * error_message);
+_AbortCallback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_set_abort_callback = _bind("ggml_set_abort_callback", _ptr, _AbortCallback)
+
+
+def _end_without_server(message: bytes) -> None:
+    """ggml cannot go on without a server and aborts; end with one line and status 1 instead."""
+    lost = b"RPC server" in message
+    text = (
+        b"a server given with --rpc is gone, or answers what no server would" if lost else message
+    )
+    os.write(2, b"Error: " + text.strip() + b"\n")
+    if lost:
+        os._exit(1)
+
+
+_on_abort = _AbortCallback(_end_without_server)
+
+
 def rpc_devices(server: str) -> list[int]:
-    """Devices that a server lends, which must answer: the process ends otherwise."""
+    """Devices that a server lends, which must answer: the process ends otherwise, and whenever the
+    server goes away."""
+    _set_abort_callback(_on_abort)
     # ggml_backend_reg_t ggml_backend_rpc_add_server(const char * endpoint);
     add = _rpc_function("ggml_backend_rpc_add_server", _ptr, ctypes.c_char_p)
     lender = add(server.encode())

@@ -139,6 +139,7 @@ class Model(Closing):
     def _open(self, path: Path, rpc: Sequence[str] = ()) -> None:
         self.path = path
         self.file = gguf_file.check(self.path)
+        self.rpc = tuple(rpc)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self.users = Shared(f"the model {self.path.name}")
         self.rpc = tuple(rpc)
