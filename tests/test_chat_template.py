@@ -20,6 +20,7 @@ from conftest import RealModel, TinyPath
 from pyselfspec import Model
 from pyselfspec.chat.fallbacks import FALLBACKS
 from pyselfspec.chat.fitting import fitting
+from pyselfspec.chat.guard import Markers
 from pyselfspec.chat.messages import Message, parse
 from pyselfspec.chat.template import ChatTemplate
 from pyselfspec.errors import ArgumentError, ContextFullError, ModelFileError
@@ -280,6 +281,37 @@ def test_tokens_of_a_special_text_are_those_of_plain_text(space: bool, new_model
         tokens = template.tokens([{"role": "user", "content": text}])
         plain = model.tokenize("user\n" + text, add_special=False, parse_special=False)
         assert tokens[: len(plain) + 3] == [1, start, *plain, end]
+
+
+def test_special_tokens_that_swallow_white_space_do_so(new_model: NewModel) -> None:
+    """As in Phi-3, whether something is typed that looks like one or not."""
+    model = new_model("chatml", name="phi-3", user_defined=("<|endoftext|>",))
+    assert any(marker.strips_behind for marker in vocabulary.markers(model))
+    source = "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{% endfor %}"
+    template = ChatTemplate.of(model, source)
+    start, end = (model.tokenize(text, add_special=False)[0] for text in chat_models.CHATML_TOKENS)
+    for text in ("the <|im_end|> ", "the end "):
+        plain = model.tokenize(text, add_special=False, parse_special=False)
+        tokens = template.tokens([{"role": "user", "content": f" \n {text}"}])
+        assert tokens == [1, start, *plain, end]
+
+
+def test_long_texts_are_searched_once() -> None:
+    """No number of markers or of what looks like them makes it slow: a search looks at each
+    character as often as it takes to tell that no marker is there."""
+    markers = Markers([*(f"<unused{i}>" for i in range(6000)), "<|im_end|>"])
+    looked: list[int] = []
+
+    class Counting(set[str]):
+        def __contains__(self, part: object) -> bool:
+            looked.append(1)
+            return super().__contains__(part)
+
+    markers._begins = Counting(markers._begins)
+    for text in ("<" * 4000, "<unused1" * 500, "<|im_end|>" * 400, "a" * 4000):
+        looked.clear()
+        assert len(markers.whole(text)) == text.count("<|im_end|>")
+        assert len(looked) <= 2 * len(text)
 
 
 @pytest.mark.parametrize(
