@@ -196,7 +196,7 @@ def test_tokens_are_shown_with_their_sources(served: Served) -> None:
     shown = [each["pyselfspec"]["tokens"] for each in chunks if "pyselfspec" in each]
     text = "".join(each["choices"][0]["text"] for each in chunks if each["choices"])
     assert "".join(piece for tokens in shown for piece, _ in tokens) == text
-    assert {source for tokens in shown for _, source in tokens} <= {"ngram", "model"}
+    assert {source for tokens in shown for _, source in tokens} <= {"ngram", "full"}
     stats = chunks[-1]["usage"]["pyselfspec"]
     n_copied = sum(source == "ngram" for tokens in shown for _, source in tokens)
     assert n_copied == stats["n_accepted"] == sum(stats["n_accepted_at"])

@@ -15,7 +15,7 @@ from ..speculate.draft_names import Names
 from ..speculate.prepared import AUTO
 from ..speculate.types import GenerationStats
 
-MODEL = "model"  # where a token is from that nobody has drafted
+MODEL = "full"  # where a token is from that nobody has drafted; a drafter is called "model"
 
 
 class BusyError(SelfSpecError):
