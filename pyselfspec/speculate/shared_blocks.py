@@ -46,6 +46,11 @@ class SharedBlocks:
         assert states is not None
         self._states.append(states)
 
+    @property
+    def states(self) -> Hidden:
+        """Those that were kept."""
+        return Hidden.joined(self._states)
+
     def verification(self) -> Pass:
         """The other blocks, for all tokens whose states were kept."""
-        return Pass(self._rest, enter=Hidden.joined(self._states), in_place=True)
+        return Pass(self._rest, enter=self.states, in_place=True)

@@ -23,7 +23,7 @@ from .. import short_lists
 from ..requests import Answer, Request, Work
 from ..shared_blocks import SharedBlocks
 from ..short_lists import Shortened
-from ..types import After, Draft, DraftLimit, Law, Verdict
+from ..types import After, Draft, DraftLimit, Law, Pick, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,7 @@ class Drafter:
             if shared is not None:
                 shared.keep(answer.hidden)
             pick = limit.pick(answer, len(text) - n_run - 1)
+            pick = yield from self._surer(pick, seq, len(history) - 1, text, limit, shared)
             n_run = len(text)
             after = limit.after([*probs[n_copied:], pick.p])
             ends = self._context.model.is_eog(pick.token)
@@ -207,6 +208,22 @@ class Drafter:
             n_copied=n_copied,
             laws=tuple(laws) if limit.drawing else (),
         )
+
+    def _surer(
+        self,
+        pick: Pick,
+        seq: KVSequence,
+        pos: int,
+        text: Sequence[int],
+        limit: DraftLimit,
+        shared: SharedBlocks | None,
+    ) -> Work[Pick]:
+        """What more passes make of a pick; here there are none.
+
+        text: the last token of the text, at this position, and the draft so far.
+        """
+        return pick
+        yield
 
     def hear(self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
         self._short.hear(verdict, rows, best)
