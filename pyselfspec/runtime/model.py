@@ -142,7 +142,6 @@ class Model(Closing):
         self.rpc = tuple(rpc)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self.users = Shared(f"the model {self.path.name}")
-        self.rpc = tuple(rpc)
         self._stack = ExitStack()
 
     def _read(self, handle: int, n_gpu_layers: int | None, split_mode: str, main_gpu: int) -> None:
