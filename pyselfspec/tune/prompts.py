@@ -8,6 +8,7 @@ many kinds.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Iterator, Sequence
 
 ABOUT = (  # a subject
@@ -98,6 +99,7 @@ ON_A_PASSAGE = (
 )
 SHARES = (7, 1, 2)  # of requests about subjects, for code, on passages
 N_PASSAGE = 600  # characters, about
+N_PARTS = 16  # of all requests, one is held out
 
 
 def requests(seed: int, passages: Sequence[str] = ()) -> Iterator[str]:
@@ -125,3 +127,8 @@ def cut(text: str, n_chars: int = N_PASSAGE) -> list[str]:
             passage = ""
         passage = f"{passage}\n\n{paragraph}".strip()[: 2 * n_chars]
     return [*found, passage] if passage else found
+
+
+def is_held_out(request: str) -> bool:
+    """Whether a request is for measuring and never for training."""
+    return zlib.crc32(request.encode()) % N_PARTS == 0

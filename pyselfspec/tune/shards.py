@@ -94,3 +94,11 @@ class Shard:
             )
             start += length
         return found
+
+    def prompts_of(self) -> list[tuple[int, ...]]:
+        """What the model was given, by text."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        return [
+            tuple(self.tokens[start : start + n].tolist())
+            for start, n in zip(starts.tolist(), self.prompts.tolist(), strict=True)
+        ]

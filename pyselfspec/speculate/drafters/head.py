@@ -10,6 +10,7 @@ trained for one model; see gguf/heads.py for what has to fit. Of a model's own h
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,16 +18,22 @@ from typing import Any
 
 from ...costs.calibration import costs_of_second
 from ...costs.table import CostTable
-from ...errors import ArgumentError, ContextFullError, UnsupportedError
+from ...errors import ArgumentError, ContextFullError, SelfSpecError, UnsupportedError
+from ...gguf import heads
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.draft_head import DraftHead
 from ...runtime.kv import KVSequence
+from ...runtime.model import Model
 from ...runtime.passes import Hidden, Rows
 from .. import learned
 from ..following import N_WAITING, Following
 from ..second_model import N_LATE, chain
 from ..types import Draft, DraftLimit, Verdict
+
+
+class HeadWarning(UserWarning):
+    """A file in the place of a trained head that is none for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +45,28 @@ class Options:
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
-    """Where the model brings a head of its own."""
-    return Options() if context.model.own_head is not None and context.can_rollback else None
+    """Where the model brings a head of its own, or one was trained for it."""
+    if not context.can_rollback:
+        return None
+    if context.model.own_head is not None:
+        return Options()
+    path = _tuned(context.model)
+    return None if path is None else Options(path)
+
+
+def _tuned(model: Model) -> Path | None:
+    """The head that ``tune`` left for a model. Warns of a file that is no use."""
+    if not heads.has_tuned():
+        return None
+    path = heads.tuned_path(model.fingerprint)
+    if not path.exists():
+        return None
+    try:
+        heads.check(path, model.file)
+    except SelfSpecError as error:
+        warnings.warn(f"{error}; it is ignored until then", HeadWarning, stacklevel=2)
+        return None
+    return path
 
 
 def make(context: Context, options: Options) -> Drafter:
@@ -60,8 +87,8 @@ def make(context: Context, options: Options) -> Drafter:
             f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
             "which drafting needs; decode plainly, draft=None"
         )
-    heads = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
-    return Drafter(context, heads)
+    opened = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
+    return Drafter(context, opened)
 
 
 class Heads:
@@ -92,11 +119,11 @@ class Drafter:
 
     mask = None
 
-    def __init__(self, context: Context, heads: Heads) -> None:
+    def __init__(self, context: Context, opened: Heads) -> None:
         self._context = context
-        self._heads = heads
-        self._file = heads.head.file
-        self._following = heads.following(0)
+        self._heads = opened
+        self._file = opened.head.file
+        self._following = opened.following(0)
 
     @property
     def identity(self) -> Mapping[str, Any]:
