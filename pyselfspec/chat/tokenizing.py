@@ -59,7 +59,10 @@ class Tokenizing:
 
     def _stretches(self, text: str) -> list[range]:
         """Between control tokens, and before the first and behind the last."""
-        ends = [0, *(end for place in self.control.whole(text) for end in (place.start, place.stop))]
+        ends = [
+            0,
+            *(end for place in self.control.whole(text) for end in (place.start, place.stop)),
+        ]
         return [range(*pair) for pair in list(pairwise([*ends, len(text)]))[::2]]
 
     def _stripped(self, text: str, stretch: range) -> str:

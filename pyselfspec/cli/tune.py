@@ -159,7 +159,9 @@ def _progress(tuning: Any) -> Iterator[Follow]:
 
             yield follow
     except tuning.Interrupted as stop:
-        click.echo(f"stopped; {stop.folder} has the work so far, the same command goes on", err=True)
+        click.echo(
+            f"stopped; {stop.folder} has the work so far, the same command goes on", err=True
+        )
         raise
 
 
@@ -168,15 +170,17 @@ def _show(tuned: Tuned, gain: Gain, named: bool, as_json: bool) -> None:
         found = {
             "head": paths.shown(str(tuned.path)),
             "card": records.to_dict(tuned.card),
-            "tokens_per_second": records.to_dict(gain),
+            "speed": records.to_dict(gain),
         }
         click.echo(records.encode(found).decode())
         return
     by_position = ", ".join(f"{each:.2f}" for each in tuned.card.acceptance)
     click.echo(f"{tuned.path}: of drafts on held-out text are right, by position: {by_position}")
     click.echo(
-        f"held-out prompts: {gain.plain:.1f} tokens/s plainly, {gain.copies:.1f} with copies, "
-        f"{gain.both:.1f} with copies and the head: {gain.over_plain:.2f} times plain"
+        f"held-out prompts, times plain decoding: {gain.copies:.2f} with copies alone, "
+        f"{gain.both:.2f} with the head too"
     )
-    use = f"--draft ngram+head:{tuned.path}" if named else "generate uses it by itself"
-    click.echo(use if not named else f"use it with {use}")
+    if named:
+        click.echo(f"use it with --draft ngram+head:{tuned.path}")
+    else:
+        click.echo("generate uses it by itself")

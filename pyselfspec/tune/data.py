@@ -20,7 +20,7 @@ from ..util import records
 from ..util.files import UNFINISHED
 from . import writing
 from .asking import Prompts
-from .shards import N_BEST
+from .shards import N_BEST, Shard
 from .writing import Asked, Progress
 
 MANIFEST = "data.json"
@@ -79,16 +79,16 @@ class Data:
 
     def shards(self) -> list[Path]:
         """Those for training that are there."""
-        there = []
+        there: list[Path] = []
         while (path := self._path(1 + len(there))).exists():
             there.append(path)
         return there
 
     @property
     def n_tokens(self) -> int:
-        """In all shards, by their sizes."""
-        sizes = (path.stat().st_size for path in [self.held_out, *self.shards()] if path.exists())
-        return sum(sizes) // self.about.token_bytes
+        """In all shards."""
+        there = [path for path in (self.held_out, *self.shards()) if path.exists()]
+        return sum(Shard.n_tokens_of(path) for path in there)
 
     def require_room(self, n_tokens: int) -> None:
         """Raise ArgumentError where the disk has no room for so many tokens in all."""
@@ -99,6 +99,14 @@ class Data:
                 f"data of {n_tokens} tokens need {needed >> 20} MiB more, but only {free >> 20} "
                 f"MiB are free at {self.folder}; give fewer tokens or a folder on another disk"
             )
+
+    def size_of(self, n_tokens: int) -> str:
+        """What so many tokens take, for whoever waits."""
+        size, million = (n * self.about.token_bytes / 1e6 for n in (n_tokens, 10**6))
+        return (
+            f"{self.folder}: data of {n_tokens} tokens take up to {size:.0f} MB, each million "
+            f"{million:.0f} MB"
+        )
 
     def write_next(
         self, context: Context, prompts: Prompts, progress: Progress = writing.ignore

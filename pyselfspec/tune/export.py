@@ -1,5 +1,5 @@
-"""A trained head as a GGUF file: EAGLE-3 as llama.cpp's converter writes it, quantized by llama.cpp's
-own quantizer, with a card in the metadata.
+"""A trained head as a GGUF file: EAGLE-3 as llama.cpp's converter writes it, quantized by
+llama.cpp's own quantizer, with a card in the metadata.
 
 The head has no embeddings of its own; the model lends its. The tokenizer is the model's.
 """

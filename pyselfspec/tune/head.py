@@ -42,6 +42,19 @@ class Shape:
         return N_BLOCKS * self.n_embd
 
 
+class Norm(nn.Module):
+    """RMS norm in float32, also where the rest is bfloat16: torch's own warns there."""
+
+    def __init__(self, n: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+        self._eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.float()
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._eps) * self.weight
+
+
 class Head(nn.Module):
     """Names of the parameters are those of the tensors in a file, without ``blk.0.`` and
     ``.weight``, see export.py."""
@@ -55,8 +68,8 @@ class Head(nn.Module):
         def linear(n_in: int, n_out: int) -> nn.Linear:
             return nn.Linear(n_in, n_out, bias=False)
 
-        def norm() -> nn.RMSNorm:
-            return nn.RMSNorm(n, eps=s.eps)
+        def norm() -> Norm:
+            return Norm(n, s.eps)
 
         self.register_buffer("scale", torch.ones(s.n_features))  # brings features to one size
         self.fc = linear(s.n_features, n)
@@ -78,7 +91,8 @@ class Head(nn.Module):
         """States that the rows leave in each of n steps, [n_texts, n_rows, n_embd].
 
         features: [n_texts, n_rows, n_features]. embedded: of each row's token, [n_texts, n_rows,
-            n_embd]. texts: which text a row belongs to, [n_texts, n_rows]; rows of one lie together.
+            n_embd]. texts: which text a row belongs to, [n_texts, n_rows]; rows of one lie
+            together.
 
         In step j, counted from 0, row i is the last of a draft that began at row i - j; the j rows
         at the beginning of a text are of no use.

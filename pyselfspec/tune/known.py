@@ -68,7 +68,9 @@ class Known:
             head_size=head_size,
             n_ff=self._number("feed_forward_length") or 4 * n_embd,
             n_own=n_own,
-            eps=float(self.source.value(self.source.key("attention.layer_norm_rms_epsilon")) or 1e-5),
+            eps=float(
+                self.source.value(self.source.key("attention.layer_norm_rms_epsilon")) or 1e-5
+            ),
         )
 
     def _number(self, name: str) -> int:

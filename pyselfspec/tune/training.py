@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .batches import Batch
 from .head import Head
+from .muon import Muon
 
 WARMUP = 50  # batches
 AVERAGED = 200  # batches that the running average looks back on, about
@@ -66,9 +67,7 @@ class Training:
         inner = [p for name, p in head.named_parameters() if p.ndim > 1 and name != "output.weight"]
         other = [p for name, p in head.named_parameters() if p.ndim == 1 or name == "output.weight"]
         self._optimizers = (
-            torch.optim.Muon(
-                inner, lr=options.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
-            ),
+            Muon(inner, options.rate, torch.bfloat16 if half else torch.float32),
             torch.optim.AdamW(other, lr=options.rate_other, weight_decay=0.0, betas=(0.9, 0.95)),
         )
 
@@ -90,25 +89,27 @@ class Training:
         self._take_average()
         return float(loss.detach())
 
-    @torch.no_grad()
     def _take_average(self) -> None:
         part = max(1 / AVERAGED, 2 / (self.n_batches + 1))  # young averages forget faster
-        for mean, now in zip(self.average.parameters(), self.head.parameters(), strict=True):
-            mean.lerp_(now, min(1.0, part))
+        with torch.no_grad():
+            for mean, now in zip(self.average.parameters(), self.head.parameters(), strict=True):
+                mean.lerp_(now, min(1.0, part))
 
-    @torch.no_grad()
     def held_out(self, batches: Sequence[Batch], n_steps: int) -> Counts:
         """What drafts of the averaged head from every row would be worth."""
         counts = Counts(np.zeros(n_steps, np.int64), np.zeros(n_steps, np.int64))
         for batch in batches:
-            with self._precision(batch):
+            with torch.no_grad(), self._precision(batch):
                 _count(self.average, batch, counts)
         return counts
 
     def _precision(self, batch: Batch) -> AbstractContextManager[Any]:
         if not self._half:
             return nullcontext()
-        return torch.autocast(batch.features.device.type, torch.bfloat16)
+        found: AbstractContextManager[Any] = torch.autocast(
+            batch.features.device.type, torch.bfloat16
+        )
+        return found
 
     # to go on later
 
@@ -162,7 +163,7 @@ def half_pays(device: str) -> bool:
     """Whether bfloat16 is faster than float32 here. Without hardware for it, it is a hundred times
     slower."""
     if device == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     return _seconds(torch.bfloat16) < _seconds(torch.float32)
 
 

@@ -119,17 +119,17 @@ def tune(
     not go together or a folder of other data, OSError where something cannot be written,
     Interrupted for Ctrl-C.
     """
-    start = time.monotonic()
+    clock = _Clock(time.monotonic(), 60 * wanted.minutes)
+    device = _device(wanted.device)
     known = Known.of(model.path)
     prompts = asking.bundled() if wanted.prompts is None else asking.read(wanted.prompts)
     out = heads.tuned_path(model.fingerprint) if wanted.out is None else wanted.out
     export.require_out(out, made=wanted.out is None)
     data = Data(folder_of(model, wanted), _about(model, wanted, prompts))
-    clock = _Clock(start, 60 * wanted.minutes)
     try:
         _write_data(model, data, prompts, wanted, context, clock, follow)
-        learned = _Learning(known, data, wanted, _device(wanted.device))
-        learned.go_on(clock, follow)
+        learned = _Learning(known, data, wanted, device)
+        learned.go_on(clock.for_training(), follow)
     except KeyboardInterrupt:
         raise Interrupted(data.folder) from None
     card = learned.card(model)
@@ -186,7 +186,13 @@ class _Clock:
     @property
     def share(self) -> float:
         """Of the time that has passed."""
-        return min(1.0, (time.monotonic() - self.start) / max(1e-9, self.seconds))
+        return min(1.0, (time.monotonic() - self.start) / self.seconds)
+
+    def for_training(self) -> _Clock:
+        """What is left, and no less than training's own share."""
+        now = time.monotonic()
+        left = self.seconds - (now - self.start)
+        return _Clock(now, max(left, self.seconds * (1 - WRITING_SHARE)))
 
 
 #
@@ -211,11 +217,13 @@ def _write_data(
         n_ctx=N_SIDE * n_text, n_batch=2 * N_SIDE, n_seq_max=N_SIDE, **options
     ) as context:
         _require_suitable(context)
-        if wanted.n_tokens is not None:
-            data.require_room(wanted.n_tokens)
-            size = wanted.n_tokens * data.about.token_bytes >> 20
-            follow(Progress("writing text", 0.0, f"data: {size} MiB at most in {data.folder}"))
-        while not (data.held_out.exists() and data.shards()) or not _has_enough(data, wanted, clock):
+        n_least = 2 * data.about.n_texts * n_text  # one shard to learn from, one held out
+        n_tokens = max(n_least, wanted.n_tokens or 0)
+        data.require_room(n_tokens)
+        follow(Progress("writing text", 0.0, data.size_of(n_tokens)))
+        while not (data.held_out.exists() and data.shards()) or not _has_enough(
+            data, wanted, clock
+        ):
             data.require_room(data.n_tokens + data.about.n_texts * n_text)
             seen = data.n_tokens
 
@@ -325,7 +333,7 @@ class _Learning:
         while True:
             rng = np.random.default_rng((self._wanted.seed, self.training.n_batches))
             names = self._data.shards()
-            for at in range(0, len(names), N_TOGETHER):
+            for _ in range(0, len(names), N_TOGETHER):
                 order = rng.permutation(len(names))[:N_TOGETHER]
                 texts = [text for i in order for text in Shard.load(names[i]).texts()]
                 yield from self._packer.batches(self._endless(texts, rng))

@@ -86,7 +86,7 @@ def likeliest(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[n
     best = np.argpartition(logits, -n, axis=1)[:, -n:]
     found = np.take_along_axis(logits, best, 1)
     order = np.lexsort((best, -found))  # of equal ones the lowest first, as the model chooses
-    best, found = (np.take_along_axis(each, order, 1) for each in (best, found))
+    best, found = np.take_along_axis(best, order, 1), np.take_along_axis(found, order, 1)
     top = found[:, :1]
     probs = np.exp(found - top) / np.exp(logits - top).sum(1, keepdims=True)
     missing = ((0, 0), (0, N_BEST - n))  # of a tiny vocabulary
