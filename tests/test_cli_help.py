@@ -39,3 +39,10 @@ def test_help_says_what_is_replaced(command, options):
     for option in options:
         after = text.rpartition(f" {option} ")[2]
         assert "replace" in after[:200], option
+
+
+@pytest.mark.parametrize("name", main.list_commands(None))
+def test_help_fits_a_screen_or_is_in_groups(name):
+    text = run(name, "--help").stdout
+    _, _, ungrouped = text.partition("\nOther options:")
+    assert len(text.splitlines()) <= 50 or 0 < len(ungrouped.splitlines()) <= 12

@@ -206,6 +206,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("jinja2", {"chat/rendering.py"}),
         ("click", CLI),
         ("torch", {name for name in TREES if name.startswith("tune/")}),
+        ("cloup", CLI),
         ("optuna", {"selection/strategies/optuna.py"}),
         ("matplotlib", {name for name in TREES if name.startswith("plots/")}),
     ],

@@ -15,7 +15,7 @@ from test_masks import write_mamba
 
 torch = pytest.importorskip("torch")
 
-from pyselfspec import Completion, SamplingParams  # noqa: E402
+from pyselfspec import Completion, Model, SamplingParams  # noqa: E402
 from pyselfspec.errors import ArgumentError, UnsupportedError  # noqa: E402
 from pyselfspec.gguf import heads  # noqa: E402
 from pyselfspec.speculate.drafters.head import HeadWarning  # noqa: E402

@@ -19,6 +19,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
+import cloup
 
 from .. import __version__
 from ..errors import SelfSpecError
@@ -101,7 +102,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 
 @click.group(cls=CommandFolder, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
+@cloup.option(
     "--version",
     is_flag=True,
     expose_value=False,

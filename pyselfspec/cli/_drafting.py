@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from ..masks import formats
 from ..masks.layer_mask import LayerMask
@@ -56,27 +57,28 @@ def parse_draft(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
 
 
 # What drafts skip, see mask_from.
-mask_options = together(
-    click.option(
+mask_options = cloup.option_group(
+    "Masks",
+    cloup.option(
         "--mask",
         "mask_file",
         help="File with the mask to draft with, - for stdin, in any format of profile export.",
     ),
-    click.option(
+    cloup.option(
         "--skip-attn",
         metavar="BLOCKS",
         callback=parse_blocks,
         default="",
         help="Blocks whose attention the draft skips, like 3,5,8-11.",
     ),
-    click.option(
+    cloup.option(
         "--skip-ffn",
         metavar="BLOCKS",
         callback=parse_blocks,
         default="",
         help="Blocks whose feed-forward sublayer the draft skips.",
     ),
-    click.option(
+    cloup.option(
         "--exit-layer",
         type=click.IntRange(min=1),
         help="Draft with only the first N blocks, as LayerSkip does.",
@@ -85,63 +87,68 @@ mask_options = together(
 
 # How drafts are made, see controller_from.
 draft_options = together(
-    click.option(
-        "--draft",
-        metavar="|".join((AUTO, OFF, *drafters.names())),
-        callback=parse_draft,
-        default=AUTO,
-        show_default=True,
-        help="How to draft, or several ways joined by +, each with its file behind a colon if it "
-        "takes one, as in ngram+model:small.gguf; auto: what suits the model; off: plain decoding.",
-    ),
-    click.option(
-        "-o",
-        "--draft-option",
-        "drafter_options",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="An option of the drafter that --draft names; may be given several times.",
+    cloup.option_group(
+        "Drafts",
+        cloup.option(
+            "--draft",
+            metavar="|".join((AUTO, OFF, *drafters.names())),
+            callback=parse_draft,
+            default=AUTO,
+            show_default=True,
+            help="How to draft, or several ways joined by +, each with its file behind a colon if "
+            "it takes one, as in ngram+model:small.gguf; auto: what suits the model; off: plain "
+            "decoding.",
+        ),
+        cloup.option(
+            "-o",
+            "--draft-option",
+            "drafter_options",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="An option of the drafter that --draft names; may be given several times.",
+        ),
+        cloup.option(
+            "--profile",
+            type=click.Choice(["auto", "none"]),
+            default="auto",
+            show_default=True,
+            help="Use the mask that scan-layers or search has found for this model.",
+        ),
+        cloup.option(
+            "--controller",
+            type=click.Choice(controllers.names()),
+            help=f"How to decide the length of drafts.  [default: {controllers.DEFAULT}]",
+        ),
+        cloup.option(
+            "--draft-max",
+            type=click.IntRange(min=1),
+            help="Most tokens to draft per step; a draft ends sooner at --draft-p-min.  "
+            f"[default of fixed: {Fixed().n_max}]",
+        ),
+        cloup.option(
+            "--draft-p-min",
+            type=click.FloatRange(0, 1),
+            help="End a draft before a token of lower probability.  "
+            f"[default of fixed: {Fixed().p_min}]",
+        ),
     ),
     mask_options,
-    click.option(
-        "--profile",
-        type=click.Choice(["auto", "none"]),
-        default="auto",
-        show_default=True,
-        help="Use the mask that scan-layers or search has found for this model.",
-    ),
-    click.option(
-        "--controller",
-        type=click.Choice(controllers.names()),
-        help=f"How to decide the length of drafts.  [default: {controllers.DEFAULT}]",
-    ),
-    click.option(
-        "--draft-max",
-        type=click.IntRange(min=1),
-        help="Most tokens to draft per step; a draft ends sooner at --draft-p-min.  "
-        f"[default of fixed: {Fixed().n_max}]",
-    ),
-    click.option(
-        "--draft-p-min",
-        type=click.FloatRange(0, 1),
-        help="End a draft before a token of lower probability.  "
-        f"[default of fixed: {Fixed().p_min}]",
-    ),
 )
 
 # Whether masks change meanwhile.
-adapt_options = together(
-    click.option(
+adapt_options = cloup.option_group(
+    "Masks that change",
+    cloup.option(
         "--adapt",
         is_flag=True,
         help="Try other masks while generating, and switch to one that is expected to be faster.",
     ),
-    click.option(
+    cloup.option(
         "--adapt-share",
         type=click.FloatRange(0, 1, min_open=True),
         help=f"Largest share of the time to spend on trying masks.  [default: {adapt.SHARE}]",
     ),
-    click.option(
+    cloup.option(
         "--adapt-state",
         type=click.Path(path_type=Path),
         help="File to resume from and to save to; created if it does not exist.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -44,7 +45,7 @@ def _chunks_help() -> str:
 
 
 def objective_option(default: str) -> Callable[[F], F]:
-    return click.option(
+    return cloup.option(
         "--objective",
         type=NameChoice(objectives.names(), objectives.FORMER),
         default=default,
@@ -56,45 +57,48 @@ def objective_option(default: str) -> Callable[[F], F]:
 
 
 measuring_options = _together(
-    click.option("--chunks", type=click.IntRange(min=1), help=_chunks_help()),
-    click.option(
-        "-c",
-        "--ctx-size",
-        "n_ctx",
-        type=click.IntRange(min=4),
-        help=f"Tokens in a chunk; the second half is scored.  [default: {chunks.N_CHUNK}]",
-    ),
-    click.option(
-        "--window",
-        type=click.IntRange(min=1),
-        default=objectives.WINDOW,
-        show_default=True,
-        help="Tokens in a masked pass of agreement.",
-    ),
-    click.option("--text", "text_file", help="File with text to score on, - for stdin."),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Seed for everything random, including the text that the model writes when none is "
-        "given.",
-    ),
-    click.option(
-        "--out",
-        type=click.Path(path_type=Path),
-        help="File of results; resumed if it exists.  [default: in the user's data "
-        "folder, by model and text]",
-    ),
-    click.option(
-        "--cache-mib",
-        type=click.IntRange(min=0),
-        default=objectives.CACHE_BYTES // 2**20,
-        show_default=True,
-        help="Memory for hidden states that masks share, 0 for none.",
+    cloup.option_group(
+        "Text and results",
+        cloup.option("--chunks", type=click.IntRange(min=1), help=_chunks_help()),
+        cloup.option(
+            "-c",
+            "--ctx-size",
+            "n_ctx",
+            type=click.IntRange(min=4),
+            help=f"Tokens in a chunk; the second half is scored.  [default: {chunks.N_CHUNK}]",
+        ),
+        cloup.option(
+            "--window",
+            type=click.IntRange(min=1),
+            default=objectives.WINDOW,
+            show_default=True,
+            help="Tokens in a masked pass of agreement.",
+        ),
+        cloup.option("--text", "text_file", help="File with text to score on, - for stdin."),
+        cloup.option(
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Seed for everything random, including the text that the model writes when none "
+            "is given.",
+        ),
+        cloup.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            help="File of results; resumed if it exists.  [default: in the user's data "
+            "folder, by model and text]",
+        ),
+        cloup.option(
+            "--cache-mib",
+            type=click.IntRange(min=0),
+            default=objectives.CACHE_BYTES // 2**20,
+            show_default=True,
+            help="Memory for hidden states that masks share, 0 for none.",
+        ),
+        cloup.option("--no-profile", is_flag=True, help="Keep the profile of the model as it is."),
     ),
     device_options,
-    click.option("--no-profile", is_flag=True, help="Keep the profile of the model as it is."),
 )
 
 
@@ -118,14 +122,14 @@ def session_options(options: Mapping[str, Any]) -> Options:
 def space_options(share: float, *, unit_help: str, share_help: str) -> Callable[[F], F]:
     """--unit and --share: what masks are made of, and how much they skip."""
     return _together(
-        click.option(
+        cloup.option(
             "--unit",
             type=click.Choice([unit.value for unit in Unit]),
             default=Unit.BOTH.value,
             show_default=True,
             help=f"{unit_help}; both: attention and feed-forward sublayers, each alone.",
         ),
-        click.option(
+        cloup.option(
             "--share",
             type=click.FloatRange(0, 1, min_open=True),
             default=share,

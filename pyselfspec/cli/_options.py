@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import cloup
 
 from ..errors import ArgumentError
 from ..runtime import _lib
@@ -57,8 +58,9 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 # What every command that loads a model takes.
-common_options = together(
-    click.option(
+common_options = cloup.option_group(
+    "Output",
+    cloup.option(
         "-v",
         "--verbose",
         is_flag=True,
@@ -66,14 +68,15 @@ common_options = together(
         callback=_set_verbose,
         help="Show llama.cpp's log on stderr.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 )
 
+MACHINE = "Machine"
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
 
 
 def _cache_type_option(part: str) -> Callable[[F], F]:
-    return click.option(
+    return cloup.option(
         f"-ct{part}",
         f"--cache-type-{part}",
         type=click.Choice(list(CACHE_TYPES)),
@@ -84,14 +87,14 @@ def _cache_type_option(part: str) -> Callable[[F], F]:
 
 
 # Where and how passes are computed, see model_params and context_params. Names as in llama.cpp.
-device_options = together(
-    click.option(
+_DEVICE = (
+    cloup.option(
         "-t",
         "--threads",
         type=click.IntRange(1, N_THREADS_MAX),
         help="CPU threads; fewer may be faster while other programs run.  [default: all cores]",
     ),
-    click.option(
+    cloup.option(
         "-ngl",
         "--gpu-layers",
         "--n-gpu-layers",
@@ -100,7 +103,7 @@ device_options = together(
         help="How many blocks, counted from the last, to keep on GPUs; the head counts as one "
         "more.  [default: all]",
     ),
-    click.option(
+    cloup.option(
         "-sm",
         "--split-mode",
         type=click.Choice(list(SPLIT_MODES)),
@@ -109,7 +112,7 @@ device_options = together(
         help="How several GPUs share the model: one holds it, by blocks, or by rows of weights. No "
         "effect without GPUs.",
     ),
-    click.option(
+    cloup.option(
         "-mg",
         "--main-gpu",
         type=click.IntRange(0, INT32_MAX),
@@ -117,7 +120,7 @@ device_options = together(
         show_default=True,
         help="The GPU of split mode none, and of small tensors with row. No effect without GPUs.",
     ),
-    click.option(
+    cloup.option(
         "-fa",
         "--flash-attn",
         type=click.Choice(list(FLASH_ATTN)),
@@ -128,6 +131,7 @@ device_options = together(
     _cache_type_option("k"),
     _cache_type_option("v"),
 )
+device_options = cloup.option_group(MACHINE, *_DEVICE)
 
 
 def _is_watched() -> bool:
@@ -158,15 +162,16 @@ def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # What decides the speed of a context.
-context_options = together(
-    click.option(
+context_options = cloup.option_group(
+    MACHINE,
+    cloup.option(
         "-c",
         "--ctx-size",
         type=click.IntRange(min=0),
         help=f"Tokens of context, rounded up to a multiple of {N_CTX_UNIT}; 0 for as many as the "
         f"model was trained with.  [default: the model's, {N_CTX} at most]",
     ),
-    device_options,
+    *_DEVICE,
 )
 
 
@@ -177,7 +182,7 @@ def ctx_size(model: Model, options: Mapping[str, Any]) -> int | None:
 
 
 def n_predict_option(default: int) -> Callable[[F], F]:
-    return click.option(
+    return cloup.option(
         "-n",
         "--n-predict",
         type=click.IntRange(min=-1),

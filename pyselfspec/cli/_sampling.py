@@ -6,63 +6,65 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+import cloup
 
 from ..runtime.sampling import SEED_MAX, SamplingParams
-from ._options import read_text, together
+from ._options import read_text
 
 DEFAULT = SamplingParams()
 
 # How the next token is chosen, see sampling_from.
-sampling_options = together(
-    click.option(
+sampling_options = cloup.option_group(
+    "Choice of tokens",
+    cloup.option(
         "--temp",
         type=click.FloatRange(min=0),
         default=DEFAULT.temperature,
         show_default=True,
         help="Temperature, 0 for greedy.",
     ),
-    click.option(
+    cloup.option(
         "--top-k",
         type=click.IntRange(min=0),
         default=DEFAULT.top_k,
         show_default=True,
         help="Keep the k likeliest tokens, 0 for all.",
     ),
-    click.option(
+    cloup.option(
         "--top-p",
         type=click.FloatRange(0, 1),
         default=DEFAULT.top_p,
         show_default=True,
         help="Keep tokens up to this total probability.",
     ),
-    click.option(
+    cloup.option(
         "--min-p",
         type=click.FloatRange(0, 1),
         default=DEFAULT.min_p,
         show_default=True,
         help="Keep tokens of this probability relative to the likeliest.",
     ),
-    click.option(
+    cloup.option(
         "--repeat-penalty",
         type=click.FloatRange(min=0, min_open=True),
         default=DEFAULT.repeat_penalty,
         show_default=True,
         help="Penalty for repeated tokens, 1 for none.",
     ),
-    click.option(
+    cloup.option(
         "--repeat-last-n",
         type=click.IntRange(min=0),
         default=DEFAULT.repeat_last_n,
         show_default=True,
         help="How far back the penalty looks.",
     ),
-    click.option(
+    cloup.option(
         "--seed",
         type=click.IntRange(-1, SEED_MAX),
         callback=lambda _ctx, _param, seed: None if seed == -1 else seed,
         help="Seed of the sampler, -1 for a random one.  [default: random]",
     ),
-    click.option(
+    cloup.option(
         "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."
     ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import cloup
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
@@ -23,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def copy_arguments(command: F) -> F:
     """IN, OUT and --json."""
-    json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    json_flag = cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     out = click.argument("out", type=click.Path(path_type=Path))
     return click.argument("name", metavar="IN")(out(json_flag(command)))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -38,11 +39,11 @@ from ._options import (
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
-@click.command(name="calibrate")
+@cloup.command(name="calibrate")
 @model_argument
 @mask_options
 @context_options
-@click.option(
+@cloup.option(
     "--plot",
     "plot_file",
     type=click.Path(path_type=Path),

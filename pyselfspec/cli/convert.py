@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 from rich.console import Console
 from rich.progress import Progress as Bars
 
@@ -26,10 +27,10 @@ def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool
         ctx.exit()
 
 
-@click.command(name="convert")
+@cloup.command(name="convert")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option(
+@cloup.option(
     "--type",
     "type_name",
     metavar="TYPE",
@@ -38,13 +39,13 @@ def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool
     show_default=True,
     help="Type of the weights: f32, f16, bf16, q8_0, q4_k_m and llama.cpp's others.",
 )
-@click.option(
+@cloup.option(
     "-t",
     "--threads",
     type=click.IntRange(1, N_THREADS_MAX),
     help="CPU threads for quantizing.  [default: all cores]",
 )
-@click.option(
+@cloup.option(
     "--architectures",
     is_flag=True,
     is_eager=True,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import DownloadColumn, Progress
@@ -32,29 +33,32 @@ PROMPT = "Once upon a time there was a king who"
 NEXT = "next: pyselfspec generate YOUR_MODEL.gguf -p 'Once upon a time' --compare"
 
 
-@click.command(name="demo")
-@click.option("-p", "--prompt", default=PROMPT, show_default=True, help="The text to continue.")
-@n_predict_option(N_PREDICT)
-@click.option(
-    "--temp",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="Temperature, 0 for greedy.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, SEED_MAX),
-    default=1,
-    show_default=True,
-    help="Seed of the sampler.",
-)
-@click.option(
-    "--size",
-    type=click.Choice(list(FACTORS)),
-    default=SIZE,
-    show_default=True,
-    help="Parameters of the model.",
+@cloup.command(name="demo")
+@cloup.option_group(
+    "Text",
+    cloup.option("-p", "--prompt", default=PROMPT, show_default=True, help="The text to continue."),
+    n_predict_option(N_PREDICT),
+    cloup.option(
+        "--temp",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        show_default=True,
+        help="Temperature, 0 for greedy.",
+    ),
+    cloup.option(
+        "--seed",
+        type=click.IntRange(0, SEED_MAX),
+        default=1,
+        show_default=True,
+        help="Seed of the sampler.",
+    ),
+    cloup.option(
+        "--size",
+        type=click.Choice(list(FACTORS)),
+        default=SIZE,
+        show_default=True,
+        help="Parameters of the model.",
+    ),
 )
 @device_options
 @common_options

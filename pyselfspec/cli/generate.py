@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
@@ -104,48 +105,57 @@ class Request:
         )
 
 
-@click.command(name="generate")
+@cloup.command(name="generate")
 @model_argument
-@click.option("-p", "--prompt", help="The text to continue.")
-@click.option("-f", "--file", "prompt_file", help="Read the prompt from a file, - for stdin.")
-@click.option(
-    "--prompt-tokens",
-    metavar="IDS",
-    callback=parse_tokens,
-    help="Token ids as the prompt; only ids come out of models without a tokenizer.",
+@cloup.option_group(
+    "Text",
+    cloup.option("-p", "--prompt", help="The text to continue."),
+    cloup.option("-f", "--file", "prompt_file", help="Read the prompt from a file, - for stdin."),
+    cloup.option(
+        "--prompt-tokens",
+        metavar="IDS",
+        callback=parse_tokens,
+        help="Token ids as the prompt; only ids come out of models without a tokenizer.",
+    ),
+    n_predict_option(N_PREDICT),
+    cloup.option(
+        "--stop", multiple=True, help="End the text before this string; may be given several times."
+    ),
 )
-@n_predict_option(N_PREDICT)
-@sampling_options
-@click.option(
-    "--stop", multiple=True, help="End the text before this string; may be given several times."
+@cloup.option_group(
+    "What it shows",
+    cloup.option(
+        "--compare",
+        is_flag=True,
+        help="Also run plain decoding; show both speeds and whether the texts are equal.",
+    ),
+    cloup.option(
+        "--explain",
+        is_flag=True,
+        help="Say on stderr where the tokens come from, and when and why drafting starts or stops.",
+    ),
 )
-@context_options
 @draft_options
-@click.option(
-    "--verify",
-    type=click.Choice(VERIFY),
-    default=MATCH,
-    show_default=True,
-    help="match: a seed gives the text of plain decoding. residual: draw drafts at the temperature "
-    "too, and accept more of them; another text of the same law.",
-)
-@click.option(
-    "--unverified",
-    is_flag=True,
-    help="For research: the mask writes the text itself, as --exit-layer N does with the first N "
-    "blocks. It is not the model's own text.",
-)
 @adapt_options
-@click.option(
-    "--compare",
-    is_flag=True,
-    help="Also run plain decoding; show both speeds and whether the texts are equal.",
+@cloup.option_group(
+    "Checks of drafts",
+    cloup.option(
+        "--verify",
+        type=click.Choice(VERIFY),
+        default=MATCH,
+        show_default=True,
+        help="match: a seed gives the text of plain decoding. residual: draw drafts at the "
+        "temperature too, and accept more of them; another text of the same law.",
+    ),
+    cloup.option(
+        "--unverified",
+        is_flag=True,
+        help="For research: the mask writes the text itself, as --exit-layer N does with the first "
+        "N blocks. It is not the model's own text.",
+    ),
 )
-@click.option(
-    "--explain",
-    is_flag=True,
-    help="Say on stderr where the tokens come from, and when and why drafting starts or stops.",
-)
+@sampling_options
+@context_options
 @common_options
 def command(model: str, as_json: bool, compare: bool, explain: bool, **options: Any) -> None:
     """Continue a prompt, faster by cheap guesses. The text is the full model's.

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import click
+import cloup
 
 from ..gguf.file import GgufFile
 from ..runtime.context import Context
@@ -30,7 +31,7 @@ SAME_TEXT = {
 }
 
 
-@click.command(name="info")
+@cloup.command(name="info")
 @model_argument
 @device_options
 @common_options

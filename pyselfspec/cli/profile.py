@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import click
+import cloup
 
 from .. import BUILD_ID, __version__
 from ..errors import ArgumentError
@@ -19,10 +20,10 @@ from ..util.files import replacing, require_no_model
 from ._measuring import command_line
 from ._options import model_argument, open_model, read_text
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+json_option = cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group(name="profile")
+@cloup.group(name="profile")
 def command() -> None:
     """The mask that generate uses for a model by itself."""
 
@@ -52,7 +53,7 @@ def show(model: str, as_json: bool) -> None:
 
 @command.command()
 @model_argument
-@click.option(
+@cloup.option(
     "--format",
     "form",
     type=click.Choice(mask_formats.FORMATS),
@@ -60,7 +61,7 @@ def show(model: str, as_json: bool) -> None:
     show_default=True,
     help="skip-layers: Draft & Verify and SWIFT. attn-mlp: ccs96307. numbers: llama.cpp PR 3565.",
 )
-@click.option(
+@cloup.option(
     "--out", type=click.Path(path_type=Path), help="File to write or replace.  [default: stdout]"
 )
 def export(model: str, form: str, out: Path | None) -> None:
@@ -79,7 +80,7 @@ def export(model: str, form: str, out: Path | None) -> None:
 @command.command(name="import")
 @click.argument("model")
 @click.argument("file")
-@click.option("--entry", help="Which set of a file that has several.")
+@cloup.option("--entry", help="Which set of a file that has several.")
 @json_option
 def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None:
     """Make a mask in FILE (- for stdin) the profile of MODEL, in any format that export knows."""

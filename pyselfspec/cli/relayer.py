@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ..convert.relayer import relayer
 from ._drafting import parse_blocks
@@ -19,22 +20,22 @@ def parse_order(ctx: click.Context, param: click.Parameter, text: str | None) ->
     return [il for part in parts for il in sorted(parse_blocks(ctx, param, part))]
 
 
-@click.command(name="relayer")
+@cloup.command(name="relayer")
 @copy_arguments
-@click.option(
+@cloup.option(
     "--blocks",
     metavar="BLOCKS",
     callback=parse_order,
     help="The blocks of OUT in their order, like 0-9,5-9,12-31.  [default: all of IN]",
 )
-@click.option(
+@cloup.option(
     "--zero-attn",
     metavar="BLOCKS",
     callback=parse_blocks,
     default="",
     help="Blocks whose attention adds nothing in OUT, like 3,5,8-11.",
 )
-@click.option(
+@cloup.option(
     "--zero-ffn",
     metavar="BLOCKS",
     callback=parse_blocks,

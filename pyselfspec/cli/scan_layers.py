@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from .. import plots
 from ..masks.space import Unit
@@ -26,38 +27,44 @@ from ._measuring import (
 from ._options import common_options, model_argument, model_params, open_model
 
 
-@click.command(name="scan-layers")
+@cloup.command(name="scan-layers")
 @model_argument
-@click.option(
-    "--strategy",
-    "--mode",
-    type=click.Choice([name for name in strategies.names() if not strategies.load(name).endless]),
-    default=scanning.STRATEGY,
-    show_default=True,
-    help="single: each unit alone. rank: and the least harmful together. greedy: skip the least "
-    "harmful, again and again. anti: skip all, add back what matters most. Others as in search.",
+@cloup.option_group(
+    "What to try",
+    cloup.option(
+        "--strategy",
+        "--mode",
+        type=click.Choice(
+            [name for name in strategies.names() if not strategies.load(name).endless]
+        ),
+        default=scanning.STRATEGY,
+        show_default=True,
+        help="single: each unit alone. rank: and the least harmful together. greedy: skip the "
+        "least harmful, again and again. anti: skip all, add back what matters most. Others as in "
+        "search.",
+    ),
+    objective_option(scanning.OBJECTIVE),
+    space_options(
+        scanning.SHARE,
+        unit_help="What is skipped at a time",
+        share_help="Share of the units that the last mask skips.",
+    ),
+    cloup.option(
+        "--prune",
+        type=click.IntRange(min=0),
+        help="For greedy and anti: leave so many of the worst out of each further round "
+        f"(llama.cpp's PR 3565: 2).  [default: {Prune().share:.0%} of those not needed]",
+    ),
+    cloup.option(
+        "--abort-ratio",
+        type=click.FloatRange(min=1, min_open=True),
+        help="Give up masks with so many times the full model's perplexity after 3 chunks (PR "
+        "3565: 30).  [default: give up what is surely not the best]",
+    ),
+    cloup.option("--exhaustive", is_flag=True, help="Prune nothing and give nothing up."),
 )
-@objective_option(scanning.OBJECTIVE)
-@space_options(
-    scanning.SHARE,
-    unit_help="What is skipped at a time",
-    share_help="Share of the units that the last mask skips.",
-)
-@click.option(
-    "--prune",
-    type=click.IntRange(min=0),
-    help="For greedy and anti: leave so many of the worst out of each further round (llama.cpp's "
-    f"PR 3565: 2).  [default: {Prune().share:.0%} of those not needed]",
-)
-@click.option(
-    "--abort-ratio",
-    type=click.FloatRange(min=1, min_open=True),
-    help="Give up masks with so many times the full model's perplexity after 3 chunks (PR 3565: "
-    "30).  [default: give up what is surely not the best]",
-)
-@click.option("--exhaustive", is_flag=True, help="Prune nothing and give nothing up.")
 @measuring_options
-@click.option(
+@cloup.option(
     "--plot",
     type=click.Path(path_type=Path),
     callback=picture_callback,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from .. import plots
 from ..masks.space import SHARE, Unit
@@ -28,48 +29,51 @@ from ._measuring import (
 from ._options import common_options, model_argument, model_params, open_model
 
 
-@click.command(name="search")
+@cloup.command(name="search")
 @model_argument
-@click.option(
-    "--strategy",
-    type=click.Choice(strategies.names()),
-    default=searching.STRATEGY,
-    show_default=True,
-    help="How to choose the next masks to try.",
-)
-@objective_option(searching.OBJECTIVE)
-@click.option(
-    "--max-cost",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=searching.MAX_COST,
-    show_default=True,
-    help="For agreement and perplexity: cost of a draft token over a plain one.",
-)
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    help=f"Masks to try.  [default: {searching.N_TRIALS}, without --minutes]",
-)
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to search.")
-@space_options(
-    SHARE,
-    unit_help="What masks are made of",
-    share_help="Largest share of the units to skip.",
-)
-@click.option(
-    "--storage",
-    metavar="URL",
-    help="Where Optuna keeps its study, like sqlite:///study.db; resumed if it exists.",
+@cloup.option_group(
+    "What to try",
+    cloup.option(
+        "--strategy",
+        type=click.Choice(strategies.names()),
+        default=searching.STRATEGY,
+        show_default=True,
+        help="How to choose the next masks to try.",
+    ),
+    objective_option(searching.OBJECTIVE),
+    cloup.option(
+        "--max-cost",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=searching.MAX_COST,
+        show_default=True,
+        help="For agreement and perplexity: cost of a draft token over a plain one.",
+    ),
+    cloup.option(
+        "--trials",
+        type=click.IntRange(min=1),
+        help=f"Masks to try.  [default: {searching.N_TRIALS}, without --minutes]",
+    ),
+    cloup.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to search."),
+    space_options(
+        SHARE,
+        unit_help="What masks are made of",
+        share_help="Largest share of the units to skip.",
+    ),
+    cloup.option(
+        "--storage",
+        metavar="URL",
+        help="Where Optuna keeps its study, like sqlite:///study.db; resumed if it exists.",
+    ),
 )
 @measuring_options
-@click.option(
+@cloup.option(
     "--csv",
     "csv_file",
     type=click.Path(path_type=Path),
     callback=target_callback,
     help="With --strategy exit: write the sweep to this file; it is replaced if it exists.",
 )
-@click.option(
+@cloup.option(
     "--plot",
     type=click.Path(path_type=Path),
     callback=picture_callback,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -16,7 +17,7 @@ from ..convert.quantize import TYPES
 from ..errors import ArgumentError
 from ..gguf.heads import N_BLOCKS_READ
 from ..util import paths, records
-from ._measuring import target_callback
+from ..util.files import require_target
 from ._options import (
     common_options,
     context_params,
@@ -32,68 +33,80 @@ if TYPE_CHECKING:
     from ..tune.tuning import Follow, Tuned
 
 
-@click.command(name="tune")
+def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None:
+        require_target(path)
+    return path
+
+
+@cloup.command(name="tune")
 @model_argument
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="How long this run takes; half of it at most for writing text to learn from.",
+@cloup.option_group(
+    "What to learn from",
+    cloup.option(
+        "--minutes",
+        type=click.FloatRange(min=0, min_open=True),
+        default=60.0,
+        show_default=True,
+        help="How long this run takes; half of it at most for writing text to learn from.",
+    ),
+    cloup.option(
+        "--tokens",
+        type=click.IntRange(min=1),
+        help="Tokens of text to learn from.  [default: what there is time for]",
+    ),
+    cloup.option(
+        "--prompts",
+        type=click.Path(path_type=Path, exists=True),
+        help="What the model is asked: a .jsonl file of chats, a text, or a folder of texts.  "
+        "[default: bundled prompts]",
+    ),
+    cloup.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder for the text and the states that it is learned from; taken up again if it "
+        "exists.  [default: in the user's cache folder, by model]",
+    ),
+    cloup.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
 )
-@click.option(
-    "--tokens",
-    type=click.IntRange(min=1),
-    help="Tokens of text to learn from.  [default: what there is time for]",
+@cloup.option_group(
+    "The head",
+    cloup.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        callback=_head_callback,
+        help="Its file; replaced if it exists.  [default: where generate finds it by itself]",
+    ),
+    cloup.option(
+        "--blocks",
+        callback=parse_tokens,
+        help="Three blocks whose entering states the head reads, like 2,15,30; one more than the "
+        "last stands for what leaves that.  [default: an early one, the middle, leaving the last]",
+    ),
+    cloup.option(
+        "--vocab",
+        type=click.IntRange(min=2),
+        default=8192,
+        show_default=True,
+        help="How many of the model's tokens it can draft, the most frequent ones.",
+    ),
+    cloup.option(
+        "--type",
+        "type_name",
+        metavar="TYPE",
+        type=click.Choice(list(TYPES), case_sensitive=False),
+        default="q8_0",
+        show_default=True,
+        help="Type of its weights: q8_0, q4_0, f16 and llama.cpp's others.",
+    ),
+    cloup.option(
+        "--device",
+        type=click.Choice(("cpu", "cuda")),
+        default="cpu",
+        show_default=True,
+        help="Where torch trains.",
+    ),
 )
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path, exists=True),
-    help="What the model is asked: a .jsonl file of chats, a text, or a folder of texts.  "
-    "[default: bundled prompts]",
-)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for what is learned from; taken up again if it exists.  [default: in the user's "
-    "cache folder, by model]",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    callback=target_callback,
-    help="File of the head; it is replaced if it exists.  [default: where generate finds it]",
-)
-@click.option(
-    "--blocks",
-    callback=parse_tokens,
-    help="Three blocks whose entering states the head reads, like 2,15,30; one more than the last "
-    "stands for what leaves that.  [default: early, middle, leaving the last]",
-)
-@click.option(
-    "--vocab",
-    type=click.IntRange(min=2),
-    default=8192,
-    show_default=True,
-    help="How many of the model's tokens the head can draft, the most frequent ones.",
-)
-@click.option(
-    "--type",
-    "type_name",
-    metavar="TYPE",
-    type=click.Choice(list(TYPES), case_sensitive=False),
-    default="q8_0",
-    show_default=True,
-    help="Type of the head's weights: q8_0, q4_0, f16 and llama.cpp's others.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(("cpu", "cuda")),
-    default="cpu",
-    show_default=True,
-    help="Where torch trains.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @device_options
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 from gguf import GGMLQuantizationType
 
 from ..convert.widen import FLOATS, widen
 from ._writing import copy_arguments, read, write
 
 
-@click.command(name="widen")
+@cloup.command(name="widen")
 @copy_arguments
-@click.option(
+@cloup.option(
     "--factor",
     type=int,
     required=True,
     help="Multiply the width by this; 4 makes 16 times the weights.",
 )
-@click.option(
+@cloup.option(
     "--dequantize",
     "type_name",
     type=click.Choice([t.name.lower() for t in FLOATS], case_sensitive=False),

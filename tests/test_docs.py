@@ -1,0 +1,89 @@
+"""What the pages of docs/ tell people to type works as it stands there, and the site builds.
+
+Blocks marked ``sh`` and ``python`` run in the order of their page, in one folder; what cannot run
+in a test (a model of the reader's, minutes of work, an editor) is marked ``text``. A block behind
+``<!-- real -->`` needs a real model.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from pyselfspec.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+OWN = [page for page in PAGES if not page.is_symlink()]  # the others lie beside the code
+BLOCK = re.compile(r"(<!-- real -->\n+)?```(sh|python)\n(.*?)```", re.DOTALL)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OTHER_PROGRAMS = {"--index-url", "--header"}  # of pip, curl
+
+
+def blocks(page: Path, *, real: bool) -> list[tuple[str, str]]:
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [(language, code) for mark, language, code in found if bool(mark) == real]
+
+
+def run_all(page: Path, folder: Path, *, real: bool) -> None:
+    """Each block must end well and print something."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "pyselfspec"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pyselfspec "$@"\n')
+    program.chmod(0o755)
+    env = os.environ | {
+        "PATH": os.pathsep.join([str(program.parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    if not real:  # profiles that a page makes are its own
+        env["XDG_CACHE_HOME"] = env["XDG_DATA_HOME"] = str(folder / "home")
+    for language, code in blocks(page, real=real):
+        command = ["bash", "-ec", code] if language == "sh" else [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+        assert done.stdout.strip(), code
+
+
+@pytest.mark.parametrize("page", [p for p in OWN if blocks(p, real=False)], ids=lambda p: p.stem)
+def test_what_a_page_says_runs(page, tmp_path):
+    run_all(page, tmp_path, real=False)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("page", [p for p in OWN if blocks(p, real=True)], ids=lambda p: p.stem)
+def test_what_a_page_says_of_real_models_runs(page, tmp_path):
+    run_all(page, tmp_path, real=True)
+
+
+@pytest.mark.parametrize("page", OWN, ids=lambda p: p.stem)
+def test_options_that_a_page_names_exist(page):
+    context = click.Context(main)
+    commands = [main.get_command(context, name) for name in main.list_commands(context)]
+    known = {o for command in commands if command for p in command.params for o in p.opts}
+    named = set(OPTION.findall(page.read_text(encoding="utf-8")))
+    assert named - OTHER_PROGRAMS <= known
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r"- ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in PAGES)
+
+
+def test_the_site_builds(tmp_path):
+    """Links that lead nowhere are errors."""
+    pytest.importorskip("zensical")
+    for name in ("docs", "pyselfspec"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("lib", "data"))
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = tmp_path / "build" / "site" / "python" / "index.html"
+    assert "What a model file is loaded as" in page.read_text(encoding="utf-8")
