@@ -64,7 +64,7 @@ def trained(demo, tmp_path_factory):
 
 def test_data_are_what_the_models_passes_say(demo, new_context):
     """Texts side by side have the tokens, states and probabilities of each alone."""
-    model, blocks = demo, (2, 6, 12)
+    model, blocks = demo, (2, 6, 11)
     greedy, drawn = SamplingParams(temperature=0), SamplingParams(temperature=0.7, seed=3)
     beginnings = ["Once upon a time", "The little dog", "One day a girl went to the"]
     asked = [

@@ -81,7 +81,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         "--blocks",
         callback=parse_tokens,
         help="Three blocks whose entering states the head reads, like 2,15,30; one more than the "
-        "last stands for what leaves that.  [default: an early one, the middle, leaving the last]",
+        "last stands for what leaves that.  [default: an early one, one in the middle, the last]",
     ),
     cloup.option(
         "--vocab",

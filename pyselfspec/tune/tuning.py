@@ -162,14 +162,16 @@ def _about(model: Model, wanted: Wanted, prompts: Prompts) -> About:
 
 
 def default_blocks(model: Model) -> tuple[int, ...]:
-    """An early state, one in the middle, and what leaves the last block."""
-    if model.n_layer < heads.N_BLOCKS_READ:
-        raise UnsupportedError(
-            f"{model.path.name} has {model.n_layer} blocks; a head reads states of "
-            f"{heads.N_BLOCKS_READ}"
-        )
+    """An early one, one in the middle, and the last. llama.cpp itself would read what leaves the
+    last block, too, but finds it in a few architectures only."""
     n = model.n_layer
-    return (min(2, n - 2), max(n // 2, min(2, n - 2) + 1) if n > 3 else n - 1, n)
+    if n <= heads.N_BLOCKS_READ:
+        raise UnsupportedError(
+            f"{model.path.name} has {n} blocks; a head reads the states entering three of them, "
+            "the first one not counted"
+        )
+    early = 2 if n > 4 else 1
+    return early, max(n // 2, early + 1), n - 1
 
 
 def _device(name: str) -> str:
