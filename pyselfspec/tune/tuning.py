@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .. import __version__
 from ..errors import ArgumentError, UnsupportedError
 from ..gguf import heads
-from ..runtime.context import Context
+from ..runtime.context import N_CTX_UNIT
 from ..runtime.model import Model
 from ..util import paths
 from ..util.files import replacing
@@ -121,6 +121,7 @@ def tune(
     """
     clock = _Clock(time.monotonic(), 60 * wanted.minutes)
     device = _device(wanted.device)
+    _require_suitable(model, context)
     known = Known.of(model.path)
     prompts = asking.bundled() if wanted.prompts is None else asking.read(wanted.prompts)
     out = heads.tuned_path(model.fingerprint) if wanted.out is None else wanted.out
@@ -218,7 +219,6 @@ def _write_data(
     with model.context(
         n_ctx=N_SIDE * n_text, n_batch=2 * N_SIDE, n_seq_max=N_SIDE, **options
     ) as context:
-        _require_suitable(context)
         n_least = 2 * data.about.n_texts * n_text  # one shard to learn from, one held out
         n_tokens = max(n_least, wanted.n_tokens or 0)
         data.require_room(n_tokens)
@@ -247,18 +247,19 @@ def _written_share(n_tokens: int, wanted: Wanted, clock: _Clock) -> float:
     return min(1.0, clock.share / WRITING_SHARE)
 
 
-def _require_suitable(context: Context) -> None:
-    file = context.model.file
-    if not context.has_memory:
-        raise UnsupportedError(
-            f"architecture {file.architecture}: keeps no K/V cache and writes no text, so there is "
-            "nothing to draft"
-        )
-    if not context.can_rollback:
-        raise UnsupportedError(
-            f"architecture {file.architecture}: its memory cannot take tokens back, so it cannot "
-            "use a draft head"
-        )
+def _require_suitable(model: Model, options: dict[str, Any]) -> None:
+    architecture = model.file.architecture
+    with model.context(n_ctx=N_CTX_UNIT, **options) as context:
+        if not context.has_memory:
+            raise UnsupportedError(
+                f"architecture {architecture}: keeps no K/V cache and writes no text, so there is "
+                "nothing to draft"
+            )
+        if not context.can_rollback:
+            raise UnsupportedError(
+                f"architecture {architecture}: its memory cannot take tokens back, so it cannot "
+                "use a draft head"
+            )
 
 
 #
