@@ -219,6 +219,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("uvicorn", {"serve/server.py"}),
         ("prometheus_client", {"serve/metrics.py"}),
         ("click", CLI),
+        ("torch", {name for name in TREES if name.startswith("tune/")}),
         ("cloup", CLI),
         ("huggingface_hub", {"hub/huggingface.py"}),
         ("optuna", {"selection/strategies/optuna.py"}),

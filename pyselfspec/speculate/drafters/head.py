@@ -10,6 +10,7 @@ trained for one model; see gguf/heads.py for what has to fit. Of a model's own h
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any
 
 from ...costs.calibration import costs_of_second
 from ...costs.table import CostTable
-from ...errors import ArgumentError, ContextFullError
+from ...errors import ArgumentError, ContextFullError, SelfSpecError
+from ...gguf import heads
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.draft_head import DraftHead
 from ...runtime.kv import KVSequence
+from ...runtime.model import Model
 from ...runtime.passes import Hidden, Rows
 from ...runtime.short_list import ShortList
 from .. import learned, short_lists
@@ -29,6 +32,10 @@ from ..head_text import N_WAITING, HeadText
 from ..second_model import N_LATE, chain
 from ..short_lists import Shortened
 from ..types import Draft, DraftLimit, Verdict
+
+
+class HeadWarning(UserWarning):
+    """A file in the place of a trained head that is none for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,28 @@ class Options:
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
-    """Where the model brings a head of its own."""
-    return Options() if context.model.own_head is not None and context.can_rollback else None
+    """Where the model brings a head of its own, or one was trained for it."""
+    if not context.can_rollback:
+        return None
+    if context.model.own_head is not None:
+        return Options()
+    path = _tuned(context.model)
+    return None if path is None else Options(path)
+
+
+def _tuned(model: Model) -> Path | None:
+    """The head that ``tune`` left for a model. Warns of a file that is no use."""
+    if not heads.has_tuned():
+        return None
+    path = heads.tuned_path(model.fingerprint)
+    if not path.exists():
+        return None
+    try:
+        heads.check(path, model.file)
+    except SelfSpecError as error:
+        warnings.warn(f"{error}; it is ignored until then", HeadWarning, stacklevel=2)
+        return None
+    return path
 
 
 def make(context: Context, options: Options) -> Drafter:
@@ -64,9 +91,9 @@ def make(context: Context, options: Options) -> Drafter:
             "to work: name it, head:FILE"
         )
     context.require_rollback()
-    heads = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
-    short = short_lists.of(context, options.shortlist) if heads.head.can_shorten else None
-    return Drafter(context, heads, short)
+    opened = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
+    short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None
+    return Drafter(context, opened, short)
 
 
 class Heads:
@@ -97,12 +124,12 @@ class Drafter:
 
     mask = None
 
-    def __init__(self, context: Context, heads: Heads, short: ShortList | None = None) -> None:
+    def __init__(self, context: Context, opened: Heads, short: ShortList | None = None) -> None:
         self._context = context
         self._short = Shortened(short)
-        self._heads = heads
-        self._file = heads.head.file
-        self._text = heads.text(0)
+        self._heads = opened
+        self._file = opened.head.file
+        self._text = opened.text(0)
 
     @property
     def identity(self) -> Mapping[str, Any]:
