@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 # Where each public name is defined; a module stands for itself.
 _HOMES = {
     "SelfSpecError": "errors",
-    "model_path": "hub",
     "Llama": "llama.llama",
+    "model_path": "hub",
     "LayerMask": "masks.layer_mask",
     "BUILD_ID": "util.build",
     "Context": "runtime.context",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .. import hub
@@ -165,6 +166,14 @@ class Llama(_upstream.Llama):
                 self.eval([int(self.input_ids[self.n_tokens])])
             return int(super().sample(*args, **kwargs))
 
+    def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        """llama_cpp's sampler, with an error where no token is left to draw; there, a grammar would
+        end the process."""
+        made = super()._init_sampler(*args, **kwargs)
+        if self._lent is not None:
+            made.sample = partial(_sample, self._lent, made.sampler)
+        return made
+
     def reset(self) -> None:
         with self._alone:
             self._changed()
@@ -304,6 +313,11 @@ class Llama(_upstream.Llama):
             seq = self._lent.sequence()
             self.n_tokens = min(self.n_tokens, seq.n_past)
             seq.rollback(self.n_tokens)
+
+
+def _sample(context: Context, chain: int, _ctx: Any, row: int = -1) -> int:
+    """What ``LlamaSampler.sample`` does, row -1 being the last."""
+    return _lib.sample_logits(chain, context.logits(row))
 
 
 class _Clock:

@@ -90,7 +90,7 @@ class Model(Closing):
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
         if n_gpu_layers and not rpc:
             _require_gpu(n_gpu_layers)
-        self._open(path, rpc)
+        self._open(model_path(path), rpc)
 
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[split_mode]
@@ -100,17 +100,18 @@ class Model(Closing):
         if n_gpu_layers is not None:
             params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
 
-        if self.rpc:
-            lent = self._stack.enter_context(servers.borrowed(self.rpc))
-            self._devices = _lib.set_devices(params, lent)
-        _lib.clear_log_error()
-        handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
-        if not handle:
-            self._stack.close()
-            raise ModelFileError(
-                f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
-            )
-        self._stack.callback(self._free)
+        with ExitStack() as stack:
+            if self.rpc:
+                lent = stack.enter_context(servers.borrowed(self.rpc))
+                self._devices = _lib.set_devices(params, lent)
+            _lib.clear_log_error()
+            handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
+            if not handle:
+                raise ModelFileError(
+                    f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
+                )
+            stack.callback(self._free)
+            self._stack = stack.pop_all()
         self._read(handle, n_gpu_layers, split_mode, main_gpu)
 
     @classmethod
@@ -129,14 +130,14 @@ class Model(Closing):
         Raises ModelFileError for a file that cannot be read.
         """
         model = cls.__new__(cls)
-        model._open(path)
+        model._open(Path(path))
         model.own_head = None
         model._stack.callback(model._forget)
         model._read(handle, n_gpu_layers, split_mode, main_gpu)
         return model
 
-    def _open(self, path: str | Path, rpc: Sequence[str] = ()) -> None:
-        self.path = model_path(path)
+    def _open(self, path: Path, rpc: Sequence[str] = ()) -> None:
+        self.path = path
         self.file = gguf_file.check(self.path)
         self.rpc = tuple(rpc)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
