@@ -190,8 +190,8 @@ def hello(major: int, minor: int) -> bytes:
         (hello(6, 0), "speaks version 6.0 of the protocol, not 7.0"),
         (hello(7, 1), "speaks version 7.1 of the protocol"),
         (hello(7, 0)[:9], "cannot be used: "),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no answer as of a server for --rpc"),
-        (b"", "no answer as of a server for --rpc"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers lends no devices"),
+        (b"", "what answers lends no devices"),
         (None, "does not answer; it serves one program at a time"),
     ],
 )
@@ -217,7 +217,7 @@ def test_one_line_when_a_server_goes_away(demo_path: Path) -> None:
         process.stdout.read(1)  # it writes
     _, error = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1
-    assert error.decode().splitlines()[-1].startswith("Error: a server given with --rpc is gone")
+    assert error.decode().splitlines()[-1].startswith("Error: a server that lends devices is gone")
 
 
 def test_one_line_where_nobody_listens(tiny_path: Any) -> None:

@@ -548,9 +548,7 @@ _set_abort_callback = _bind("ggml_set_abort_callback", _ptr, _AbortCallback)
 def _end_without_server(message: bytes) -> None:
     """ggml cannot go on without a server and aborts; end with one line and status 1 instead."""
     lost = b"RPC server" in message
-    text = (
-        b"a server given with --rpc is gone, or answers what no server would" if lost else message
-    )
+    text = b"a server that lends devices is gone, or answers what none would" if lost else message
     os.write(2, b"Error: " + text.strip() + b"\n")
     if lost:
         os._exit(1)
