@@ -92,6 +92,20 @@ def test_bins_of_chances_that_say_enough_are_drawn() -> None:
     assert points(said, right) == [(0.25, 0.25, 40)]
 
 
+def test_every_step_drafts_as_many_as_told(
+    demo_path: Path, tasks_file: Path, tmp_path: Path
+) -> None:
+    """Also what is hardly ever right."""
+    out = tmp_path / "out.jsonl"
+    options = ["--fixed", "3", "--draft", "jacobi", "--temp", "0", "--each", "1"]
+    assert bench(demo_path, tasks_file, *options, "--out", str(out)).exit_code == 0
+    record = json.loads(out.read_text())
+    assert "--fixed 3" in record["command"] and "--controller" not in record["command"]
+    run = record["runs"]["jacobi"]["story"]
+    assert len(run["n_drafted_at"]) == 3
+    assert run["n_drafted_at"][0] >= run["n_steps"] - 1  # but for the last token
+
+
 def test_no_answer_copies_from_another(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
     """The second round has the same prompts; it drafts as the first did."""
     runs = []

@@ -20,7 +20,16 @@ from typing import Any
 
 import click
 
-from pyselfspec import Completion, Context, Model, SamplingParams, Step, controllers, drafters
+from pyselfspec import (
+    Completion,
+    Context,
+    Fixed,
+    Model,
+    SamplingParams,
+    Step,
+    controllers,
+    drafters,
+)
 from pyselfspec.speculate.draft_names import split
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.prepared import AUTO
@@ -198,7 +207,7 @@ class Answering:
     context: Context
     chat: Chat
     names: tuple[str, ...]  # of drafters
-    controller: str
+    controller: str | Fixed
     n_predict: int
     temp: float
 
@@ -260,6 +269,13 @@ class Answering:
     "times.",
 )
 @click.option("--controller", type=click.Choice(controllers.names()), default=controllers.DEFAULT)
+@click.option(
+    "--fixed",
+    "n_fixed",
+    type=click.IntRange(min=1),
+    help="Draft so many tokens in every step, however likely they are, instead of what a "
+    "controller says: to see how often each is right.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=1, help="Seeds for every task.")
 @click.option(
     "--plot",
@@ -273,6 +289,7 @@ def command(
     out: Path | None,
     names: tuple[str, ...],
     controller: str,
+    n_fixed: int | None,
     temps: tuple[float, ...],
     rounds: int,
     plot_file: Path | None,
@@ -281,12 +298,14 @@ def command(
     """Speed of drafting over plain decoding on everyday tasks, kind by kind."""
     asked = Asked(**given)
     tasks = asked.tasks()
-    options = f" --controller {controller} --rounds {rounds}{asked}{repeated('--draft', names)}"
+    how = f"--fixed {n_fixed}" if n_fixed else f"--controller {controller}"
+    options = f" {how} --rounds {rounds}{asked}{repeated('--draft', names)}"
     with Model(model) as loaded, loaded.context(n_ctx=asked.n_ctx, n_threads=threads) as context:
         chat = asked.chat(loaded)
         records: list[Record] = []
         for temp in temps:
-            answering = Answering(context, chat, names, controller, asked.tokens, temp)
+            controlled = Fixed(n_fixed, p_min=0) if n_fixed else controller
+            answering = Answering(context, chat, names, controlled, asked.tokens, temp)
             runs = answering.compare(tasks, rounds)
             record: Record = {
                 "tasks_sha256": asked.sha256,
