@@ -224,6 +224,12 @@ def run(**changes: Any) -> dict[str, Any]:
 PLAIN = run(us=[150, 450], n_steps=30, n_drafted_at=[], n_accepted_at=[])
 
 
+def test_records_do_not_tell_where_files_are() -> None:
+    names = ["auto", "ngram+model:/home/me/a.gguf", "model:b/c.gguf+jacobi", "model:d.gguf"]
+    shown = ["auto", "ngram+model:a.gguf", "model:c.gguf+jacobi", "model:d.gguf"]
+    assert list(map(tasks.without_folders, names)) == shown
+
+
 def test_figures() -> None:
     found = tasks.figures(run(), PLAIN)
     assert found.speed == pytest.approx(600 / 500)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -132,6 +133,11 @@ class Asked:
         given += repeated("--task", self.kinds)
         given += "" if self.n_each is None else f" --each {self.n_each}"
         return given + " --plain-text" * self.plain_text
+
+
+def without_folders(way: str) -> str:
+    """A name of drafters, files without where they are."""
+    return re.sub(r":[^+]*/", ":", way)
 
 
 def repeated(option: str, values: Iterable[str]) -> str:
@@ -299,7 +305,7 @@ def command(
     asked = Asked(**given)
     tasks = asked.tasks()
     how = f"--fixed {n_fixed}" if n_fixed else f"--controller {controller}"
-    options = f" {how} --rounds {rounds}{asked}{repeated('--draft', names)}"
+    options = f" {how} --rounds {rounds}{asked}{repeated('--draft', map(without_folders, names))}"
     with Model(model) as loaded, loaded.context(n_ctx=asked.n_ctx, n_threads=threads) as context:
         chat = asked.chat(loaded)
         records: list[Record] = []
@@ -312,7 +318,7 @@ def command(
                 "temp": temp,
                 "template": chat.template is not None,
                 "runs": {
-                    way: {kind: asdict(run) for kind, run in by_kind.items()}
+                    without_folders(way): {kind: asdict(run) for kind, run in by_kind.items()}
                     for way, by_kind in runs.items()
                 },
             }
@@ -322,7 +328,11 @@ def command(
     if plot_file is not None:
         from ._chances import save
 
-        save(plot_file, records, [together(r["runs"][names[0]].values()) for r in records])
+        save(
+            plot_file,
+            records,
+            [together(r["runs"][without_folders(names[0])].values()) for r in records],
+        )
 
 
 #
