@@ -125,6 +125,9 @@ def test_data_of_an_interrupted_run_go_on_to_be_the_same(demo, trained, tmp_path
     (folder / ".unfinished-1").mkdir()
     about = records.load(whole / data.MANIFEST, data.About, what="data")
     found = data.Data(folder, about)
+    with found.open(), pytest.raises(ArgumentError, match="in use by another process"):
+        with data.Data(folder, about).open():
+            pass
     assert found.shards() == []
     with demo.context(n_ctx=16 * 512, n_batch=32, n_seq_max=16, n_threads=1) as context:
         path = found.write_next(context, asking.bundled())
