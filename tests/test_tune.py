@@ -343,6 +343,11 @@ def test_prompts_are_read(tmp_path):
     assert "One." in asking.read(tmp_path / "folder").passages[0]
 
 
+@pytest.mark.parametrize(("blocks", "match"), [((2, 2, 5), "different"), ((0, 1, 13), "1 to 12")])
+def test_blocks_that_are_none_are_refused(demo, tmp_path, blocks, match):
+    refused(demo, tmp_path, ArgumentError, match, blocks=blocks)
+
+
 def test_cuda_is_asked_for_where_there_is_none(demo, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     refused(demo, tmp_path, ArgumentError, "no CUDA device", device="cuda")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -72,7 +72,7 @@ class Data:
         manifest = folder / MANIFEST
         if manifest.exists():
             there = records.load(manifest, About, what="description of data for tuning")
-            if there != about:
+            if replace(there, model=about.model) != about:  # files may be renamed
                 raise ArgumentError(f"{folder} holds data {_difference(there, about)}")
         elif folder.exists() and _has_files(folder):
             raise ArgumentError(
@@ -144,10 +144,8 @@ class Data:
         for i, tokens in enumerate(drawn):
             prompt = tuple(tokens[-about.n_prompt :])
             greedy = held_out or i % GREEDY_PART == 0
-            sampling = SamplingParams(
-                temperature=0.0 if greedy else TEMPERATURE,
-                seed=(seed * about.n_texts + i) % SEED_MAX,
-            )
+            own_seed = (seed * about.n_texts + i) % SEED_MAX
+            sampling = SamplingParams(0.0 if greedy else TEMPERATURE, seed=own_seed)
             yield Asked(prompt, sampling, len(prompt) + about.n_answer)
 
     def _path(self, number: int) -> Path:

@@ -156,6 +156,8 @@ def _about(model: Model, wanted: Wanted, prompts: Prompts) -> About:
     blocks = default_blocks(model) if wanted.blocks is None else wanted.blocks
     if len(blocks) != heads.N_BLOCKS_READ or len(set(blocks)) < len(blocks):
         raise ArgumentError(f"a head reads {heads.N_BLOCKS_READ} different blocks, got {blocks}")
+    if not all(1 <= block <= model.n_layer for block in blocks):
+        raise ArgumentError(f"blocks are 1 to {model.n_layer} here, got {blocks}")
     return About(
         model=model.path.name,
         fingerprint=model.fingerprint,
