@@ -71,7 +71,11 @@ class Guard:
     def hide_whole(self, text: str, markers: Markers) -> str:
         """Markers in a text; enough where a template adds nothing to its ends."""
         for where in reversed(markers.whole(text)):
-            text = text[: where.start] + self._sign(text[where.start : where.stop]) + text[where.stop :]
+            text = (
+                text[: where.start]
+                + self._sign(text[where.start : where.stop])
+                + text[where.stop :]
+            )
         return text
 
     def hide(self, text: str, markers: Markers) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ArgumentError, ModelFileError
 from ..runtime import vocabulary
 from ..runtime.model import Model
-from .fallbacks import FALLBACKS
+from .fallbacks import FALLBACKS, Fallback
 from .guard import Guard, each_text, texts_in
 from .messages import ASSISTANT, DEVELOPER, SYSTEM, USER, Message, Messages, parse
 from .rendering import Rendering
@@ -65,11 +65,9 @@ class ChatTemplate:
 
         Raises ArgumentError for a model that has none and is given none.
         """
-        if source in FALLBACKS:
-            fallback = FALLBACKS[source]
-            return cls(model, fallback.source, stop=fallback.stop)
         if source is not None:
-            return cls(model, source)
+            fallback = FALLBACKS.get(source, Fallback(source))
+            return cls(model, fallback.source, stop=fallback.stop)
         own = vocabulary.chat_template(model)
         if own is None:
             raise ArgumentError(

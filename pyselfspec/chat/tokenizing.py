@@ -4,6 +4,7 @@ somebody typed what looks like one."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 
@@ -59,7 +60,10 @@ class Tokenizing:
 
     def _stretches(self, text: str) -> list[range]:
         """Between control tokens, and before the first and behind the last."""
-        ends = [0, *(end for place in self.control.whole(text) for end in (place.start, place.stop))]
+        ends = [
+            0,
+            *(end for place in self.control.whole(text) for end in (place.start, place.stop)),
+        ]
         return [range(*pair) for pair in list(pairwise([*ends, len(text)]))[::2]]
 
     def _stripped(self, text: str, stretch: range) -> str:
@@ -105,7 +109,7 @@ class Tokenizing:
         return self._model.detokenize(first) != "a"
 
 
-def split_at(signs: object, text: str) -> list[str]:
+def split_at(signs: Iterable[str], text: str) -> list[str]:
     """A text and the characters in it that are such signs, apart, in order."""
-    pattern = "".join(signs)  # type: ignore[call-overload]
+    pattern = "".join(signs)
     return re.split(f"([{pattern}])", text) if pattern else [text]

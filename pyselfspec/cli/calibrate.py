@@ -50,10 +50,10 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -> None:
     """Measure how long full and masked passes take here, so that generate knows what pays.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Without a
-    mask, the one that generate would take; where it would take none, full passes only. Give
-    --ctx-size, --threads and what concerns GPUs and K/V as you give them to generate: they are part
-    of what is measured.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
+    Without a mask, the one that generate would take; where it would take none, full passes only.
+    Give --ctx-size, --threads and what concerns GPUs and K/V as you give them to generate: they are
+    part of what is measured.
     """
     if plot_file is not None:
         plots.require(plot_file)

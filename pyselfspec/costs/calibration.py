@@ -73,7 +73,8 @@ def key_of(context: Context, drafter: Mapping[str, Any]) -> Key:
         model=model.fingerprint,
         build=BUILD_ID,
         devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on GPUs, "
-        f"split by {model.split_mode}, main GPU {model.main_gpu}",
+        f"split by {model.split_mode}, main GPU {model.main_gpu}"
+        + "".join(f", lent by {server}" for server in model.rpc),
         n_threads=context.n_threads,
         attention=context.attention,
         n_ctx=1 << (context.n_ctx - 1).bit_length(),

@@ -120,6 +120,11 @@ def _load_backends(module: Any) -> None:
             raise LibraryError(f"{file} cannot be loaded: {log_error()}")
 
 
+def load() -> None:
+    """Load the library now, before somebody else imports llama_cpp, who then gets it too."""
+    _loaded()
+
+
 class _OnFirstUse:
     """Attributes of ``llama_cpp.llama_cpp``, which is loaded when the first one is asked for."""
 
@@ -221,6 +226,11 @@ _device_get = _bind("ggml_backend_dev_get", _ptr, ctypes.c_size_t)
 _device_type = _bind("ggml_backend_dev_type", ctypes.c_int, _ptr)
 _device_description = _bind("ggml_backend_dev_description", ctypes.c_char_p, _ptr)
 _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+_CPU_TYPE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
+_reg_by_name = _bind("ggml_backend_reg_by_name", _ptr, ctypes.c_char_p)
+_reg_function = _bind("ggml_backend_reg_get_proc_address", _ptr, _ptr, ctypes.c_char_p)
+_reg_device_count = _bind("ggml_backend_reg_dev_count", ctypes.c_size_t, _ptr)
+_reg_device = _bind("ggml_backend_reg_dev_get", _ptr, _ptr, ctypes.c_size_t)
 
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
@@ -487,11 +497,66 @@ def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> in
     return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
 
 
+def _devices(*types: int) -> list[int]:
+    devices = [_device_get(i) for i in range(_device_count())]
+    return [device for device in devices if _device_type(device) in types]
+
+
+def _descriptions(devices: Sequence[int]) -> tuple[str, ...]:
+    return tuple(_device_description(device).decode(errors="replace") for device in devices)
+
+
 def gpus() -> tuple[str, ...]:
     """Names of the GPUs that this library can use, in llama.cpp's order."""
-    devices = [_device_get(i) for i in range(_device_count())]
-    found = [device for device in devices if _device_type(device) in _GPU_TYPES]
-    return tuple(_device_description(device).decode(errors="replace") for device in found)
+    return _descriptions(_devices(*_GPU_TYPES))
+
+
+def _rpc_function(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function of ggml's RPC backend. Raises UnsupportedError where it was not built."""
+    backend = _reg_by_name(b"RPC")
+    if not backend:
+        raise UnsupportedError("this library was built without RPC (GGML_RPC=OFF)")
+    return ctypes.CFUNCTYPE(restype, *argtypes)(_reg_function(backend, name.encode()))
+
+
+def rpc_devices(server: str) -> list[int]:
+    """Devices that a server lends, which must answer: the process ends otherwise."""
+    # ggml_backend_reg_t ggml_backend_rpc_add_server(const char * endpoint);
+    add = _rpc_function("ggml_backend_rpc_add_server", _ptr, ctypes.c_char_p)
+    lender = add(server.encode())
+    return [_reg_device(lender, i) for i in range(_reg_device_count(lender))] if lender else []
+
+
+def set_devices(params: Any, lent: Sequence[int]) -> object:
+    """Let a model have these devices before the GPUs here. Returns what has to live as long as
+    params."""
+    devices = [*lent, *_devices(*_GPU_TYPES)]
+    listed = (_ptr * (len(devices) + 1))(*devices, None)
+    params.devices = ctypes.addressof(listed)
+    return listed
+
+
+def _to_lend() -> list[int]:
+    return _devices(*_GPU_TYPES) or _devices(_CPU_TYPE)
+
+
+def lent_devices() -> tuple[str, ...]:
+    """What rpc_serve lends: the GPUs, or the CPU where there are none."""
+    return _descriptions(_to_lend())
+
+
+def rpc_serve(endpoint: str, n_threads: int, cache: str | None) -> None:
+    """Lends devices to whoever connects; returns only when the port cannot be listened on."""
+    # void ggml_backend_rpc_start_server(const char * endpoint, const char * cache_dir,
+    #                                    size_t n_threads, size_t n_devices, devices);
+    size = ctypes.c_size_t
+    start = _rpc_function(
+        "ggml_backend_rpc_start_server", None, ctypes.c_char_p, ctypes.c_char_p, size, size, _ptr
+    )
+    devices = _to_lend()
+    folder = None if cache is None else os.fsencode(cache)
+    listed = (_ptr * len(devices))(*devices)
+    start(endpoint.encode(), folder, n_threads, len(devices), ctypes.addressof(listed))
 
 
 def has_cuda() -> bool:
@@ -544,3 +609,11 @@ def log_error() -> str:
     function names."""
     text = re.sub(r"^(\w+: )+", "", _log_error().decode(errors="replace").strip())
     return on_one_line(text) or "it gives no reason; see its log"
+
+
+def json_schema_to_gbnf(schema: str) -> str:
+    """A grammar for the values that a JSON schema allows; name and arguments of functions come in
+    this order. Raises anything for a schema that is wrong."""
+    from llama_cpp.llama_grammar import json_schema_to_gbnf as convert
+
+    return str(convert(schema, prop_order=["name", "arguments"]))

@@ -62,6 +62,12 @@ class KVSequence:
             )
         self.context.ledger.extend(self.seq_id, tokens)
 
+    def refilled(self, tokens: Sequence[int]) -> None:
+        """The same where others than this package have evaluated them: what was known before is
+        forgotten."""
+        self.context.ledger.cut(self.seq_id, 0)
+        self.holds(tokens)
+
     def keep(self, tokens: Sequence[int]) -> int:
         """Keep as much of the beginning of these tokens as the sequence holds, forget the rest, and
         return how many were kept, see can_keep()."""
