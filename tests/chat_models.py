@@ -112,10 +112,12 @@ def write(
     user_defined: Sequence[str] = TOOLS_USER_DEFINED,
     space: bool = True,
     bos: bool = True,
+    name: str | None = None,
 ) -> Path:
     """A tiny model whose last tokens are the special ones of a style and user-defined ones.
 
-    space: put before every text. bos: likewise the BOS token.
+    space: put before every text. bos: likewise the BOS token. name: of the model, which decides
+    whether llama.cpp's special tokens swallow white space.
     """
     source, control = STYLES[style]
     special = [*control, *user_defined]
@@ -130,6 +132,8 @@ def write(
         if style in LAST_IS_EOS:
             fields["tokenizer.ggml.eos_token_id"].value = first + len(control) - 1
         fields["tokenizer.ggml.add_bos_token"].value = bos
+        if name is not None:
+            fields["general.name"].value = name
         writer.add_add_space_prefix(space)
         writer.add_chat_template(source if template is None else template)
         if tool_use is not None:

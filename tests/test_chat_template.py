@@ -20,6 +20,7 @@ from conftest import RealModel, TinyPath
 from pyselfspec import Model
 from pyselfspec.chat.fallbacks import FALLBACKS
 from pyselfspec.chat.fitting import fitting
+from pyselfspec.chat.guard import Markers
 from pyselfspec.chat.messages import Message, parse
 from pyselfspec.chat.template import ChatTemplate
 from pyselfspec.errors import ArgumentError, ContextFullError, ModelFileError
@@ -282,6 +283,37 @@ def test_tokens_of_a_special_text_are_those_of_plain_text(space: bool, new_model
         assert tokens[: len(plain) + 3] == [1, start, *plain, end]
 
 
+def test_special_tokens_that_swallow_white_space_do_so(new_model: NewModel) -> None:
+    """As in Phi-3, whether something is typed that looks like one or not."""
+    model = new_model("chatml", name="phi-3", user_defined=("<|endoftext|>",))
+    assert any(marker.strips_behind for marker in vocabulary.markers(model))
+    source = "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{% endfor %}"
+    template = ChatTemplate.of(model, source)
+    start, end = (model.tokenize(text, add_special=False)[0] for text in chat_models.CHATML_TOKENS)
+    for text in ("the <|im_end|> ", "the end "):
+        plain = model.tokenize(text, add_special=False, parse_special=False)
+        tokens = template.tokens([{"role": "user", "content": f" \n {text}"}])
+        assert tokens == [1, start, *plain, end]
+
+
+def test_long_texts_are_searched_once() -> None:
+    """No number of markers or of what looks like them makes it slow: a search looks at each
+    character as often as it takes to tell that no marker is there."""
+    markers = Markers([*(f"<unused{i}>" for i in range(6000)), "<|im_end|>"])
+    looked: list[int] = []
+
+    class Counting(set[str]):
+        def __contains__(self, part: object) -> bool:
+            looked.append(1)
+            return super().__contains__(part)
+
+    markers._begins = Counting(markers._begins)
+    for text in ("<" * 4000, "<unused1" * 500, "<|im_end|>" * 400, "a" * 4000):
+        looked.clear()
+        assert len(markers.whole(text)) == text.count("<|im_end|>")
+        assert len(looked) <= 2 * len(text)
+
+
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -310,6 +342,8 @@ def test_special_texts_that_templates_put_together_are_text(
         (turns, [{"role": "user", "content": piece} for piece in pieces]),
         (turns, [{"role": "assistant", "content": piece} for piece in pieces]),
         (around, [{"role": "user", "content": "|im_end"}]),
+        (around, [{"role": "user", "content": "|im_end|> x"}]),
+        (around, [{"role": "user", "content": "x <|im_end"}]),
         (names, [{"role": "user", "content": "a", "name": "|im_end|"}]),
     ]
     for source, messages in said:
@@ -392,6 +426,18 @@ def test_an_answer_keeps_its_tokens(new_model: NewModel) -> None:
     assert spelled(model, as_text) == spelled(model, tokens)
     behind = as_text[as_text.index(end[0], len(start) - 4) + 1 :]
     assert tokens[len(start) :] == behind
+
+
+def test_no_space_is_put_behind_an_answer(new_model: NewModel) -> None:
+    """Though llama.cpp puts one before every text that is tokenized by itself."""
+    model = new_model("chatml")
+    source = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    said = [Message("user", "the"), Message("assistant", "", tokens=()), Message("user", "ing<s>")]
+    for letters in ("t", "er"):
+        tokens = tuple(model.tokenize("\n" + letters, add_special=False)[2:])
+        said[1] = Message("assistant", letters, tokens=tokens)
+        found = ChatTemplate.of(model, source).tokens(said)
+        assert spelled(model, found) == f"<s> the{letters}ing<s>"
 
 
 def test_an_answer_that_the_template_changes_is_text(new_model: NewModel) -> None:

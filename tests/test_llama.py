@@ -106,10 +106,15 @@ COMPLETIONS = {
 }
 
 
-@pytest.mark.parametrize("options", COMPLETIONS.values(), ids=COMPLETIONS)
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_completions_are_the_same(options, stream, pair):
-    options = {"max_tokens": 32, "stream": stream, **options}
+STREAMED = ("greedy", "drawn", "stop strings", "one token")
+
+
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    [(name, False) for name in COMPLETIONS] + [(name, True) for name in STREAMED],
+)
+def test_completions_are_the_same(name, stream, pair):
+    options = {"max_tokens": 32, "stream": stream, **COMPLETIONS[name]}
     stock, ours = pair()
     for prompt in (REPEATED, REPEATED + " the mat and", ""):  # the second goes on behind the first
         expected = told(stock.create_completion(prompt, **options))
@@ -213,6 +218,24 @@ def test_processors_and_criteria_see_the_same(pair, llama_cpp):
     stock, ours = seen
     assert ours[0] == stock[0] and ours[2] == stock[2]
     assert ours[1][: len(stock[1])] == stock[1]  # behind a stop it may have been asked for more
+
+
+@pytest.mark.parametrize("n", [1, 6])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_token_left_to_draw_is_an_error(n, temperature, pair, llama_cpp):
+    _, ours = pair()
+    grammar = llama_cpp.LlamaGrammar.from_string("root ::= [a-z ]+")
+    calls = itertools.count(1)
+
+    def process(_ids, scores):
+        return scores if next(calls) < n else np.full_like(scores, -np.inf)
+
+    processors = llama_cpp.LogitsProcessorList([process])
+    options = {"grammar": grammar, "temperature": temperature, "logits_processor": processors}
+    with pytest.raises(ArgumentError, match="no token is left"):
+        ours.create_completion(REPEATED, **options)
+    text = ours.create_completion(REPEATED, **GREEDY | {"grammar": grammar})
+    assert set(text["choices"][0]["text"]) <= set("abcdefghijklmnopqrstuvwxyz ")
 
 
 def test_the_state_at_every_token(pair):

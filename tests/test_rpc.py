@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import ONE_THREAD, run, run_alone
+from command_line import ONE_THREAD, PROGRAM, TIMEOUT, environment, run, run_alone
+from gguf import GGUFReader
 from rpc_servers import free_port, serving
 
 from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime import _lib, rpc
 from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.speculate import drafters
 from tools.bench.rpc import counted
+from tools.models import tiny_head, tiny_nextn
 
 PROMPT = "The old woman opened the door, and the old woman said"
 N = 24
@@ -69,6 +73,45 @@ def test_texts_are_those_of_one_machine(demo_path: Path, demo: Model, servers: l
         assert completion.tokens == wanted, name
     for name in ("mask", "exit"):
         assert made[name].stats.n_accepted > N // 4, name
+
+
+def test_every_way_to_draft(
+    demo_path: Path, tiny_path: Any, servers: list[str], tmp_path: Path
+) -> None:
+    """With the same guesses as on one machine; other models and heads in files stay here."""
+    target = tiny_path(late_scale=0.25, late_from=0)
+    tensors = {tensor.name: np.array(tensor.data) for tensor in GGUFReader(target).tensors}
+    weights = tiny_head.knowing_weights(tensors)
+    head = tiny_head.write(tmp_path / "head.gguf", weights, n_head_kv=2)
+    own_head = tiny_nextn.write(tmp_path / "own.gguf", tiny_nextn.weights())
+    others = [*drafters.names()]
+    for path, names in (
+        (target, [f"head:{head}", f"ngram+head:{head}", "lookahead"]),
+        (own_head, ["head"]),
+        (demo_path, [f"universal:{target}", "jacobi", "partial-kv"]),
+    ):
+        with Model(path) as here, Model(path, rpc=servers) as there:
+            for name in names:
+                made = [guessed(model, name) for model in (here, there)]
+                assert made[0] == made[1] and made[0][1] > 0, name
+                others = [other for other in others if not name.startswith(other)]
+    assert others == ["layer-skip", "model"]  # above; and like universal
+
+
+def guessed(model: Model, draft: str) -> tuple[list[int], int, int]:
+    """Tokens of a text, how many were drafted and how many of those were right."""
+    ids = [5 + i % 9 for i in range(40)]
+    with model.context(n_ctx=512, n_threads=1) as context:
+        made = Completion(
+            *(context, PROMPT if draft.startswith("universal") else ids),
+            n_predict=N,
+            sampling=GREEDY,
+            draft=draft,
+            controller=Fixed(8, p_min=0.0),
+        )
+        for _ in made:
+            pass
+    return list(made.tokens), made.stats.n_drafted, made.stats.n_accepted
 
 
 def test_some_blocks_here_and_some_there(demo_path: Path, demo: Model, servers: list[str]) -> None:
@@ -147,8 +190,8 @@ def hello(major: int, minor: int) -> bytes:
         (hello(6, 0), "speaks version 6.0 of the protocol, not 7.0"),
         (hello(7, 1), "speaks version 7.1 of the protocol"),
         (hello(7, 0)[:9], "cannot be used: "),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no answer as of a server for --rpc"),
-        (b"", "no answer as of a server for --rpc"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers lends no devices"),
+        (b"", "what answers lends no devices"),
         (None, "does not answer; it serves one program at a time"),
     ],
 )
@@ -159,6 +202,22 @@ def test_a_server_that_cannot_be_used(
         monkeypatch.setattr(rpc, "ANSWER_S", 0.1)
     with answering(answer) as server, pytest.raises(UnsupportedError, match=says):
         Model(tiny_path(), rpc=[server])
+
+
+def test_one_line_when_a_server_goes_away(demo_path: Path) -> None:
+    with serving(1) as [server]:
+        args = ["-p", "hi", "-n", "-1", "-c", "4096", "--rpc", server, *ONE_THREAD]
+        process = subprocess.Popen(
+            [*PROGRAM, "generate", str(demo_path), *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert process.stdout is not None
+        process.stdout.read(1)  # it writes
+    _, error = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert error.decode().splitlines()[-1].startswith("Error: a server that lends devices is gone")
 
 
 def test_one_line_where_nobody_listens(tiny_path: Any) -> None:

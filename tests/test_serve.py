@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from serving import ENDLESS, Served, running
+from serving import ENDLESS, Served, new_client, running
 
 from pyselfspec import Completion, Model, SamplingParams
 from pyselfspec.serve.server import Room
@@ -82,11 +82,11 @@ def test_models(served: Served) -> None:
 
 
 def test_what_the_server_is(served: Served, demo: Model) -> None:
-    props = httpx.get(f"{served.url}/props").json()
+    props = served.client.get(f"{served.url}/props").json()
     assert props["n_layer"] == demo.n_layer and props["slots"] == 6 and props["chat_template"]
     assert {"ngram", "layer-skip"} <= set(props["sources"]) and "model" not in props["sources"]
     assert props["mask"]["skip_ffn"] == sorted(demo.draft_mask.skip_ffn)  # type: ignore[union-attr]
-    assert httpx.get(f"{served.url}/health").json() == {"status": "ok"}
+    assert served.client.get(f"{served.url}/health").json() == {"status": "ok"}
 
 
 @pytest.mark.parametrize("draft", ["auto", "ngram", "layer-skip", None])
@@ -306,7 +306,7 @@ def test_what_is_refused(path: str, body: Any, message: str, served: Served) -> 
     for extra in ({}, {"stream": True}):
         content = json.dumps(body | extra).encode()
         headers = {"Content-Type": "application/json"}
-        response = httpx.post(f"{served.url}/v1/{path}", content=content, headers=headers)
+        response = served.client.post(f"{served.url}/v1/{path}", content=content, headers=headers)
         error = response.json()["error"]
         assert response.status_code == 400 and error["type"] == "invalid_request_error"
         assert re.search(message, error["message"]), error["message"]
@@ -325,7 +325,7 @@ def test_what_is_refused(path: str, body: Any, message: str, served: Served) -> 
 )
 def test_malformed_bodies(content: bytes, kind: str, narrow: Served) -> None:
     headers = {"Content-Type": kind, "Authorization": f"Bearer {KEY}"}
-    response = httpx.post(f"{narrow.url}/v1/completions", content=content, headers=headers)
+    response = narrow.client.post(f"{narrow.url}/v1/completions", content=content, headers=headers)
     assert response.status_code == 400 and response.json()["error"]["message"]
 
 
@@ -334,7 +334,7 @@ def test_a_body_has_a_limit(narrow: Served) -> None:
     content = json.dumps({"prompt": "x" * 20_000}).encode()
     for body in (content, iter([content[:9000], content[9000:]])):
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        response = httpx.post(f"{narrow.url}/v1/completions", content=body, headers=headers)
+        response = narrow.client.post(f"{narrow.url}/v1/completions", content=body, headers=headers)
         assert response.status_code == 413 and "20000 bytes" in response.json()["error"]["message"]
 
 
@@ -342,16 +342,16 @@ def test_a_body_has_a_limit(narrow: Served) -> None:
 def test_a_key_is_needed(key: str | None, narrow: Served) -> None:
     headers = {} if key is None else {"Authorization": f"Bearer {key}".encode()}
     for path in ("v1/models", "props", "metrics"):
-        response = httpx.get(f"{narrow.url}/{path}", headers=headers)
+        response = narrow.client.get(f"{narrow.url}/{path}", headers=headers)
         assert response.status_code == (200 if key == KEY else 401)
-    assert httpx.get(f"{narrow.url}/health").status_code == 200
+    assert narrow.client.get(f"{narrow.url}/health").status_code == 200
 
 
 def test_names_of_foreign_sites_are_refused(served: Served) -> None:
     for host, status in (("evil.example", 403), ("localhost:1", 200), ("127.0.0.1", 200)):
-        response = httpx.get(f"{served.url}/props", headers={"Host": host})
+        response = served.client.get(f"{served.url}/props", headers={"Host": host})
         assert response.status_code == status
-    response = httpx.get(f"{served.url}/props", headers={"Origin": "https://evil.example"})
+    response = served.client.get(f"{served.url}/props", headers={"Origin": "https://evil.example"})
     assert "access-control-allow-origin" not in response.headers
 
 
@@ -369,7 +369,7 @@ def long_text(n: int) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_frees_its_slot(stream: bool, served: Served) -> None:
     n_before = served.metric("pyselfspec_generated_tokens_total")
-    with httpx.Client() as client, ThreadPoolExecutor(1) as pool:
+    with new_client() as client, ThreadPoolExecutor(1) as pool:
         if stream:
             body = long_text(450) | {"stream": True}
             with client.stream("POST", f"{served.url}/v1/completions", json=body) as response:
@@ -387,9 +387,11 @@ def test_a_full_queue_refuses(narrow: Served) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
     body = long_text(400) | {"stream": True}
     url = f"{narrow.url}/v1/completions"
-    with httpx.Client(headers=headers, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+    with new_client() as client, ThreadPoolExecutor(1) as pool:
+        client.headers.update(headers)
         with client.stream("POST", url, json=body) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # dropped, it would end the stream
+            next(lines)
             waiting = pool.submit(client.post, url, json=long_text(5))
             narrow.until(lambda: narrow.service.engine.n_waiting == 1)
             refused = client.post(url, json=long_text(5))
@@ -425,7 +427,10 @@ def test_a_signal_ends_the_server(grace: str) -> None:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         body = long_text(300) | {"stream": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+        with (
+            new_client() as client,
+            client.stream("POST", f"{url}/v1/completions", json=body) as response,
+        ):
             lines = response.iter_lines()
             next(lines)
             os.kill(process.pid, signal.SIGTERM)

@@ -18,18 +18,36 @@ PRIVATE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # planes 15 and 
 
 
 class Markers:
-    """Texts of special tokens, ready to be found, also where only a part of one is there."""
+    """Texts of special tokens, ready to be found, also where only a part of one is there. What a
+    search costs grows with the text, not with the number of markers."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self.texts = sorted(set(texts), key=len, reverse=True)  # the longest is found first
-        self._pattern = re.compile("|".join(map(re.escape, self.texts)) if self.texts else r"(?!)")
+        self.texts = frozenset(texts)
         self._begins = {text[:n] for text in self.texts for n in range(1, len(text))}
         self._ends = {text[-n:] for text in self.texts for n in range(1, len(text))}
         self._n_max = max(map(len, self.texts), default=0)
+        first = "".join(sorted({text[0] for text in self.texts}))
+        self._first = re.compile(f"[{re.escape(first)}]" if first else r"(?!)")
 
     def whole(self, text: str) -> list[range]:
-        """Where in a text there is one."""
-        return [range(*match.span()) for match in self._pattern.finditer(text)]
+        """Where in a text there is one; of several that begin there, the longest."""
+        places, pos = [], 0
+        while start := self._first.search(text, pos):
+            n = self._size_at(text, start.start())
+            pos = start.start() + max(n, 1)
+            if n:
+                places.append(range(start.start(), pos))
+        return places
+
+    def _size_at(self, text: str, start: int) -> int:
+        size = 0
+        for n in range(1, min(self._n_max, len(text) - start) + 1):
+            part = text[start : start + n]
+            if part in self.texts:
+                size = n
+            if part not in self._begins:
+                break
+        return size
 
     def begun(self, text: str) -> int:
         """How many characters at the end of a text begin one."""
@@ -70,13 +88,11 @@ class Guard:
 
     def hide_whole(self, text: str, markers: Markers) -> str:
         """Markers in a text; enough where a template adds nothing to its ends."""
-        for where in reversed(markers.whole(text)):
-            text = (
-                text[: where.start]
-                + self._sign(text[where.start : where.stop])
-                + text[where.stop :]
-            )
-        return text
+        parts, end = [], 0
+        for place in markers.whole(text):
+            parts += [text[end : place.start], self._sign(text[place.start : place.stop])]
+            end = place.stop
+        return "".join([*parts, text[end:]])
 
     def hide(self, text: str, markers: Markers) -> str:
         """Markers in a text, and at its ends what a template could make one of, or another text
@@ -94,15 +110,17 @@ class Guard:
         return before + core + behind
 
     def has_hidden(self, text: str) -> bool:
-        return any(sign in text for sign in self._hidden)
+        return not self._hidden.keys().isdisjoint(text)
 
-    def shown(self, text: str) -> tuple[str, list[range]]:
-        """A text with everything as it was typed, and where in it is what was hidden."""
-        parts, places, at = [], [], 0
+    def shown(self, text: str) -> tuple[str, set[int]]:
+        """A text with everything as it was typed, and the places of characters that were hidden."""
+        parts: list[str] = []
+        places: set[int] = set()
+        at = 0
         for c in text:
             part = self._hidden.get(c, c)
             if c in self._hidden:
-                places.append(range(at, at + len(part)))
+                places.update(range(at, at + len(part)))
             parts.append(part)
             at += len(part)
         return "".join(parts), places

@@ -79,7 +79,7 @@ class Tokenizing:
         cuts = [  # llama.cpp finds these, unless they are in two pieces
             place.start + 1
             for place in self._user_defined.whole(words)
-            if any(place.start < typed.stop and typed.start < place.stop for typed in hidden)
+            if not hidden.isdisjoint(place)
         ]
         found: list[int] = []
         for start, end in pairwise([0, *cuts, len(words)]):

@@ -85,6 +85,22 @@ class Commands:
         self.screen.answered(self.conversation, completion)
 
 
+def talk(commands: Commands) -> None:
+    """Until there is nothing more to say."""
+    screen = commands.screen
+    while not commands.ended:
+        said = screen.read(commands.draft)
+        if said is None:
+            return
+        commands.draft = ""
+        try:
+            commands.take(said)
+        except Ended:
+            raise
+        except KeyboardInterrupt:
+            screen.stopped()
+
+
 def _again(commands: Commands, _argument: str) -> None:
     commands.answer(commands.conversation.again())
     sampling = commands.conversation.options.get("sampling")

@@ -31,7 +31,7 @@ class Screen(Protocol):
         ...
 
     def stopped(self) -> None:
-        """Ctrl-C has stopped it."""
+        """Ctrl-C has stopped it, or what was typed; raises KeyboardInterrupt to end the chat."""
         ...
 
     def answered(self, conversation: Conversation, completion: Completion) -> None:

@@ -19,9 +19,10 @@ from ..chat.origins import Piece
 from ..speculate.completion import Completion
 from ..speculate.report import closing_line
 from ..util.paths import data
+from ._signals import Ended
 
 PROMPT, MORE = "> ", ". "
-OWN = "default"  # the colour of the model's own tokens
+OWN = ""  # the colour of the model's own tokens: the terminal's
 COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")  # of drafters, as they turn up
 
 
@@ -50,7 +51,7 @@ class Terminal:
         self._colours: dict[str | None, str] = {None: OWN}
         self._session: PromptSession[str] = PromptSession(
             history=_history(),
-            completer=_Commands(commands),
+            completer=CommandNames(commands),
             complete_while_typing=False,
             key_bindings=_keys(),
             multiline=True,
@@ -64,6 +65,10 @@ class Terminal:
             return self._session.prompt(PROMPT, default=draft)
         except EOFError:
             return None
+        except Ended:
+            raise
+        except KeyboardInterrupt:  # forget the line
+            return ""
 
     def answer(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
@@ -83,7 +88,7 @@ class Terminal:
     def answered(self, conversation: Conversation, completion: Completion) -> None:
         if self._show_drafts:
             self._print(self._legend(completion))
-        self.note(closing_line(completion))
+        self.note(closing_line(completion) + "\n")
 
     def _legend(self, completion: Completion) -> Text:
         n_of = {origin: completion.origins.count(origin) for origin in self._colours}
@@ -139,7 +144,9 @@ def _keys() -> KeyBindings:
     return keys
 
 
-class _Commands(Completer):
+class CommandNames(Completer):
+    """Completes the names behind a slash at the start."""
+
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
 

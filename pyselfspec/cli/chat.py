@@ -12,7 +12,7 @@ from ..chat.conversation import Conversation
 from ..chat.fallbacks import FALLBACKS
 from ..chat.template import ChatTemplate
 from ..speculate.completion import CompletionOptions
-from ._chat_commands import COMMANDS, Commands
+from ._chat_commands import COMMANDS, Commands, talk
 from ._chat_screen import Lines, Records, Screen
 from ._drafting import (
     controller_from,
@@ -35,7 +35,6 @@ from ._options import (
     read_text,
 )
 from ._sampling import sampling_from, sampling_options
-from ._signals import Ended
 
 N_PREDICT = 1024  # tokens of an answer
 
@@ -113,7 +112,7 @@ def command(
         if system is not None:
             conversation.system = system
         try:
-            _talk(conversation, _screen(model, as_json, show_drafts))
+            talk(Commands(conversation, _screen(model, as_json, show_drafts)))
         finally:
             if conversation.completion is not None:
                 conversation.completion.remember()
@@ -127,19 +126,3 @@ def _screen(model: str, as_json: bool, show_drafts: bool) -> Screen:
 
         return Terminal(model, COMMANDS, show_drafts=show_drafts)
     return Lines()
-
-
-def _talk(conversation: Conversation, screen: Screen) -> None:
-    """Until there is nothing more to say."""
-    commands = Commands(conversation, screen)
-    while not commands.ended:
-        try:
-            said = screen.read(commands.draft)
-        except Ended:
-            raise
-        except KeyboardInterrupt:
-            continue
-        if said is None:
-            return
-        commands.draft = ""
-        commands.take(said)

@@ -185,15 +185,20 @@ def measured_costs(context: Context, drafter: Mapping[str, Any]) -> CostTable | 
 
 
 def costs_for(
-    context: Context, mask: LayerMask, shares: bool, drafter: Mapping[str, Any]
+    context: Context,
+    mask: LayerMask,
+    shares: bool,
+    drafter: Mapping[str, Any],
+    head_share: float = 1.0,
 ) -> CostTable:
     """Of drafting with a mask: measured costs if there are any, else those that the bytes of the
     weights suggest.
 
-    shares: whether draft and verification pass share blocks. drafter: its identity.
+    shares: whether draft and verification pass share blocks. drafter: its identity. head_share: of
+        the head's rows, those that a draft token looks at.
     """
     known = measured_costs(context, drafter)
-    return known or costs_by_bytes(context.model.file, mask, shares)
+    return known or costs_by_bytes(context.model.file, mask, shares, head_share)
 
 
 def costs_of_copies(

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from .. import hub
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..runtime import _lib
@@ -97,7 +99,7 @@ class Llama(_upstream.Llama):
         elif draft is None:
             self.why_plain = "draft=None decodes plainly"
         _lib.set_verbose(llama_options.get("verbose", True))
-        super().__init__(model_path, **llama_options)
+        super().__init__(str(hub.model_path(model_path)), **llama_options)
         try:
             self._prepare()
         except BaseException:
@@ -163,6 +165,14 @@ class Llama(_upstream.Llama):
                 self.n_tokens -= 1
                 self.eval([int(self.input_ids[self.n_tokens])])
             return int(super().sample(*args, **kwargs))
+
+    def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        """llama_cpp's sampler, with an error where no token is left to draw; there, a grammar would
+        end the process."""
+        made = super()._init_sampler(*args, **kwargs)
+        if self._lent is not None:
+            made.sample = partial(_sample, self._lent, made.sampler)
+        return made
 
     def reset(self) -> None:
         with self._alone:
@@ -303,6 +313,11 @@ class Llama(_upstream.Llama):
             seq = self._lent.sequence()
             self.n_tokens = min(self.n_tokens, seq.n_past)
             seq.rollback(self.n_tokens)
+
+
+def _sample(context: Context, chain: int, _ctx: Any, row: int = -1) -> int:
+    """What ``LlamaSampler.sample`` does, row -1 being the last."""
+    return _lib.sample_logits(chain, context.logits(row))
 
 
 class _Clock:

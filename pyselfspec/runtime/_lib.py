@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -182,6 +183,8 @@ session_memory = _bind("selfspec_memory", _i32, _ptr)
 graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
 # int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
 _can_keep = _bind("selfspec_can_keep", _i32, _ptr, _i32, _i32)
+# int32_t selfspec_can_shorten(struct selfspec_session * session);
+_can_shorten = _bind("selfspec_can_shorten", _i32, _ptr)
 # int32_t selfspec_exact_width(const struct selfspec_session * session);
 exact_width = _bind("selfspec_exact_width", _i32, _ptr)
 # int32_t selfspec_type_width(int32_t type, bool fast);
@@ -189,21 +192,21 @@ type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
 # int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask,
-# n_layer, hidden_at, n_hidden_at, hidden_out, head, in_place);
+# n_layer, hidden_at, n_hidden_at, hidden_out, head, among, n_among, in_place);
 _decode = _bind(
     "selfspec_decode",
     _i32,
     *(_ptr, _i32, _ptr, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32),
-    *(_ptr, _i32, _f32_p, _i32, ctypes.c_bool),
+    *(_ptr, _i32, _f32_p, _i32, _ptr, _i32, ctypes.c_bool),
 )
 # int32_t selfspec_draft_fuse(session, n_rows, features, states);
 _draft_fuse = _bind("selfspec_draft_fuse", _i32, _ptr, _i32, _f32_p, _f32_p)
-# int32_t selfspec_draft_decode(session, n_tokens, tokens, seq_ids, pos, outputs, states,
-# states_out);
+# int32_t selfspec_draft_decode(session, n_tokens, tokens, seq_ids, pos, outputs, among, n_among,
+# states, states_out);
 _draft_decode = _bind(
     "selfspec_draft_decode",
     _i32,
-    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, _f32_p),
+    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _ptr, _i32, _f32_p, _f32_p),
 )
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
@@ -257,6 +260,11 @@ def numbers_of(values: Sequence[int]) -> Any:
     return (_i32 * len(values))(*values)
 
 
+def _address_of(numbers: array[int] | None) -> tuple[int | None, int]:
+    """Where they are, and how many."""
+    return (None, 0) if numbers is None else numbers.buffer_info()
+
+
 def decode(
     session: int,
     *,
@@ -269,11 +277,13 @@ def decode(
     hidden_at: Sequence[int],
     hidden_out: NDArray[np.float32] | None,
     head: str,
+    among: array[int] | None,
     in_place: bool,
     shared: Sequence[Sequence[int]] = (),
 ) -> None:
     """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says.
 
+    among: ids in rising order, of type "i"; None: all tokens.
     shared: other sequences of each row, or nothing.
     """
     n = len(seq_ids)
@@ -296,6 +306,7 @@ def decode(
         len(hidden_at),
         None if hidden_out is None else hidden_out.ctypes.data,
         HEADS[head],
+        *_address_of(among),
         in_place,
     )
     if status:
@@ -315,6 +326,7 @@ def draft_decode(
     seq_ids: Sequence[int],
     pos: Sequence[int],
     outputs: bytes,
+    among: array[int] | None,
     states: NDArray[np.float32],
     states_out: NDArray[np.float32],
 ) -> None:
@@ -326,6 +338,7 @@ def draft_decode(
         numbers_of(seq_ids),
         numbers_of(pos),
         outputs,
+        *_address_of(among),
         states.ctypes.data,
         states_out.ctypes.data,
     )
@@ -351,6 +364,14 @@ def mask_support(session: int, n_layer: int) -> bytes:
 def can_enter(session: int, block: int) -> bool:
     """Whether states entering a block can be copied out and put in again, rewriting K/V."""
     answer = int(_can_enter(session, block))
+    if answer < 0:
+        _check(session, answer)
+    return bool(answer)
+
+
+def can_shorten(session: int) -> bool:
+    """Whether the best token can be looked for among some tokens only."""
+    answer = int(_can_shorten(session))
     if answer < 0:
         _check(session, answer)
     return bool(answer)
@@ -519,8 +540,27 @@ def _rpc_function(name: str, restype: Any, *argtypes: Any) -> Any:
     return ctypes.CFUNCTYPE(restype, *argtypes)(_reg_function(backend, name.encode()))
 
 
+# void (*ggml_abort_callback_t)(const char * error_message);
+_AbortCallback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_set_abort_callback = _bind("ggml_set_abort_callback", _ptr, _AbortCallback)
+
+
+def _end_without_server(message: bytes) -> None:
+    """ggml cannot go on without a server and aborts; end with one line and status 1 instead."""
+    lost = b"RPC server" in message
+    text = b"a server that lends devices is gone, or answers what none would" if lost else message
+    os.write(2, b"Error: " + text.strip() + b"\n")
+    if lost:
+        os._exit(1)
+
+
+_on_abort = _AbortCallback(_end_without_server)
+
+
 def rpc_devices(server: str) -> list[int]:
-    """Devices that a server lends, which must answer: the process ends otherwise."""
+    """Devices that a server lends, which must answer: the process ends otherwise, and whenever the
+    server goes away."""
+    _set_abort_callback(_on_abort)
     # ggml_backend_reg_t ggml_backend_rpc_add_server(const char * endpoint);
     add = _rpc_function("ggml_backend_rpc_add_server", _ptr, ctypes.c_char_p)
     lender = add(server.encode())

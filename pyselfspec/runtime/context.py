@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError, ContextFullError, DecodeError
+from ..errors import ArgumentError, ContextFullError, DecodeError, UnsupportedError
 from ..gguf import heads
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
@@ -325,6 +325,17 @@ class Context(Closing):
         """Whether sequences can forget their last tokens, which drafting needs."""
         return bool(self._memory_bits & _lib.MEMORY_ROLLBACK)
 
+    def require_rollback(self) -> None:
+        """Raise UnsupportedError where sequences cannot forget their last tokens."""
+        if not self.can_rollback:
+            raise self.no_rollback()
+
+    def no_rollback(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"architecture {self.model.file.architecture}: its memory cannot take tokens back, "
+            "which drafting needs; decode plainly, draft=None"
+        )
+
     @cached_property
     def _memory_bits(self) -> int:
         with self.alone:
@@ -346,6 +357,13 @@ class Context(Closing):
         place: what it takes to verify a draft from that block on."""
         with self.alone:
             return _lib.can_enter(self.session, block)
+
+    @cached_property
+    def can_shorten(self) -> bool:
+        """Whether passes can look at a short list of tokens only: where all is on a CPU that has a
+        kernel for the head's weights."""
+        with self.alone:
+            return _lib.can_shorten(self.session)
 
     @property
     def n_graph_checks(self) -> int:
@@ -504,6 +522,7 @@ class Context(Closing):
                 hidden_at=blocks,
                 hidden_out=states,
                 head=what.head,
+                among=None if what.among is None else what.among.ids,
                 in_place=what.in_place,
                 shared=rows.shared,
             )

@@ -139,9 +139,9 @@ class Model(Closing):
     def _open(self, path: Path, rpc: Sequence[str] = ()) -> None:
         self.path = path
         self.file = gguf_file.check(self.path)
+        self.rpc = tuple(rpc)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self.users = Shared(f"the model {self.path.name}")
-        self.rpc = tuple(rpc)
         self._stack = ExitStack()
 
     def _read(self, handle: int, n_gpu_layers: int | None, split_mode: str, main_gpu: int) -> None:

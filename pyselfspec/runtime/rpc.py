@@ -69,7 +69,7 @@ def version(server: str) -> tuple[int, int]:
         with connection.makefile("rb") as answer:
             (n_bytes,) = struct.unpack("<Q", answer.read(8).ljust(8, b"\0"))
             if n_bytes != 4 + _N_CAPS:
-                raise ConnectionError("no answer as of a server for --rpc")
+                raise ConnectionError("what answers lends no devices")
             major, minor = answer.read(n_bytes)[:2]
     return major, minor
 

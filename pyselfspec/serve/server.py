@@ -100,7 +100,17 @@ def _default_mask(context: Context, drafting: Drafting) -> LayerMask | None:
 def listening(host: str, port: int) -> socket.socket:
     """Raises ArgumentError where nothing can listen there."""
     try:
-        return socket.create_server((host, port), backlog=BACKLOG)
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # asyncio turns Nagle's algorithm off only where the protocol is named
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
     except OSError as error:
         reason = error.strerror or error
         raise ArgumentError(f"cannot listen on {host}, port {port}: {reason}") from None

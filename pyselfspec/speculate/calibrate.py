@@ -81,13 +81,10 @@ def measured(
     large one, which gets fewer rounds and, if reading tokens takes long, less than half of the
     context. Warns when times of the same pass differ as they do on a busy machine, also after a
     second try.
-    Raises ArgumentError when the model cannot draft or the context is too short.
+    Raises UnsupportedError when the model cannot draft, ArgumentError when the context is too
+    short.
     """
-    if not context.can_rollback:
-        raise ArgumentError(
-            f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
-            "so there are no drafts to time"
-        )
+    context.require_rollback()
     passes = _Passes(context, drafter)
     levels, spreads, n_rounds = [], [], n_rounds or N_ROUND
     for i, n_past in enumerate((N_EMPTY, context.n_ctx // 2)):

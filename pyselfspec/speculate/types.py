@@ -50,6 +50,9 @@ class LeavesLogits(Protocol):
     def argmax(self, row: int) -> tuple[int, float]: ...
 
 
+EVEN = 0.5  # chance of a token that is as likely right as wrong
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLimit:
     """What a controller allows for the next step.
@@ -87,8 +90,9 @@ class DraftLimit:
 
     def choose(self, probs: Sequence[float]) -> tuple[int, Self]:
         """How many of the tokens that were looked up to take, and what may be drafted behind
-        them; probs: as for ``cut``. Here one or the other."""
-        n = len(self.cut(range(len(probs)), probs).tokens)
+        them, where there is who drafts; probs: as for ``cut``. Here one or the other, and passes
+        where a token is more likely wrong than right."""
+        n = len(replace(self, p_min=max(self.p_min, EVEN)).cut(range(len(probs)), probs).tokens)
         return n, self.capped(0 if n else self.n_max)
 
     def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:

@@ -216,6 +216,7 @@ class FakeContext:
     """
 
     best_head: Head = "best"
+    can_shorten = False
     attention = "none"
     n_threads = 1
 
