@@ -18,6 +18,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .errors import SelfSpecError
+    from .hub import model_path
+    from .llama.llama import Llama
     from .masks.layer_mask import LayerMask
     from .runtime.context import Context
     from .runtime.kv import KVSequence
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 # Where each public name is defined; a module stands for itself.
 _HOMES = {
     "SelfSpecError": "errors",
+    "Llama": "llama.llama",
+    "model_path": "hub",
     "LayerMask": "masks.layer_mask",
     "BUILD_ID": "util.build",
     "Context": "runtime.context",
@@ -84,6 +88,7 @@ __all__ = [
     "GenerationStats",
     "KVSequence",
     "LayerMask",
+    "Llama",
     "Model",
     "Sampler",
     "SamplingParams",
@@ -98,6 +103,7 @@ __all__ = [
     "generate",
     "generate_steps",
     "interleaved",
+    "model_path",
     "objectives",
     "scan",
     "search",

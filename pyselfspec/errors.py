@@ -11,6 +11,10 @@ class ModelFileError(SelfSpecError):
     """The model file is missing, broken, or not something the pinned llama.cpp can run."""
 
 
+class PullError(SelfSpecError):
+    """A model cannot be fetched, or what came is not that model."""
+
+
 class MaskError(SelfSpecError, ValueError):
     """A layer mask that contradicts itself or does not fit the model."""
 

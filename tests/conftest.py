@@ -18,12 +18,14 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import pyselfspec
 from pyselfspec import Context, Model
+from pyselfspec.errors import PullError
+from pyselfspec.hub import packages
 from pyselfspec.util.paths import DEMO
 from tools.models import real, tiny_gguf
 
 # One thread: the models are so small that a second one only waits, and spins while it does.
 CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}
-REAL_MODELS = real.cache()  # the user's, before cache_folder hides it
+REAL_MODELS = packages.cache()  # the user's, before cache_folder hides it
 
 TinyPath = Callable[..., Path]
 RealModel = Callable[..., Path]
@@ -99,7 +101,7 @@ def real_model() -> RealModel:
     def path(name: str, type_name: str | None = None) -> Path:
         try:
             return real.path(name, type_name, REAL_MODELS)
-        except real.UnavailableError as error:
+        except PullError as error:
             return (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
 
     return path

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from pyselfspec.runtime.sampling import Sampler, SamplingParams
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.text import Text
+from tools.models import tiny_head
 from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
 
 GREEDY = SamplingParams(temperature=0)
@@ -19,6 +21,13 @@ SEEDED = SamplingParams(temperature=0.8, seed=7)
 N_PREDICT = 24
 PROMPT = [1, 300, 290, 281, 270, 300, 290, 281, 295, 300]
 OWN = "own"  # in the place of a path: the model's own head
+
+
+def knowing_head(target, folder):
+    """A head that is often right about a tiny model, quantized."""
+    weights = {t.name: np.array(t.data) for t in GGUFReader(target).tensors}
+    known = tiny_head.knowing_weights(weights)
+    return tiny_head.write(folder / "knowing.gguf", known, n_head_kv=2, qtype="Q8_0")
 
 
 def drafter_of(context, path):

@@ -78,7 +78,7 @@ def test_the_entry_works_from_anywhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cells", [["a"], ["a", "b", "c"]])
 def test_a_row_has_a_cell_for_every_column(cells: list[str]) -> None:
     with pytest.raises(ValueError, match="has not 2 cells"):
-        Table("r", ("one", "two"), "<>", lambda _: [cells]).rows({})
+        Table("r", ("one", "two"), "<>", lambda _: [cells]).markdown([{"bench": "r"}])
     with pytest.raises(ValueError, match="2 columns, 1 alignments"):
         Table("r", ("one", "two"), "<", lambda _: [])
 

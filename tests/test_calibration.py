@@ -16,7 +16,7 @@ from pyselfspec.costs import calibration
 from pyselfspec.costs.by_bytes import costs_by_bytes
 from pyselfspec.costs.calibration import Calibration, CalibrationWarning, Key, key_of, load, save
 from pyselfspec.costs.table import N_WIDTH, CostTable
-from pyselfspec.errors import ArgumentError
+from pyselfspec.errors import UnsupportedError
 from pyselfspec.speculate import calibrate
 from pyselfspec.speculate.drafters.layer_skip import Drafter
 from pyselfspec.testing.fakes import FakeDrafter, FakeModel
@@ -171,7 +171,7 @@ def test_a_model_that_cannot_draft_is_refused(
 ) -> None:
     context = new_context(tiny())
     monkeypatch.setattr(context, "can_rollback", False, raising=False)
-    with pytest.raises(ArgumentError, match="cannot take tokens back"):
+    with pytest.raises(UnsupportedError, match="cannot take tokens back"):
         calibrate.measure(context, Drafter(context, MASK), lambda _: None)
 
 

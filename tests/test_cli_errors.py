@@ -24,7 +24,7 @@ from command_line import PROGRAM, TIMEOUT, Outcome, environment, run, run_alone
 from conftest import TinyPath
 from gguf import GGUFValueType
 
-from pyselfspec.runtime._lib import llama
+from pyselfspec.runtime import _lib
 from pyselfspec.util.machine import usable_cores
 
 FAILED, USAGE = 1, 2
@@ -432,7 +432,7 @@ def test_more_threads_than_ggml_takes(folder: Path, n_threads: int) -> None:
     check_error(outcome, ANY, "threads", str(n_threads))
 
 
-@pytest.mark.skipif(llama.llama_supports_gpu_offload(), reason="this library has a GPU")
+@pytest.mark.skipif(bool(_lib.gpus()), reason="this library has a GPU")
 @pytest.mark.parametrize("n_gpu_layers", [1, 99_999_999_999])
 def test_gpu_layers_without_a_gpu(folder: Path, n_gpu_layers: int) -> None:
     outcome = run_alone("generate", folder / "tiny.gguf", "-p", "hi", "-ngl", str(n_gpu_layers))

@@ -28,6 +28,7 @@ def test_help_loads_no_library(command, run_python):
         ("widen", {"OUT is"}),
         ("convert", {"OUT is"}),
         ("calibrate", {"--plot"}),
+        ("bench", {"--report"}),
         ("scan-layers", {"--plot"}),
         ("search", {"--plot", "--csv"}),
         ("profile export", {"--out"}),

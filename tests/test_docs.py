@@ -66,7 +66,8 @@ def test_what_a_page_says_of_real_models_runs(page, tmp_path):
 def test_options_that_a_page_names_exist(page):
     context = click.Context(main)
     commands = [main.get_command(context, name) for name in main.list_commands(context)]
-    known = {o for command in commands if command for p in command.params for o in p.opts}
+    parameters = [p for command in commands if command for p in command.params]
+    known = {o for p in parameters for o in (*p.opts, *p.secondary_opts)}
     named = set(OPTION.findall(page.read_text(encoding="utf-8")))
     assert named - OTHER_PROGRAMS <= known
 

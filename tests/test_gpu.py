@@ -25,7 +25,7 @@ MASK = LayerMask.early_exit(4, 2)
 
 
 def test_gpus_are_those_that_llama_cpp_offloads_to() -> None:
-    assert HAS_GPU == llama.llama_supports_gpu_offload()
+    assert HAS_GPU <= llama.llama_supports_gpu_offload()
 
 
 @without_gpu

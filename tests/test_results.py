@@ -8,7 +8,8 @@ import pytest
 
 from pyselfspec import LayerMask
 from pyselfspec.masks.score import Score
-from pyselfspec.selection.results import SAME, ResultFile, ResultFileError
+from pyselfspec.selection.results import SAME, ResultFile
+from pyselfspec.util.headed import ResultFileError
 
 HEADER = {
     "build": "b1", "fingerprint": "m1", "text_sha256": "t1", "seed": 0, "objective": "agreement",

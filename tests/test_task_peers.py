@@ -229,8 +229,8 @@ def test_all_ways_get_the_same_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
             yield (*task.turns[: i + 1], *answers), answers
 
     monkeypatch.setattr(Everybody, "answer", answer)
-    chat = SimpleNamespace(model=SimpleNamespace(tokenize=str))
-    speaking: Any = SimpleNamespace(temp=0.0, chat=chat, prompts=prompts)
+    context = SimpleNamespace(model=SimpleNamespace(tokenize=str))
+    speaking: Any = SimpleNamespace(temp=0.0, context=context, prompts=prompts)
     runs = Everybody(speaking, {PLAIN: Client(0)}, {}).compare([Task("k", ("one", "two"))])
     ways = [PLAIN, "pyselfspec, plain", "pyselfspec"]
     second = ("one", "two", "pyselfspec, plain says")

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import RealModel, TinyPath
+from conftest import TinyPath
 
-from pyselfspec import Model
 from tools.bench import tasks
 from tools.bench._chances import N_LEAST, points
-from tools.bench._chat import Chat
 from tools.bench._main import main
 from tools.bench.tasks import Answering, Task
 
@@ -146,16 +144,17 @@ class Speaking:
         stats.n_drafted_at = stats.n_accepted_at = []
         stats.sources = {}
         text = f"{way} answer"
-        return SimpleNamespace(text=text, tokens=[len(way)], stats=stats, outcomes=[])
+        return SimpleNamespace(text=text, tokens=[len(way)], stats=stats, steps=[])
 
 
 def test_later_turns_follow_the_plain_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     spoken = Speaking()
     monkeypatch.setattr(Answering, "answer", spoken)
-    chat: Any = SimpleNamespace(template="", prompt=lambda turns, answers: (*turns, *answers))
-    answering = Answering(None, chat, ("a", "b"), "fixed", 9, 0.0)  # type: ignore[arg-type]
+    template: Any = SimpleNamespace(tokens=lambda messages: [(m.role, m.text) for m in messages])
+    answering = Answering(None, template, ("a", "b"), "fixed", 9, 0.0)  # type: ignore[arg-type]
     runs = answering.compare([Task("k", ("one", "two"))], rounds=1)
-    first, second = ("one",), ("one", "two", "plain answer")
+    first = [("user", "one")]
+    second = [*first, ("assistant", "plain answer"), ("user", "two")]
     warm_up, asked = spoken.asked[:3], spoken.asked[3:]
     assert warm_up == [(way, first) for way in ("plain", "a", "b")]
     assert asked[:3] == [(way, first) for way in ("plain", "a", "b")]
@@ -164,29 +163,12 @@ def test_later_turns_follow_the_plain_answers(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_a_template_there_is_one_turn_of_plain_text(
-    tiny_path: TinyPath, tasks_file: Path, demo: Model
+    tiny_path: TinyPath, tasks_file: Path
 ) -> None:
-    with Model(tiny_path()) as model:
-        chat = Chat.of(model)
-        assert chat.template is None
-        assert chat.prompt(["Hello"], []) == model.tokenize("Hello")
-    assert Chat(demo, None).prompt(["Hello"], []) == demo.tokenize("Hello")
     outcome = bench(tiny_path(), tasks_file, "--temp", "0", "--draft", "layer-skip")
     assert outcome.exit_code == 0, outcome.output
     [turns] = [line for line in outcome.stdout.splitlines() if "| turns |" in line]
     assert turns.endswith("of 1 |")
-
-
-@pytest.mark.real
-def test_a_chat_as_the_template_has_it(real_model: RealModel) -> None:
-    with Model(real_model("smollm2-135m")) as model:
-        tokens = Chat.of(model).prompt(["Hi", "And you?"], ["Hello!"])
-        start, end = (model.tokenize(f"<|im_{name}|>")[0] for name in ("start", "end"))
-        assert (tokens.count(start), tokens.count(end)) == (5, 4)  # the system's turn is the first
-        text = model.detokenize(tokens)
-        assert text.endswith("user\nHi\nassistant\nHello!\nuser\nAnd you?\nassistant\n")
-    with Model(real_model("gemma3-270m")) as model:
-        assert Chat.of(model).template is None
 
 
 #

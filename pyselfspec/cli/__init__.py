@@ -56,7 +56,7 @@ class CommandFolder(click.Group):
     """Commands are the modules of this folder."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(by_name.names(__path__))
+        return [*by_name.names(__path__)]  # the name list is a command of this folder
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):

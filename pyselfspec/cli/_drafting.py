@@ -85,6 +85,14 @@ mask_options = cloup.option_group(
     ),
 )
 
+profile_option = cloup.option(
+    "--profile",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="Use the mask that scan-layers or search has found for this model.",
+)
+
 # How drafts are made, see controller_from.
 draft_options = together(
     cloup.option_group(
@@ -107,13 +115,7 @@ draft_options = together(
             multiple=True,
             help="An option of the drafter that --draft names; may be given several times.",
         ),
-        cloup.option(
-            "--profile",
-            type=click.Choice(["auto", "none"]),
-            default="auto",
-            show_default=True,
-            help="Use the mask that scan-layers or search has found for this model.",
-        ),
+        profile_option,
         cloup.option(
             "--controller",
             type=click.Choice(controllers.names()),

@@ -12,23 +12,25 @@ import click
 import cloup
 
 from ..errors import ArgumentError
-from ..runtime import _lib
+from ..hub import DEMO_NAME
+from ..runtime import _lib, rpc
 from ..runtime._lib import INT32_MAX
 from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_UNIT, N_THREADS_MAX
 from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..util.files import read_limited
 from ..util.machine import overload, usable_cores
-from ..util.paths import DEMO
 from ..util.records import MAX_BYTES
+from ._completion import complete_model
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEMO_WORD = "demo"
 MAX_TEXT = 1 << 30  # bytes of a text or prompt
 
 
 def model_argument(command: F) -> F:
-    return click.argument("model", envvar="PYSELFSPEC_MODEL", default=DEMO_WORD)(command)
+    return click.argument(
+        "model", envvar="PYSELFSPEC_MODEL", default=DEMO_NAME, shell_complete=complete_model
+    )(command)
 
 
 def _set_verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -57,22 +59,35 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+verbose_option = cloup.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_verbose,
+    help="Show llama.cpp's log on stderr.",
+)
+
 # What every command that loads a model takes.
 common_options = cloup.option_group(
     "Output",
-    cloup.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        callback=_set_verbose,
-        help="Show llama.cpp's log on stderr.",
-    ),
+    verbose_option,
     cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 )
 
 MACHINE = "Machine"
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
+
+
+def _servers(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    """Callback of --rpc."""
+    servers = tuple(filter(None, text.split(",")))
+    try:
+        for server in servers:
+            rpc.parse(server)
+    except ArgumentError as error:
+        raise click.BadParameter(str(error)) from None
+    return servers
 
 
 def _cache_type_option(part: str) -> Callable[[F], F]:
@@ -121,6 +136,13 @@ _DEVICE = (
         help="The GPU of split mode none, and of small tensors with row. No effect without GPUs.",
     ),
     cloup.option(
+        "--rpc",
+        metavar="HOST:PORT,...",
+        callback=_servers,
+        default="",
+        help="Keep the model on machines that run pyselfspec rpc-serve; -ngl says how much.",
+    ),
+    cloup.option(
         "-fa",
         "--flash-attn",
         type=click.Choice(list(FLASH_ATTN)),
@@ -140,7 +162,7 @@ def _is_watched() -> bool:
 
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
     """What device_options say about loading a Model."""
-    return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu")}
+    return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu", "rpc")}
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,8 +222,8 @@ def _n_predict(_ctx: click.Context, _param: click.Parameter, n: int) -> int:
 
 
 def open_model(name: str, **params: Any) -> Model:
-    """The model at a path, or the bundled one for the word ``demo``; params as for Model."""
-    return Model(DEMO if name == DEMO_WORD else name, **params)
+    """The model at a path or of a name; params as for Model."""
+    return Model(name, **params)
 
 
 STDIN = "-"

@@ -16,8 +16,8 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from ..convert.stream import Copy, Source, read_model
 from ..gguf.file import GgufFile, check
-from ..util.paths import DEMO
-from ._options import DEMO_WORD
+from ..hub import model_path
+from ._completion import complete_model
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,12 +26,13 @@ def copy_arguments(command: F) -> F:
     """IN, OUT and --json."""
     json_flag = cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     out = click.argument("out", type=click.Path(path_type=Path))
-    return click.argument("name", metavar="IN")(out(json_flag(command)))
+    name = click.argument("name", metavar="IN", shell_complete=complete_model)
+    return name(out(json_flag(command)))
 
 
 def read(name: str) -> Source:
-    """The model at a path, or the bundled one for the word ``demo``."""
-    return read_model(DEMO if name == DEMO_WORD else Path(name))
+    """The model at a path or of a name."""
+    return read_model(model_path(name))
 
 
 def write(copy: Copy, out: Path, as_json: bool) -> None:

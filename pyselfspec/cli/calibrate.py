@@ -17,13 +17,10 @@ from .. import plots
 from ..costs.by_bytes import costs_by_bytes
 from ..costs.calibration import Calibration, key_of, load, require_place, save
 from ..costs.table import CostTable
-from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
-from ..speculate import drafters
-from ..speculate.calibrate import measured
+from ..speculate.calibrate import measured, to_time
 from ..speculate.drafters import Drafter
-from ..speculate.prepared import prepared
 from ..util import paths
 from ._drafting import mask_from, mask_options
 from ._options import (
@@ -53,10 +50,10 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -> None:
     """Measure how long full and masked passes take here, so that generate knows what pays.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Without a
-    mask, the one that generate would take; where it would take none, full passes only. Give
-    --ctx-size, --threads and what concerns GPUs and K/V as you give them to generate: they are part
-    of what is measured.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
+    Without a mask, the one that generate would take; where it would take none, full passes only.
+    Give --ctx-size, --threads and what concerns GPUs and K/V as you give them to generate: they are
+    part of what is measured.
     """
     if plot_file is not None:
         plots.require(plot_file)
@@ -64,14 +61,8 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
         open_model(model, **model_params(options)) as loaded,
         loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
     ):
-        found = prepared(context, mask=mask_from(loaded.n_layer, options))
-        if found is None:
-            raise ArgumentError(
-                f"architecture {loaded.file.architecture}: its memory cannot take tokens back, so "
-                "nothing is drafted"
-            )
-        [*_, name] = found.options  # of several, the one whose passes cost something
-        with closing(drafters.load(name).make(context, found.options[name])) as drafter:
+        found, drafter = to_time(context, mask_from(loaded.n_layer, options))
+        with closing(drafter):
             require_place(key_of(context, drafter.identity))
             calibration = _measure(context, drafter)
             shares = bool(drafter.identity.get("shares"))

@@ -164,7 +164,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     model would write; or what another model would, see --draft. The full model checks them all.
     Only what follows the prompt is printed.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
     \b
     pyselfspec generate -p "Once upon a time"

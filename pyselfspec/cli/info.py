@@ -38,7 +38,7 @@ SAME_TEXT = {
 def command(model: str, as_json: bool, **options: Any) -> None:
     """Describe a model: sizes, bytes per block, masks it can take.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
     """
     with (
         open_model(model, **model_params(options)) as loaded,

@@ -17,6 +17,7 @@ from ..masks.profiles import Profile
 from ..runtime.model import Model
 from ..util import paths, records
 from ..util.files import replacing, require_no_model
+from ._completion import complete_model
 from ._measuring import command_line
 from ._options import model_argument, open_model, read_text
 
@@ -78,7 +79,7 @@ def export(model: str, form: str, out: Path | None) -> None:
 
 
 @command.command(name="import")
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.argument("file")
 @cloup.option("--entry", help="Which set of a file that has several.")
 @json_option

@@ -52,7 +52,7 @@ def command(
 ) -> None:
     """Write a model made of blocks of another one.
 
-    IN is a GGUF file, or "demo", the bundled model; OUT is replaced if it exists. Blocks are
+    IN is a GGUF file or a name, see pyselfspec list; OUT is replaced if it exists. Blocks are
     numbered from 0, as they are in IN. All weights are copied as they are. A draft mask in the
     model follows its blocks.
 

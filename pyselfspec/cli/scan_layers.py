@@ -75,8 +75,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     """Find out what each attention and feed-forward sublayer of a model is worth, and what can be
     skipped while drafting. Leaves a profile that generate then uses.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Results are
-    kept as they come: after Ctrl-C the same command goes on.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
+    Results are kept as they come: after Ctrl-C the same command goes on.
 
     \b
     pyselfspec scan-layers model.gguf --plot scan.png

@@ -83,8 +83,8 @@ from ._options import common_options, model_argument, model_params, open_model
 def command(model: str, as_json: bool, **options: Any) -> None:
     """Find the mask that makes generation fastest, and keep it as the profile that generate uses.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. Searches start
-    from what scan-layers found on the same text.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
+    Searches start from what scan-layers found on the same text.
 
     \b
     pyselfspec search model.gguf --minutes 10

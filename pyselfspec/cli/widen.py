@@ -29,7 +29,7 @@ from ._writing import copy_arguments, read, write
 def command(name: str, out: Path, as_json: bool, factor: int, type_name: str | None) -> None:
     """Write a model of several times the width that writes the same text.
 
-    IN is a GGUF file, or "demo", the bundled model. Its weights come several times, so OUT costs
+    IN is a GGUF file or a name, see pyselfspec list. Its weights come several times, so OUT costs
     what a model of its size costs and is no better than IN: it is for benchmarks. OUT is replaced
     if it exists.
 

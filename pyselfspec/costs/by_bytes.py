@@ -12,11 +12,18 @@ WIDTH_COST = 0.25  # of one more token in a pass; between a GPU's and that of a 
 BYTES_PER_US = 1e4  # any figure will do, only ratios count before there are timings
 
 
-def costs_by_bytes(file: GgufFile, mask: LayerMask, shares: bool) -> CostTable:
-    """Costs from the bytes of the weights that a pass reads, for want of measurements."""
+def costs_by_bytes(
+    file: GgufFile, mask: LayerMask, shares: bool, head_share: float = 1.0
+) -> CostTable:
+    """Costs from the bytes of the weights that a pass reads, for want of measurements.
+
+    head_share: of the head's rows, those that a draft token looks at.
+    """
     full = file.weight_bytes()
     blocks = range(mask.first_skipped, mask.n_layer)
     shared = file.weight_bytes(blocks, blocks) - file.head_bytes if shares else 0
+    drafting = file.weight_bytes(mask.skip_attn, mask.skip_ffn)
+    drafting -= round((1 - head_share) * file.head_bytes)
     widths = [1 + WIDTH_COST * i for i in range(N_WIDTH)]
     return CostTable(
         (
@@ -24,7 +31,7 @@ def costs_by_bytes(file: GgufFile, mask: LayerMask, shares: bool) -> CostTable:
                 0,
                 tuple(w * full / BYTES_PER_US for w in widths),
                 tuple(w * (full - shared) / BYTES_PER_US for w in widths),
-                file.weight_bytes(mask.skip_attn, mask.skip_ffn) / BYTES_PER_US,
+                drafting / BYTES_PER_US,
                 shared / BYTES_PER_US,
             ),
         )

@@ -73,7 +73,8 @@ def key_of(context: Context, drafter: Mapping[str, Any]) -> Key:
         model=model.fingerprint,
         build=BUILD_ID,
         devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on GPUs, "
-        f"split by {model.split_mode}, main GPU {model.main_gpu}",
+        f"split by {model.split_mode}, main GPU {model.main_gpu}"
+        + "".join(f", lent by {server}" for server in model.rpc),
         n_threads=context.n_threads,
         attention=context.attention,
         n_ctx=1 << (context.n_ctx - 1).bit_length(),
@@ -184,15 +185,20 @@ def measured_costs(context: Context, drafter: Mapping[str, Any]) -> CostTable | 
 
 
 def costs_for(
-    context: Context, mask: LayerMask, shares: bool, drafter: Mapping[str, Any]
+    context: Context,
+    mask: LayerMask,
+    shares: bool,
+    drafter: Mapping[str, Any],
+    head_share: float = 1.0,
 ) -> CostTable:
     """Of drafting with a mask: measured costs if there are any, else those that the bytes of the
     weights suggest.
 
-    shares: whether draft and verification pass share blocks. drafter: its identity.
+    shares: whether draft and verification pass share blocks. drafter: its identity. head_share: of
+        the head's rows, those that a draft token looks at.
     """
     known = measured_costs(context, drafter)
-    return known or costs_by_bytes(context.model.file, mask, shares)
+    return known or costs_by_bytes(context.model.file, mask, shares, head_share)
 
 
 def costs_of_copies(

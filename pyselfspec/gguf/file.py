@@ -97,6 +97,7 @@ class GgufFile:
     n_expert: int
     n_expert_used: int
     file_type: str
+    licence: str  # as the file states it, "" when it does not
     n_bytes: int
     tensors: tuple[TensorInfo, ...]
 
@@ -192,6 +193,7 @@ def check(
         n_expert=values.number("expert_count", 0),
         n_expert_used=max(values.per_block("expert_used_count"), default=0),
         file_type=_file_type(first.metadata, tensors),
+        licence=_licence(first.metadata),
         n_bytes=sum(part.n_bytes for part in parts),
         tensors=tensors,
     )
@@ -522,3 +524,8 @@ def _file_type(metadata: Mapping[str, Value], tensors: tuple[TensorInfo, ...]) -
     for tensor in tensors:
         n_bytes[tensor.type] = n_bytes.get(tensor.type, 0) + tensor.n_bytes
     return max(n_bytes, key=n_bytes.__getitem__)
+
+
+def _licence(metadata: Mapping[str, Value]) -> str:
+    licence = metadata.get("general.license")
+    return licence if isinstance(licence, str) else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ArgumentError, ModelFileError
+from ..util import paths
 from . import file as gguf_file
 from .file import BLOCK_NAME, NOT_FOR_WEIGHTS, TOKEN_EMBEDDING, GgufFile
 from .header import BROKEN, Header, TensorInfo, Value, read_header, short
@@ -89,6 +90,16 @@ def own(target: GgufFile) -> HeadFile | None:
     n_bytes = block_bytes - (embedding.n_bytes if embedding else 0)
     n_bytes += target.head_bytes if lends_output else 0
     return HeadFile(target, (target.n_layer + 1,), target.n_embd, n_bytes)
+
+
+def tuned_path(fingerprint: str) -> Path:
+    """Where the head is that was trained for a model with ``tune``, by the model's fingerprint."""
+    return paths.data("heads") / f"{fingerprint[:32]}.gguf"
+
+
+def has_tuned() -> bool:
+    """Whether there is one for any model; spares the fingerprint."""
+    return any(paths.data("heads").glob("*.gguf"))
 
 
 def _require_sound(header: Header, file: GgufFile) -> tuple[int, ...]:

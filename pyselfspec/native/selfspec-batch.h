@@ -16,6 +16,7 @@ struct selfspec_pass {
 
     int32_t enter_at   = -1;   // block that hidden states enter, 1..n_layer-1; -1: token embeddings enter block 0
     int32_t head       = SELFSPEC_HEAD_LOGITS;
+    int32_t n_among    = 0;    // the best token is looked for among so many; 0: among all
     bool    in_place   = false;
     bool    has_tokens = true; // false: the ids in the batch are placeholders
 
@@ -43,6 +44,7 @@ struct selfspec_batch {
 
     const float   * hidden     = nullptr; // [n_tokens, n_embd]
     float         * hidden_out = nullptr; // [n_tokens, n_hidden_at * n_embd]
+    const int32_t * among      = nullptr; // [n_among] ids
     selfspec_best * best       = nullptr; // [n_tokens]
 
     // written while a graph is built

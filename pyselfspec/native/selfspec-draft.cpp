@@ -10,6 +10,7 @@
 #include "llama-model.h"
 
 #include <algorithm>
+#include <memory>
 
 void selfspec_session::check_draft() const {
     if (model.arch != LLM_ARCH_EAGLE3 && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
@@ -54,9 +55,11 @@ int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, flo
     return SELFSPEC_OK;
 }
 
-int32_t selfspec_session::draft_decode(const selfspec_rows & rows, const float * states, float * states_out) {
+int32_t selfspec_session::draft_decode(
+        const selfspec_rows & rows, const selfspec_among & among, const float * states, float * states_out) {
     check_draft();
     check_batch(rows);
+    check_among(among, rows);
     for (const auto & each : spans_of(rows)) {
         check_span(each, false);
     }
@@ -66,7 +69,16 @@ int32_t selfspec_session::draft_decode(const selfspec_rows & rows, const float *
     }
     const size_t n_embd = model.hparams.n_embd;
 
-    best.clear();
+    selfspec_pass pass;
+    if (among.ids && wanted) {
+        pass.head    = SELFSPEC_HEAD_BEST;
+        pass.n_among = among.n;
+    }
+    best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
+    const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
+    want->best  = best.data();
+    want->among = among.ids;
+
     batch.clear();
     for (int32_t i = 0; i < rows.n; ++i) {
         const llama_pos pos = rows.pos[i];
@@ -78,10 +90,12 @@ int32_t selfspec_session::draft_decode(const selfspec_rows & rows, const float *
         batch.set_output(i, wanted); // llama.cpp's graph of a head does not pick rows: all of them have an output, or none
     }
     const auto decode_in_slot = [&] {
-        const auto in_slot = slots.use({}, rows.n, wanted ? rows.n : 0);
+        const lease lent(*this, want);
+        const auto in_slot = slots.use(pass, rows.n, wanted ? rows.n : 0);
         return ctx->decode(batch);
     };
-    require_done(decode_in_slot(), rows.n, {});
+    require_done(decode_in_slot(), rows.n, want->found.error);
+    name_best(among);
 
     ctx->synchronize();
     for (int32_t i = 0; i < rows.n; ++i) {
@@ -93,6 +107,9 @@ int32_t selfspec_session::draft_decode(const selfspec_rows & rows, const float *
             throw selfspec_failure { SELFSPEC_FAILED, "the head left no states" };
         }
         states_out = std::copy_n(found, n_embd, states_out);
+    }
+    if (!best.empty()) {
+        ctx->n_outputs = 0; // what lies in the buffer for logits is older
     }
     return SELFSPEC_OK;
 }

@@ -1,6 +1,7 @@
 #include "selfspec-batch.h"
 #include "selfspec-checks.h"
 #include "selfspec-inputs.h"
+#include "selfspec-session.h"
 
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -25,7 +26,7 @@ static const selfspec_pass & selfspec_pass_of(const llama_ubatch & ubatch) {
 }
 
 static auto selfspec_key(const selfspec_pass & p) {
-    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.in_place, p.has_tokens);
+    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.in_place, p.has_tokens);
 }
 
 bool selfspec_pass::operator==(const selfspec_pass & other) const { return selfspec_key(*this) == selfspec_key(other); }
@@ -123,6 +124,43 @@ ggml_tensor * selfspec_block_end(const llm_graph_context & gctx, ggml_tensor * c
 // the finished graph
 //
 
+// What is done to every logit by itself.
+static bool selfspec_is_elementwise(const ggml_tensor * t) {
+    return t->op == GGML_OP_SCALE || t->op == GGML_OP_UNARY || (t->op == GGML_OP_MUL && ggml_is_scalar(t->src[1]));
+}
+
+// Our kernels multiply the listed rows where they are, if the product with the head's weights gets the list as its third
+// operand. What follows then has as many values. Nothing is allocated yet, so nodes may still change their size.
+static bool selfspec_shorten_head(const selfspec_batch & ss, const llama_model & model, llm_graph_result & res) {
+    std::vector<ggml_tensor *> shorter;
+    ggml_tensor * t = res.t_logits;
+    for (; selfspec_is_elementwise(t); t = t->src[0]) {
+        shorter.push_back(t);
+    }
+    const selfspec_width_function width_of = selfspec_width_of_weights();
+    const bool is_product = t->op == GGML_OP_MUL_MAT && ggml_is_matrix(t->src[0]) && t->ne[0] == model.vocab.n_tokens();
+    if (!is_product || !width_of || width_of(t->src[0], true) == 0) {
+        ss.found.error = "the head cannot look at some tokens only: its weights have no kernel here, or what follows them is "
+            "not known";
+        return false;
+    }
+    ggml_tensor * ids = ggml_new_tensor_1d(res.get_ctx(), GGML_TYPE_I32, ss.pass.n_among);
+    ggml_set_input(ids);
+    ggml_set_name(ids, "selfspec_among");
+    ggml_build_forward_expand(res.get_gf(), ids);
+    res.add_input(std::make_unique<selfspec_input_among>(ids));
+
+    t->src[2] = ids;
+    shorter.push_back(t);
+    for (ggml_tensor * each : shorter) {
+        each->ne[0] = ss.pass.n_among;
+        each->nb[1] = each->ne[0]*each->nb[0];
+        each->nb[2] = each->ne[1]*each->nb[1];
+        each->nb[3] = each->ne[2]*each->nb[2];
+    }
+    return true;
+}
+
 // Finds the best token of every output in the graph; without logits in its result, decode() copies none to the host.
 static void selfspec_add_best(llm_graph_result & res) {
     ggml_context * ctx0   = res.get_ctx();
@@ -155,7 +193,7 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
         }
     }
 
-    const bool ok = selfspec_check_graph(*ss, model, ubatch, res);
+    const bool ok = selfspec_check_graph(*ss, model, ubatch, res) && (ss->pass.n_among == 0 || selfspec_shorten_head(*ss, model, res));
     if (ok && ss->pass.head == SELFSPEC_HEAD_BEST) {
         selfspec_add_best(res);
     }

@@ -30,6 +30,21 @@ private:
     ggml_tensor * hidden; // F32 [n_embd, n_tokens]
 };
 
+// Ids of the tokens that the best one is looked for among: rows of the head's weights.
+class selfspec_input_among : public llm_graph_input_i {
+public:
+    explicit selfspec_input_among(ggml_tensor * ids) : ids(ids) {}
+
+    void set_input(const llama_ubatch * ubatch) override {
+        ggml_backend_tensor_set(ids, ubatch->selfspec->among, 0, ggml_nbytes(ids));
+    }
+
+    bool can_reuse(const llm_graph_params &) override { return true; } // how many there are is part of the pass
+
+private:
+    ggml_tensor * ids; // I32 [n_among]
+};
+
 // Not an input: the best tokens found in a graph, kept with it for as long as it is reused.
 class selfspec_best_found : public llm_graph_input_i {
 public:
@@ -38,6 +53,6 @@ public:
     void set_input(const llama_ubatch *) override {}
     bool can_reuse(const llm_graph_params &) override { return true; }
 
-    ggml_tensor * const token; // I32 [n_outputs]
+    ggml_tensor * const token; // I32 [n_outputs], among listed tokens the place in the list
     ggml_tensor * const p;     // F32 [1, 1, n_outputs]
 };

@@ -152,6 +152,9 @@ void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_sta
     if (pass.head != SELFSPEC_HEAD_LOGITS && pass.head != SELFSPEC_HEAD_BEST) {
         refuse("head is " + std::to_string(pass.head) + ", allowed is 0 (logits) or 1 (best)");
     }
+    if (pass.n_among != 0 && pass.head != SELFSPEC_HEAD_BEST) {
+        refuse("some tokens only can be looked at for the best one, not for logits");
+    }
     if (pass.head == SELFSPEC_HEAD_BEST && !ctx->get_memory()) {
         refuse(architecture(model) + " keeps no K/V: it has logits only", SELFSPEC_UNSUPPORTED);
     }
@@ -174,6 +177,24 @@ void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_sta
     }
     if (pass.leaves(n_layer) && rows.n_outputs() < rows.n) {
         refuse("the states leaving the last block exist for tokens with outputs only, ask for outputs of all");
+    }
+}
+
+void selfspec_session::check_among(const selfspec_among & among, const selfspec_rows & rows) const {
+    if (!among.ids) {
+        return;
+    }
+    const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
+    if (among.n < 1 || among.n > n_vocab) {
+        refuse(allowed("n_among", among.n, 1, n_vocab));
+    }
+    for (int32_t i = 0; i < among.n; ++i) {
+        if (among.ids[i] <= (i > 0 ? among.ids[i - 1] : -1) || among.ids[i] >= n_vocab) {
+            refuse("the tokens to look at are ids from 0 to " + std::to_string(n_vocab - 1) + " in rising order, none twice");
+        }
+    }
+    if (rows.n_outputs() > SELFSPEC_EXACT_WIDTH) {
+        refuse(allowed("the number of outputs that look at some tokens only", rows.n_outputs(), 0, SELFSPEC_EXACT_WIDTH));
     }
 }
 
@@ -315,14 +336,17 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
 // decode
 //
 
-int32_t selfspec_session::decode(const selfspec_rows & rows, const selfspec_states & states, selfspec_pass pass) {
+int32_t selfspec_session::decode(
+        const selfspec_rows & rows, const selfspec_states & states, const selfspec_among & among, selfspec_pass pass) {
     check_rows(rows);
     check_pass(rows, states, pass);
+    check_among(among, rows);
     check_place(rows, pass);
 
     const int32_t n_outputs = rows.n_outputs();
     if (n_outputs == 0) {
-        pass.head = SELFSPEC_HEAD_LOGITS; // there is no head
+        pass.head    = SELFSPEC_HEAD_LOGITS; // there is no head
+        pass.n_among = 0;
     }
     check_graph(pass);
 
@@ -347,9 +371,20 @@ int32_t selfspec_session::decode(const selfspec_rows & rows, const selfspec_stat
     want->hidden     = states.in;
     want->hidden_out = states.out;
     want->best       = best.data();
+    want->among      = among.ids;
 
     require_done(decode_with(want, n_outputs), rows.n, want->found.error);
+    name_best(among);
     return SELFSPEC_OK;
+}
+
+// Of places in a list to ids.
+void selfspec_session::name_best(const selfspec_among & among) {
+    for (auto & each : best) {
+        if (among.ids && each.token >= 0 && each.token < among.n) {
+            each.token = among.ids[each.token];
+        }
+    }
 }
 
 // why: what a graph build has found wrong, or nothing.
@@ -366,28 +401,27 @@ void selfspec_session::require_done(int status, int32_t n_tokens, const std::str
     refuse("llama.cpp could not decode the batch, status " + std::to_string(status), SELFSPEC_FAILED);
 }
 
-// Lends the request to the batch for one decode. The caller's arrays are free again afterwards, also after an exception;
-// a graph that is kept for reuse holds on to the request, which no longer knows them then.
-int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs) {
-    struct lease {
-        selfspec_session & session;
-        selfspec_batch   & lent;
-
-        ~lease() {
-            if (!lent.pass.hidden_at.empty() || lent.pass.head == SELFSPEC_HEAD_BEST) {
-                session.ctx->synchronize(); // copies may be under way
-            }
-            lent.hidden     = nullptr;
-            lent.hidden_out = nullptr;
-            lent.best       = nullptr;
-            session.batch.selfspec.reset();
-        }
-    } const lease { *this, *want };
-
+selfspec_session::lease::lease(selfspec_session & session, const std::shared_ptr<selfspec_batch> & lent) : session(session), lent(*lent) {
     // what asks for nothing takes upstream's way
-    if (!want->pass.is_plain()) {
-        batch.selfspec = want;
+    if (!lent->pass.is_plain()) {
+        session.batch.selfspec = lent;
     }
+}
+
+selfspec_session::lease::~lease() {
+    if (!lent.pass.hidden_at.empty() || lent.pass.head == SELFSPEC_HEAD_BEST) {
+        session.ctx->synchronize(); // copies may be under way
+    }
+    lent.hidden     = nullptr;
+    lent.hidden_out = nullptr;
+    lent.best       = nullptr;
+    lent.among      = nullptr;
+    session.batch.selfspec.reset();
+}
+
+int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs) {
+    const lease lent(*this, want);
+
     // the graph keeps all rows up to these states
     const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
 
@@ -493,6 +527,16 @@ const std::vector<uint8_t> & selfspec_session::mask_support() {
         support = std::move(bits);
     }
     return support;
+}
+
+bool selfspec_session::can_shorten() {
+    if (shortens < 0) {
+        selfspec_pass pass;
+        pass.head    = SELFSPEC_HEAD_BEST;
+        pass.n_among = 1;
+        shortens = ctx->get_memory() && build_dry(pass).empty();
+    }
+    return shortens;
 }
 
 bool selfspec_session::can_enter(int32_t il) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -53,6 +54,12 @@ struct selfspec_rows {
     }
 };
 
+// Tokens that the best one is looked for among, see selfspec_decode(). NULL: all.
+struct selfspec_among {
+    const int32_t * ids;
+    int32_t         n;
+};
+
 // The caller's arrays of hidden states, see selfspec_decode().
 struct selfspec_states {
     const float * in;
@@ -76,17 +83,18 @@ struct selfspec_session {
         }
     }
 
-    int32_t decode(const selfspec_rows & rows, const selfspec_states & states, selfspec_pass pass);
+    int32_t decode(const selfspec_rows & rows, const selfspec_states & states, const selfspec_among & among, selfspec_pass pass);
     int32_t argmax(int32_t row, float * p) const;
     int32_t sample(llama_sampler * chain, int32_t row);
     void    forget_outputs() noexcept;
 
     // of draft heads, see selfspec-draft.cpp
     int32_t draft_fuse  (int32_t n_rows, const float * features, float * states);
-    int32_t draft_decode(const selfspec_rows & rows, const float * states, float * states_out);
+    int32_t draft_decode(const selfspec_rows & rows, const selfspec_among & among, const float * states, float * states_out);
 
     const std::vector<uint8_t> & mask_support();
     bool    can_enter(int32_t il);
+    bool    can_shorten();
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
 
@@ -104,11 +112,27 @@ private:
         int64_t first, last; // positions
     };
 
+    // Lends the request to the batch for one decode. The caller's arrays are free again afterwards, also after an exception;
+    // a graph that is kept for reuse holds on to the request, which no longer knows them then.
+    class lease {
+    public:
+        lease(selfspec_session & session, const std::shared_ptr<selfspec_batch> & lent);
+        ~lease();
+
+        lease(const lease &) = delete;
+        lease & operator=(const lease &) = delete;
+
+    private:
+        selfspec_session & session;
+        selfspec_batch   & lent;
+    };
+
     void check_rows  (const selfspec_rows & rows) const;
     void check_batch (const selfspec_rows & rows) const;
     void check_draft () const;
     void check_pass  (const selfspec_rows & rows, const selfspec_states & states, const selfspec_pass & pass) const;
     void check_place (const selfspec_rows & rows, const selfspec_pass & pass) const;
+    void check_among (const selfspec_among & among, const selfspec_rows & rows) const;
     void check_span  (const span & rows, bool in_place) const;
     void check_graph (const selfspec_pass & pass);
     void require_seq (int32_t seq_id) const;
@@ -116,6 +140,7 @@ private:
 
     static std::vector<span> spans_of(const selfspec_rows & rows);
 
+    void        name_best(const selfspec_among & among);
     std::string build_dry(const selfspec_pass & pass);
     void        require_done(int status, int32_t n_tokens, const std::string & why) const;
     int         decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs);
@@ -132,5 +157,6 @@ private:
     const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
     std::set<selfspec_pass> works;     // what a dry build has shown to work
     std::map<int32_t, bool> can_enter_at;
+    int                     shortens = -1; // -1: nobody asked yet
     std::vector<uint8_t>    support;   // empty: nobody asked yet
 };

@@ -60,6 +60,10 @@ int32_t selfspec_can_enter(selfspec_session * session, int32_t il) {
     return session->guarded([&]() -> int32_t { return session->can_enter(il); });
 }
 
+int32_t selfspec_can_shorten(selfspec_session * session) {
+    return session->guarded([&]() -> int32_t { return session->can_shorten(); });
+}
+
 int32_t selfspec_memory(const selfspec_session * session) {
     return session->memory_bits();
 }
@@ -106,6 +110,8 @@ int32_t selfspec_decode(
                  int32_t   n_hidden_at,
                    float * hidden_out,
                  int32_t   head,
+           const int32_t * among,
+                 int32_t   n_among,
                     bool   in_place) {
     const int32_t status = session->guarded([&]() -> int32_t {
         selfspec_pass pass;
@@ -123,10 +129,12 @@ int32_t selfspec_decode(
             pass.hidden_at.assign(hidden_at, hidden_at + n_hidden_at);
         }
         pass.head       = head;
+        pass.n_among    = among ? n_among : 0;
         pass.in_place   = in_place;
         pass.has_tokens = tokens != nullptr;
 
-        return session->decode({ n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs }, { hidden, hidden_out }, std::move(pass));
+        return session->decode({ n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs }, { hidden, hidden_out }, { among, n_among },
+            std::move(pass));
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();
@@ -145,10 +153,12 @@ int32_t selfspec_draft_decode(
            const int32_t * seq_ids,
            const int32_t * pos,
            const uint8_t * outputs,
+           const int32_t * among,
+                 int32_t   n_among,
              const float * states,
                    float * states_out) {
     const int32_t status = session->guarded([&]() -> int32_t {
-        return session->draft_decode({ n_tokens, tokens, seq_ids, nullptr, pos, outputs }, states, states_out);
+        return session->draft_decode({ n_tokens, tokens, seq_ids, nullptr, pos, outputs }, { among, n_among }, states, states_out);
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();

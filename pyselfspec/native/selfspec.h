@@ -81,6 +81,10 @@ SELFSPEC_API int32_t selfspec_mask_support(struct selfspec_session * session, ui
 // rewritten in place; 0 when this architecture or memory cannot do that.
 SELFSPEC_API int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
 
+// 1 when the best token can be looked for among some tokens only, which needs a kernel for the head's weights and a head
+// that ends in a product with them.
+SELFSPEC_API int32_t selfspec_can_shorten(struct selfspec_session * session);
+
 // selfspec_memory_bits of the context's memory.
 SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
 
@@ -118,6 +122,8 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 //              those that the model's own next-token-prediction blocks read) to hidden_out, or NULL
 //   hidden_out [n_tokens, n_hidden_at * n_embd] the blocks' states side by side
 //   head       a selfspec_head
+//   among      [n_among] ids in rising order: SELFSPEC_HEAD_BEST looks at these tokens only, which reads no other rows of
+//              the head's weights; or NULL. Up to SELFSPEC_EXACT_WIDTH outputs, and only where selfspec_can_shorten()
 //   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells
 // After a status other than SELFSPEC_OK no row has an output, also none of a decode before.
 SELFSPEC_API int32_t selfspec_decode(
@@ -135,6 +141,8 @@ SELFSPEC_API int32_t selfspec_decode(
                         int32_t   n_hidden_at,
                           float * hidden_out,
                         int32_t   head,
+                  const int32_t * among,
+                        int32_t   n_among,
                            bool   in_place);
 
 // A draft head is a model of its own that reads states of another one, its target. The following two need the session of
@@ -156,11 +164,14 @@ SELFSPEC_API int32_t selfspec_draft_decode(
                   const int32_t * seq_ids,
                   const int32_t * pos,
                   const uint8_t * outputs,
+                  const int32_t * among,
+                        int32_t   n_among,
                     const float * states,
                           float * states_out);
 
 // The most likely token after a row with an output and, when p is not NULL, its probability under softmax. Of equal
-// logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. Also after llama_decode().
+// logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. Where only some tokens were looked
+// at, the probability is that among them. Also after llama_decode().
 // Negative: a selfspec_status, the row has no output or there is no number in it.
 SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 

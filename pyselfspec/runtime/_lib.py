@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -120,6 +121,11 @@ def _load_backends(module: Any) -> None:
             raise LibraryError(f"{file} cannot be loaded: {log_error()}")
 
 
+def load() -> None:
+    """Load the library now, before somebody else imports llama_cpp, who then gets it too."""
+    _loaded()
+
+
 class _OnFirstUse:
     """Attributes of ``llama_cpp.llama_cpp``, which is loaded when the first one is asked for."""
 
@@ -177,6 +183,8 @@ session_memory = _bind("selfspec_memory", _i32, _ptr)
 graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
 # int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
 _can_keep = _bind("selfspec_can_keep", _i32, _ptr, _i32, _i32)
+# int32_t selfspec_can_shorten(struct selfspec_session * session);
+_can_shorten = _bind("selfspec_can_shorten", _i32, _ptr)
 # int32_t selfspec_exact_width(const struct selfspec_session * session);
 exact_width = _bind("selfspec_exact_width", _i32, _ptr)
 # int32_t selfspec_type_width(int32_t type, bool fast);
@@ -184,21 +192,21 @@ type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
 # int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask,
-# n_layer, hidden_at, n_hidden_at, hidden_out, head, in_place);
+# n_layer, hidden_at, n_hidden_at, hidden_out, head, among, n_among, in_place);
 _decode = _bind(
     "selfspec_decode",
     _i32,
     *(_ptr, _i32, _ptr, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, ctypes.c_char_p, _i32),
-    *(_ptr, _i32, _f32_p, _i32, ctypes.c_bool),
+    *(_ptr, _i32, _f32_p, _i32, _ptr, _i32, ctypes.c_bool),
 )
 # int32_t selfspec_draft_fuse(session, n_rows, features, states);
 _draft_fuse = _bind("selfspec_draft_fuse", _i32, _ptr, _i32, _f32_p, _f32_p)
-# int32_t selfspec_draft_decode(session, n_tokens, tokens, seq_ids, pos, outputs, states,
-# states_out);
+# int32_t selfspec_draft_decode(session, n_tokens, tokens, seq_ids, pos, outputs, among, n_among,
+# states, states_out);
 _draft_decode = _bind(
     "selfspec_draft_decode",
     _i32,
-    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _f32_p, _f32_p),
+    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _ptr, _i32, _f32_p, _f32_p),
 )
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
@@ -221,6 +229,11 @@ _device_get = _bind("ggml_backend_dev_get", _ptr, ctypes.c_size_t)
 _device_type = _bind("ggml_backend_dev_type", ctypes.c_int, _ptr)
 _device_description = _bind("ggml_backend_dev_description", ctypes.c_char_p, _ptr)
 _GPU_TYPES = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+_CPU_TYPE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
+_reg_by_name = _bind("ggml_backend_reg_by_name", _ptr, ctypes.c_char_p)
+_reg_function = _bind("ggml_backend_reg_get_proc_address", _ptr, _ptr, ctypes.c_char_p)
+_reg_device_count = _bind("ggml_backend_reg_dev_count", ctypes.c_size_t, _ptr)
+_reg_device = _bind("ggml_backend_reg_dev_get", _ptr, _ptr, ctypes.c_size_t)
 
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2
@@ -247,6 +260,11 @@ def numbers_of(values: Sequence[int]) -> Any:
     return (_i32 * len(values))(*values)
 
 
+def _address_of(numbers: array[int] | None) -> tuple[int | None, int]:
+    """Where they are, and how many."""
+    return (None, 0) if numbers is None else numbers.buffer_info()
+
+
 def decode(
     session: int,
     *,
@@ -259,11 +277,13 @@ def decode(
     hidden_at: Sequence[int],
     hidden_out: NDArray[np.float32] | None,
     head: str,
+    among: array[int] | None,
     in_place: bool,
     shared: Sequence[Sequence[int]] = (),
 ) -> None:
     """``selfspec_decode``; arrays must be C-contiguous. Raises what the status says.
 
+    among: ids in rising order, of type "i"; None: all tokens.
     shared: other sequences of each row, or nothing.
     """
     n = len(seq_ids)
@@ -286,6 +306,7 @@ def decode(
         len(hidden_at),
         None if hidden_out is None else hidden_out.ctypes.data,
         HEADS[head],
+        *_address_of(among),
         in_place,
     )
     if status:
@@ -305,6 +326,7 @@ def draft_decode(
     seq_ids: Sequence[int],
     pos: Sequence[int],
     outputs: bytes,
+    among: array[int] | None,
     states: NDArray[np.float32],
     states_out: NDArray[np.float32],
 ) -> None:
@@ -316,6 +338,7 @@ def draft_decode(
         numbers_of(seq_ids),
         numbers_of(pos),
         outputs,
+        *_address_of(among),
         states.ctypes.data,
         states_out.ctypes.data,
     )
@@ -341,6 +364,14 @@ def mask_support(session: int, n_layer: int) -> bytes:
 def can_enter(session: int, block: int) -> bool:
     """Whether states entering a block can be copied out and put in again, rewriting K/V."""
     answer = int(_can_enter(session, block))
+    if answer < 0:
+        _check(session, answer)
+    return bool(answer)
+
+
+def can_shorten(session: int) -> bool:
+    """Whether the best token can be looked for among some tokens only."""
+    answer = int(_can_shorten(session))
     if answer < 0:
         _check(session, answer)
     return bool(answer)
@@ -487,11 +518,87 @@ def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> in
     return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
 
 
+def _devices(*types: int) -> list[int]:
+    devices = [_device_get(i) for i in range(_device_count())]
+    return [device for device in devices if _device_type(device) in types]
+
+
+def _descriptions(devices: Sequence[int]) -> tuple[str, ...]:
+    return tuple(_device_description(device).decode(errors="replace") for device in devices)
+
+
 def gpus() -> tuple[str, ...]:
     """Names of the GPUs that this library can use, in llama.cpp's order."""
-    devices = [_device_get(i) for i in range(_device_count())]
-    found = [device for device in devices if _device_type(device) in _GPU_TYPES]
-    return tuple(_device_description(device).decode(errors="replace") for device in found)
+    return _descriptions(_devices(*_GPU_TYPES))
+
+
+def _rpc_function(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A function of ggml's RPC backend. Raises UnsupportedError where it was not built."""
+    backend = _reg_by_name(b"RPC")
+    if not backend:
+        raise UnsupportedError("this library was built without RPC (GGML_RPC=OFF)")
+    return ctypes.CFUNCTYPE(restype, *argtypes)(_reg_function(backend, name.encode()))
+
+
+# void (*ggml_abort_callback_t)(const char * error_message);
+_AbortCallback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_set_abort_callback = _bind("ggml_set_abort_callback", _ptr, _AbortCallback)
+
+
+def _end_without_server(message: bytes) -> None:
+    """ggml cannot go on without a server and aborts; end with one line and status 1 instead."""
+    lost = b"RPC server" in message
+    text = (
+        b"a server given with --rpc is gone, or answers what no server would" if lost else message
+    )
+    os.write(2, b"Error: " + text.strip() + b"\n")
+    if lost:
+        os._exit(1)
+
+
+_on_abort = _AbortCallback(_end_without_server)
+
+
+def rpc_devices(server: str) -> list[int]:
+    """Devices that a server lends, which must answer: the process ends otherwise, and whenever the
+    server goes away."""
+    _set_abort_callback(_on_abort)
+    # ggml_backend_reg_t ggml_backend_rpc_add_server(const char * endpoint);
+    add = _rpc_function("ggml_backend_rpc_add_server", _ptr, ctypes.c_char_p)
+    lender = add(server.encode())
+    return [_reg_device(lender, i) for i in range(_reg_device_count(lender))] if lender else []
+
+
+def set_devices(params: Any, lent: Sequence[int]) -> object:
+    """Let a model have these devices before the GPUs here. Returns what has to live as long as
+    params."""
+    devices = [*lent, *_devices(*_GPU_TYPES)]
+    listed = (_ptr * (len(devices) + 1))(*devices, None)
+    params.devices = ctypes.addressof(listed)
+    return listed
+
+
+def _to_lend() -> list[int]:
+    return _devices(*_GPU_TYPES) or _devices(_CPU_TYPE)
+
+
+def lent_devices() -> tuple[str, ...]:
+    """What rpc_serve lends: the GPUs, or the CPU where there are none."""
+    return _descriptions(_to_lend())
+
+
+def rpc_serve(endpoint: str, n_threads: int, cache: str | None) -> None:
+    """Lends devices to whoever connects; returns only when the port cannot be listened on."""
+    # void ggml_backend_rpc_start_server(const char * endpoint, const char * cache_dir,
+    #                                    size_t n_threads, size_t n_devices, devices);
+    size = ctypes.c_size_t
+    start = _rpc_function(
+        "ggml_backend_rpc_start_server", None, ctypes.c_char_p, ctypes.c_char_p, size, size, _ptr
+    )
+    devices = _to_lend()
+    folder = None if cache is None else os.fsencode(cache)
+    listed = (_ptr * len(devices))(*devices)
+    start(endpoint.encode(), folder, n_threads, len(devices), ctypes.addressof(listed))
 
 
 def has_cuda() -> bool:
@@ -544,3 +651,11 @@ def log_error() -> str:
     function names."""
     text = re.sub(r"^(\w+: )+", "", _log_error().decode(errors="replace").strip())
     return on_one_line(text) or "it gives no reason; see its log"
+
+
+def json_schema_to_gbnf(schema: str) -> str:
+    """A grammar for the values that a JSON schema allows; name and arguments of functions come in
+    this order. Raises anything for a schema that is wrong."""
+    from llama_cpp.llama_grammar import json_schema_to_gbnf as convert
+
+    return str(convert(schema, prop_order=["name", "arguments"]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError, ContextFullError, DecodeError
+from ..errors import ArgumentError, ContextFullError, DecodeError, UnsupportedError
 from ..gguf import heads
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
+N_SEQ = 4
 N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
 N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 N_CTX_UNIT = 256  # llama.cpp rounds up to it, but derives other sizes before it does
@@ -151,7 +152,7 @@ class Context(Closing):
         n_ctx: int | None = None,
         n_batch: int = 512,
         n_threads: int | None = None,
-        n_seq_max: int = 4,
+        n_seq_max: int = N_SEQ,
         flash_attn: bool | None = None,
         type_k: str = CACHE_TYPE,
         type_v: str = CACHE_TYPE,
@@ -185,6 +186,52 @@ class Context(Closing):
         if flash_attn is not None:
             params.flash_attn_type = int(flash_attn)
 
+        self._describe(model, n_threads, n_seq_max, flash_attn, type_k, type_v)
+        with model.users:
+            self._open(params, n_ctx)
+            model.contexts.add(self)
+
+    @classmethod
+    def lent(
+        cls,
+        model: Model,
+        handle: int,
+        *,
+        n_batch: int,
+        n_threads: int,
+        n_seq_max: int,
+        flash_attn: bool,
+        type_k: str,
+        type_v: str,
+    ) -> Context:
+        """A context that somebody else has made, and frees. Close this one before; the arguments
+        say how it was made. Whoever lends it may evaluate tokens in sequence 0 by other ways, and
+        says afterwards what that holds; no branches are drafted, since the cells that they leave
+        empty would be in the way.
+
+        n_batch: most tokens of a pass, none of them computed apart from the others.
+
+        Raises DecodeError where memory is short.
+        """
+        context = cls.__new__(cls)
+        context._describe(model, n_threads, n_seq_max, flash_attn, type_k, type_v)
+        context._is_lent = True
+        context._stack.callback(context._forget)
+        with model.users:
+            context._read(handle)
+            context.n_batch = n_batch
+            model.contexts.add(context)
+        return context
+
+    def _describe(
+        self,
+        model: Model,
+        n_threads: int,
+        n_seq_max: int,
+        flash_attn: bool | None,
+        type_k: str,
+        type_v: str,
+    ) -> None:
         self.model: Model = model
         self.n_threads = n_threads
         self.n_seq_max: int = n_seq_max
@@ -194,12 +241,9 @@ class Context(Closing):
         self.n_decodes = 0
         self.alone = Alone("the context")
         self.ledger = Ledger(n_seq_max)
+        self._is_lent = False
         self._made: dict[Hashable, Any] = {}
         self._stack = ExitStack()
-
-        with model.users:
-            self._open(params, n_ctx)
-            model.contexts.add(self)
 
     def _open(self, params: Any, n_ctx: int) -> None:
         _lib.clear_log_error()
@@ -208,8 +252,11 @@ class Context(Closing):
             raise DecodeError(
                 f"llama.cpp cannot make a context of {n_ctx} tokens: {_lib.log_error()}"
             )
-        self._handle: int | None = handle
         self._stack.callback(self._free)
+        self._read(handle)
+
+    def _read(self, handle: int) -> None:
+        self._handle: int | None = handle
         self.n_ctx: int = llama.llama_n_ctx(handle)
         self.n_batch: int = llama.llama_n_batch(handle)
 
@@ -221,6 +268,9 @@ class Context(Closing):
 
     def _free(self) -> None:
         llama.llama_free(self._handle)
+        self._forget()
+
+    def _forget(self) -> None:
         self._handle = None
 
     def close(self) -> None:
@@ -275,6 +325,17 @@ class Context(Closing):
         """Whether sequences can forget their last tokens, which drafting needs."""
         return bool(self._memory_bits & _lib.MEMORY_ROLLBACK)
 
+    def require_rollback(self) -> None:
+        """Raise UnsupportedError where sequences cannot forget their last tokens."""
+        if not self.can_rollback:
+            raise self.no_rollback()
+
+    def no_rollback(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"architecture {self.model.file.architecture}: its memory cannot take tokens back, "
+            "which drafting needs; decode plainly, draft=None"
+        )
+
     @cached_property
     def _memory_bits(self) -> int:
         with self.alone:
@@ -296,6 +357,13 @@ class Context(Closing):
         place: what it takes to verify a draft from that block on."""
         with self.alone:
             return _lib.can_enter(self.session, block)
+
+    @cached_property
+    def can_shorten(self) -> bool:
+        """Whether passes can look at a short list of tokens only: where all is on a CPU that has a
+        kernel for the head's weights."""
+        with self.alone:
+            return _lib.can_shorten(self.session)
 
     @property
     def n_graph_checks(self) -> int:
@@ -358,10 +426,11 @@ class Context(Closing):
     @property
     def n_branches(self) -> int:
         """Branches that a text can try in one pass now, each in a sequence: 1 where the others are
-        in use; where no token can be taken back (recurrent and hybrid models); and without flash
-        attention, where the cells that branches leave empty would change the last bits."""
+        in use; where no token can be taken back (recurrent and hybrid models); without flash
+        attention, where the cells that branches leave empty would change the last bits; and in a
+        context that is lent."""
         wanted = _lib.MEMORY_ROLLBACK | _lib.MEMORY_SCATTER
-        if self._memory_bits & wanted != wanted:
+        if self._is_lent or self._memory_bits & wanted != wanted:
             return 1
         return min(self.n_seq_max, 1 + sum(1 for _ in self._spares()))
 
@@ -453,6 +522,7 @@ class Context(Closing):
                 hidden_at=blocks,
                 hidden_out=states,
                 head=what.head,
+                among=None if what.among is None else what.among.ids,
                 in_place=what.in_place,
                 shared=rows.shared,
             )
@@ -478,6 +548,11 @@ class Context(Closing):
         """What to ask of the head where argmax() is all that is needed. Logits that are on the CPU
         are where argmax() reads them: there, "best" would save nothing."""
         return "best" if self.model.n_gpu_layers > self.model.n_layer else "logits"
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """A copy of the logits after token ``row`` of the last batch, float32 [n_vocab]."""
+        with self.alone:
+            return _lib.logits_row(self.handle, row, self.model.n_vocab)
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after token ``row`` of the last batch, and its probability."""

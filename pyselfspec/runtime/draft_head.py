@@ -17,6 +17,7 @@ from .context import N_CTX_UNIT, Context
 from .kv import KVSequence
 from .model import Model
 from .passes import Rows
+from .short_list import ShortList
 
 
 class DraftHead(Closing):
@@ -82,8 +83,18 @@ class DraftHead(Closing):
             _lib.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)
         return states
 
-    def decode(self, rows: Rows, states: NDArray[np.float32]) -> NDArray[np.float32]:
+    @property
+    def can_shorten(self) -> bool:
+        """Whether passes can look at a short list of tokens only, see Context. Heads with a
+        vocabulary of their own cannot: that is a short list already."""
+        return self._context.can_shorten
+
+    def decode(
+        self, rows: Rows, states: NDArray[np.float32], among: ShortList | None = None
+    ) -> NDArray[np.float32]:
         """One pass over tokens and the states that led to them, float32 [n_rows, n_embd].
+
+        among: the tokens that argmax looks at; None: all.
 
         Returns those that the rows with an output leave for the rows behind them, float32
         [n_outputs, n_embd].
@@ -100,6 +111,7 @@ class DraftHead(Closing):
                 seq_ids=rows.seq_ids,
                 pos=rows.pos,
                 outputs=bytes(rows.outputs),
+                among=None if among is None else among.ids,
                 states=np.ascontiguousarray(states, np.float32),
                 states_out=left,
             )

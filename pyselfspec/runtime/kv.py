@@ -62,6 +62,12 @@ class KVSequence:
             )
         self.context.ledger.extend(self.seq_id, tokens)
 
+    def refilled(self, tokens: Sequence[int]) -> None:
+        """The same where others than this package have evaluated them: what was known before is
+        forgotten."""
+        self.context.ledger.cut(self.seq_id, 0)
+        self.holds(tokens)
+
     def keep(self, tokens: Sequence[int]) -> int:
         """Keep as much of the beginning of these tokens as the sequence holds, forget the rest, and
         return how many were kept, see can_keep()."""
@@ -90,7 +96,7 @@ class KVSequence:
         other = KVSequence(self.context, seq_id)
         if seq_id == self.seq_id:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
-        self._require_rollback()
+        self.context.require_rollback()
         with self.context.alone:
             other.drop()
             ranges = [(0, -1)] if part is None else part.of(self.n_past)
@@ -136,10 +142,10 @@ class KVSequence:
             if n_keep < 0:
                 raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
             if n_keep > 0:
-                self._require_rollback()
+                self.context.require_rollback()
                 self._require_window(n_keep)
             if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
-                raise self._no_rollback()
+                raise self.context.no_rollback()
 
     def undo(self, n_keep: int) -> None:
         """Roll back while cleaning up: in a closed context there is nothing to do."""
@@ -152,19 +158,9 @@ class KVSequence:
             self.rollback(0)
             self.context.ledger.release(self.seq_id)
 
-    def _require_rollback(self) -> None:
-        if not self.context.can_rollback:
-            raise self._no_rollback()
-
     def _require_window(self, n_keep: int) -> None:
         if self.can_keep(n_keep) < n_keep:
             raise UnsupportedError(
                 f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
                 "its sliding window; drop it and decode its tokens anew"
             )
-
-    def _no_rollback(self) -> UnsupportedError:
-        return UnsupportedError(
-            f"architecture {self.context.model.file.architecture}: its memory cannot take tokens "
-            "back, which drafting needs; decode plainly, draft=None"
-        )

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError, MaskError, ModelFileError
 from ..gguf import file as gguf_file
 from ..gguf import fingerprint, heads
+from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util.closing import Closing
 from . import _lib
+from . import rpc as servers
 from ._lib import INT32_MAX, llama
 from .guards import Shared
 
@@ -41,7 +43,7 @@ def _require_gpu(n_gpu_layers: int) -> None:
     """Raise ArgumentError when there is no GPU to keep layers on."""
     if n_gpu_layers < 0:
         raise ArgumentError(f"n_gpu_layers is at least 0, got {n_gpu_layers}")
-    if llama.llama_supports_gpu_offload():
+    if _lib.gpus():
         return
     if _lib.has_cuda():
         raise ArgumentError(
@@ -59,12 +61,16 @@ class Model(Closing):
     fine. Threads may share a model; closing it while another one uses it, or a context of it,
     raises ArgumentError.
 
+    path: a GGUF file, or as a str also a name, see `hub`; nothing is fetched.
     n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None for all of them.
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
+    rpc: servers as "host:port" that lend devices of other machines, see docs/rpc.md; they come
+    before the GPUs here, and count as GPUs.
 
     Raises ModelFileError when the file is missing, broken or not supported, and ArgumentError when
-    layers are to be kept on a GPU and there is none.
+    layers are to be kept on a GPU and there is none; UnsupportedError for a server that does not
+    answer.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class Model(Closing):
         n_gpu_layers: int | None = None,
         split_mode: str = SPLIT_MODE,
         main_gpu: int = MAIN_GPU,
+        rpc: Sequence[str] = (),
     ) -> None:
         if split_mode not in SPLIT_MODES:
             raise ArgumentError(
@@ -81,13 +88,9 @@ class Model(Closing):
             )
         if not 0 <= main_gpu <= INT32_MAX:
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
-        if n_gpu_layers:
+        if n_gpu_layers and not rpc:
             _require_gpu(n_gpu_layers)
-        self.path = Path(path)
-        self.file = gguf_file.check(self.path)
-        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
-        self.users = Shared(f"the model {self.path.name}")
-        self._stack = ExitStack()
+        self._open(model_path(path), rpc)
 
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[split_mode]
@@ -97,15 +100,52 @@ class Model(Closing):
         if n_gpu_layers is not None:
             params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
 
-        _lib.clear_log_error()
-        handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
-        if not handle:
-            raise ModelFileError(
-                f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
-            )
-        self._handle: int | None = handle
-        self._stack.callback(self._free)
+        with ExitStack() as stack:
+            if self.rpc:
+                lent = stack.enter_context(servers.borrowed(self.rpc))
+                self._devices = _lib.set_devices(params, lent)
+            _lib.clear_log_error()
+            handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
+            if not handle:
+                raise ModelFileError(
+                    f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
+                )
+            stack.callback(self._free)
+            self._stack = stack.pop_all()
+        self._read(handle, n_gpu_layers, split_mode, main_gpu)
 
+    @classmethod
+    def lent(
+        cls,
+        path: str | Path,
+        handle: int,
+        *,
+        n_gpu_layers: int | None,
+        split_mode: str,
+        main_gpu: int,
+    ) -> Model:
+        """A model that somebody else has loaded from this file, and frees. Close this one before;
+        the arguments say how it was loaded. A head of its own is left aside.
+
+        Raises ModelFileError for a file that cannot be read.
+        """
+        model = cls.__new__(cls)
+        model._open(Path(path))
+        model.own_head = None
+        model._stack.callback(model._forget)
+        model._read(handle, n_gpu_layers, split_mode, main_gpu)
+        return model
+
+    def _open(self, path: Path, rpc: Sequence[str] = ()) -> None:
+        self.path = path
+        self.file = gguf_file.check(self.path)
+        self.rpc = tuple(rpc)
+        self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
+        self.users = Shared(f"the model {self.path.name}")
+        self._stack = ExitStack()
+
+    def _read(self, handle: int, n_gpu_layers: int | None, split_mode: str, main_gpu: int) -> None:
+        self._handle: int | None = handle
         self.n_layer: int = llama.llama_model_n_layer(handle)
         self.n_gpu_layers = self._offloaded(n_gpu_layers)
         self.split_mode = split_mode
@@ -118,11 +158,14 @@ class Model(Closing):
 
     def _offloaded(self, asked: int | None) -> int:
         """Layers that are on GPUs, 0..n_layer + 1, the last one being the head."""
-        n_all = self.n_layer + 1 if _lib.gpus() else 0
+        n_all = self.n_layer + 1 if self.rpc or _lib.gpus() else 0
         return n_all if asked is None else min(asked, n_all)
 
     def _free(self) -> None:
         llama.llama_model_free(self._handle)
+        self._forget()
+
+    def _forget(self) -> None:
         self._handle = None
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ the model run. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
+from .short_list import ShortList
 
 # Of which rows something is wanted: logits, or the most likely token.
 Outputs = Literal["none", "last", "all"]
@@ -123,6 +124,8 @@ class Pass:
         last; n_layer + 1: those that the model's own draft head reads, if it has one), or those of
         several blocks side by side.
     head: what is left of the rows with outputs.
+    among: with the head "best", the only tokens that are looked at. Probabilities are those among
+        them. At most 32 rows with outputs, and only where Context.can_shorten.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
     """
@@ -132,6 +135,7 @@ class Pass:
     leave: int | tuple[int, ...] | None = None
     head: Head = "logits"
     in_place: bool = False
+    among: ShortList | None = None
 
     @property
     def is_draft(self) -> bool:
@@ -158,7 +162,7 @@ class Pass:
         """The same for some of the rows."""
         if self.enter is None:
             return self
-        return Pass(self.mask, self.enter[rows], self.leave, self.head, self.in_place)
+        return replace(self, enter=self.enter[rows])
 
 
 FULL = Pass()

@@ -171,9 +171,7 @@ class Sampler(Closing):
 
         Raises UnsupportedError where the sampler draws by a rule that has no law.
         """
-        with context.alone:
-            logits = _lib.logits_row(context.handle, row, context.model.n_vocab)
-        return self.law_of_logits(logits)
+        return self.law_of_logits(context.logits(row))
 
     def law_of_logits(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         """The same from logits, float32 [n_vocab]."""

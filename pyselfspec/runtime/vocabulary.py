@@ -1,12 +1,17 @@
-"""Whether the tokens of two models are the same."""
+"""Special tokens of a model, and whether the tokens of two models are the same."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from ._lib import llama
 from .model import Model
 
 N_DIFFERENCE = 128  # tokens that one may have more than the other, unused ones at the end
 FIRST = 5  # ids below it are often named as each model likes
+# of enum llama_token_attr
+UNKNOWN, CONTROL, USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
+STRIPS_BEFORE, STRIPS_BEHIND = 1 << 7, 1 << 8
 
 
 def difference(one: Model, other: Model) -> str | None:
@@ -44,3 +49,53 @@ def _added(model: Model, what: str) -> int | None:
     """The token that the tokenizer adds to every text, if it adds one."""
     adds = getattr(llama, f"llama_vocab_get_add_{what}")(model.vocab)
     return int(getattr(llama, f"llama_vocab_{what}")(model.vocab)) if adds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A special token that llama.cpp finds in a text. is_control: only where special tokens are
+    parsed. strips_before, strips_behind: it swallows white space there."""
+
+    text: str
+    is_control: bool
+    strips_before: bool
+    strips_behind: bool
+
+
+def markers(model: Model) -> tuple[Marker, ...]:
+    """Those with a text that llama.cpp's ``tokenizer_st_partition`` looks for."""
+    special = UNKNOWN | CONTROL | USER_DEFINED
+    with model.users:
+        kind_of, vocab = llama.llama_vocab_get_attr, model.require_tokenizer()
+        kinds = [(token, int(kind_of(vocab, token))) for token in range(model.n_vocab)]
+    return tuple(
+        Marker(
+            text,
+            is_control=not kind & USER_DEFINED,
+            strips_before=bool(kind & STRIPS_BEFORE),
+            strips_behind=bool(kind & STRIPS_BEHIND),
+        )
+        for token, kind in kinds
+        if kind & special and (text := text_of(model, token))
+    )
+
+
+def text_of(model: Model, token: int) -> str:
+    """As the vocabulary has it; nothing for a token below 0, which is none."""
+    with model.users:
+        data = llama.llama_vocab_get_text(model.vocab, token) if token >= 0 else b""
+    return str(data.decode(errors="replace"))
+
+
+def bos_and_eos(model: Model) -> tuple[str, str]:
+    """Texts of the tokens that begin and end a text; empty where there is none."""
+    with model.users:
+        tokens = llama.llama_vocab_bos(model.vocab), llama.llama_vocab_eos(model.vocab)
+    return text_of(model, tokens[0]), text_of(model, tokens[1])
+
+
+def chat_template(model: Model, name: str | None = None) -> str | None:
+    """The source of the template in the model's file, or of another one there; None for none."""
+    with model.users:
+        source = llama.llama_model_chat_template(model.handle, name and name.encode())
+    return None if source is None else str(source.decode(errors="replace"))

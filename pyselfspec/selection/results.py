@@ -7,22 +7,19 @@ by one and forced to the disk, so an interrupted run loses nothing that was meas
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import SelfSpecError
 from ..masks.layer_mask import LayerMask
 from ..masks.score import Score
 from ..util import records
 from ..util.closing import Closing
-from ..util.files import errors_name, locked
+from ..util.headed import HeadedLines
 
 FORMAT = 2
-MAX_HEADER = 1 << 20  # bytes; it holds the command line
 # What must agree for scores to be comparable, and how to call it.
 SAME = {
     "format": "format",
@@ -65,10 +62,6 @@ def _from_format_1(header: records.Data) -> records.Data:
     }
 
 
-class ResultFileError(SelfSpecError):
-    """A result file that cannot be used."""
-
-
 class Results:
     """Scores by mask and chunk, in memory."""
 
@@ -105,95 +98,33 @@ class ResultFile(Results, Closing):
     header: what the scores are of; must agree in everything that SAME names with that of a file
     that exists. Files of format 1 are taken up, too.
 
-    A file beside it, with ".lock" added to the name, keeps other processes out meanwhile.
-
-    Raises ResultFileError for a file of something else, which is left as it is, a file that another
-    process uses, and lines that are no results. A last line cut off in the middle is taken away.
+    Raises ResultFileError as `HeadedLines` does, and for lines that are no results.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         super().__init__()
         self.path = path
-        self._header = {"format": FORMAT, **header}
-        self._stack = ExitStack()
-        if not path.absolute().parent.is_dir():
-            raise ResultFileError(f"{path.absolute().parent} is no folder: make it first")
-        if path.exists():
-            self._require_ours()  # before anything is written, even a lock beside it
         with ExitStack() as opening:
-            opening.enter_context(locked(path, "give another file (out)"))
-            self._file = opening.enter_context(path.open("ab+"))
-            self._file.seek(0)
-            self._take_up(self._file.read())
-            self._stack = opening.pop_all()
+            older = {1: _from_format_1}
+            file = HeadedLines(path, {"format": FORMAT, **header}, SAME, older)
+            self._file = opening.enter_context(file)
+            for number, line in file.lines():
+                try:
+                    self._read(records.parse(line))
+                except records.RecordError:
+                    raise file.no_result(number) from None
+            opening.pop_all()
 
     def close(self) -> None:
-        self._stack.close()
+        self._file.close()
 
     def add_score(self, mask: LayerMask, chunk: int, score: Score) -> None:
         super().add_score(mask, chunk, score)
-        self._append(ScoreLine(chunk, mask, score))
+        self._file.append(ScoreLine(chunk, mask, score))
 
     def add_text(self, chunk: int, tokens: tuple[int, ...]) -> None:
         super().add_text(chunk, tokens)
-        self._append(TextLine(chunk, tokens))
-
-    def _append(self, record: object) -> None:
-        with errors_name(self.path):
-            self._file.write(records.encode(record) + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def _take_up(self, data: bytes) -> None:
-        """Read what an earlier run wrote, or start the file."""
-        whole, newline, cut_off = data.rpartition(b"\n")
-        self._check_start(data[: data.find(b"\n") + 1] or data)
-        if cut_off:
-            self._file.truncate(len(data) - len(cut_off))
-        if not newline:
-            self._append(self._header)
-            return
-        _header, *lines = whole.split(b"\n")
-        for number, line in enumerate(lines, 2):
-            try:
-                self._read(records.parse(line))
-            except records.RecordError:
-                raise ResultFileError(
-                    f"{self.path}, line {number} is no result; remove the line or give another "
-                    "file (out)"
-                ) from None
-
-    def _require_ours(self) -> None:
-        """Raise ResultFileError for a file of something else, which stays as it is."""
-        if not self.path.is_file():
-            raise ResultFileError(f"{self.path} is no plain file; give another file (out)")
-        with self.path.open("rb") as file:
-            self._check_start(file.readline(MAX_HEADER))
-
-    def _check_start(self, line: bytes) -> None:
-        """Raise ResultFileError unless a file that begins with this line has results like ours.
-        Only a header can be cut off in the middle of the first line."""
-        head = records.encode({"format": FORMAT})[:-1]
-        if line.endswith(b"\n"):
-            self._check_header(line)
-        elif len(line) == MAX_HEADER or not line.startswith(head[: len(line)]):
-            raise self._foreign("it does not begin with a header")
-
-    def _check_header(self, line: bytes) -> None:
-        try:
-            header = records.parse(line)
-        except records.RecordError:
-            header = None
-        if not isinstance(header, dict) or "format" not in header:
-            raise self._foreign("it does not begin with a header")
-        if header["format"] == 1:
-            header = _from_format_1(header)
-        for key, what in SAME.items():
-            if header.get(key) != self._header.get(key):
-                raise ResultFileError(
-                    f"{self.path} has results of another {what} ({_short(header.get(key))}, not "
-                    f"{_short(self._header.get(key))}); give another file (out)"
-                )
+        self._file.append(TextLine(chunk, tokens))
 
     def _read(self, data: Any) -> None:
         if isinstance(data, dict) and "tokens" in data:
@@ -202,11 +133,3 @@ class ResultFile(Results, Closing):
         else:
             line = records.convert(data, ScoreLine)
             super().add_score(line.mask, line.chunk, line.score)
-
-    def _foreign(self, why: str) -> ResultFileError:
-        return ResultFileError(f"{self.path} is no file of results: {why}; give another file (out)")
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 16 else f"{text[:12]}..."

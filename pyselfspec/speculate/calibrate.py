@@ -15,9 +15,12 @@ import numpy as np
 from ..costs.calibration import Calibration, key_of
 from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError
+from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.passes import FULL, Pass, Rows
+from . import drafters
 from .drafters import Drafter, Lookup, follower
+from .prepared import Speculation, prepared
 from .requests import Answer, answers
 from .types import Draft, DraftLimit
 
@@ -35,6 +38,26 @@ Progress = Callable[[float], None]
 
 class BusyWarning(UserWarning):
     """Other programs ran while passes were timed."""
+
+
+def to_time(
+    context: Context, mask: LayerMask | None = None, *, profile: bool = True
+) -> tuple[Speculation, Drafter]:
+    """How texts are drafted here, with this mask if one is given; and of several drafters the one
+    whose passes cost something, which is the caller's to close.
+
+    profile: False leaves that of the model aside.
+
+    Raises ArgumentError where nothing is drafted, and what `prepared` raises.
+    """
+    found = prepared(context, mask=mask, profile=profile)
+    if found is None:
+        raise ArgumentError(
+            f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
+            "so nothing is drafted"
+        )
+    [*_, name] = found.options
+    return found, drafters.load(name).make(context, found.options[name])
 
 
 def measure(
@@ -58,13 +81,10 @@ def measured(
     large one, which gets fewer rounds and, if reading tokens takes long, less than half of the
     context. Warns when times of the same pass differ as they do on a busy machine, also after a
     second try.
-    Raises ArgumentError when the model cannot draft or the context is too short.
+    Raises UnsupportedError when the model cannot draft, ArgumentError when the context is too
+    short.
     """
-    if not context.can_rollback:
-        raise ArgumentError(
-            f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
-            "so there are no drafts to time"
-        )
+    context.require_rollback()
     passes = _Passes(context, drafter)
     levels, spreads, n_rounds = [], [], n_rounds or N_ROUND
     for i, n_past in enumerate((N_EMPTY, context.n_ctx // 2)):

@@ -12,6 +12,7 @@ from ..errors import ArgumentError, ContextFullError
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
+from ..runtime.logprobs import LogProbs, WatchedSampler
 from ..runtime.sampling import Sampler, SamplingParams
 from . import controllers, learned
 from .adapt import Adapt, Adaptation
@@ -53,6 +54,8 @@ class Completion:
         accepted. The text follows the same law, but is another one. See residual.py.
     unverified: for research: the mask, which must be given, writes the text, and nothing verifies
         it, so it is not the model's own.
+    logprobs: so many of the likeliest tokens are kept, with what the model gave them, for every
+        token of the text, in ``logprobs``; 0: the token alone; None: nothing is.
     adapt: try other masks meanwhile; ``adaptation.state`` is where another text can go on. Each
         mask gets a controller of its own where that is given by name.
 
@@ -83,6 +86,7 @@ class Completion:
         verify: str = MATCH,
         unverified: bool = False,
         adapt: Adapt | None = None,
+        logprobs: int | None = None,
     ) -> None:
         model = context.model
         if stop:
@@ -91,6 +95,8 @@ class Completion:
             raise ArgumentError(f"verify is one of {', '.join(VERIFY)}, got {verify!r}")
         if verify == RESIDUAL and draft is None:
             raise ArgumentError("plain decoding drafts nothing, so there is nothing to verify")
+        if logprobs is not None and verify == RESIDUAL:
+            raise ArgumentError("probabilities are kept of texts with verify='match' only")
         self._writes: LayerMask | None = None  # the text, unverified
         if unverified:
             if mask is None:
@@ -119,6 +125,9 @@ class Completion:
         if adapt is not None:
             self._adapt(adapt, controller)
         self.tokens: list[int] = []
+        self.logprobs: list[LogProbs] = []  # of these, where they were asked for
+        self._n_top = logprobs
+        self.origins: list[str | None] = []  # of each token, see Step.origins
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
         self.finish_reason: str | None = None  # then one of those above
@@ -204,7 +213,7 @@ class Completion:
         self._started = True
         with ExitStack() as stack:
             stack.callback(self._close_drafters)
-            sampler = stack.enter_context(Sampler(self.context.model, self.sampling))
+            sampler = stack.enter_context(self._sampler())
             yield Text(
                 self._seq,
                 self.prompt,
@@ -216,6 +225,12 @@ class Completion:
                 residual=stack.enter_context(self._residual()),
                 mask=self._writes,
             )
+
+    def _sampler(self) -> Sampler:
+        model = self.context.model
+        if self._n_top is None:
+            return Sampler(model, self.sampling)
+        return WatchedSampler(model, self.sampling, self._n_top, self.logprobs)
 
     def _close_drafters(self) -> None:
         """Those that came with other masks included."""
@@ -256,6 +271,7 @@ class Completion:
     def advanced(self, step: Step) -> str:
         """Take in a step; returns the text that it adds."""
         self.tokens += step.tokens
+        self.origins += step.origins
         self.stats.observe(step)
         return self._grow(self._stream.take())
 
@@ -316,7 +332,7 @@ def interleaved(completions: Sequence[Completion]) -> Iterator[tuple[Completion,
                 completion = texts[text]
                 if step is None:
                     completion.read_prompt(text, completion.stats.total_us + us)
-                else:
+                elif isinstance(step, Step):
                     pieces.append((completion, completion.advanced(step)))
             for text, completion in texts.items():
                 if completion.finish_reason is None:
@@ -346,6 +362,7 @@ class CompletionOptions(TypedDict, total=False):
     verify: str
     unverified: bool
     adapt: Adapt | None
+    logprobs: int | None
 
 
 def generate(

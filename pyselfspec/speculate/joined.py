@@ -76,11 +76,14 @@ class Joined:
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         found = [(each.guesses(history, limit.n_looked_up), each) for each in self._lookups]
         guesses, lookup = max(found, key=lambda pair: pair[0].n_expected)
+        other = self._other
+        if other is None:
+            draft = limit.cut(*guesses)
+            return replace(draft, sources=(name_of(lookup),) * len(draft.tokens))
         n, rest = limit.choose(guesses.chances)
         start = copied(guesses.tokens[:n], guesses.chances)
         start = replace(start, sources=(name_of(lookup),) * n)
-        other = self._other
-        if other is None or rest.n_max == 0 or not (n == 0 or isinstance(other, GoesOn)):
+        if rest.n_max == 0 or not (n == 0 or isinstance(other, GoesOn)):
             return start
         return self._behind(start, other, history, rest)
 

@@ -33,9 +33,13 @@ class Request:
 class Draws(Protocol):
     """A sampler, see runtime.sampling.Sampler."""
 
+    def begin(self, prompt: Sequence[int]) -> None: ...
+
     def sample(self, context: Context, row: int) -> int: ...
 
     def law(self, context: Context, row: int) -> Law: ...
+
+    def accept(self, token: int) -> None: ...
 
 
 class Answer:

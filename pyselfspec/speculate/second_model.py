@@ -82,11 +82,7 @@ def opened(
 
     check: raises what speaks against it. n_ctx: see SecondModel; default: as many as the texts'.
     """
-    if not context.can_rollback:
-        raise UnsupportedError(
-            f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
-            "which drafting needs; decode plainly, draft=None"
-        )
+    context.require_rollback()
 
     def open_it() -> SecondModel:
         with ExitStack() as stack:
@@ -98,11 +94,11 @@ def opened(
     return context.once(("second model", path, n_ctx), open_it).context
 
 
-class CannotFollowError(Exception):
+class CannotReadError(Exception):
     """The text has become too long for the second model, or holds tokens that it does not have."""
 
 
-class Follower:
+class TextReader:
     """A second model that reads one text, in the sequence that has the text's number.
 
     Keeps the K/V of what it has read, so that it decodes only what is new.
@@ -128,7 +124,7 @@ class Follower:
         n_same: tokens at its beginning that are known to be those that were read last time.
         outputs: "last" for an answer to the last token, which then goes through a pass in any case.
 
-        Raises CannotFollowError.
+        Raises CannotReadError.
         """
         del self._held[self._seq.n_past :]  # others may have taken its room meanwhile
         n = min(n_same, len(self._held))
@@ -159,7 +155,7 @@ class Follower:
 
     def _run(self, pos: int, part: Sequence[int], outputs: Outputs) -> None:
         if max(part) >= self._context.model.n_vocab:
-            raise CannotFollowError
+            raise CannotReadError
         rows = Rows.of(self._seq.seq_id, pos, part, outputs)
         try:
             self._decoded = self._context.run(rows, self._pass)
@@ -168,7 +164,7 @@ class Follower:
             try:
                 self._decoded = self._context.run(rows, self._pass)
             except ContextFullError:
-                raise CannotFollowError from None
+                raise CannotReadError from None
         self._held += part
         self._seq.holds(self._held)
         self._row = len(part) - 1
@@ -222,12 +218,12 @@ class SecondModelDrafter(ABC):
 
     mask = None
     name: str  # as users call it
-    head: Head | None = None  # what passes of the second model leave, see Follower
+    head: Head | None = None  # what passes of the second model leave, see TextReader
 
     def __init__(self, context: Context, second: Context) -> None:
         self._context = context
         self._second = second
-        self._follower: Follower | None = None
+        self._opened: TextReader | None = None
         self._n_read = 0  # tokens of the text when it was read last
 
     @property
@@ -243,7 +239,7 @@ class SecondModelDrafter(ABC):
         self.close()
         self._n_read = 0
         tokens, _ = self._reading(history)  # all of them may be in the sequence already
-        self._follower = Follower(self._second, seq.seq_id, tokens, self.head)
+        self._opened = TextReader(self._second, seq.seq_id, tokens, self.head)
         self._catch_up(history)
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
@@ -261,7 +257,7 @@ class SecondModelDrafter(ABC):
         try:
             guesses = self._guesses([*history, *copied.tokens], limit)
             draft = chain(copied, guesses, limit, self._context.model.is_eog)
-        except CannotFollowError:
+        except CannotReadError:
             return replace(copied, late_us=late_us)
         finally:
             self._n_read = len(history)
@@ -274,19 +270,19 @@ class SecondModelDrafter(ABC):
         pass
 
     def close(self) -> None:
-        if self._follower is not None:
-            self._follower.close()
+        if self._opened is not None:
+            self._opened.close()
 
     @property
-    def _following(self) -> Follower:
-        assert self._follower is not None, "no text has begun"
-        return self._follower
+    def _reader(self) -> TextReader:
+        assert self._opened is not None, "no text has begun"
+        return self._opened
 
     def _catch_up(self, history: Sequence[int]) -> None:
         """Read the text but for its last token. Where that cannot be, drafts find out, too."""
-        with suppress(CannotFollowError):
+        with suppress(CannotReadError):
             tokens, n_same = self._reading(history)
-            self._following.read(tokens[:-1], n_same, outputs="none")
+            self._reader.read(tokens[:-1], n_same, outputs="none")
         self._n_read = len(history)
 
     @abstractmethod
@@ -297,4 +293,4 @@ class SecondModelDrafter(ABC):
     @abstractmethod
     def _guesses(self, text: Sequence[int], limit: DraftLimit) -> Iterator[tuple[int, float]]:
         """Tokens of the first model to follow a text, with their probabilities; the limit is no
-        concern but for what is not worth a pass. Raises CannotFollowError."""
+        concern but for what is not worth a pass. Raises CannotReadError."""

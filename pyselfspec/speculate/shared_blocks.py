@@ -8,9 +8,11 @@ them and rewrites K/V in place.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
-from ..runtime.passes import Head, Hidden, Pass
+from ..runtime.passes import Hidden, Pass
 
 
 class SharedBlocks:
@@ -31,9 +33,9 @@ class SharedBlocks:
         """Whether this architecture can do it, and there are blocks to share."""
         return context.can_enter(mask.first_skipped)
 
-    def drafting(self, head: Head) -> Pass:
-        """A masked pass that leaves its states."""
-        return Pass(self._mask, leave=self._first, head=head)
+    def drafting(self, what: Pass) -> Pass:
+        """A masked pass that leaves its states besides."""
+        return replace(what, leave=self._first)
 
     def below(self) -> Pass:
         """The shared blocks alone, for a token that is not drafted from."""
@@ -44,6 +46,11 @@ class SharedBlocks:
         assert states is not None
         self._states.append(states)
 
+    @property
+    def states(self) -> Hidden:
+        """Those that were kept."""
+        return Hidden.joined(self._states)
+
     def verification(self) -> Pass:
         """The other blocks, for all tokens whose states were kept."""
-        return Pass(self._rest, enter=Hidden.joined(self._states), in_place=True)
+        return Pass(self._rest, enter=self.states, in_place=True)

@@ -10,11 +10,10 @@ from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..runtime.kv import KVSequence
 from ..runtime.passes import FULL, Outputs, Pass, Rows
-from ..runtime.sampling import Sampler
 from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, Hears, drafted, follower
-from .requests import Answer, Request, Work, timed
+from .requests import Answer, Draws, Request, Work, timed
 from .residual import Residual
 from .types import Draft, Law, Step, Verdict
 from .verify import verify
@@ -45,7 +44,7 @@ class Text:
         *,
         drafter: Drafter | None,
         controller: Controller,
-        sampler: Sampler,
+        sampler: Draws,
         n_predict: int,
         ends: Callable[[int], bool] | None = None,
         residual: Residual | None = None,
@@ -66,6 +65,7 @@ class Text:
         self.seq = seq
         self.history = list(prompt)
         self.n_reused = 0  # tokens of the prompt that the sequence held already
+        self.n_piece = seq.context.n_batch  # most tokens of the prompt per pass, at any time
         self._context = seq.context
         self._drafter = drafter
         self._hearing = drafter if isinstance(drafter, Hears) else None
@@ -93,14 +93,15 @@ class Text:
         if self._follower is not None:
             wanted = wanted[: self._follower.known(self.seq, self.history)]
         self.n_reused = self.seq.keep(wanted if self._plain == FULL else [])
-        n_batch, end = self._context.n_batch, len(self.history) - 1
-        for pos in range(self.n_reused, end, n_batch):
-            part = self.history[pos : min(pos + n_batch, end)]
+        pos, end = self.n_reused, len(self.history) - 1
+        while pos < end:
+            part = self.history[pos : min(pos + self.n_piece, end)]
             what = self._leaving(self._plain)
             # states that leave the last block are there for rows with outputs only
             outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
             answer = yield Request(Rows.of(self.seq.seq_id, pos, part, outputs), what)
             self._show(pos, part, answer)
+            pos += len(part)
         self._sampler.begin(self.history)
         if self._drafter is not None:
             self._drafter.begin(self.seq, self.history)

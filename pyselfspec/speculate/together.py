@@ -1,4 +1,5 @@
-"""Several texts of one context side by side, their rows in shared passes.
+"""Several texts of one context side by side, their rows in shared passes; they join and leave while
+others go on.
 
 Every text is the one it would be alone, bit for bit, as long as passes keep to the library's exact
 width: it is a budget for the rows of all.
@@ -7,15 +8,17 @@ width: it is a budget for the rows of all.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 
-from ..errors import ArgumentError, ContextFullError
+from ..errors import ArgumentError, ContextFullError, SelfSpecError
 from ..runtime.context import Context
+from ..util.closing import Closing
 from .requests import Answer, Request, Work, answers
 from .text import Text
 from .types import Step
 
-Event = tuple[Text, Step | None]  # None: the prompt has been read
+# None: the prompt has been read. An error has ended the text, and nobody else's.
+Event = tuple[Text, Step | Exception | None]
 
 
 def steps_together(context: Context, texts: Sequence[Text]) -> Generator[list[Event], None, None]:
@@ -24,21 +27,68 @@ def steps_together(context: Context, texts: Sequence[Text]) -> Generator[list[Ev
     Raises ArgumentError for texts that share a sequence; what Context.run does; and
     ContextFullError for a prompt without room.
     """
-    ids = [text.seq.seq_id for text in texts]
-    twice = next((i for i in ids if ids.count(i) > 1), None)
-    if twice is not None:
-        raise ArgumentError(f"each text needs a sequence of its own; sequence {twice} has two")
-    with ExitStack() as stack:
-        running = [_Running(text) for text in texts]
-        for each in running:
-            stack.callback(each.close)
-            yield each.advance(None)
-        while waiting := [each for each in running if each.request is not None]:
-            chosen, found = _run_next(context, waiting)
-            # whoever was not chosen has waited longer from now on
-            running = [each for each in waiting if each not in chosen] + chosen
-            pairs = zip(chosen, found, strict=True)
-            yield [event for each, answer in pairs for event in each.advance(answer)]
+    with closing(Together(context)) as together:
+        for text in texts:
+            yield _no_errors(together.join(text))
+        while together.texts:
+            yield _no_errors(together.run_pass())
+
+
+def _no_errors(events: list[Event]) -> list[Event]:
+    for _, found in events:
+        if isinstance(found, Exception):
+            raise found
+    return events
+
+
+class Together(Closing):
+    """Texts that are being worked on. Belongs to the context's thread."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._running: list[_Running] = []
+
+    @property
+    def texts(self) -> list[Text]:
+        """Those that wait for a pass; others have ended."""
+        return [each.text for each in self._running]
+
+    def join(self, text: Text) -> list[Event]:
+        """Begin a text; what was finished without a pass.
+
+        Raises ArgumentError where another one has its sequence.
+        """
+        seq_id = text.seq.seq_id
+        if any(each.text.seq.seq_id == seq_id for each in self._running):
+            raise ArgumentError(f"each text needs a sequence of its own; sequence {seq_id} has two")
+        running = _Running(text)
+        self._running.append(running)
+        return self._advanced([running], [None])
+
+    def leave(self, text: Text) -> None:
+        """Work on this text no more; its sequence holds what it has so far."""
+        for each in [each for each in self._running if each.text is text]:
+            self._running.remove(each)
+            each.close()
+
+    def run_pass(self) -> list[Event]:
+        """One pass for those who have waited longest, and what it has finished."""
+        chosen, found = _run_next(self._context, self._running)
+        # whoever was not chosen has waited longer from now on
+        self._running = [each for each in self._running if each not in chosen] + chosen
+        return self._advanced(chosen, found)
+
+    def _advanced(
+        self, running: Sequence[_Running], found: Sequence[Answer | Exception | None]
+    ) -> list[Event]:
+        pairs = zip(running, found, strict=True)
+        events = [event for each, answer in pairs for event in each.advance(answer)]
+        self._running = [each for each in self._running if each.request is not None]
+        return events
+
+    def close(self) -> None:
+        for text in self.texts:
+            self.leave(text)
 
 
 class _Running:
@@ -49,23 +99,27 @@ class _Running:
         self.request: Request | None = None
         self._work: Work[None] | Work[Step] = text.begin()
 
-    def advance(self, answer: Answer | ContextFullError | None) -> list[Event]:
+    def advance(self, answer: Answer | Exception | None) -> list[Event]:
         """Work up to the next request; what has been finished on the way."""
+        try:
+            return self._finished(answer)
+        except Exception as error:  # its own: others go on
+            self.request = None
+            if isinstance(error, ContextFullError) and self.text.ended:
+                return []
+            return [(self.text, error)]
+
+    def _finished(self, answer: Answer | Exception | None) -> list[Event]:
         try:
             if answer is None:
                 self.request = next(self._work)
-            elif isinstance(answer, ContextFullError):
+            elif isinstance(answer, Exception):
                 self.request = self._work.throw(answer)
             else:
                 self.request = self._work.send(answer)
             return []
         except StopIteration as end:
             self.request, finished = None, end.value
-        except ContextFullError:
-            if not self.text.ended:
-                raise
-            self.request = None
-            return []
         if not self.text.ended:
             self._work = self.text.step()
             self.request = next(self._work)
@@ -78,13 +132,13 @@ class _Running:
 
 def _run_next(
     context: Context, waiting: Sequence[_Running]
-) -> tuple[list[_Running], Sequence[Answer | ContextFullError]]:
+) -> tuple[list[_Running], Sequence[Answer | Exception]]:
     """Choose a pass and run it: who took part, and the answers."""
     chosen = _next_pass(waiting, context.pass_width)
     while True:
         try:
             return chosen, answers(context, [each.request for each in chosen if each.request])
-        except ContextFullError as error:
+        except SelfSpecError as error:
             if len(chosen) == 1:
                 return chosen, [error]
             chosen = chosen[: len(chosen) // 2]

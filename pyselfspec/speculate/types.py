@@ -7,8 +7,9 @@ Times are integers in microseconds; probabilities are 0..1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -49,6 +50,9 @@ class LeavesLogits(Protocol):
     def argmax(self, row: int) -> tuple[int, float]: ...
 
 
+EVEN = 0.5  # chance of a token that is as likely right as wrong
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLimit:
     """What a controller allows for the next step.
@@ -86,8 +90,9 @@ class DraftLimit:
 
     def choose(self, probs: Sequence[float]) -> tuple[int, Self]:
         """How many of the tokens that were looked up to take, and what may be drafted behind
-        them; probs: as for ``cut``. Here one or the other."""
-        n = len(self.cut(range(len(probs)), probs).tokens)
+        them, where there is who drafts; probs: as for ``cut``. Here one or the other, and passes
+        where a token is more likely wrong than right."""
+        n = len(replace(self, p_min=max(self.p_min, EVEN)).cut(range(len(probs)), probs).tokens)
         return n, self.capped(0 if n else self.n_max)
 
     def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
@@ -268,6 +273,13 @@ class Step:
         return accepted if own is None else (*accepted, own)
 
     @property
+    def origins(self) -> tuple[str | None, ...]:
+        """For each of these tokens, the drafter that proposed it; None for the full model's own."""
+        sources = self.draft.sources or (None,) * len(self.draft.tokens)
+        accepted = tuple(sources[i] for i in self.verdict.path)
+        return accepted if self.verdict.next_token is None else (*accepted, None)
+
+    @property
     def us(self) -> int:
         return self.draft.draft_us + self.draft.late_us + self.verify_us
 
@@ -354,6 +366,19 @@ class GenerationStats:
         self.draft_us += step.draft.draft_us + step.draft.late_us
         self.verify_us += step.verify_us
 
+    def add(self, other: GenerationStats) -> None:
+        """Counts and times of another text."""
+        for each in fields(self):
+            mine, others = getattr(self, each.name), getattr(other, each.name)
+            if isinstance(mine, int):
+                setattr(self, each.name, mine + others)
+            elif isinstance(mine, list):
+                setattr(self, each.name, _sum(mine, others))
+        for name, found in other.sources.items():
+            stats = self.sources.setdefault(name, SourceStats())
+            stats.n_drafted_at = _sum(stats.n_drafted_at, found.n_drafted_at)
+            stats.n_accepted_at = _sum(stats.n_accepted_at, found.n_accepted_at)
+
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted over drafted tokens; None before anything was drafted."""
@@ -377,6 +402,10 @@ class GenerationStats:
             "tokens_per_step": self.tokens_per_step,
             "tokens_per_second": self.tokens_per_second,
         }
+
+
+def _sum(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    return [x + y for x, y in zip_longest(a, b, fillvalue=0)]
 
 
 def _count_upto(counts: list[int], n: int) -> None:

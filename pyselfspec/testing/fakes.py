@@ -71,6 +71,7 @@ class FakeModel:
     n_gpu_layers: ClassVar[int] = 0
     split_mode: ClassVar[str] = "layer"
     main_gpu: ClassVar[int] = 0
+    rpc: ClassVar[tuple[str, ...]] = ()
 
     @cached_property
     def _laws(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -215,6 +216,7 @@ class FakeContext:
     """
 
     best_head: Head = "best"
+    can_shorten = False
     attention = "none"
     n_threads = 1
 

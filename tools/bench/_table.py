@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pyselfspec.bench.sheets import Sheet
 from tools.records import Record
-
-RULES = {"<": "---", ">": "---:"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +23,9 @@ class Table:
     cells: Callable[[Record], Iterable[Sequence[str]]]
 
     def __post_init__(self) -> None:
-        if len(self.align) != len(self.columns):
-            raise ValueError(f"{len(self.columns)} columns, {len(self.align)} alignments")
-
-    def rows(self, record: Record) -> list[str]:
-        found = [list(cells) for cells in self.cells(record)]
-        if any(len(cells) != len(self.columns) for cells in found):
-            raise ValueError(f"a row of {self.record!r} has not {len(self.columns)} cells")
-        return [_line(cells) for cells in found]
+        Sheet(self.record, self.columns, self.align, ())  # or its ValueError
 
     def markdown(self, records: Iterable[Record]) -> str:
         """The whole table; empty when there are no records of this kind."""
-        rows = [row for r in records if r["bench"] == self.record for row in self.rows(r)]
-        rule = f"|{'|'.join(RULES[side] for side in self.align)}|"
-        return "\n".join([_line(self.columns), rule, *rows]) if rows else ""
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        rows = [row for r in records if r["bench"] == self.record for row in self.cells(r)]
+        return Sheet(self.record, self.columns, self.align, rows).markdown() if rows else ""

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from pyselfspec import Completion, Model, controllers
+from pyselfspec.bench.types import PLAIN
 from pyselfspec.cli._signals import as_ctrl_c
 from pyselfspec.speculate.prepared import AUTO
 from tools.records import Record, provenance
@@ -26,7 +27,7 @@ from ._options import keep, model_argument, progress, run_options
 from ._table import Table
 from ._upstream_programs import folder_argument, program, run
 from .peers import ACCEPT, PROMPT
-from .tasks import ALL, PLAIN, Answering, Asked, Task, repeated, task_options, together
+from .tasks import ALL, Answering, Asked, Task, repeated, task_options, together
 
 SHORT = "-short"
 # Options for short keys and drafts. With stock kernels in Q4_0 a draft of three tokens costs hardly
@@ -161,7 +162,7 @@ class Everybody:
         """All ways on every turn, one after the other, every second time in reverse."""
         ways = self.ways
         runs: Runs = {way: {task.kind: Run() for task in tasks} for way in ways}
-        warm_up = self.ours.chat.model.tokenize(PROMPT)  # no task: answers are remembered
+        warm_up = self.ours.context.model.tokenize(PROMPT)  # no task: answers are remembered
         for way in ways:
             self.answer(way, warm_up, seed)
         for task in progress(tasks, f"tasks, temperature {self.ours.temp:g}"):
@@ -186,9 +187,9 @@ def everybody(
         stack.enter_context(as_ctrl_c())  # servers are stopped then, too
         loaded = stack.enter_context(Model(model))
         context = stack.enter_context(loaded.context(n_ctx=asked.n_ctx, n_threads=threads))
-        chat, controller = asked.chat(loaded), controllers.DEFAULT
+        template, controller = asked.template(loaded), controllers.DEFAULT
         yield Everybody(
-            Answering(context, chat, (AUTO,), controller, asked.tokens, temp),
+            Answering(context, template, (AUTO,), controller, asked.tokens, temp),
             {
                 name: stack.enter_context(serving([server, *common, *options]))
                 for name, options in SERVER_WAYS.items()
@@ -240,7 +241,7 @@ def command(
     for temp in temps:
         with everybody(folder, model, threads, asked, temp, names) as all_of_them:
             runs = all_of_them.compare(tasks)
-            template = all_of_them.ours.chat.template is not None
+            template = all_of_them.ours.template is not None
         record: Record = {
             "tasks_sha256": asked.sha256,
             "temp": temp,

@@ -15,22 +15,27 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pyselfspec import Completion, Context, Model, SamplingParams, Step, controllers, drafters
-from pyselfspec.speculate.draft_names import split
-from pyselfspec.speculate.drafters import ngram
+from pyselfspec import Context, Model, controllers, drafters
+from pyselfspec.bench import measuring
+from pyselfspec.bench.figures import added
+from pyselfspec.bench.measuring import Watched
+from pyselfspec.bench.setup import template_of
+from pyselfspec.bench.types import PLAIN
+from pyselfspec.bench.ways import Way
+from pyselfspec.chat.messages import ASSISTANT, USER, Message
+from pyselfspec.chat.template import ChatTemplate
 from pyselfspec.speculate.prepared import AUTO
 from tools.records import Record, provenance
 
-from ._chat import Chat
 from ._options import file_path, keep, model_argument, progress, run_options
 from ._table import Table
 
-PLAIN = "plain"
 N_BIN = 10  # of chances from 0 to 1
 POSITIONS = (0, 1, 3)  # in a draft
 ALL = "all"  # the row over all kinds of tasks
@@ -110,8 +115,9 @@ class Asked:
     def tasks(self) -> list[Task]:
         return read_tasks(self.file, self.kinds, self.n_each)
 
-    def chat(self, model: Model) -> Chat:
-        return Chat(model, None) if self.plain_text else Chat.of(model)
+    def template(self, model: Model) -> ChatTemplate | None:
+        """None for plain text."""
+        return None if self.plain_text else template_of(model)
 
     @property
     def sha256(self) -> str:
@@ -148,44 +154,24 @@ class Run:
     n_right: list[int] = field(default_factory=lambda: [0] * N_BIN)  # of these
     n_same: int = 0  # answers equal to those of plain decoding
 
-    def observe(self, made: Answer) -> None:
+    def observe(self, made: Watched) -> None:
         stats = made.stats
         self.us.append(stats.total_us - stats.prefill_us)
         self.n_tokens.append(stats.n_generated)
         self.n_steps += stats.n_steps
-        self.n_drafted_at = _added(self.n_drafted_at, stats.n_drafted_at)
-        self.n_accepted_at = _added(self.n_accepted_at, stats.n_accepted_at)
+        self.n_drafted_at = added(self.n_drafted_at, stats.n_drafted_at)
+        self.n_accepted_at = added(self.n_accepted_at, stats.n_accepted_at)
         for name, source in stats.sources.items():
             drafted, accepted = self.sources.get(name, ([], []))
             self.sources[name] = [
-                _added(drafted, source.n_drafted_at),
-                _added(accepted, source.n_accepted_at),
+                added(drafted, source.n_drafted_at),
+                added(accepted, source.n_accepted_at),
             ]
-        for chance, right in made.outcomes:
-            at = min(N_BIN - 1, int(N_BIN * chance))
-            self.n_said[at] += 1
-            self.n_right[at] += right
-
-
-class Answer(Completion):
-    """Keeps what was said of the chance of each token, and what became of it."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.outcomes: list[tuple[float, bool]] = []
-
-    def advanced(self, step: Step) -> str:
-        self.outcomes += [(p, right) for p, right in step.outcomes if p is not None]
-        return super().advanced(step)
-
-
-def _added(some: Sequence[int], others: Sequence[int]) -> list[int]:
-    n = max(len(some), len(others))
-    return [sum(column) for column in zip(*(_padded(v, n) for v in (some, others)), strict=True)]
-
-
-def _padded(values: Sequence[int], n: int) -> list[int]:
-    return [*values, *[0] * (n - len(values))]
+        for chance, right in (outcome for step in made.steps for outcome in step.outcomes):
+            if chance is not None:
+                at = min(N_BIN - 1, int(N_BIN * chance))
+                self.n_said[at] += 1
+                self.n_right[at] += right
 
 
 Runs = dict[str, dict[str, Run]]  # by PLAIN and names of drafters, then by kinds of tasks
@@ -196,36 +182,32 @@ class Answering:
     """A model that answers, and how."""
 
     context: Context
-    chat: Chat
+    template: ChatTemplate | None
     names: tuple[str, ...]  # of drafters
     controller: str
     n_predict: int
     temp: float
 
-    def answer(self, way: str, prompt: Sequence[int], seed: int) -> Answer:
-        named = {each.name for each in split(way, drafters.names())}
-        copies = bool(named & {AUTO, "ngram"})
-        self.context.sequence().drop()  # each reads the prompt: many processors are slow after it
-        made = Answer(
-            self.context,
-            prompt,
-            n_predict=self.n_predict,
-            draft=None if way == PLAIN else way,
-            options=ngram.Options(session=False) if copies else None,
-            controller=self.controller,
-            sampling=SamplingParams(temperature=self.temp, seed=seed),
-        )
-        for _piece in made:
-            pass
-        return made
+    def answer(self, way: str, prompt: Sequence[int], seed: int) -> Watched:
+        asking = measuring.Answering(self.context, self.n_predict, self.temp, self.controller)
+        return asking.answer(Way.named(way), prompt, seed)
 
     def prompts(self, task: Task) -> Iterator[tuple[list[int], list[str]]]:
         """The prompt of every turn. The answer to it is to be added to the list that comes with
-        it."""
+        it. Without a template, the text of the first turn."""
         answers: list[str] = []
-        turns = task.turns if self.chat.template is not None else task.turns[:1]
-        for i in range(len(turns)):
-            yield self.chat.prompt(turns[: i + 1], answers), answers
+        if self.template is None:
+            yield self.context.model.tokenize(task.turns[0]), answers
+            return
+        for i in range(len(task.turns)):
+            said = zip_longest(task.turns[: i + 1], answers)
+            messages = [
+                Message(role, text)
+                for pair in said
+                for role, text in zip((USER, ASSISTANT), pair, strict=True)
+                if text is not None
+            ]
+            yield self.template.tokens(messages), answers
 
     def compare(self, tasks: Sequence[Task], rounds: int) -> Runs:
         """All ways on every turn, one after the other, every second time in reverse."""
@@ -283,15 +265,15 @@ def command(
     tasks = asked.tasks()
     options = f" --controller {controller} --rounds {rounds}{asked}{repeated('--draft', names)}"
     with Model(model) as loaded, loaded.context(n_ctx=asked.n_ctx, n_threads=threads) as context:
-        chat = asked.chat(loaded)
+        template = asked.template(loaded)
         records: list[Record] = []
         for temp in temps:
-            answering = Answering(context, chat, names, controller, asked.tokens, temp)
+            answering = Answering(context, template, names, controller, asked.tokens, temp)
             runs = answering.compare(tasks, rounds)
             record: Record = {
                 "tasks_sha256": asked.sha256,
                 "temp": temp,
-                "template": chat.template is not None,
+                "template": template is not None,
                 "runs": {
                     way: {kind: asdict(run) for kind, run in by_kind.items()}
                     for way, by_kind in runs.items()
@@ -355,7 +337,7 @@ def together(runs: Iterable[Record]) -> Record:
             if key == "sources":
                 continue  # told by kind
             if key.endswith("_at") or key in ("n_said", "n_right"):
-                all_of[key] = _added(all_of.get(key, []), value)
+                all_of[key] = added(all_of.get(key, []), value)
             else:
                 all_of[key] = all_of[key] + value if key in all_of else value
     return all_of

@@ -34,6 +34,13 @@ Scheme scheme_of(const ggml_tensor * weights) {
     return file_scheme(weights->type);
 }
 
+// Rows of the weights to multiply, ids in rising order, instead of all: a third operand of ours, see selfspec-hooks.cpp.
+const ggml_tensor * list_of(const ggml_tensor * op) { return op->op == GGML_OP_MUL_MAT ? op->src[2] : nullptr; }
+
+bool is_known_list(const ggml_tensor * list) {
+    return !list || (list->type == GGML_TYPE_I32 && ggml_is_vector(list) && ggml_is_contiguous(list));
+}
+
 }  // namespace
 
 bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights).kernel; }
@@ -44,9 +51,9 @@ bool takes_product(const ggml_tensor * op) {
     if (op->op != GGML_OP_MUL_MAT && !with_ids) {
         return false;
     }
-    const bool known_only = std::all_of(op->src + (with_ids ? 3 : 2), std::end(op->src), [](const ggml_tensor * t) { return !t; });
+    const bool known_only = std::all_of(op->src + 3, std::end(op->src), [](const ggml_tensor * t) { return !t; });
     const ggml_tensor * x = op->src[1];
-    return known_only && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE && x->ne[with_ids ? 2 : 1] <= MAX_WIDTH &&
+    return known_only && is_known_list(list_of(op)) && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE && x->ne[with_ids ? 2 : 1] <= MAX_WIDTH &&
            x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && scheme_of(op->src[0]).kernel;
 }
 
@@ -98,8 +105,35 @@ void meet(const ggml_compute_params * params) {
     ggml_barrier(params->threadpool);
 }
 
+// Several tokens' results of listed rows [i0, i1); token.out is where that of row 0 of the list goes. Rows that follow one
+// another in memory go through the kernel together, and interleaved ones as the eight that they are.
+void multiply_listed(const Scheme & scheme, const Weights & weights, bool interleaved, const int32_t * list, int64_t i0, int64_t i1,
+                     const Token * tokens, int n_tokens) {
+    constexpr int GROUP = 8;
+    float results[MAX_WIDTH][GROUP];
+    Token moved[MAX_WIDTH];
+    for (int64_t i = i0, end; i < i1; i = end) {
+        end = i + 1;
+        const int64_t first = interleaved ? list[i]/GROUP*GROUP : list[i];
+        while (end < i1 && (interleaved ? list[end] < first + GROUP : list[end] == list[end - 1] + 1)) {
+            end++;
+        }
+        for (int t = 0; t < n_tokens; t++) {
+            moved[t] = {tokens[t].in, interleaved ? results[t] : tokens[t].out + i};
+        }
+        const Weights here = {weights.data + first*weights.row_size, weights.row_size, weights.k};
+        scheme.kernel(here, 0, interleaved ? GROUP : end - i, moved, n_tokens);
+        for (int t = 0; t < n_tokens && interleaved; t++) {
+            for (int64_t j = i; j < end; j++) {
+                tokens[t].out[j] = results[t][list[j] - first];
+            }
+        }
+    }
+}
+
 void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * w = op->src[0];
+    const ggml_tensor * list = list_of(op);
     const ggml_tensor * x = op->src[1];
     const Scheme   scheme = scheme_of(w);
     const Prepared in     = prepare_all(params, x, scheme.form);
@@ -107,7 +141,7 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
 
     // Several matrices of src1 may share one of src0: grouped heads that read the same K or V.
     const int64_t r2 = x->ne[2]/w->ne[2], r3 = x->ne[3]/w->ne[3];
-    const Chunks chunks(w->ne[2]*w->ne[3], w->ne[1], params->nth);
+    const Chunks chunks(w->ne[2]*w->ne[3], op->ne[0], params->nth);
     share(chunks, params, [&](int64_t matrix, int64_t row0, int64_t row1) {
         const int64_t i02 = matrix%w->ne[2], i03 = matrix/w->ne[2];
         const Weights weights = {(const char *) w->data + i02*w->nb[2] + i03*w->nb[3], w->nb[1], w->ne[0]};
@@ -119,7 +153,11 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
             char * out = (char *) op->data + i1*op->nb[1] + i2*op->nb[2] + i3*op->nb[3];
             tokens[n++] = {in.row(i1 + x->ne[1]*(i2 + x->ne[2]*i3)), (float *) out};
             if (n == MAX_WIDTH || i + 1 == n_all) {
-                scheme.kernel(weights, row0, row1, tokens, n);
+                if (list) {
+                    multiply_listed(scheme, weights, in_repacked_buffer(w), (const int32_t *) list->data, row0, row1, tokens, n);
+                } else {
+                    scheme.kernel(weights, row0, row1, tokens, n);
+                }
                 n = 0;
             }
         }

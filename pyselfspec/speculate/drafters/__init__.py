@@ -1,13 +1,13 @@
 """Drafters: cheap ways to draft the next tokens. One file each; the file name is the name users
 give.
 
-A drafter is a module with two names: ``Options``, a frozen dataclass whose fields users set as
-``-o key=value``, and ``make(context, options)``, which returns a ``Drafter``. It may have a third:
+A drafter is a module with two names: ``Options``, a frozen dataclass whose fields users set as ``-o
+key=value``, and ``make(context, options)``, which returns a ``Drafter``. It may have a third:
 ``suggested(context, mask)``, the options with which it would draft by itself. Where the first field
-of the options is a path, users may write it behind the name, as in ``model:small.gguf``. The
-command line, the conformance suite in pyselfspec.testing and the benchmarks find the modules of
-this folder by name, and those of other packages through the entry-point group
-"pyselfspec.drafters".
+of the options is a path, users may write it behind the name, as in ``model:small.gguf``; where that
+field is called ``path``, also the name of a model, as hub has them. The command line, the
+conformance suite in pyselfspec.testing and the benchmarks find the modules of this folder by name,
+and those of other packages through the entry-point group "pyselfspec.drafters".
 
 Drafters can be joined, see joined.py: those that look tokens up come first, one that needs passes
 goes on behind what they found.
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints, run
 
 from ...costs.table import CostTable
 from ...errors import ArgumentError
+from ...hub import model_path
 from ...util import by_name
 from ..draft_names import Named
 from ..requests import Work, timed
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ...runtime.passes import Hidden
 
 ENTRY_POINTS = "pyselfspec.drafters"
+MODEL_FIELD = "path"  # what a first field is called that may also be a model's name
 
 
 class Drafter(Protocol):
@@ -219,7 +221,10 @@ def options_of(drafter: Named, **values: Any) -> Any:
     if file is not None:
         if field is None:
             raise ArgumentError(f"the drafter {name} takes no file, got {name}:{file}")
-        given, path = values.get(field.name), Path(os.path.expanduser(file))  # no shell does
+        path = Path(os.path.expanduser(file))  # no shell does
+        if field.name == MODEL_FIELD and path == Path(file):
+            path = model_path(file)
+        given = values.get(field.name)
         if given not in (None, path):
             raise ArgumentError(f"the drafter {name} is given two files, {file} and {given}")
         values[field.name] = path

@@ -10,36 +10,71 @@ trained for one model; see gguf/heads.py for what has to fit. Of a model's own h
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...costs.calibration import costs_of_second
 from ...costs.table import CostTable
-from ...errors import ArgumentError, ContextFullError, UnsupportedError
+from ...errors import ArgumentError, ContextFullError, SelfSpecError
+from ...gguf import heads
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.draft_head import DraftHead
 from ...runtime.kv import KVSequence
+from ...runtime.model import Model
 from ...runtime.passes import Hidden, Rows
-from .. import learned
-from ..following import N_WAITING, Following
+from ...runtime.short_list import ShortList
+from .. import learned, short_lists
+from ..head_text import N_WAITING, HeadText
 from ..second_model import N_LATE, chain
+from ..short_lists import Shortened
 from ..types import Draft, DraftLimit, Verdict
+
+
+class HeadWarning(UserWarning):
+    """A file in the place of a trained head that is none for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """path: the GGUF file of a head for this model; None: the head that the model's own file
-    brings."""
+    brings.
+    shortlist: tokens that drafts look at, see short_lists.py; 0: all of the vocabulary.
+    """
 
     path: Path | None = None
+    shortlist: int = 0
+
+    def __post_init__(self) -> None:
+        short_lists.require(self.shortlist)
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
-    """Where the model brings a head of its own."""
-    return Options() if context.model.own_head is not None and context.can_rollback else None
+    """Where the model brings a head of its own, or one was trained for it."""
+    if not context.can_rollback:
+        return None
+    if context.model.own_head is not None:
+        return Options()
+    path = _tuned(context.model)
+    return None if path is None else Options(path)
+
+
+def _tuned(model: Model) -> Path | None:
+    """The head that ``tune`` left for a model. Warns of a file that is no use."""
+    if not heads.has_tuned():
+        return None
+    path = heads.tuned_path(model.fingerprint)
+    if not path.exists():
+        return None
+    try:
+        heads.check(path, model.file)
+    except SelfSpecError as error:
+        warnings.warn(f"{error}; it is ignored until then", HeadWarning, stacklevel=2)
+        return None
+    return path
 
 
 def make(context: Context, options: Options) -> Drafter:
@@ -55,13 +90,10 @@ def make(context: Context, options: Options) -> Drafter:
             "the drafter head needs the file of a head, since the model brings none that is known "
             "to work: name it, head:FILE"
         )
-    if not context.can_rollback:
-        raise UnsupportedError(
-            f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
-            "which drafting needs; decode plainly, draft=None"
-        )
-    heads = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
-    return Drafter(context, heads)
+    context.require_rollback()
+    opened = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
+    short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None
+    return Drafter(context, opened, short)
 
 
 class Heads:
@@ -70,17 +102,17 @@ class Heads:
     def __init__(self, context: Context, head: DraftHead) -> None:
         self.head = head
         self._context = context
-        self._texts: dict[int, Following] = {}
+        self._texts: dict[int, HeadText] = {}
 
-    def following(self, seq_id: int) -> Following:
+    def text(self, seq_id: int) -> HeadText:
         if seq_id not in self._texts:
-            self._texts[seq_id] = Following(self.head, self.head.sequence(seq_id))
+            self._texts[seq_id] = HeadText(self.head, self.head.sequence(seq_id))
         return self._texts[seq_id]
 
     def make_room(self) -> None:
         """Forget what the context has dropped."""
-        for seq_id, following in self._texts.items():
-            following.cut(min(len(following.tokens), self._context.sequence(seq_id).n_past))
+        for seq_id, seen in self._texts.items():
+            seen.cut(min(len(seen.tokens), self._context.sequence(seq_id).n_past))
 
 
 class Drafter:
@@ -92,89 +124,97 @@ class Drafter:
 
     mask = None
 
-    def __init__(self, context: Context, heads: Heads) -> None:
+    def __init__(self, context: Context, opened: Heads, short: ShortList | None = None) -> None:
         self._context = context
-        self._heads = heads
-        self._file = heads.head.file
-        self._following = heads.following(0)
+        self._short = Shortened(short)
+        self._heads = opened
+        self._file = opened.head.file
+        self._text = opened.text(0)
 
     @property
     def identity(self) -> Mapping[str, Any]:
         file = self._file
-        return {"drafter": "head", "file": file.file.path.name, "n_bytes_read": file.n_bytes_read}
+        own = {"drafter": "head", "file": file.file.path.name, "n_bytes_read": file.n_bytes_read}
+        return {**own, **self._short.identity}
 
     def costs(self) -> CostTable:
         """As measured, else by the bytes of the head's weights."""
         n_bytes, widths = self._file.n_bytes_read, learned.widths(self._context)
         return costs_of_second(self._context, n_bytes, self.identity, widths)
 
-    # following the text
+    # reading the states of the text
 
     @property
     def leave(self) -> tuple[int, ...]:
         return self._heads.head.blocks
 
     def known(self, seq: KVSequence, history: Sequence[int]) -> int:
-        return self._heads.following(seq.seq_id).known(history)
+        return self._heads.text(seq.seq_id).known(history)
 
     def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
-        following = self._heads.following(seq.seq_id)
-        following.cut(pos)
-        if pos != len(following.tokens):
+        seen = self._heads.text(seq.seq_id)
+        seen.cut(pos)
+        if pos != len(seen.tokens):
             return  # it had no room for the beginning
-        if len(following.waiting) + len(tokens) > N_WAITING:
-            self._run_waiting(following, [*following.tokens, tokens[0]])
-        if pos == len(following.tokens):
-            following.saw(tokens, states.numpy())
+        if len(seen.waiting) + len(tokens) > N_WAITING:
+            self._run_waiting(seen, [*seen.tokens, tokens[0]])
+        if pos == len(seen.tokens):
+            seen.saw(tokens, states.numpy())
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
-        self._following = self._heads.following(seq.seq_id)
-        if self._following.known(history) == len(history) - 1:
-            self._following.cut(len(history) - 1)
-            self._run_waiting(self._following, history[:-1])
+        self._short.begin(history)
+        self._text = self._heads.text(seq.seq_id)
+        if self._text.known(history) == len(history) - 1:
+            self._text.cut(len(history) - 1)
+            self._run_waiting(self._text, history[:-1])
 
-    def _run_waiting(self, following: Following, text: Sequence[int]) -> None:
+    def _run_waiting(self, seen: HeadText, text: Sequence[int]) -> None:
         """Run the rows of a text, all but the last token's; where the head has no room for them, go
         on without drafts."""
         try:
-            following.catch_up(text, len(text) - 1)
+            seen.catch_up(text, len(text) - 1)
             return
         except ContextFullError:
             self._heads.make_room()
         try:
-            following.catch_up(text, len(text) - 1)
+            seen.catch_up(text, len(text) - 1)
         except ContextFullError:
-            following.cut(0)
+            seen.cut(0)
 
     # drafting
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        following = self._following
+        self._short.saw(history)
+        seen = self._text
         n_past = len(history) - 1
-        if limit.n_max == 0 or n_past == 0 or following.known(history) < n_past:
+        if limit.n_max == 0 or n_past == 0 or seen.known(history) < n_past:
             return Draft()
-        following.cut(n_past)
+        seen.cut(n_past)
         begin = time.perf_counter_ns()
-        if len(following.waiting) > N_LATE:
-            self._run_waiting(following, history[:-1])
+        if len(seen.waiting) > N_LATE:
+            self._run_waiting(seen, history[:-1])
         start = time.perf_counter_ns()
         try:
-            guesses = self._guesses(following, history)
+            guesses = self._guesses(seen, history)
             draft = chain(Draft(), guesses, limit, self._context.model.is_eog)
         finally:
-            following.back()
+            seen.back()
         us = (time.perf_counter_ns() - start) // 1000
         return replace(draft, draft_us=max(1, us), late_us=(start - begin) // 1000)
 
-    def _guesses(self, following: Following, history: Sequence[int]) -> Iterator[tuple[int, float]]:
-        head, seq_id = self._heads.head, following.seq.seq_id
-        states, row = following.lead(history)
+    def _guesses(self, seen: HeadText, history: Sequence[int]) -> Iterator[tuple[int, float]]:
+        head, seq_id = self._heads.head, seen.seq.seq_id
+        states, row = seen.lead(history, self._short.tokens)
         pos = len(history) - 1 + head.n_first
         while True:
             token, p = head.argmax(row)
             yield token, p
-            states, row = head.decode(Rows.of(seq_id, pos, [token], "last"), states), 0
+            rows = Rows.of(seq_id, pos, [token], "last")
+            states, row = head.decode(rows, states, self._short.tokens), 0
             pos += 1
+
+    def hear(self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
+        self._short.hear(verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
         pass

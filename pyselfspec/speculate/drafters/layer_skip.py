@@ -7,7 +7,7 @@ Elhoushi et al., "LayerSkip", https://arxiv.org/abs/2404.16710.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +17,13 @@ from ...costs.table import CostTable
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ...runtime.passes import FULL, Head, Pass, Rows
+from ...runtime.passes import FULL, Pass, Rows
+from ...runtime.short_list import ShortList
+from .. import short_lists
 from ..requests import Answer, Request, Work
 from ..shared_blocks import SharedBlocks
-from ..types import After, Draft, DraftLimit, Law, Verdict
+from ..short_lists import Shortened
+from ..types import After, Draft, DraftLimit, Law, Pick, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,15 @@ class Options:
     """mask: what drafts skip; None: the model's own mask, else every other block, as far as the
         architecture allows.
     share: False drafts in a fork also where draft and verification could share blocks.
+    shortlist: tokens that drafts look at, see short_lists.py; 0: all of the vocabulary.
     """
 
     mask: LayerMask | None = None
     share: bool = True
+    shortlist: int = 0
+
+    def __post_init__(self) -> None:
+        short_lists.require(self.shortlist)
 
 
 def default_mask(context: Context) -> LayerMask | None:
@@ -55,7 +63,8 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
 
 def make(context: Context, options: Options) -> Drafter:
     mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
-    return Drafter(context, mask, share=options.share)
+    short = short_lists.of(context, options.shortlist) if context.can_shorten else None
+    return Drafter(context, mask, share=options.share, short=short)
 
 
 class Drafter:
@@ -68,8 +77,16 @@ class Drafter:
     Raises MaskError for a mask of another model.
     """
 
-    def __init__(self, context: Context, mask: LayerMask, *, share: bool = True) -> None:
+    def __init__(
+        self,
+        context: Context,
+        mask: LayerMask,
+        *,
+        share: bool = True,
+        short: ShortList | None = None,
+    ) -> None:
         self._context = context
+        self._short = Shortened(short)
         self._mask = mask.require(context.model.n_layer)
         self.shares = share and SharedBlocks.possible(context, mask)
         if not self.shares:
@@ -82,13 +99,16 @@ class Drafter:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {"drafter": "layer-skip", "mask": self._mask.to_dict(), "shares": self.shares}
+        own = {"drafter": "layer-skip", "mask": self._mask.to_dict(), "shares": self.shares}
+        return {**own, **self._short.identity}
 
     def costs(self) -> CostTable:
-        return costs_for(self._context, self._mask, self.shares, self.identity)
+        share = self._short.share(self._context.model.n_vocab)
+        return costs_for(self._context, self._mask, self.shares, self.identity, share)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq
+        self._short.begin(history)
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         return self.draft_behind(Draft(), history, limit)
@@ -97,6 +117,7 @@ class Drafter:
         self, copied: Draft, history: Sequence[int], limit: DraftLimit
     ) -> Draft | Work[Draft]:
         """The first pass runs the copied tokens as well."""
+        self._short.saw(history)
         too_wide = len(copied.tokens) >= self._context.pass_width
         if limit.n_max == 0 or too_wide or not (self.shares or self._context.has_spare):
             return copied
@@ -107,7 +128,7 @@ class Drafter:
         n_past, shared = len(history) - 1, SharedBlocks(self._mask)
         with ExitStack() as on_failure:
             on_failure.callback(self._seq.undo, n_past)
-            drafting = shared.drafting(self._head(limit))
+            drafting = shared.drafting(self._pass(limit))
             draft = yield from self._chain(self._seq, copied, history, limit, drafting, shared)
             on_failure.pop_all()
         return draft
@@ -115,16 +136,19 @@ class Drafter:
     def _forked(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         with self._context.spare_sequence() as fork:
             self._fork_into(fork)
-            drafting = Pass(self._mask, head=self._head(limit))
+            drafting = self._pass(limit)
             return (yield from self._chain(fork, copied, history, limit, drafting, None))
 
     def _fork_into(self, fork: KVSequence) -> None:
         """What drafts see of the text: all of it."""
         self._seq.fork(fork.seq_id)
 
-    def _head(self, limit: DraftLimit) -> Head:
+    def _pass(self, limit: DraftLimit) -> Pass:
         """A draw needs all logits."""
-        return self._context.best_head if limit.drawing is None else "logits"
+        if limit.drawing is not None:
+            return Pass(self._mask)
+        short = self._short.tokens
+        return Pass(self._mask, head="best" if short else self._context.best_head, among=short)
 
     def _chain(
         self,
@@ -153,6 +177,7 @@ class Drafter:
             if shared is not None:
                 shared.keep(answer.hidden)
             pick = limit.pick(answer, len(text) - n_run - 1)
+            pick = yield from self._surer(pick, seq, len(history) - 1, text, limit, shared)
             n_run = len(text)
             after = limit.after([*probs[n_copied:], pick.p])
             ends = self._context.model.is_eog(pick.token)
@@ -183,6 +208,25 @@ class Drafter:
             n_copied=n_copied,
             laws=tuple(laws) if limit.drawing else (),
         )
+
+    def _surer(
+        self,
+        pick: Pick,
+        seq: KVSequence,
+        pos: int,
+        text: Sequence[int],
+        limit: DraftLimit,
+        shared: SharedBlocks | None,
+    ) -> Work[Pick]:
+        """What more passes make of a pick; here there are none.
+
+        text: the last token of the text, at this position, and the draft so far.
+        """
+        return pick
+        yield
+
+    def hear(self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
+        self._short.hear(verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
         pass

@@ -67,11 +67,11 @@ class Drafter(SecondModelDrafter):
         return text, self._n_read
 
     def _guesses(self, text: Sequence[int], limit: DraftLimit) -> Iterator[tuple[int, float]]:
-        follower = self._following
+        reader = self._reader
         tokens, n_same = list(text), self._n_read
         while True:
-            follower.read(tokens, n_same)
-            token, p = follower.likeliest()
+            reader.read(tokens, n_same)
+            token, p = reader.likeliest()
             if token >= self._context.model.n_vocab:
                 return  # one that only the second model has
             yield token, p

@@ -143,7 +143,7 @@ class Drafter(SecondModelDrafter):
 
     def _read(self) -> None:
         """Read its text, with an answer for the last token."""
-        self._following.read(self._its_text.tokens, self._n_same)
+        self._reader.read(self._its_text.tokens, self._n_same)
         self._n_same = len(self._its_text.tokens)
 
     def _written(self, pending: bytes, p_min: float) -> Iterator[tuple[int, float]]:
@@ -159,7 +159,7 @@ class Drafter(SecondModelDrafter):
         n_given = n_waiting = 0
         while n_waiting < N_WAITING:
             self._read()
-            its_token, p = self._following.likeliest()
+            its_token, p = self._reader.likeliest()
             new = b"" if its_model.is_eog(its_token) else its_model.piece(its_token)
             now = before
             if new:  # else its text has ended, and nothing changes it any more
@@ -190,7 +190,7 @@ class Drafter(SecondModelDrafter):
         """Tokens of the common vocabulary; probabilities are those among them."""
         while True:
             self._read()
-            logits = self._following.logits()[self._candidates].astype(np.float64)
+            logits = self._reader.logits()[self._candidates].astype(np.float64)
             i = int(logits.argmax())
             its_token = int(self._candidates[i])
             yield self._shared[its_token], float(1 / np.exp(logits - logits[i]).sum())

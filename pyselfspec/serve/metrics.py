@@ -1,0 +1,81 @@
+"""Counts for Prometheus: those of requests are kept here, those of texts are the engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from .engine import Engine
+
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Of one server."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_OfEngine(engine))
+        self.requests = Counter(
+            "pyselfspec_requests",
+            "Requests by path and status.",
+            ["path", "status"],
+            registry=self._registry,
+        )
+        self.first_token = Histogram(
+            "pyselfspec_first_token_seconds",
+            "From a request to the first text of its answer, waiting included.",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self.answer = Histogram(
+            "pyselfspec_answer_seconds",
+            "From a request to the end of its answer.",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _OfEngine:
+    """Reads the engine's counts whenever somebody asks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        engine, counts = self._engine, self._engine.counts
+        for name, help_, gauge in (
+            ("texts_running", "Texts that are being written.", engine.n_running),
+            ("texts_waiting", "Texts that wait for a slot.", engine.n_waiting),
+            ("slots", "Texts that can be written at once.", engine.n_slots),
+        ):
+            yield GaugeMetricFamily(f"pyselfspec_{name}", help_, gauge)
+        for name, help_, count in (
+            ("texts", "Texts that have ended.", counts.n_texts),
+            ("prompt_tokens", "Tokens of prompts.", counts.stats.n_prompt),
+            (
+                "prompt_tokens_reused",
+                "Of these, not evaluated again.",
+                counts.stats.n_prompt_reused,
+            ),
+            ("generated_tokens", "Tokens of answers.", counts.stats.n_generated),
+            ("passes", "Passes through the model.", counts.n_passes),
+        ):
+            yield CounterMetricFamily(f"pyselfspec_{name}", help_, count)
+        drafted = CounterMetricFamily(
+            "pyselfspec_drafted_tokens", "Tokens drafted, by source.", labels=["source"]
+        )
+        accepted = CounterMetricFamily(
+            "pyselfspec_accepted_tokens", "Of these, accepted.", labels=["source"]
+        )
+        for name, stats in list(counts.stats.sources.items()):
+            drafted.add_metric([name], stats.n_drafted)
+            accepted.add_metric([name], stats.n_accepted)
+        yield drafted
+        yield accepted

@@ -1,0 +1,33 @@
+"""The page at /: static files as they are, with headers that let nothing else in. Knows no model;
+all that the page shows it asks of the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+FOLDER = Path(__file__).parent / "static"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # asks whether it has changed, so an upgrade shows at once
+}
+
+
+class Page(StaticFiles):
+    """An ASGI app with the page's files; mount it at / behind all routes of the API."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=FOLDER, html=True)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(HEADERS)
+        return response

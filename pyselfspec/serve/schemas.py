@@ -1,0 +1,171 @@
+"""What requests may say, as OpenAI's API spells it. Unknown fields are let pass, as other servers
+do; fields that are known and not supported are refused, unless they say what happens anyway."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .errors import unsupported
+
+N_CHOICES = 16  # texts of one request
+N_STOPS = 16
+N_TOP = 20
+N_TOOLS = 128
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class MaskSettings(BaseModel):
+    """What drafts skip: sublayers by their blocks' numbers, or all behind the first blocks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    skip_attn: list[int] = Field(default=[], max_length=4096)
+    skip_ffn: list[int] = Field(default=[], max_length=4096)
+    exit_layer: int | None = None
+    n_layer: int | None = None
+
+
+class DraftSettings(BaseModel):
+    """The field pyselfspec. draft: "auto", names of drafters with + between them, null for plain
+    decoding; left out: the server's. show: say with every chunk which tokens it is made of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    draft: str | None = None
+    mask: MaskSettings | None = None
+    show: bool = False
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class TextRequest(BaseModel):
+    """What both kinds of requests have in common. The fields of sampling that are left out are the
+    server's defaults, see SamplingParams."""
+
+    model: str | None = None
+    n: int = Field(1, ge=1, le=N_CHOICES)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: Finite | None = Field(None, ge=0)
+    top_p: Finite | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=0, lt=2**31)
+    min_p: Finite | None = Field(None, ge=0, le=1)
+    repeat_penalty: Finite | None = Field(None, gt=0)
+    repeat_last_n: int | None = Field(None, ge=0)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: Stop | Annotated[list[Stop], Field(max_length=N_STOPS)] | None = None
+    grammar: str | None = Field(None, max_length=1 << 16)
+    presence_penalty: Finite | None = None
+    frequency_penalty: Finite | None = None
+    logit_bias: dict[str, Finite] | None = None
+    pyselfspec: DraftSettings | None = None
+
+    def require_supported(self) -> None:
+        """Raise ApiError for what this server cannot do."""
+        for name in ("presence_penalty", "frequency_penalty"):
+            if getattr(self, name):
+                raise unsupported(name, f"{name} is not supported; see repeat_penalty")
+        if self.logit_bias:
+            raise unsupported("logit_bias", "logit_bias is not supported")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def shows(self) -> bool:
+        return self.pyselfspec is not None and self.pyselfspec.show
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionRequest(TextRequest):
+    """POST /v1/completions. prompt: text or token ids, or several of either."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: int | None = Field(None, ge=0, le=N_TOP)
+    echo: bool = False
+    suffix: str | None = None
+    best_of: int | None = None
+
+    def require_supported(self) -> None:
+        super().require_supported()
+        if self.echo:
+            raise unsupported("echo", "echo is not supported; the prompt is what you sent")
+        if self.suffix:
+            raise unsupported("suffix", "suffix is not supported: texts are written to their end")
+        if self.best_of not in (None, self.n):
+            raise unsupported("best_of", "best_of is not supported; see n")
+
+
+class JsonSchema(BaseModel):
+    name: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class Function(BaseModel):
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(BaseModel):
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class NamedFunction(BaseModel):
+    name: str
+
+
+class NamedTool(BaseModel):
+    type: Literal["function"] = "function"
+    function: NamedFunction
+
+
+class ChatRequest(TextRequest):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=N_TOP)
+    tools: list[Tool] | None = Field(None, max_length=N_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[str] | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+
+    def require_supported(self) -> None:
+        super().require_supported()
+        if self.functions or self.function_call not in (None, "none", "auto"):
+            raise unsupported("functions", "functions is not supported; see tools")
+        if set(self.modalities or ()) - {"text"}:
+            raise unsupported("modalities", "this server writes text only")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise unsupported("top_logprobs", "top_logprobs needs logprobs to be true")
+        if self.grammar is not None and self.response_format not in (None,):
+            raise unsupported("grammar", "grammar and response_format both say what to write")
+
+
+class EmbeddingRequest(BaseModel):
+    """POST /v1/embeddings."""
+
+    input: Any
+    model: str | None = None

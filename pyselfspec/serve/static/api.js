@@ -1,0 +1,95 @@
+// The server: what it serves, and answers as they come. Errors say what to do.
+
+import {key} from "./store.js";
+
+export class ApiError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status; // of HTTP; 0: there was no answer
+  }
+}
+
+// /props: the model and how it drafts.
+export async function props() {
+  return (await request("props")).json();
+}
+
+// Chunks of a streamed answer, as the server sends them. Ends with an ApiError unless it ended well.
+export async function* stream(path, body, signal) {
+  const response = await request(path, {
+    method: "POST",
+    body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true}}),
+    signal,
+  });
+  let ended = false;
+  try {
+    for await (const data of events(response.body)) {
+      ended ||= data === "[DONE]";
+      if (ended) continue;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ApiError(sentence(chunk.error.message ?? chunk.error));
+      yield chunk;
+    }
+  } catch (error) {
+    throw known(error);
+  }
+  if (!ended) throw new ApiError("The server broke off in the middle of the answer.");
+}
+
+async function request(path, options = {}) {
+  const headers = {"Content-Type": "application/json"};
+  if (key()) headers.Authorization = `Bearer ${key()}`;
+  let response;
+  try {
+    response = await fetch(path, {...options, headers});
+  } catch (error) {
+    throw known(error);
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+// The data of server-sent events. https://html.spec.whatwg.org/multipage/server-sent-events.html
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
+  try {
+    for (;;) {
+      const {done, value} = await reader.read();
+      if (done) return;
+      buffer = (buffer + value).replaceAll("\r\n", "\n");
+      const parts = buffer.split("\n\n");
+      buffer = parts.pop();
+      for (const part of parts) {
+        const lines = part.split("\n").filter((line) => line.startsWith("data:"));
+        if (lines.length) yield lines.map((line) => line.slice(5).trimStart()).join("\n");
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // the server stops generating
+  }
+}
+
+async function refusal(response) {
+  const said = await response.json().then(
+    (body) => body.error?.message ?? body.detail ?? "",
+    () => "",
+  );
+  const {status} = response;
+  if (status === 401) return new ApiError("The server wants an API key.", status);
+  if (status === 429 || status === 503) {
+    return new ApiError(`The server is busy. Try again in a moment. ${sentence(said)}`.trim(), status);
+  }
+  return new ApiError(sentence(said) || `The server answered with status ${status}.`, status);
+}
+
+function known(error) {
+  if (error instanceof ApiError || error.name === "AbortError") return error;
+  if (error instanceof SyntaxError) return new ApiError("The server sent what is no JSON.");
+  return new ApiError("The server does not answer. Is “pyselfspec serve” still running?");
+}
+
+function sentence(text) {
+  const line = String(text).trim();
+  return line && line[0].toUpperCase() + line.slice(1) + (/[.!?]$/.test(line) ? "" : ".");
+}

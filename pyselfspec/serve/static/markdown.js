@@ -1,0 +1,158 @@
+// A small Markdown: blocks and inline marks as trees of ranges into the text, which stays as it is.
+// Knows no document. A leaf says where in the text its characters are from, so that they can be
+// coloured.
+//
+// Blocks: {type: "p" | "heading" | "code" | "quote" | "list" | "rule", start, end, ...}.
+// Lines: {start, end}, what is left of a line of the text when markers are taken off.
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(?=\S)/;
+const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +)(?=\S)/;
+const N_INLINE = 20000; // characters; in longer paragraphs marks stay text
+const DEEPEST = 8; // quotes and lists in one another
+
+export function blocks(text) {
+  const lines = [];
+  for (let start = 0; start < text.length; ) {
+    const at = text.indexOf("\n", start);
+    const end = at < 0 ? text.length : at;
+    lines.push({start, end});
+    start = end + 1;
+  }
+  return parsed(text, lines, 0);
+}
+
+function parsed(text, lines, depth) {
+  const found = [];
+  for (let i = 0; i < lines.length; ) {
+    const taken = blank(text, lines[i]) ? 1 : block(text, lines, i, depth, found);
+    i += taken;
+  }
+  return found;
+}
+
+// Puts the block that begins with line i into found; returns how many lines it has.
+function block(text, lines, i, depth, found) {
+  const line = of(text, lines[i]);
+  const add = (type, n, fields) => {
+    found.push({type, start: lines[i].start, end: lines[i + n - 1].end, ...fields});
+    return n;
+  };
+  const fence = FENCE.exec(line);
+  if (fence) return add("code", ...fenced(text, lines, i, fence));
+  const heading = HEADING.exec(line);
+  if (heading) {
+    const rest = {start: lines[i].start + heading[0].length, end: lines[i].end};
+    return add("heading", 1, {level: heading[1].length, lines: [rest]});
+  }
+  if (RULE.test(line)) return add("rule", 1, {});
+  if (depth < DEEPEST && QUOTE.test(line)) {
+    const inner = run(lines, i, (each) => QUOTE.test(of(text, each)));
+    const bare = inner.map((each) => cut(each, QUOTE.exec(of(text, each))[0].length));
+    return add("quote", inner.length, {blocks: parsed(text, bare, depth + 1)});
+  }
+  if (depth < DEEPEST && ITEM.test(line)) return add("list", ...list(text, lines, i, depth));
+  const rest = run(lines, i + 1, (each) => !blank(text, each) && !starts(of(text, each)));
+  return add("p", rest.length + 1, {lines: [lines[i], ...rest]});
+}
+
+function fenced(text, lines, i, [, marks, language]) {
+  const closes = new RegExp(`^ {0,3}${marks[0]}{${marks.length},}\\s*$`);
+  const inner = run(lines, i + 1, (each) => !closes.test(of(text, each)));
+  const closed = i + 1 + inner.length < lines.length;
+  return [inner.length + 1 + closed, {language, lines: inner}];
+}
+
+function list(text, lines, i, depth) {
+  const [, , first] = ITEM.exec(of(text, lines[i]));
+  const ordered = first.length > 1;
+  const items = [];
+  let n = 0;
+  while (i + n < lines.length) {
+    const mark = ITEM.exec(of(text, lines[i + n]));
+    if (!mark || mark[2].length > 1 !== ordered) break;
+    const width = mark[0].length;
+    const head = cut(lines[i + n], width);
+    const behind = run(lines, i + n + 1, (each, before) => {
+      if (blank(text, each) || indented(text, each, Math.min(width, 2))) return true;
+      return !blank(text, before) && !starts(of(text, each)); // a paragraph goes on
+    });
+    n += 1 + behind.length;
+    while (behind.length && blank(text, behind.at(-1))) behind.pop();
+    const inner = behind.map((each) => cut(each, spaces(text, each, width)));
+    items.push(parsed(text, [head, ...inner], depth + 1));
+  }
+  while (blank(text, lines[i + n - 1])) n -= 1;
+  return [n, {ordered, first: parseInt(first, 10), items}];
+}
+
+// The lines from i on for which it holds.
+function run(lines, i, holds) {
+  let end = i;
+  while (end < lines.length && holds(lines[end], lines[end - 1])) end += 1;
+  return lines.slice(i, end);
+}
+
+const of = (text, line) => text.slice(line.start, line.end);
+const cut = (line, n) => ({start: line.start + n, end: line.end});
+const blank = (text, line) => !of(text, line).trim();
+const starts = (line) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((mark) => mark.test(line));
+const indented = (text, line, n) => spaces(text, line, n) === n;
+
+function spaces(text, line, most) {
+  return Math.min(most, /^ */.exec(of(text, line))[0].length);
+}
+
+// Inline marks, one alternative each; the group with the content is named.
+const INLINE = new RegExp(
+  [
+    "(?<ticks>`+)(?<code>[^]*?[^`])\\k<ticks>(?!`)",
+    "\\*\\*(?=\\S)(?<strong>[^]*?[^\\s])\\*\\*",
+    "(?<!\\w)__(?=\\S)(?<strong2>[^]*?[^\\s])__(?!\\w)",
+    "\\*(?=[^\\s*])(?<em>[^*]*?[^\\s*])\\*",
+    "(?<!\\w)_(?=[^\\s_])(?<em2>[^_]*?[^\\s_])_(?!\\w)",
+    "\\[(?<a>[^\\]\\n]+)\\]\\((?<href>https?://[^\\s()<>]+)\\)",
+    "\\\\(?<escaped>[!-/:-@\\[-`{-~])",
+  ].join("|"),
+  "dg",
+);
+
+// The inline tree of some lines: leaves {text, at}, at being the place in the text of each
+// character, and {tag: "code" | "strong" | "em" | "a", href, children}.
+export function inline(text, lines) {
+  let joined = "";
+  const at = [];
+  lines.forEach((line, i) => {
+    if (i) joined += "\n", at.push(lines[i - 1].end);
+    joined += of(text, line);
+    for (let j = line.start; j < line.end; j++) at.push(j);
+  });
+  if (joined.length > N_INLINE) return [{text: joined, at}];
+  return marked(joined, at);
+}
+
+function marked(text, at, depth = 0) {
+  const found = [];
+  const leaf = (from, to) => {
+    if (to > from) found.push({text: text.slice(from, to), at: at.slice(from, to)});
+  };
+  let from = 0;
+  for (const match of depth < DEEPEST ? text.matchAll(INLINE) : []) {
+    const [name, [start, end]] = Object.entries(match.indices.groups).find(
+      ([group, range]) => range && group !== "ticks",
+    );
+    leaf(from, match.index);
+    from = match.index + match[0].length;
+    if (name === "escaped") {
+      leaf(start, end);
+      continue;
+    }
+    const inner = [text.slice(start, end), at.slice(start, end)];
+    const children = name === "code" ? [{text: inner[0], at: inner[1]}] : marked(...inner, depth + 1);
+    found.push({tag: name.replace("2", ""), href: match.groups.href, children});
+  }
+  leaf(from, text.length);
+  return found;
+}

@@ -1,0 +1,200 @@
+"""A server as the page knows it, without a model: what it answers is written here, by the last
+message. It keeps what it was asked, and notices clients that go away.
+
+Sources of tokens are given in the answers: "n:word " is a token that was copied, "s:word " one that
+a part of the model guessed, anything else the model's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+
+from pyselfspec.serve.page import Page
+
+KEY = "open sesame"
+OWN = "full"
+SSE = "text/event-stream"
+PATHS = ("chat/completions", "completions")
+US = {True: 10_000, False: 16_000}  # per token, with drafts and without
+SOURCES = {"n:": "ngram", "s:": "layer-skip"}
+EVIL = (
+    "<img src=x onerror=\"document.title='broken in'\"> <script>document.title='broken in'</script>"
+    " [click](javascript:alert(1)) **<b>bold</b>**\n\n```html\n<script>alert(1)</script>\n```\n"
+)
+MARKDOWN = (
+    "## Merging\n\nUse *two* n:**indices** and n:`while`:\n\n```python\ndef s:merge(a, b):\n"
+    "    n:return sorted(a + b)\n```\n\nn:- one\n- two\n\n1. first\n2. second\n\n> quoted\n\n"
+    + "a_long_name_without_any_room_to_break_"
+    * 4
+)
+
+
+@dataclass
+class PageServer:
+    """What tests set, and what the server saw."""
+
+    needs_key: bool = False
+    chat_template: bool = True
+    plain_differs: bool = False
+    slow_props: bool = False  # they wait for more, too
+    url: str = ""
+    asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
+    left: threading.Event = field(default_factory=threading.Event)  # a client went away
+    more: threading.Event = field(default_factory=threading.Event)  # "wait" may go on
+
+    def reset(self) -> None:
+        """As it began, for the next test."""
+        self.needs_key = self.plain_differs = self.slow_props = False
+        self.chat_template = True
+        self.asked.clear()
+        self.left.clear()
+        self.more.clear()
+
+    def app(self) -> Starlette:
+        answers = [Route(f"/v1/{p}", self.answer, methods=["POST"]) for p in PATHS]
+        return Starlette(routes=[Route("/props", self.props), *answers, Mount("/", Page())])
+
+    def refused(self, request: Request) -> Response | None:
+        if not self.needs_key or request.headers.get("authorization") == f"Bearer {KEY}":
+            return None
+        return error(401, "missing or wrong API key")
+
+    async def props(self, request: Request) -> Response:
+        if self.slow_props:
+            await self.until_more(request)
+        return self.refused(request) or JSONResponse(
+            {
+                "model": "toy-12b",
+                "n_layer": 12,
+                "n_ctx": 2048,
+                "sources": ["ngram", "layer-skip"],
+                "mask": {"n_layer": 12, "skip_attn": [6, 7, 8, 9], "skip_ffn": [8, 9]},
+                "chat_template": self.chat_template,
+            }
+        )
+
+    async def answer(self, request: Request) -> Response:
+        body = await request.json()
+        self.asked.append(body)
+        is_chat = request.url.path.endswith("chat/completions")
+        said = body["messages"][-1]["content"] if is_chat else body["prompt"]
+        if refused := self.refused(request):
+            return refused
+        if said == "busy":
+            return error(503, "all slots are taken")
+        if said == "too long":
+            return error(400, "the prompt has 4096 tokens, the context 2048; shorten it")
+        return StreamingResponse(self.chunks(body, said, is_chat, request), media_type=SSE)
+
+    async def chunks(
+        self, body: dict[str, Any], said: str, is_chat: bool, request: Request
+    ) -> AsyncIterator[str]:
+        """The answer, a step at a time: guessed tokens and the model's own behind them."""
+        drafts = body["pyselfspec"]["draft"] is not None
+        step: list[list[str]] = []
+        n = 0
+        for token, source in tokens(self.text(said, drafts))[: body["max_tokens"]]:
+            n += 1
+            step.append([token, source if drafts else OWN])
+            if step[-1][1] == OWN:
+                yield chunk(is_chat, step, len(step) * US[drafts])
+                step = []
+            if said == "wait" and n == 5:
+                await self.until_more(request)
+        if step:
+            yield chunk(is_chat, step, len(step) * US[drafts])
+        if said == "break":
+            return
+        if said == "fail":
+            yield event({"error": {"message": "the model is out of memory"}})
+            return
+        yield chunk(is_chat, [], 0, "length" if n == body["max_tokens"] else "stop")
+        yield event({"choices": [], "usage": {"pyselfspec": statistics(n, drafts)}})
+        yield "data: [DONE]\n\n"
+
+    def text(self, said: str, drafts: bool) -> str:
+        other = " otherwise" if self.plain_differs and not drafts else ""
+        return {
+            "html": EVIL,
+            "markdown": MARKDOWN,
+            "long": "A line of many.\n\n" * 60,
+        }.get(said, f"The n:old n:king s:had s:two sons{other}.")
+
+    async def until_more(self, request: Request) -> None:
+        try:
+            while not self.more.is_set():
+                if await request.is_disconnected():
+                    raise asyncio.CancelledError
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[PageServer]:
+        """On a free port of the loopback."""
+        config = uvicorn.Config(self.app(), log_level="warning", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+            try:
+                yield self
+            finally:
+                server.should_exit = True
+                thread.join()
+
+
+def tokens(text: str) -> list[tuple[str, str]]:
+    """Words with the white space behind them, and where they are from."""
+    words = re.findall(r"\S+\s*", text)
+    return [(word[2:], SOURCES[word[:2]]) if word[:2] in SOURCES else (word, OWN) for word in words]
+
+
+def statistics(n: int, drafts: bool) -> dict[str, Any]:
+    """As GenerationStats.to_dict, of which the page reads these."""
+    found: dict[str, Any] = {"n_generated": n, "tokens_per_second": 1e6 / US[drafts]}
+    if not drafts:
+        return found | {"n_drafted": 0, "n_accepted": 0, "n_drafted_at": [], "sources": {}}
+    return found | {
+        "n_drafted": 6,
+        "n_accepted": 4,
+        "n_drafted_at": [2, 2, 1, 1],
+        "n_accepted_at": [1, 1, 1, 1],
+        "tokens_per_step": n / 2,
+        "sources": {
+            "ngram": {"n_drafted_at": [2, 2], "n_accepted_at": [1, 1]},
+            "layer-skip": {"n_drafted_at": [0, 0, 1, 1], "n_accepted_at": [0, 0, 1, 1]},
+        },
+    }
+
+
+def chunk(is_chat: bool, step: list[list[str]], us: int, finish: str | None = None) -> str:
+    """One of OpenAI's, and the tokens that it adds."""
+    text = "".join(token for token, _source in step)
+    choice = {"delta": {"content": text}} if is_chat else {"text": text}
+    choices = [{"index": 0, "finish_reason": finish, **choice}]
+    return event({"choices": choices, "pyselfspec": {"tokens": step, "us": us}})
+
+
+def event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
+
+
+def error(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message, "type": "error"}}, status)

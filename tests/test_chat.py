@@ -1,0 +1,560 @@
+"""pyselfspec chat: what a conversation keeps, how it goes on after whatever ended an answer, and
+the terminal around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import chat_models
+import pytest
+from command_line import ONE_THREAD, PROGRAM, Outcome, environment, run
+from conftest import NewContext, RealModel
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from rich.console import Console
+
+from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec.chat.conversation import Conversation
+from pyselfspec.chat.messages import Message
+from pyselfspec.chat.origins import Origins, Piece
+from pyselfspec.chat.template import ChatTemplate
+from pyselfspec.cli._chat_commands import COMMANDS, Commands, talk
+from pyselfspec.cli._chat_terminal import CommandNames, Terminal, printable
+from pyselfspec.errors import ArgumentError, ContextFullError
+from pyselfspec.util.records import RecordError
+
+N = 12  # tokens of an answer
+DRAFTED = {
+    "draft": "layer-skip",
+    "mask": LayerMask.early_exit(4, 2),
+    "controller": Fixed(3, p_min=0),
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_models.write(tmp_path_factory.mktemp("chat") / "tiny.gguf", "chatml")
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Iterator[Model]:
+    with Model(path) as model:
+        yield model
+
+
+def conversation(context: Context, **options: Any) -> Conversation:
+    defaults: dict[str, Any] = {"n_predict": N, "sampling": GREEDY, "draft": None}
+    return Conversation(context, ChatTemplate.of(context.model), **(defaults | options))
+
+
+def said(pieces: Iterator[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def completed(chat: Conversation) -> Completion:
+    assert chat.completion is not None
+    return chat.completion
+
+
+def fresh(new_context: NewContext, chat: Conversation) -> list[int]:
+    """The latest answer by a context that has read nothing yet, without drafts."""
+    n_ctx = chat.context.n_ctx
+    context = new_context(chat.context.model, n_ctx=n_ctx)
+    again = Completion(
+        context, completed(chat).prompt, n_predict=N, draft=None, sampling=completed(chat).sampling
+    )
+    for _piece in again:
+        pass
+    return again.tokens
+
+
+# --- turns -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, DRAFTED], ids=["plain", "drafted"])
+def test_a_later_turn_evaluates_only_what_is_new(
+    options: dict[str, Any], model: Model, new_context: NewContext
+) -> None:
+    """All that the sequence holds is reused, and the answer is that of a context that reads it all
+    anew."""
+    chat = conversation(new_context(model, n_ctx=1024), **options)
+    n_held = 0
+    for question in ("hi", "and then?\nso?", "the end", "x" * 40):
+        text = said(chat.ask(question))
+        completion = completed(chat)
+        assert completion.stats.n_prompt_reused == n_held
+        assert completion.tokens == fresh(new_context, chat)
+        assert text == completion.text and chat.messages[-1].text == model.detokenize(
+            completion.tokens
+        )
+        n_held = len(completion.prompt) + len(completion.tokens) - 1
+        assert completion.prompt == chat.template.tokens(chat.messages[:-1])
+    assert [message.role for message in chat.messages] == ["user", "assistant"] * 4
+
+
+def test_what_ended_an_answer_is_in_the_next_prompt_once(
+    model: Model, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end-of-turn token, which the template writes, too."""
+    chat = conversation(new_context(model, n_ctx=512))
+    said(chat.ask("hi"))
+    last = completed(chat).tokens[4]
+    eog = Model.is_eog
+    monkeypatch.setattr(Model, "is_eog", lambda self, token: token == last or eog(self, token))
+    chat = conversation(new_context(model, n_ctx=512))
+    said(chat.ask("hi"))
+    assert completed(chat).finish_reason == "eog"
+    answer = chat.messages[-1].tokens
+    assert answer is not None and last not in answer
+    assert [*answer, last] == completed(chat).tokens
+    prompt = completed(chat).prompt
+    said(chat.ask("so"))
+    [end] = model.tokenize("<|im_end|>", add_special=False)
+    assert completed(chat).prompt[: len(prompt) + len(answer) + 1] == [*prompt, *answer, end]
+    assert completed(chat).stats.n_prompt_reused == len(prompt) + len(answer)
+
+
+def test_a_stop_string_is_not_part_of_the_answer(model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512))
+    text = said(chat.ask("hi"))
+    stop = text[5:7]
+    chat = conversation(new_context(model, n_ctx=512), stop=[stop])
+    cut = text[: text.index(stop)]
+    assert said(chat.ask("hi")) == cut and completed(chat).finish_reason == "stop"
+    assert chat.messages[-1] == Message("assistant", cut)
+    said(chat.ask("so"))
+    assert completed(chat).tokens == fresh(new_context, chat)
+
+
+def test_another_answer_and_another_question(model: Model, new_context: NewContext) -> None:
+    """They go back exactly: the conversation is as if the former ones had never been."""
+    sampling = SamplingParams(temperature=1.0, seed=7)
+    chat = conversation(new_context(model, n_ctx=1024), sampling=sampling)
+    said(chat.ask("one"))
+    said(chat.ask("two"))
+    before, prompt, tokens = chat.messages, completed(chat).prompt, completed(chat).tokens
+    said(chat.again())
+    assert chat.messages[:-1] == before[:-1] and completed(chat).prompt == prompt
+    assert completed(chat).sampling.seed == 8 and completed(chat).tokens != tokens
+    assert completed(chat).stats.n_prompt_reused == len(prompt) - 1
+    said(chat.again("other"))
+    assert [m.text for m in chat.messages if m.role == "user"] == ["one", "other"]
+    other = conversation(new_context(model, n_ctx=1024), sampling=sampling)
+    said(other.ask("one"))
+    said(other.ask("other"))
+    assert chat.messages == other.messages
+
+
+def test_before_the_first_question_there_is_no_other(model: Model, new_context: NewContext) -> None:
+    with pytest.raises(ArgumentError, match="nothing has been asked"):
+        said(conversation(new_context(model)).again())
+
+
+def test_the_system_prompt_can_change(model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512), system="be")
+    assert chat.messages == (Message("system", "be"),)
+    said(chat.ask("hi"))
+    chat.system = "be brief"
+    said(chat.ask("so"))
+    assert [m.role for m in chat.messages] == ["system", *["user", "assistant"] * 2]
+    assert "system\nbe brief" in model.detokenize(completed(chat).prompt)
+    assert completed(chat).tokens == fresh(new_context, chat)
+    chat.clear()
+    assert chat.messages == (Message("system", "be brief"),)
+    chat.system = None
+    assert chat.messages == () and chat.system is None
+
+
+# --- answers that end early ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["closed", "ctrl-c while shown", "ctrl-c in a pass"])
+def test_an_answer_can_be_stopped(
+    how: str, model: Model, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was generated until then stays, and the conversation goes on from there."""
+    context = new_context(model, n_ctx=512)
+    chat = conversation(context, **DRAFTED)
+    whole = conversation(new_context(model, n_ctx=512))
+    said(whole.ask("hi"))
+    passes = Context.run
+
+    def interrupted(self: Context, *args: Any) -> Any:
+        if self is context and chat.completion and len(chat.completion.tokens) > 3:
+            raise KeyboardInterrupt
+        return passes(self, *args)
+
+    pieces = chat.ask("hi")
+    if how == "ctrl-c in a pass":
+        monkeypatch.setattr(Context, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            said(pieces)
+        monkeypatch.setattr(Context, "run", passes)
+    elif how == "ctrl-c while shown":
+        next(pieces)
+        with pytest.raises(KeyboardInterrupt):
+            pieces.throw(KeyboardInterrupt)
+    else:
+        next(pieces)
+        pieces.close()
+    tokens = completed(chat).tokens
+    assert completed(chat).finish_reason == "interrupted"
+    assert 0 < len(tokens) < N and tokens == completed(whole).tokens[: len(tokens)]
+    assert chat.messages[-1].tokens == tuple(tokens)
+    n_held = len(completed(chat).prompt) + len(tokens) - 1
+    said(chat.ask("so"))
+    assert completed(chat).stats.n_prompt_reused == n_held
+    assert completed(chat).tokens == fresh(new_context, chat)
+
+
+def test_a_question_that_is_refused_was_not_asked(model: Model, new_context: NewContext) -> None:
+    refusing = chat_models.CHATML + (
+        "{% if 'no' in messages[-1].content %}{{ raise_exception('no') }}{% endif %}"
+    )
+    context = new_context(model, n_ctx=256)
+    template = ChatTemplate.of(model, refusing)
+    chat = Conversation(context, template, n_predict=N, sampling=GREEDY, draft=None)
+    said(chat.ask("hi"))
+    before = chat.messages
+    with pytest.raises(ArgumentError, match="refuses"):
+        said(chat.ask("no"))
+    with pytest.raises(ContextFullError, match="give a larger n_ctx"):
+        said(chat.ask("x" * 300))
+    with pytest.raises(ContextFullError):
+        said(chat.again("x" * 300))
+    assert chat.messages == before
+    said(chat.ask("so"))
+    assert completed(chat).tokens == fresh(new_context, chat)
+
+
+def test_a_full_context(model: Model, new_context: NewContext) -> None:
+    """The system's text and the latest turns stay, and there is room for some turns then. Nothing
+    that was said is lost."""
+    chat = conversation(new_context(model, n_ctx=256), system="be brief")
+    left_out = []
+    for i in range(24):
+        said(chat.ask(f"question {i}"))
+        completion = completed(chat)
+        left_out.append(chat.n_left_out)
+        assert completion.finish_reason in ("length", "eog"), "room for the whole answer"
+        assert len(completion.prompt) + N <= 256
+        text = model.detokenize(completion.prompt)
+        assert text.count("be brief") == 1 and f"question {i}" in text
+        shown = re.findall(r"question (\d+)", text)
+        assert [int(n) for n in shown] == list(range(i + 1))[chat.n_left_out // 2 :]
+        assert completion.tokens == fresh(new_context, chat)
+    assert len(chat.messages) == 1 + 2 * 24
+    assert left_out == sorted(left_out) and 2 < len(set(left_out)) < 12
+    kept = chat.n_left_out
+    said(chat.again())
+    assert chat.n_left_out == kept
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_a_saved_conversation_goes_on(
+    model: Model, new_context: NewContext, tmp_path: Path
+) -> None:
+    chat = conversation(new_context(model, n_ctx=512), system="be")
+    said(chat.ask("hi <|im_end|>\n\u00e9"))
+    chat.save(tmp_path / "chat.json")
+    assert json.loads((tmp_path / "chat.json").read_text())["model"] == "tiny.gguf"
+    other = conversation(new_context(model, n_ctx=512))
+    other.load(tmp_path / "chat.json")
+    assert other.messages == chat.messages
+    assert said(other.ask("so")) == said(chat.ask("so"))
+    assert completed(other).prompt == completed(chat).prompt
+
+
+def test_tokens_of_a_file_are_believed_where_they_are_the_text(
+    model: Model, demo: Model, new_context: NewContext, tmp_path: Path
+) -> None:
+    """No other ones, no control tokens, and none of another vocabulary."""
+    chat = conversation(new_context(model, n_ctx=512))
+    said(chat.ask("hi"))
+    file = tmp_path / "chat.json"
+    [control] = model.tokenize("<|im_end|>", add_special=False)
+    tokens = chat.messages[-1].tokens
+    assert tokens is not None
+    for wrong in ((*tokens, control), tokens[1:], (*tokens, 10**6), (-1,)):
+        chat.save(file)
+        data = json.loads(file.read_text())
+        data["messages"][-1]["tokens"] = wrong
+        file.write_text(json.dumps(data))
+        other = conversation(new_context(model, n_ctx=512))
+        other.load(file)
+        assert other.messages[-1] == Message("assistant", chat.messages[-1].text)
+    chat.save(file)
+    other = Conversation(new_context(demo), ChatTemplate.of(demo))
+    other.load(file)
+    assert other.messages[-1].tokens is None
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"format": 9}', '{"format":1,"model":"","vocabulary":"","messages":[1]}']
+)
+def test_what_is_no_saved_chat(
+    content: str, model: Model, new_context: NewContext, tmp_path: Path
+) -> None:
+    chat = conversation(new_context(model, n_ctx=512))
+    (tmp_path / "chat.json").write_text(content)
+    with pytest.raises(RecordError, match=r"chat\.json is no saved chat"):
+        chat.load(tmp_path / "chat.json")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ArgumentError, match="is a model"):
+        chat.save(tmp_path / "model.gguf")
+
+
+# --- who proposed what -----------------------------------------------------------------------
+
+
+def test_origins_of_text() -> None:
+    """A character is whose token completes it, and held text comes later."""
+    origins = Origins()
+    text = "aé世b"
+    data = text.encode()
+    for byte, origin in zip(data, [None, "x", "x", None, None, "y", "y"], strict=True):
+        origins.push(bytes([byte]), origin)
+    assert origins.take("a") == [Piece("a", None)]
+    assert origins.take("é世b") == [Piece("é", "x"), Piece("世b", "y")]
+    origins.push(b"\xc3", "z")
+    assert origins.take("�") == [Piece("�", "z")] and origins.take("") == []
+
+
+def test_pieces_of_a_drafted_answer(model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512), **DRAFTED)
+    pieces = list(chat.ask("hi"))
+    completion = completed(chat)
+    assert "".join(piece.text for piece in pieces) == completion.text
+    assert len(completion.origins) == len(completion.tokens)
+    n_drafted = completion.origins.count("layer-skip")
+    assert n_drafted == completion.stats.n_accepted > 0
+    assert completion.origins.count(None) == completion.stats.n_steps
+    assert {piece.origin for piece in pieces} == {None, "layer-skip"}
+
+
+# --- through a pipe --------------------------------------------------------------------------
+
+
+def piped(path: Path, lines: str, *args: str | Path) -> Outcome:
+    options = ("-n", str(N), "--temp", "0", "-c", "512", *ONE_THREAD)
+    outcome = run("chat", path, *options, *args, stdin=lines.encode())
+    assert outcome.traceback is None, outcome
+    return outcome
+
+
+def test_lines_through_a_pipe(path: Path, model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512), system="be")
+    want = [said(chat.ask(question)) for question in ("hi", "/so")]
+    outcome = piped(path, "hi\n\n//so\n/stats\n/quit\nmore", "--system", "be", "--draft", "off")
+    assert outcome.status == 0 and outcome.stdout == "\n".join([*want, ""])
+    assert f"{N} tokens" in outcome.stderr
+
+
+def test_records_through_a_pipe(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    outcome = piped(path, f"hi\n/save {file}\n/edit ho\n/draft off\n/regen", "--json")
+    records = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert [record["question"] for record in records] == ["hi", "ho", "ho"]
+    assert [record["draft"] for record in records][-1] == "off"
+    assert records[2]["text"] == records[1]["text"]
+    assert records[2]["n_prompt_reused"] == records[2]["n_prompt"] - 1
+    [again] = piped(path, "so", "--json", "--load", file).stdout.splitlines()
+    assert json.loads(again)["n_prompt"] > records[0]["n_prompt"] + N
+
+
+@pytest.mark.parametrize(
+    ("lines", "args", "error"),
+    [
+        ("/nope", (), "there is no /nope; known are /regen, "),
+        ("/load", (), "give the name of a file: /load FILE"),
+        ("/load /no/such/file", (), "/no/such/file: No such file"),
+        ("/draft nope", (), "'nope' is none of: auto, off, "),
+        ("/regen", (), "nothing has been asked yet"),
+        ("x" * 600, (), "give a larger -c or say less"),
+        ("hi", ("--template", "/no/such/file"), "No such file"),
+        ("hi", ("--mask", "-"), "stdin is where you talk"),
+        ("hi", ("--draft", "off", "--exit-layer", "2"), "it takes no mask"),
+    ],
+)
+def test_what_goes_wrong_in_a_pipe_ends_it(
+    lines: str, args: tuple[str, ...], error: str, path: Path
+) -> None:
+    outcome = piped(path, lines + "\nhi\n", *args)
+    assert outcome.status in (1, 2) and outcome.stdout == ""
+    assert error in outcome.stderr and outcome.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_model_without_a_template_says_what_to_do(tiny_path: Callable[..., Path]) -> None:
+    outcome = piped(tiny_path(), "hi")
+    assert outcome.status == 1 and "give --template: chatml, plain or one of" in outcome.stderr
+    assert piped(tiny_path(), "hi", "--template", "plain").status == 0
+
+
+def test_a_pipe_takes_bytes_that_are_no_text(path: Path) -> None:
+    outcome = run("chat", path, *ONE_THREAD, stdin=b"hi \xff\n")
+    assert outcome.status == 1 and "stdin is not UTF-8 text: byte 0xff" in outcome.stderr
+
+
+# --- in a terminal ---------------------------------------------------------------------------
+
+
+def typed(chat: Conversation, keys: str, **options: Any) -> str:
+    """What is shown while these keys are typed, colours included."""
+    shown = StringIO()
+    console = Console(file=shown, force_terminal=True, color_system="standard", width=200)
+    with create_pipe_input() as pipe:
+        pipe.send_text(keys)
+        screen = Terminal(
+            "tiny", COMMANDS, console=console, input=pipe, output=DummyOutput(), **options
+        )
+        commands = Commands(chat, screen)
+        talk(commands)
+    return shown.getvalue()
+
+
+def test_keys(model: Model, new_context: NewContext, user_data: Path) -> None:
+    """Enter sends, Alt-Enter begins a new line, Ctrl-C forgets a line, Ctrl-D ends, the latest
+    question can be changed, and the history is the user's alone."""
+    chat = conversation(new_context(model, n_ctx=1024))
+    said(chat.ask("hi"))
+    typed(chat, "a\x1b\rb\rforget\x03/edit\r!\r\x04never\r")
+    questions = [message.text for message in chat.messages if message.role == "user"]
+    assert questions == ["hi", "a\nb!"]
+    history = user_data / "pyselfspec" / "chat" / "history"
+    assert history.stat().st_mode & 0o077 == 0 and "+b" in history.read_text()
+
+
+def test_the_page_lists_all_commands() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "chat.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `/(.+?)` \| (.+?) \|$", page, re.MULTILINE)
+    listed = [(name.replace("\\|", "|"), text) for name, text in rows]
+    assert listed == [(f"{n} {c.argument}".strip(), c.help) for n, c in COMMANDS.items()]
+
+
+def test_commands_are_completed() -> None:
+    def found(text: str) -> list[str]:
+        event = CompleteEvent(completion_requested=True)
+        return [each.text for each in CommandNames(COMMANDS).get_completions(Document(text), event)]
+
+    assert found("/") == list(COMMANDS) and found("/s") == ["save", "system", "stats"]
+    assert found("s") == found("a /s") == found("/save x") == []
+
+
+def test_errors_in_a_terminal_do_not_end_it(model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512))
+    shown = typed(chat, "/nope\r/load /no/such\r" + "x" * 600 + "\r/help\r/quit\r")
+    for text in ("there is no /nope", "/no/such: No such file", "give a larger -c"):
+        assert text in shown
+    assert all(f"/{name}" in shown for name in COMMANDS) and chat.messages == ()
+
+
+def test_drafts_are_coloured(model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512), **DRAFTED)
+    shown = typed(chat, "hi\r\x04", show_drafts=True)
+    completion = completed(chat)
+    n_own = completion.origins.count(None)
+    assert f"the model: {n_own}" in shown and f"\x1b[32m■ layer-skip: {N - n_own}" in shown
+    uncoloured = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert printable(completion.text) in uncoloured
+    assert "\x1b[32m" not in typed(chat, "hi\r\x04")
+
+
+def test_models_do_not_steer_the_terminal() -> None:
+    assert printable("a\x1b]0;x\x07\x9b1m\r\n\tb\u202e") == "a�]0;x��1m�\n\tb�"
+
+
+# a prompt begins and ends, as terminals are told
+READING, READ = r"\x1b\[\?2004h", r"\x1b\[\?2004l"
+
+
+class Pty:
+    """The program in a terminal of its own."""
+
+    def __init__(self, *args: str | Path) -> None:
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            command = [*PROGRAM, *map(str, args)]
+            dumb = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # it answers no questions
+            os.execve(command[0], command, environment() | dumb)
+        self._new = ""
+
+    def wait_for(self, pattern: str) -> None:
+        """Until it shows this, behind what was waited for before."""
+        end = time.monotonic() + 60
+        while not (found := re.search(pattern, self._new)):
+            ready, _, _ = select.select([self._terminal], [], [], max(0, end - time.monotonic()))
+            assert ready, f"no {pattern!r} in {self._new[-300:]!r}"
+            self._new += os.read(self._terminal, 4096).decode(errors="replace")
+        self._new = self._new[found.end() :]
+
+    def type(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def end(self) -> int:
+        try:
+            while os.read(self._terminal, 4096):
+                pass
+        except OSError:  # the other side is closed
+            pass
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_real_terminal(path: Path, tmp_path: Path) -> None:
+    """Ctrl-C stops an answer that never ends by itself, and not the program."""
+    endless = tmp_path / "endless.gbnf"
+    endless.write_text("root ::= [a-z] root")
+    options = ("-n", "-1", "-c", "65536", "--temp", "0", "--grammar", endless, *ONE_THREAD)
+    program = Pty("chat", path, *options)
+    try:
+        program.wait_for(READING)
+        program.type("hi there\r")
+        program.wait_for(READ)
+        program.wait_for("[a-z]{2}")
+        program.type("\x03")
+        program.wait_for("stopped")
+        program.wait_for(READING)
+        program.type("/stats\r")
+        program.wait_for("the context holds")
+        program.wait_for(READING)
+        program.type("\x04")
+        assert program.end() == 0
+    except BaseException:
+        os.kill(program.pid, signal.SIGKILL)
+        raise
+
+
+# --- a real model ----------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_a_real_conversation(real_model: RealModel, new_context: NewContext) -> None:
+    with Model(real_model("smollm2-135m", "q8_0")) as model:
+        context = new_context(model, n_ctx=1024)
+        chat = Conversation(
+            context, ChatTemplate.of(model), n_predict=48, sampling=GREEDY, draft="ngram"
+        )
+        said(chat.ask("What is the capital of France?"))
+        first = completed(chat)
+        said(chat.ask("And of Italy?"))
+        second = completed(chat)
+        n_held = len(first.prompt) + len(first.tokens) - 1
+        assert second.stats.n_prompt_reused == n_held
+        assert second.prompt[: n_held + 1] == first.prompt + first.tokens
+        whole = model.tokenize(chat.template.text(chat.messages[:3]), add_special=False)
+        assert model.detokenize(second.prompt) == model.detokenize(whole)
+        assert len(second.prompt) - n_held < 24, "what is new"

@@ -1,0 +1,158 @@
+"""pyselfspec bench, end to end on small models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run, run_alone
+
+from pyselfspec.bench import formats
+from pyselfspec.bench.file import results_of
+from pyselfspec.cli import bench as command
+from pyselfspec.speculate import calibrate
+
+SMALL = ("-t", "1", "-c", "256", "-n", "12", "-p", "Once upon a time", "-p", "The old king")
+
+
+def bench(*args: str | Path, **env: str) -> Any:
+    return run("bench", "demo", *SMALL, *args, **env)
+
+
+def test_everything_at_once(tmp_path: Path) -> None:
+    out, report = tmp_path / "out.jsonl", tmp_path / "report.html"
+    done = bench("-r", "2", "--json", "--no-widths", "--out", out, "--report", report)
+    data = done.json
+    ways = [way["name"] for way in data["setup"]["ways"]]
+    assert ways == ["plain", "auto", "ngram", "layer-skip"]
+    assert data["setup"]["template"] is True and data["setup"]["mask"] is not None
+    assert len(data["runs"]) == 2 * 2 * 4
+    for row in data["rows"]:
+        assert row["n_same"] == row["n_answers"] == 4
+        assert row["tokens_per_second"]["least"] <= row["tokens_per_second"]["most"]
+        assert (row["speed"] is None) is (row["way"] == "plain")
+    by_way = {row["way"]: row for row in data["rows"]}
+    assert by_way["plain"]["tokens_per_pass"] == 1
+    assert by_way["ngram"]["by_source"].keys() <= {"ngram"}
+    for each in data["runs"]:
+        assert each["n_tokens"] == 12 and each["us"] > 0 and each["prompt_us"] > 0
+        texts = [text for moment in each["moments"] for text in moment["texts"]]
+        assert len(texts) == (12 if each["round"] == 0 else 0)
+    kept = results_of(out.read_text())
+    assert json.loads(formats.to_json(kept)) == data
+    page = report.read_text()
+    assert "<svg" in page and str(report) in done.stderr and "Once" not in done.stderr
+
+
+def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    options = ("--draft", "ngram", "--out", out)
+    first = bench(*options, "-r", "1", "--format", "jsonl")
+    assert first.status == 0, first
+    assert results_of(first.stdout) == results_of(out.read_text())
+    assert len(results_of(first.stdout).runs) == 4
+    lines = out.read_bytes()
+    second = bench(*options, "-r", "2", "--format", "csv")
+    assert out.read_bytes().startswith(lines) and "has 4 runs already" in second.stderr
+    assert [each["round"] for each in formats.from_csv(second.stdout)] == [0] * 4 + [1] * 4
+    third = bench(*options, "-r", "2")  # no terminal: Markdown; nothing is left to measure
+    assert out.read_bytes().count(b"\n") == 9
+    assert third.stdout == formats.markdown(results_of(out.read_text()))
+    other = bench(*options, "-r", "2", "--temp", "0.5")
+    assert other.status == 1 and "another temperature" in other.stderr and "--out" in other.stderr
+
+
+def test_widths_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "N_ROUND", 1)
+    out = tmp_path / "out.jsonl"
+    options = ("--draft", "ngram", "-r", "1", "--json", "--widths", "--out", out)
+    widths = bench(*options).json["widths"]
+    assert [len(level["full_us"]) for level in widths["costs"]["levels"]] == [16, 16]
+    assert bench(*options).json["widths"] == widths
+
+
+def test_what_was_measured_before_ctrl_c_is_shown_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = command.measured
+
+    def cut_off(*args: Any) -> Any:
+        for n, each in enumerate(measured(*args)):
+            if n == 5:  # in the middle of the first round's second prompt, or the second round
+                raise KeyboardInterrupt
+            yield each
+
+    monkeypatch.setattr(command, "measured", cut_off)
+    out = tmp_path / "out.jsonl"
+    done = bench("--draft", "ngram", "-r", "3", "--out", out, "--json")
+    assert done.status == 130 and "stopped" in done.stderr
+    assert len(results_of(out.read_text()).runs) == 5
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["n_rounds"] for row in rows] == [1, 1]
+
+
+def test_answers_copy_nothing_from_earlier_rounds() -> None:
+    """The second answer to a prompt could be copied whole."""
+    done = bench("--draft", "ngram", "-r", "3", "--json", "--controller", "fixed", "-n", "40")
+    runs = [each for each in done.json["runs"] if each["way"] == "ngram"]
+    accepted = [
+        sum(sum(each["n_accepted_at"]) for each in runs if each["round"] == i) for i in range(3)
+    ]
+    assert accepted[2] <= accepted[0] + 8  # chances are learned, texts are not
+
+
+def test_files_of_prompts(tmp_path: Path) -> None:
+    text, lines = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    text.write_text("It was a dark night", encoding="utf-8")
+    lines.write_text('{"prompt": "Hello", "task": "greeting"}\n')
+    options = ("-t", "1", "-n", "4", "-r", "1", "--draft", "ngram", "--json", "--plain-text")
+    data = run("bench", "demo", "-f", text, "--prompts", lines, *options).json
+    assert {each["task"] for each in data["rows"]} == {"own", "greeting", "all"}
+    assert data["setup"]["prompts"] == f"{text}, {lines}" and data["setup"]["template"] is False
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "says"),
+    [
+        (("-r", "0"), 2, "0 is not in the range"),
+        (("-n", "0"), 2, "0 tokens are no text"),
+        (("--draft", "nothing"), 2, "'nothing' is none of"),
+        (("--draft", "off"), 2, "plain decoding is always measured"),
+        (("--draft", "ngram", "--draft", "ngram"), 1, "measured twice"),
+        (("--draft", "model"), 1, "needs a file"),
+        (("--draft", "ngram", "--exit-layer", "2"), 1, "none of the ways to draft takes a mask"),
+        (("-p", ""), 1, "the prompt is empty"),
+        (("--prompts", "missing.jsonl"), 1, "missing.jsonl"),
+        (("--report", "a.png"), 2, "a report is a .html file"),
+        (("--report", "no/such/a.html"), 1, "no folder"),
+        (("--format", "csv", "--json"), 2, "--json prints JSON"),
+        (("-p", "word " * 300), 1, "give a larger -c or a shorter prompt"),
+    ],
+)
+def test_bad_input_is_one_line(
+    args: tuple[str, ...], status: int, says: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = bench(*args)
+    assert (done.status, done.traceback) == (status, None), done
+    assert says in done.stderr and not done.stdout
+
+
+def test_unreadable_prompts_are_named_with_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('"a"\n{"prompt": }\n')
+    done = bench("--prompts", path)
+    assert done.status == 1 and f"{path}, line 2: not JSON" in done.stderr
+    assert done.stderr.count("\n") == 1
+    path.write_text("")
+    assert f"{path} has no prompts" in bench("--prompts", path).stderr
+
+
+def test_nothing_is_printed_but_the_results() -> None:
+    """The progress bar is for terminals, and a pipe gets Markdown."""
+    args = ("bench", "demo", "-t", "1", "-n", "4", "-r", "1", "-p", "Once", "--draft", "ngram")
+    done = run_alone(*args)
+    assert done.status == 0 and not done.stderr, done
+    assert done.stdout.startswith("**speed**")

@@ -1,0 +1,442 @@
+"""The server, by OpenAI's own client and by clients that behave badly.
+
+The oracle of a text is a completion without drafts, alone in a context whose passes keep to the
+exact width.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from serving import ENDLESS, Served, new_client, running
+
+from pyselfspec import Completion, Model, SamplingParams
+from pyselfspec.serve.server import Room
+
+PROMPT = "Once upon a time there was a king who had a daughter."
+WORDS = " The king went home and the daughter went home and the king said to the daughter: "
+SMALL = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}
+SCHEMA = {"type": "object", "properties": SMALL, "required": ["kind", "tame"]}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+    for name in ("buy", "sell")
+]
+KEY = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def served(demo: Model) -> Iterator[Served]:
+    with running(demo, room=Room(n_ctx=2048, n_slots=6, n_queue=32)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def narrow(demo: Model) -> Iterator[Served]:
+    """One slot, a queue of one, a key, little room."""
+    room = Room(n_ctx=512, n_slots=1, n_queue=1)
+    with running(demo, room=room, key=KEY, n_bytes=20_000) as found:
+        found.service.template = None
+        yield found
+
+
+def alone(model: Model, prompt: str, n: int, sampling: SamplingParams) -> Completion:
+    """Without a server, and without drafts."""
+    with model.context(n_ctx=512, n_batch=32, n_threads=1) as context:
+        if not context.exact_width:
+            pytest.skip("our kernels do not compute here")
+        made = Completion(context, prompt, n_predict=n, draft=None, sampling=sampling, logprobs=2)
+        list(made)
+    return made
+
+
+def sampled(seed: int) -> SamplingParams:
+    return SamplingParams(seed=seed)
+
+
+def stream_of(served: Served, body: dict[str, Any], path: str = "/v1/completions") -> list[Any]:
+    response = served.post(path, body | {"stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]
+
+
+def test_models(served: Served) -> None:
+    client = served.openai()
+    assert [each.id for each in client.models.list()] == ["demo"]
+    assert client.models.retrieve("demo").owned_by == "pyselfspec"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+def test_what_the_server_is(served: Served, demo: Model) -> None:
+    props = served.client.get(f"{served.url}/props").json()
+    assert props["n_layer"] == demo.n_layer and props["slots"] == 6 and props["chat_template"]
+    assert {"ngram", "layer-skip"} <= set(props["sources"]) and "model" not in props["sources"]
+    assert props["mask"]["skip_ffn"] == sorted(demo.draft_mask.skip_ffn)  # type: ignore[union-attr]
+    assert served.client.get(f"{served.url}/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("draft", ["auto", "ngram", "layer-skip", None])
+def test_the_text_is_the_models_own(draft: str | None, served: Served, demo: Model) -> None:
+    want = alone(demo, PROMPT, 40, sampled(7))
+    got = served.openai().completions.create(
+        model="demo",
+        prompt=PROMPT,
+        max_tokens=40,
+        seed=7,
+        extra_body={"pyselfspec": {"draft": draft}},
+    )
+    assert got.choices[0].text == want.text
+    assert got.usage is not None and got.usage.completion_tokens == len(want.tokens)
+    assert got.usage.prompt_tokens == len(want.prompt)
+
+
+def test_streams_say_the_same(served: Served) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 40, "seed": 3, "logprobs": 1}
+    body["stream_options"] = {"include_usage": True}
+    whole = served.post("/v1/completions", body).json()
+    *chunks, last = stream_of(served, body)
+    choice = whole["choices"][0]
+    assert "".join(each["choices"][0]["text"] for each in chunks) == choice["text"]
+    assert [each["choices"][0]["finish_reason"] for each in chunks][-1] == choice["finish_reason"]
+    kept = [each["choices"][0]["logprobs"] or {} for each in chunks]
+    for name in ("tokens", "text_offset"):
+        assert [x for each in kept for x in each.get(name, [])] == choice["logprobs"][name]
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+def test_chats_stream_the_same(served: Served) -> None:
+    client, messages = served.openai(), [{"role": "user", "content": "Tell me a tale."}]
+    options: dict[str, Any] = {"model": "demo", "messages": messages, "seed": 5, "max_tokens": 30}
+    whole = client.chat.completions.create(**options)
+    pieces = list(client.chat.completions.create(**options, stream=True))
+    text = "".join(each.choices[0].delta.content or "" for each in pieces)
+    assert text == whole.choices[0].message.content
+    assert pieces[0].choices[0].delta.role == "assistant"
+    assert pieces[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+def test_choices_are_those_of_seeds_that_count_up(served: Served) -> None:
+    create = served.openai().completions.create
+    several = create(model="demo", prompt=[PROMPT, "The king"], n=2, max_tokens=12, seed=20)
+    each = [
+        create(model="demo", prompt=prompt, max_tokens=12, seed=seed).choices[0].text
+        for prompt in (PROMPT, "The king")
+        for seed in (20, 21)
+    ]
+    assert [choice.text for choice in several.choices] == each
+    assert len(set(each)) > 2
+
+
+def test_stops(served: Served, demo: Model) -> None:
+    want = alone(demo, PROMPT, 40, sampled(7)).text
+    stop = want[25:31]
+    got = served.openai().completions.create(
+        model="demo", prompt=PROMPT, max_tokens=40, seed=7, stop=["never this", stop]
+    )
+    assert got.choices[0].text == want[: want.index(stop)]
+    assert got.choices[0].finish_reason == "stop"
+
+
+def test_logprobs_are_those_of_the_model(served: Served, demo: Model) -> None:
+    """Against a pass over the whole text, and numpy."""
+    body = {"prompt": PROMPT, "max_tokens": 20, "seed": 7, "logprobs": 3}
+    got = served.post("/v1/completions", body).json()["choices"][0]
+    prompt = demo.tokenize(PROMPT)
+    tokens = alone(demo, PROMPT, 20, sampled(7)).tokens
+    with demo.context(n_ctx=256, n_threads=1) as context:
+        logits = context.decode([*prompt, *tokens]).logits[len(prompt) - 1 : -1].astype(np.float64)
+    law = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    want = law[np.arange(20), tokens]
+    np.testing.assert_allclose(got["logprobs"]["token_logprobs"], want, atol=0.2)
+    best = [max(top, key=top.get) for top in got["logprobs"]["top_logprobs"]]
+    clear = np.sort(logits)[:, -1] - np.sort(logits)[:, -2] > 0.5  # no near-ties
+    likeliest = [demo.piece(int(i)).decode(errors="replace") for i in law.argmax(axis=1)]
+    assert clear.any()
+    assert [b for b, c in zip(best, clear, strict=True) if c] == [
+        b for b, c in zip(likeliest, clear, strict=True) if c
+    ]
+    assert "".join(got["logprobs"]["tokens"]) == got["text"]
+
+
+def test_chats_have_logprobs(served: Served) -> None:
+    got = served.openai().chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "Who?"}],
+        max_tokens=8,
+        seed=1,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    logprobs = got.choices[0].logprobs
+    assert logprobs is not None and logprobs.content is not None
+    said = b"".join(bytes(each.bytes or ()) for each in logprobs.content)
+    assert said.decode(errors="replace") == got.choices[0].message.content
+    assert all(len(each.top_logprobs) == 2 for each in logprobs.content)
+
+
+def test_tokens_are_shown_with_their_sources(served: Served) -> None:
+    """By a drafter that is always asked for drafts, on words that repeat."""
+    body = {"prompt": WORDS * 3, "max_tokens": 40, "temperature": 0}
+    body["pyselfspec"] = {"draft": "ngram", "show": True}
+    chunks = stream_of(served, body | {"stream_options": {"include_usage": True}})
+    shown = [each["pyselfspec"]["tokens"] for each in chunks if "pyselfspec" in each]
+    text = "".join(each["choices"][0]["text"] for each in chunks if each["choices"])
+    assert "".join(piece for tokens in shown for piece, _ in tokens) == text
+    assert {source for tokens in shown for _, source in tokens} <= {"ngram", "full"}
+    stats = chunks[-1]["usage"]["pyselfspec"]
+    n_copied = sum(source == "ngram" for tokens in shown for _, source in tokens)
+    assert n_copied == stats["n_accepted"] == sum(stats["n_accepted_at"])
+    assert stats["n_steps"] + stats["n_accepted"] == stats["n_generated"] == 40
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_tool_must_be_called(named: bool, served: Served) -> None:
+    choice: Any = {"type": "function", "function": {"name": "sell"}} if named else "required"
+    got = served.openai().chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "I want an animal."}],
+        tools=TOOLS,
+        tool_choice=choice,
+        max_tokens=200,
+        seed=2,
+    )
+    assert got.choices[0].finish_reason == "tool_calls"
+    [call] = got.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name in (("sell",) if named else ("buy", "sell"))
+    arguments = json.loads(call.function.arguments)
+    assert arguments["kind"] in ("cat", "dog") and isinstance(arguments["tame"], bool)
+
+
+def test_an_answer_follows_a_schema(served: Served) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA}}
+    got = served.openai().chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "I want an animal."}],
+        response_format=wanted,
+        max_tokens=200,
+        seed=4,
+    )
+    answer = json.loads(got.choices[0].message.content or "")
+    assert answer["kind"] in ("cat", "dog") and isinstance(answer["tame"], bool)
+
+
+def test_an_answer_is_an_object(served: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 20, "seed": 4}
+    body["response_format"] = {"type": "json_object"}
+    got = served.post("/v1/chat/completions", body).json()
+    assert got["choices"][0]["message"]["content"].startswith("{")
+
+
+def test_six_texts_at_once_are_those_alone(served: Served, demo: Model) -> None:
+    """Of prompts from short to long; every second one begins as another one does."""
+    prompts = [PROMPT + WORDS * (3 * (i // 2)) for i in range(6)]
+    n = 48
+
+    def ask(i: int) -> str:
+        body = {"prompt": prompts[i], "max_tokens": n, "seed": i}
+        return str(served.post("/v1/completions", body).json()["choices"][0]["text"])
+
+    with ThreadPoolExecutor(6) as pool:
+        got = list(pool.map(ask, range(6)))
+    assert got == [alone(demo, prompts[i], n, sampled(i)).text for i in range(6)]
+
+
+def test_what_was_read_is_not_read_again(served: Served, demo: Model) -> None:
+    """By a text that goes on, and by one that only begins the same."""
+    first = "A sentence that no other test of this file begins with. " + WORDS
+    body = {"prompt": first, "max_tokens": 4, "seed": 1}
+    served.post("/v1/completions", body)
+    n = len(demo.tokenize(first))
+    for prompt in (first, first + WORDS, first + "Something else."):
+        usage = served.post("/v1/completions", body | {"prompt": prompt}).json()["usage"]
+        reused = usage["prompt_tokens_details"]["cached_tokens"]
+        assert n - 2 <= reused == usage["pyselfspec"]["n_prompt_reused"] < usage["prompt_tokens"]
+        assert usage["prompt_tokens"] - reused <= usage["prompt_tokens"] - n + 2
+    want = alone(demo, first + WORDS, 4, sampled(1)).text
+    got = served.post("/v1/completions", body | {"prompt": first + WORDS}).json()
+    assert got["choices"][0]["text"] == want
+
+
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+REFUSED: list[tuple[str, Any, str]] = [
+    ("completions", {}, "prompt"),
+    ("completions", {"prompt": []}, "prompt"),
+    ("completions", {"prompt": [10**9]}, "vocabulary"),
+    ("completions", {"prompt": "\ud800"}, "Unicode|unicode"),
+    ("completions", {"prompt": "word " * 2000}, "prompt has .* room"),
+    ("completions", {"prompt": "x", "max_tokens": 0}, "max_tokens"),
+    ("completions", {"prompt": "x", "n": 17}, "n"),
+    ("completions", {"prompt": ["x"] * 17}, "choices"),
+    ("completions", {"prompt": "x", "temperature": -1}, "temperature"),
+    ("completions", {"prompt": "x", "stop": [""]}, "stop"),
+    ("completions", {"prompt": "x", "echo": True}, "echo"),
+    ("completions", {"prompt": "x", "logit_bias": {"5": 1}}, "logit_bias"),
+    ("completions", {"prompt": "x", "grammar": "root ::= ("}, "GBNF"),
+    ("completions", {"prompt": "x", "pyselfspec": {"draft": "nobody"}}, "none of: auto, off"),
+    ("completions", {"prompt": "x", "pyselfspec": {"draft": "model:/etc/passwd"}}, "none of"),
+    ("completions", {"prompt": "x", "pyselfspec": {"mask": {"skip_attn": [99]}}}, "99"),
+    ("chat/completions", {"messages": []}, "messages"),
+    ("chat/completions", {"messages": [{"role": "king", "content": "x"}]}, "role"),
+    ("chat/completions", CHAT | {"top_logprobs": 2}, "logprobs"),
+    ("chat/completions", CHAT | {"tool_choice": "required"}, "tools"),
+    ("chat/completions", CHAT | {"response_format": {"type": "json_schema"}}, "json_schema"),
+    ("chat/completions", CHAT | {"functions": [{"name": "f"}]}, "tools"),
+    ("embeddings", {"input": "x"}, "embeddings"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "message"), REFUSED)
+def test_what_is_refused(path: str, body: Any, message: str, served: Served) -> None:
+    """Streams too have a status of their own for it."""
+    for extra in ({}, {"stream": True}):
+        content = json.dumps(body | extra).encode()
+        headers = {"Content-Type": "application/json"}
+        response = served.client.post(f"{served.url}/v1/{path}", content=content, headers=headers)
+        error = response.json()["error"]
+        assert response.status_code == 400 and error["type"] == "invalid_request_error"
+        assert re.search(message, error["message"]), error["message"]
+        assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"{", "application/json"),
+        (b"[1]", "application/json"),
+        (b"[" * 15_000, "application/json"),
+        (b"\xff\xfe", "application/json"),
+        (b'{"prompt": "x"}', "text/plain"),
+    ],
+)
+def test_malformed_bodies(content: bytes, kind: str, narrow: Served) -> None:
+    headers = {"Content-Type": kind, "Authorization": f"Bearer {KEY}"}
+    response = narrow.client.post(f"{narrow.url}/v1/completions", content=content, headers=headers)
+    assert response.status_code == 400 and response.json()["error"]["message"]
+
+
+def test_a_body_has_a_limit(narrow: Served) -> None:
+    """Whether its length is said at the beginning or not."""
+    content = json.dumps({"prompt": "x" * 20_000}).encode()
+    for body in (content, iter([content[:9000], content[9000:]])):
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+        response = narrow.client.post(f"{narrow.url}/v1/completions", content=body, headers=headers)
+        assert response.status_code == 413 and "20000 bytes" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("key", [None, "wrong", KEY[:-1], "ключ", KEY])
+def test_a_key_is_needed(key: str | None, narrow: Served) -> None:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}".encode()}
+    for path in ("v1/models", "props", "metrics"):
+        response = narrow.client.get(f"{narrow.url}/{path}", headers=headers)
+        assert response.status_code == (200 if key == KEY else 401)
+    assert narrow.client.get(f"{narrow.url}/health").status_code == 200
+
+
+def test_names_of_foreign_sites_are_refused(served: Served) -> None:
+    for host, status in (("evil.example", 403), ("localhost:1", 200), ("127.0.0.1", 200)):
+        response = served.client.get(f"{served.url}/props", headers={"Host": host})
+        assert response.status_code == status
+    response = served.client.get(f"{served.url}/props", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_a_model_without_a_template_cannot_chat(narrow: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"no chat template.*completions"):
+        narrow.openai(KEY).chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "x"}]
+        )
+
+
+def long_text(n: int) -> dict[str, Any]:
+    return {"prompt": PROMPT, "max_tokens": n, "grammar": ENDLESS, "seed": 1}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_frees_its_slot(stream: bool, served: Served) -> None:
+    n_before = served.metric("pyselfspec_generated_tokens_total")
+    with new_client() as client, ThreadPoolExecutor(1) as pool:
+        if stream:
+            body = long_text(450) | {"stream": True}
+            with client.stream("POST", f"{served.url}/v1/completions", json=body) as response:
+                next(response.iter_lines())
+        else:
+            url = f"{served.url}/v1/completions"
+            asked = pool.submit(client.post, url, json=long_text(450), timeout=0.2)
+            with pytest.raises(httpx.ReadTimeout):
+                asked.result()
+    served.until(lambda: served.metric("pyselfspec_texts_running") == 0)
+    assert served.metric("pyselfspec_generated_tokens_total") - n_before < 400
+
+
+def test_a_full_queue_refuses(narrow: Served) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    body = long_text(400) | {"stream": True}
+    url = f"{narrow.url}/v1/completions"
+    with new_client() as client, ThreadPoolExecutor(1) as pool:
+        client.headers.update(headers)
+        with client.stream("POST", url, json=body) as response:
+            lines = response.iter_lines()  # dropped, it would end the stream
+            next(lines)
+            waiting = pool.submit(client.post, url, json=long_text(5))
+            narrow.until(lambda: narrow.service.engine.n_waiting == 1)
+            refused = client.post(url, json=long_text(5))
+        assert refused.status_code == 429 and int(refused.headers["retry-after"]) > 0
+        assert waiting.result().status_code == 200  # the first one has gone
+
+
+def test_texts_that_do_not_fit_together_wait_for_room(demo: Model) -> None:
+    """Both are written to their end."""
+    with running(demo, room=Room(n_ctx=300, n_slots=3)) as served, ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(served.post, "/v1/completions", long_text(180)) for _ in range(3)]
+        texts = [each.result().json()["choices"][0] for each in asked]
+    assert len({each["text"] for each in texts}) == 1
+    assert {each["finish_reason"] for each in texts} == {"length"}
+
+
+def test_an_answer_has_its_time(demo: Model) -> None:
+    with running(demo, room=Room(n_ctx=512, n_slots=1), timeout_s=0.1) as served:
+        late = served.post("/v1/completions", long_text(450))
+        assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
+        events = served.post("/v1/completions", long_text(450) | {"stream": True}).text
+        assert "data: [DONE]" not in events and '"code":"timeout"' in events
+        served.until(lambda: served.metric("pyselfspec_texts_running") == 0)
+
+
+@pytest.mark.parametrize("grace", ["60", "0"])
+def test_a_signal_ends_the_server(grace: str) -> None:
+    """What there is, is finished, or cut and told so; the status is that of success."""
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    with subprocess.Popen(
+        [*command, "--grace", grace], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        body = long_text(300) | {"stream": True}
+        with (
+            new_client() as client,
+            client.stream("POST", f"{url}/v1/completions", json=body) as response,
+        ):
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(process.pid, signal.SIGTERM)
+            if grace == "60":
+                assert list(filter(None, lines))[-1] == "data: [DONE]"
+            else:
+                *_, last = filter(None, lines)
+                assert "the server is ending" in last
+        assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""

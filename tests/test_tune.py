@@ -1,0 +1,361 @@
+"""Heads that ``tune`` trains: the file drafts what torch computed, the data is what the model says,
+interrupted work goes on, and what is no use is refused with a sentence."""
+
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import command_line
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from head_oracle import steps
+from odd_models import write_bert
+from test_masks import write_mamba
+
+torch = pytest.importorskip("torch")
+
+from pyselfspec import Completion, Model, SamplingParams  # noqa: E402
+from pyselfspec.errors import ArgumentError, UnsupportedError  # noqa: E402
+from pyselfspec.gguf import heads  # noqa: E402
+from pyselfspec.speculate.drafters.head import HeadWarning  # noqa: E402
+from pyselfspec.tune import asking, data, gain, prompts, tuning  # noqa: E402
+from pyselfspec.tune.card import KEY, Card  # noqa: E402
+from pyselfspec.tune.head import Head  # noqa: E402
+from pyselfspec.tune.known import Known  # noqa: E402
+from pyselfspec.tune.shards import Shard  # noqa: E402
+from pyselfspec.tune.tuning import Wanted, tune  # noqa: E402
+from pyselfspec.tune.writing import Asked, likeliest, write  # noqa: E402
+from pyselfspec.util import records  # noqa: E402
+
+ONE_THREAD = {"n_threads": 1}
+SMALL = Wanted(
+    n_tokens=1, n_batches=24, n_own=256, type_name="f32", n_lines=4, n_rows=32, n_texts=8,
+    n_answer=40, half=False,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def trained(demo, tmp_path_factory):
+    """A head that was trained for seconds, with its folder, its torch module and its news."""
+    folder = tmp_path_factory.mktemp("tuned")
+    wanted = replace(SMALL, folder=folder / "data", out=folder / "head.gguf")
+    news = []
+    tuned = tune(demo, wanted, context=ONE_THREAD, follow=lambda p: news.append(p.news))
+    state = torch.load(folder / "data" / tuning.STATE)
+    own = state["own"].numpy()
+    head = Head(Known.of(demo.path).shape(len(own)))
+    head.load_state_dict(state["training"]["average"])
+    return SimpleNamespace(
+        wanted=wanted, tuned=tuned, head=head, own=own, news=[each for each in news if each]
+    )
+
+
+# --- data --------------------------------------------------------------------------------------
+
+
+def test_data_are_what_the_models_passes_say(demo, new_context):
+    """Texts side by side have the tokens, states and probabilities of each alone."""
+    model, blocks = demo, (2, 6, 11)
+    greedy, drawn = SamplingParams(temperature=0), SamplingParams(temperature=0.7, seed=3)
+    beginnings = ["Once upon a time", "The little dog", "One day a girl went to the"]
+    asked = [
+        Asked(tuple(model.tokenize(text)), sampling, 20)
+        for text, sampling in zip(beginnings, (greedy, drawn, drawn), strict=True)
+    ]
+    side_by_side = new_context(model, n_ctx=512, n_batch=8, n_seq_max=2)
+    shard = write(side_by_side, blocks, asked)
+    assert shard.lengths.sum() == len(shard)
+    context, start = new_context(model, n_batch=32), 0
+    for each, length in zip(asked, shard.lengths.tolist(), strict=True):
+        here = slice(start, start + length)
+        tokens = shard.tokens[here].tolist()
+        assert tuple(tokens[: len(each.prompt)]) == each.prompt
+        context.sequence().drop()
+        found = context.decode(tokens, hidden_at=blocks)
+        logits = found.logits.astype(np.float64)
+        law = np.exp(logits - logits.max(1, keepdims=True))
+        law /= law.sum(1, keepdims=True)
+        assert np.allclose(shard.features[here], found.hidden.numpy(), rtol=2e-3, atol=2e-3)
+        kept = np.take_along_axis(law, shard.best[here].astype(int), 1)
+        assert np.allclose(shard.probs[here], kept, atol=2e-3)
+        assert (shard.best[here, 0] == law.argmax(1)).all()
+        if each.sampling.is_greedy:
+            n = len(each.prompt)
+            assert tokens[n:] == shard.best[here, 0][n - 1 : -1].tolist()
+        start += length
+
+
+def test_the_likeliest_tokens_are_sorted_and_ties_go_to_the_lowest():
+    logits = np.zeros((1, 40), np.float32)
+    logits[0, [7, 30]] = 2.0
+    best, probs = likeliest(logits)
+    assert best[0, :2].tolist() == [7, 30]
+    law = np.exp(logits[0]) / np.exp(logits[0]).sum()
+    assert np.allclose(probs[0, :3], [law[7], law[30], law[0]], atol=1e-3)
+
+
+def test_rows_of_a_text_guess_the_token_after_next(trained):
+    shard = Shard.load(trained.wanted.folder / "00000.npz")
+    rows, n = shard.texts()[0], int(shard.lengths[0])
+    assert len(rows) == n - 1
+    assert (rows.features == shard.features[: n - 1]).all()
+    assert (rows.tokens == shard.tokens[1:n]).all()
+    assert (rows.best == shard.best[1:n]).all()
+    # held-out text is greedy: what is likeliest is what came
+    scored = rows.scored[:-1]
+    assert scored.sum() == n - shard.prompts[0]
+    assert (rows.best[:-1, 0][scored] == rows.tokens[1:][scored]).all()
+
+
+def test_data_of_an_interrupted_run_go_on_to_be_the_same(demo, trained, tmp_path):
+    """A kill leaves whole shards, and perhaps a part of another one that is not looked at."""
+    whole, folder = trained.wanted.folder, tmp_path / "data"
+    folder.mkdir()
+    for name in ("data.json", "00000.npz"):
+        shutil.copy(whole / name, folder / name)
+    (folder / ".unfinished-1").mkdir()
+    about = records.load(whole / data.MANIFEST, data.About, what="data")
+    found = data.Data(folder, about)
+    assert found.shards() == []
+    with demo.context(n_ctx=16 * 512, n_batch=32, n_seq_max=16, n_threads=1) as context:
+        path = found.write_next(context, asking.bundled())
+    for name, values in np.load(path).items():
+        assert (values == np.load(whole / path.name)[name]).all(), name
+    assert found.shards() == [path]
+
+
+def test_held_out_prompts_are_never_learned_from():
+    passages = [f"Passage {i}." for i in range(100)]
+    drawn = prompts.requests(1, passages)
+    held = [prompts.is_held_out(next(drawn)) for _ in range(2000)]
+    assert 0.03 < np.mean(held) < 0.1
+    again = prompts.requests(1, passages)
+    assert [prompts.is_held_out(next(again)) for _ in range(2000)] == held
+
+
+# --- the head ----------------------------------------------------------------------------------
+
+
+def guesses(trained, demo, context, text, n):
+    """Logits of torch's head over the model's tokens, for n steps of a draft behind a text whose
+    last n tokens are the draft."""
+    blocks, known = tuning.default_blocks(demo), Known.of(demo.path)
+    context.sequence().drop()
+    states = context.decode(text, hidden_at=blocks).hidden.numpy()
+    features = torch.from_numpy(states)[None, :-1]
+    embedded = torch.from_numpy(known.embedded(np.array(text[1:], np.int32)))[None]
+    texts = torch.zeros(1, len(text) - 1, dtype=torch.long)
+    with torch.no_grad():
+        for step, left in enumerate(trained.head.steps(features, embedded, texts, n)):
+            yield trained.head.logits(left)[0, len(text) - n - 2 + step].numpy()
+
+
+@pytest.mark.slow
+def test_the_file_drafts_what_torch_computes(demo, new_context, trained):
+    """Token by token, with its probability, several steps deep."""
+    context, other = new_context(demo), new_context(demo, n_batch=256)
+    prompt = demo.tokenize("Once upon a time there was a")
+    history, n_compared = list(prompt), 0
+    for step in steps(context, trained.tuned.path, prompt, n_max=4, n_predict=32):
+        draft, probs = step.draft.tokens, step.draft.probs or ()
+        found = guesses(trained, demo, other, [*history, *draft], len(draft))
+        for token, p, logits in zip(draft, probs, found, strict=bool(draft)):
+            law = np.exp(logits - logits.max())
+            law /= law.sum()
+            assert p == pytest.approx(law[trained.own.tolist().index(token)], abs=0.01)
+            assert p >= law.max() - 0.01, "another one is likelier"
+            n_compared += 1
+        history += step.tokens
+    assert n_compared > 40
+
+
+@pytest.mark.slow
+def test_it_learns_in_seconds(trained):
+    """Better than a guess among 256 tokens, or always the most frequent one, would be."""
+    first, second, *_ = trained.tuned.card.acceptance
+    shard = Shard.load(trained.wanted.folder / "00000.npz")
+    said = np.concatenate([text.best[text.scored, 0] for text in shard.texts()])
+    most_frequent = np.bincount(said).max() / len(said)
+    assert first > 1.5 * most_frequent
+    assert second > 0
+
+
+def test_own_tokens_are_those_that_are_said_most(trained):
+    shard = Shard.load(trained.wanted.folder / "00001.npz")
+    weights = np.zeros(4096)
+    for best, probs in zip(shard.best, shard.probs.astype(float), strict=True):
+        for token, p in zip(best, probs, strict=True):
+            weights[token] += p
+    own = trained.own
+    assert (np.diff(own) > 0).all()
+    assert weights[own].min() >= np.delete(weights, own).max() - 1e-9
+    stored = {t.name: t.data for t in GGUFReader(trained.tuned.path).tensors}
+    assert (stored["d2t"] == own).all()
+    assert "token_embd.weight" not in stored
+
+
+def test_the_card_says_where_it_comes_from(demo, trained):
+    fields = GGUFReader(trained.tuned.path).fields
+    card = records.decode(fields[KEY].contents(), Card)
+    assert card == trained.tuned.card
+    assert card.fingerprint == demo.fingerprint
+    assert card.n_seen == 24 * 4 * 32
+    assert card.n_written == sum(
+        len(Shard.load(path)) for path in trained.wanted.folder.glob("*.npz")
+    )
+    assert "0.00 million tokens seen" in trained.news[-1]
+    assert demo.path.name in fields["general.description"].contents()
+
+
+@pytest.mark.slow
+def test_training_goes_on_where_it_was(demo, trained, tmp_path):
+    """Two halves end where one run does."""
+    folder, whole = tmp_path / "data", trained.wanted.folder
+    shutil.copytree(whole, folder, ignore=shutil.ignore_patterns(tuning.STATE))
+    wanted = replace(trained.wanted, folder=folder, out=tmp_path / "head.gguf")
+
+    def stop_half_way(progress):
+        if progress.doing == "training" and progress.share >= 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(tuning.Interrupted):
+        tune(demo, wanted, context=ONE_THREAD, follow=stop_half_way)
+    assert torch.load(folder / tuning.STATE)["training"]["n_batches"] == 12
+    assert not wanted.out.exists()
+    tuned = tune(demo, wanted, context=ONE_THREAD)
+    assert tuned.card.n_seen == trained.tuned.card.n_seen
+    with pytest.raises(ArgumentError, match="other settings; remove"):
+        tune(demo, replace(wanted, n_own=64), context=ONE_THREAD)
+    (folder / tuning.STATE).write_bytes(b"no checkpoint")
+    with pytest.raises(ArgumentError, match="checkpoint is broken"):
+        tune(demo, wanted, context=ONE_THREAD)
+
+
+# --- using it ----------------------------------------------------------------------------------
+
+
+def test_a_tuned_head_is_found_by_itself(demo, new_context, trained):
+    """By the model's fingerprint, wherever the model lies; the text stays the model's own."""
+    path = heads.tuned_path(demo.fingerprint)
+    assert "head" not in (Completion(new_context(demo), "Once").draft or "")
+    path.parent.mkdir(parents=True)
+    shutil.copy(trained.tuned.path, path)
+    greedy = SamplingParams(temperature=0)
+    texts = [
+        Completion(new_context(demo), "Once upon", draft=draft, sampling=greedy, n_predict=16)
+        for draft in ("auto", None)
+    ]
+    assert "head" in texts[0].draft
+    assert "".join(texts[0]) == "".join(texts[1])
+    path.write_bytes(b"GGUF, but no head")
+    with pytest.warns(HeadWarning, match="ignored until then"):
+        assert "head" not in Completion(new_context(demo), "Once").draft
+
+
+def test_the_gain_is_measured_in_turns(demo, trained):
+    found = gain.measure(
+        demo, trained.tuned.path, [[1, 300, 290]] * 2, context=ONE_THREAD, n_predict=8
+    )
+    assert found.plain > 0 and found.copies > 0 and found.both > 0
+
+
+# --- what is no use ----------------------------------------------------------------------------
+
+
+def refused(model, tmp_path, error, match, **wanted):
+    wanted = replace(SMALL, folder=tmp_path / "data", out=tmp_path / "head.gguf", **wanted)
+    with pytest.raises(error, match=match):
+        tune(model, wanted, context=ONE_THREAD)
+    assert not (tmp_path / "head.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [(write_mamba, "cannot take tokens back"), (write_bert, "writes no text")],
+)
+def test_models_without_a_use_for_heads_are_refused(tmp_path, make, match):
+    make(tmp_path / "model.gguf")
+    with Model(tmp_path / "model.gguf") as model:
+        refused(model, tmp_path, UnsupportedError, match)
+    assert not (tmp_path / "data").exists()
+
+
+def test_data_of_another_model_are_refused(tiny, trained):
+    wanted = replace(trained.wanted, out=trained.wanted.folder / "other.gguf")
+    with pytest.raises(ArgumentError, match=r"of another model, demo\.gguf; give another folder"):
+        tune(tiny(), wanted, context=ONE_THREAD)
+
+
+def test_other_prompts_and_other_files_are_refused(demo, tmp_path, trained):
+    other = replace(trained.wanted, seed=5)
+    with pytest.raises(ArgumentError, match="of other prompts or settings"):
+        tune(demo, other, context=ONE_THREAD)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "letter.txt").write_text("Dear Sir")
+    refused(demo, tmp_path, ArgumentError, "has other files in it")
+
+
+def test_a_full_disk_is_noticed_before_it_starts(demo, tmp_path, monkeypatch):
+    usage = SimpleNamespace(free=1_000_000)
+    monkeypatch.setattr(data.shutil, "disk_usage", lambda _path: usage)
+    refused(demo, tmp_path, ArgumentError, "MiB more, but only 0 MiB are free", n_tokens=10**6)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("chats.jsonl", "{}", "line 1: is no chat"),
+        ("chats.jsonl", "no JSON", "line 1: not JSON"),
+        ("chats.jsonl", "", "has no chats"),
+        ("chats.jsonl", '{"messages": [{"role": "assistant"}]}', "is no chat"),
+        ("text.txt", "  ", "has no text"),
+    ],
+)
+def test_prompts_that_are_none_are_refused(tmp_path, name, text, match):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ArgumentError, match=match):
+        asking.read(tmp_path / name)
+
+
+def test_prompts_are_read(tmp_path):
+    (tmp_path / "chats.jsonl").write_text(
+        '{"prompt": "Hello"}\n{"messages": [{"role": "user", "content": "A"}, '
+        '{"role": "assistant", "content": "B"}]}\n'
+    )
+    hello, chat = asking.read(tmp_path / "chats.jsonl").chats
+    assert hello == ({"role": "user", "content": "Hello"},)
+    assert [each["content"] for each in chat] == ["A"]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.md").write_text("One.\n\n" + 300 * "word " + "\n\nThree.")
+    assert "One." in asking.read(tmp_path / "folder").passages[0]
+
+
+def test_cuda_is_asked_for_where_there_is_none(demo, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refused(demo, tmp_path, ArgumentError, "no CUDA device", device="cuda")
+
+
+def test_the_command_line_says_what_is_wrong(tmp_path):
+    missing = command_line.run("tune", tmp_path / "none.gguf")
+    assert missing.status == 1 and "no such file" in missing.stderr
+    blocks = command_line.run("tune", "demo", "--blocks", "1,2")
+    assert blocks.status == 2 and "--blocks takes 3 numbers" in blocks.stderr
+
+
+def test_without_torch_it_says_what_to_install(run_python):
+    run = run_python(
+        "import sys; sys.modules['torch'] = None\n"
+        "from pyselfspec.cli import main; main(['tune', 'demo'])"
+    )
+    assert run.returncode == 1
+    assert "tune needs torch: pip install 'pyselfspec[tune]'" in run.stderr
