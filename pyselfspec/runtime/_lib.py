@@ -277,7 +277,7 @@ def decode(
     hidden_at: Sequence[int],
     hidden_out: NDArray[np.float32] | None,
     head: str,
-    among: array[int] | None,
+    among: array[int] | None = None,
     in_place: bool,
     shared: Sequence[Sequence[int]] = (),
 ) -> None:
@@ -326,7 +326,7 @@ def draft_decode(
     seq_ids: Sequence[int],
     pos: Sequence[int],
     outputs: bytes,
-    among: array[int] | None,
+    among: array[int] | None = None,
     states: NDArray[np.float32],
     states_out: NDArray[np.float32],
 ) -> None:

@@ -3,6 +3,7 @@
 
 #include "llama.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,7 @@ struct text {
     int32_t              n_layer, n_embd;
     std::vector<uint8_t> mask;
     std::vector<float>   states;
+    std::vector<int32_t> among; // empty: all tokens
 
     text(selfspec_session * session, llama_context * ctx, const llama_model * model) :
         session(session), ctx(ctx), n_layer(llama_model_n_layer(model)), n_embd(llama_model_n_embd(model)),
@@ -40,7 +42,8 @@ struct text {
             pos[i]    = first + i;
         }
         return selfspec_decode(session, n, tokens.data(), seq_ids.data(), nullptr, pos.data(), outputs.data(), hidden, mask.data(),
-            n_layer, &hidden_at, hidden_at < 0 ? 0 : 1, states.data(), head, in_place);
+            n_layer, &hidden_at, hidden_at < 0 ? 0 : 1, states.data(), head, among.empty() ? nullptr : among.data(),
+            (int32_t) among.size(), in_place);
     }
 
     void skip(int32_t il, uint8_t parts) { mask[il] = parts; }
@@ -56,7 +59,7 @@ void branch(text & t) {
     const uint8_t outputs[] = { 1, 1, 1 };
     const auto decode = [&](const int32_t * counts, bool in_place) {
         return selfspec_decode(t.session, 3, tokens, seq_ids, counts, pos, outputs, nullptr, nullptr, 0, nullptr, 0, nullptr,
-            SELFSPEC_HEAD_LOGITS, in_place);
+            SELFSPEC_HEAD_LOGITS, nullptr, 0, in_place);
     };
     require(decode(none, false) == SELFSPEC_BAD_ARGUMENT, "a row in no sequence", t.session);
     require(decode(n_seq_ids, true) == SELFSPEC_UNSUPPORTED, "shared rows in place", t.session);
@@ -66,6 +69,23 @@ void branch(text & t) {
     }
     llama_memory_seq_rm(memory, 1, -1, -1);
     t.back_to(N_PROMPT);
+}
+
+// Passes that look at some tokens only, where that can be.
+void shorten(text & t) {
+    t.among = { 3, 20, 21, 40, 41, 42 };
+    const bool can = selfspec_can_shorten(t.session) == 1;
+    const int32_t status = t.decode(4, N_PROMPT, SELFSPEC_HEAD_BEST);
+    require(status == (can ? SELFSPEC_OK : SELFSPEC_UNSUPPORTED), "a short list", t.session);
+    for (int32_t row = 0; row < 4 && can; row++) {
+        const int32_t token = selfspec_argmax(t.session, row, nullptr);
+        require(std::count(t.among.begin(), t.among.end(), token) == 1, "a token of the list", t.session);
+    }
+    t.back_to(N_PROMPT);
+    require(t.decode(1, N_PROMPT) == SELFSPEC_BAD_ARGUMENT, "logits of a list", t.session);
+    t.among = { 5, 4 };
+    require(t.decode(1, N_PROMPT, SELFSPEC_HEAD_BEST) == SELFSPEC_BAD_ARGUMENT, "a list that falls", t.session);
+    t.among.clear();
 }
 
 // More passes than there are prepared graphs, states that leave and enter, and everything that is refused.
@@ -96,6 +116,7 @@ void live(text & t) {
     require(selfspec_argmax(t.session, 99, nullptr) < 0, "no such row", t.session);
     t.back_to(N_PROMPT);
     branch(t);
+    shorten(t);
     int32_t status = SELFSPEC_OK;
     for (int32_t n_past = N_PROMPT; status == SELFSPEC_OK; n_past += 16) {
         status = t.decode(16, n_past);
