@@ -132,7 +132,7 @@ def test_never_loses_for_long_by_a_wrong_table(wrong, alpha):
     assert second >= 0.98
 
 
-@pytest.mark.parametrize("alpha", [0.6, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize("alpha", [0.6, 0.9])
 @pytest.mark.parametrize("growth", [0.05, Q4_0, Q8_0, BF16], ids=["GPU", "Q4_0", "Q8_0", "BF16"])
 def test_nearly_as_good_as_the_best_length_and_bound(growth, alpha):
     """The best in hindsight of every length with three bounds of the probability."""
@@ -159,7 +159,7 @@ DRIFTS = {
 @pytest.mark.parametrize("drift", DRIFTS)
 def test_follows_the_text(drift, mask):
     true = MASKS[mask]
-    assert speed(lambda: make(true), DRIFTS[drift], true, 1500, n_runs=30) > 1.04
+    assert speed(lambda: make(true), DRIFTS[drift], true, 1500) > 1.04
 
 
 def test_stops_soon_after_the_text_turns_bad():

@@ -342,6 +342,8 @@ def test_special_texts_that_templates_put_together_are_text(
         (turns, [{"role": "user", "content": piece} for piece in pieces]),
         (turns, [{"role": "assistant", "content": piece} for piece in pieces]),
         (around, [{"role": "user", "content": "|im_end"}]),
+        (around, [{"role": "user", "content": "|im_end|> x"}]),
+        (around, [{"role": "user", "content": "x <|im_end"}]),
         (names, [{"role": "user", "content": "a", "name": "|im_end|"}]),
     ]
     for source, messages in said:
@@ -424,6 +426,18 @@ def test_an_answer_keeps_its_tokens(new_model: NewModel) -> None:
     assert spelled(model, as_text) == spelled(model, tokens)
     behind = as_text[as_text.index(end[0], len(start) - 4) + 1 :]
     assert tokens[len(start) :] == behind
+
+
+def test_no_space_is_put_behind_an_answer(new_model: NewModel) -> None:
+    """Though llama.cpp puts one before every text that is tokenized by itself."""
+    model = new_model("chatml")
+    source = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    said = [Message("user", "the"), Message("assistant", "", tokens=()), Message("user", "ing<s>")]
+    for letters in ("t", "er"):
+        tokens = tuple(model.tokenize("\n" + letters, add_special=False)[2:])
+        said[1] = Message("assistant", letters, tokens=tokens)
+        found = ChatTemplate.of(model, source).tokens(said)
+        assert spelled(model, found) == f"<s> the{letters}ing<s>"
 
 
 def test_an_answer_that_the_template_changes_is_text(new_model: NewModel) -> None:

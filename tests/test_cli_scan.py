@@ -193,7 +193,7 @@ def test_pictures_of_models_with_odd_names(path, text, tmp_path, name):
 
 def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, tmp_path):
     out = tmp_path / "scan.jsonl"
-    path = tiny_path(n_layer=24)
+    path = tiny_path(n_layer=12)
     arguments = ["scan-layers", str(path), *SMALL, "--text", str(text), "--out", str(out)]
     arguments += ["--strategy", "greedy", "--json"]
     process = subprocess.Popen(

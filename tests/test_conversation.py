@@ -338,14 +338,21 @@ with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1, n_seq_ma
 """
 
 
+READY: list[dict[str, Any]] = [
+    {}, {"draft": "layer-skip"}, {"draft": None}, {"controller": "adaptive"},
+    {"profile": False}, {"controller": "product"},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("dropped", [(), ("dropped",)], ids=["goes on", "anew"])
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"draft": "layer-skip"}, {"draft": None}, {"controller": "adaptive"},
-     {"profile": False}, {"controller": "product"}],
+    ("model", "options"),
+    [
+        *(("demo", options) for options in READY),
+        *((model, options) for model in ("tiny", "windowed") for options in READY[:2]),
+    ],
     ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("model", ["demo", "tiny", "windowed"])
+)
 def test_a_second_text_finds_everything_ready(
     model: str,
     options: dict[str, Any],

@@ -182,7 +182,7 @@ def test_escape_stops_the_answer_and_the_server_notices(window, server):
     expect(answer.locator(".prose")).to_contain_text("The")
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     page.keyboard.press("Escape")
-    assert "You stopped" in window.ended(answer).inner_text()
+    assert "was stopped here" in window.ended(answer).inner_text()
     assert server.left.wait(5), "the server goes on writing"
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     assert prose(window.say("Go on")) == KING
@@ -439,6 +439,30 @@ def test_conversations_are_kept_and_can_be_deleted(window):
     expect(answer).to_contain_text(KING)
 
 
+def test_what_was_written_outlives_the_page(window, server):
+    page = window.page
+    page.get_by_label("Message", exact=True).fill("wait")
+    page.keyboard.press("Enter")
+    expect(page.locator("article.answer .prose")).to_contain_text("The")
+    page.reload()
+    assert server.left.wait(5), "the server goes on writing"
+    page.locator("#conversations .row").click()
+    answer = page.locator("article.answer")
+    assert prose(answer).startswith("The")
+    expect(answer).to_contain_text("The answer was stopped here.")
+
+
+def test_what_is_shown_is_not_read_out_again(window):
+    window.say("first")
+    window.page.evaluate(
+        """() => new MutationObserver((records) => records.forEach(({addedNodes}) =>
+             addedNodes.forEach((node) => (window.added ??= []).push(node.className))
+           )).observe(document.getElementById("log"), {childList: true})"""
+    )
+    window.say("second")
+    assert window.page.evaluate("window.added") == ["turn question", "turn answer"]
+
+
 def test_settings_go_with_the_next_request(window, server):
     page = window.page
     page.get_by_role("button", name="Settings").click()
@@ -524,7 +548,7 @@ def test_the_real_server_answers_the_page(opened, demo):
         expect(page.get_by_role("heading", name="demo")).to_be_visible()
         page.evaluate(
             "localStorage.setItem('pyselfspec.settings',"
-            """ '{"temperature": 0, "max_tokens": 60, "draft": "ngram"}')"""
+            """ '{"temperature": 0, "max_tokens": 40, "draft": "ngram"}')"""
         )
         page.reload()
         answer = window.say("The king went home and the queen went home. " * 3)
@@ -534,10 +558,10 @@ def test_the_real_server_answers_the_page(opened, demo):
         verdict = answer.locator(".verdict")
         expect(verdict).to_contain_text("times the speed")
         if served.service.engine.context.exact_width:
-            expect(verdict).to_contain_text("The same text, all 60 tokens.")
+            expect(verdict).to_contain_text("The same text, all 40 tokens.")
         counted = [text.split() for text in answer.locator(".chips li").all_inner_texts()]
         assert [name for name, *_ in counted] == ["model", "n-gram"]
-        assert sum(int(n) for _, n, *_ in counted) == 60
+        assert sum(int(n) for _, n, *_ in counted) == 40
 
         page.evaluate(
             "localStorage.setItem('pyselfspec.settings', '{\"max_tokens\": 900}')",

@@ -1,4 +1,4 @@
-"""Fifty texts of 256 tokens per type: the same with drafts as without, token for token.
+"""Texts of 256 tokens per type of weights: the same with drafts as without, token for token.
 
 Only where the kernels in pyselfspec/native/kernels run, which make logits independent of the width
 of a pass; tests/test_widths.py insists on that for logits.
@@ -16,7 +16,7 @@ from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, Sam
 from tools.models import random_gguf, tiny_gguf
 
 TYPES = ("Q4_0", "Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16")
-N_TEXTS = 50
+N_TEXTS = 10
 N_PREDICT = 256
 SHAPE = random_gguf.Shape(n_layer=4, n_embd=256, n_ff=512, n_vocab=519)
 MASK = LayerMask.early_exit(SHAPE.n_layer, 2)
@@ -42,7 +42,7 @@ def text(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("type_name", TYPES)
-def test_fifty_texts(type_name: str, tmp_path: Path, new_context: NewContext) -> None:
+def test_texts(type_name: str, tmp_path: Path, new_context: NewContext) -> None:
     path = tmp_path / "model.gguf"
     recipe = random_gguf.Recipe(SHAPE, type_name, seed=0, late_scale=0.1, late_from=2)
     random_gguf.write(path, recipe, 4096, lambda _: None)

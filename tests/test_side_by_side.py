@@ -108,8 +108,9 @@ def assert_same_texts(
 
 
 @each_sampling
-@pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])
-@pytest.mark.parametrize("n_texts", [2, 3])
+@pytest.mark.parametrize(
+    ("n_texts", "share"), [(2, True), (3, False)], ids=["two, shared", "three, forked"]
+)
 @each_model
 def test_texts_are_those_alone(
     arch: str,

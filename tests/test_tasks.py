@@ -90,6 +90,20 @@ def test_bins_of_chances_that_say_enough_are_drawn() -> None:
     assert points(said, right) == [(0.25, 0.25, 40)]
 
 
+def test_every_step_drafts_as_many_as_told(
+    demo_path: Path, tasks_file: Path, tmp_path: Path
+) -> None:
+    """Also what is hardly ever right."""
+    out = tmp_path / "out.jsonl"
+    options = ["--fixed", "3", "--draft", "jacobi", "--temp", "0", "--each", "1"]
+    assert bench(demo_path, tasks_file, *options, "--out", str(out)).exit_code == 0
+    record = json.loads(out.read_text())
+    assert "--fixed 3" in record["command"] and "--controller" not in record["command"]
+    run = record["runs"]["jacobi"]["story"]
+    assert len(run["n_drafted_at"]) == 3
+    assert run["n_drafted_at"][0] >= run["n_steps"] - 1  # but for the last token
+
+
 def test_no_answer_copies_from_another(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
     """The second round has the same prompts; it drafts as the first did."""
     runs = []
@@ -190,6 +204,12 @@ def run(**changes: Any) -> dict[str, Any]:
 
 
 PLAIN = run(us=[150, 450], n_steps=30, n_drafted_at=[], n_accepted_at=[])
+
+
+def test_records_do_not_tell_where_files_are() -> None:
+    names = ["auto", "ngram+model:/home/me/a.gguf", "model:b/c.gguf+jacobi", "model:d.gguf"]
+    shown = ["auto", "ngram+model:a.gguf", "model:c.gguf+jacobi", "model:d.gguf"]
+    assert list(map(tasks.without_folders, names)) == shown
 
 
 def test_figures() -> None:

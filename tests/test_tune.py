@@ -125,6 +125,9 @@ def test_data_of_an_interrupted_run_go_on_to_be_the_same(demo, trained, tmp_path
     (folder / ".unfinished-1").mkdir()
     about = records.load(whole / data.MANIFEST, data.About, what="data")
     found = data.Data(folder, about)
+    with found.open(), pytest.raises(ArgumentError, match="in use by another process"):
+        with data.Data(folder, about).open():
+            pass
     assert found.shards() == []
     with demo.context(n_ctx=16 * 512, n_batch=32, n_seq_max=16, n_threads=1) as context:
         path = found.write_next(context, asking.bundled())
@@ -338,6 +341,11 @@ def test_prompts_are_read(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.md").write_text("One.\n\n" + 300 * "word " + "\n\nThree.")
     assert "One." in asking.read(tmp_path / "folder").passages[0]
+
+
+@pytest.mark.parametrize(("blocks", "match"), [((2, 2, 5), "different"), ((0, 1, 13), "1 to 12")])
+def test_blocks_that_are_none_are_refused(demo, tmp_path, blocks, match):
+    refused(demo, tmp_path, ArgumentError, match, blocks=blocks)
 
 
 def test_cuda_is_asked_for_where_there_is_none(demo, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 from ..runtime.context import Context
 from ..runtime.sampling import SamplingParams
 from ..speculate.completion import Completion
+from ..speculate.controllers import Controller
 from ..speculate.types import Step
 from ..util import records
 from .types import Key, Moment, Run, Source
@@ -52,7 +53,7 @@ class Answering:
     context: Context
     n_predict: int
     temperature: float
-    controller: str
+    controller: Controller | str
 
     def answer(self, way: Way, prompt: Sequence[int], seed: int) -> Watched:
         """The whole answer. Raises what Completion raises."""

@@ -87,7 +87,7 @@ def setup_of(
         n_predict=answering.n_predict,
         temperature=answering.temperature,
         seed=seed,
-        controller=answering.controller,
+        controller=str(answering.controller),
         ways=tuple(Compared(way.name, way.drafters) for way in ways),
         mask=None if skips is None else skips.to_dict(),
         command=paths.shown(command),

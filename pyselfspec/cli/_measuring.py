@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 import cloup
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import plots
@@ -23,7 +22,7 @@ from ..selection.rounds import Progress as Done
 from ..selection.session import Interrupted
 from ..util.files import require_no_model
 from ..util.paths import without_password
-from ._options import MAX_TEXT, F, context_params, device_options, read_text
+from ._options import MAX_TEXT, F, bar_console, context_params, device_options, read_text
 from ._options import together as _together
 
 
@@ -142,9 +141,9 @@ def space_options(share: float, *, unit_help: str, share_help: str) -> Callable[
 @contextmanager
 def progress_bar() -> Iterator[Follow]:
     """A bar on the terminal, followed by what it yields; says how to go on when it is cut off."""
-    console = Console(stderr=True)
+    console = bar_console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    hidden = not console.is_terminal
+    hidden = console.quiet
     try:
         with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
             task = bar.add_task("opening the model", total=None)

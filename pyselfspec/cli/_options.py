@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 import cloup
+from rich.console import Console
 
 from ..errors import ArgumentError
 from ..hub import DEMO_NAME
@@ -154,6 +155,14 @@ _DEVICE = (
     _cache_type_option("v"),
 )
 device_options = cloup.option_group(MACHINE, *_DEVICE)
+
+
+def bar_console() -> Console:
+    """For a progress bar on stderr: silent where nobody watches, since a bar that is off would end
+    its line all the same."""
+    console = Console(stderr=True)
+    console.quiet = not console.is_terminal
+    return console
 
 
 def _is_watched() -> bool:

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import click
 import cloup
-from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from ..convert.stream import Copy, Source, read_model
 from ..gguf.file import GgufFile, check
 from ..hub import model_path
 from ._completion import complete_model
+from ._options import bar_console
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,9 +38,9 @@ def read(name: str) -> Source:
 def write(copy: Copy, out: Path, as_json: bool) -> None:
     """Write with a progress bar, then say what was written."""
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
+    console = bar_console()
     with (
-        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+        Progress(*columns, console=console, disable=console.quiet) as bar,
         closing(copy.write_steps(out)) as steps,
     ):
         task = bar.add_task("writing", total=copy.n_bytes)

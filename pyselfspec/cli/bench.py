@@ -38,6 +38,7 @@ from ._drafting import OFF, mask_from, mask_options, parse_draft, profile_option
 from ._measuring import command_line, target_callback
 from ._options import (
     MAX_TEXT,
+    bar_console,
     common_options,
     context_options,
     context_params,
@@ -295,8 +296,7 @@ class _Bench:
 @contextmanager
 def _bar(total: float) -> Iterator[Callable[[str, float], None]]:
     """A bar on the terminal; what it yields is told what is being done and how much is."""
-    console = Console(stderr=True)
-    console.quiet = not console.is_terminal  # a bar that is off would end its line all the same
+    console = bar_console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=console.quiet) as bar:
         task = bar.add_task("warming up", total=total)

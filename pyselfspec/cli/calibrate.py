@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 import cloup
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .. import plots
@@ -24,6 +23,7 @@ from ..speculate.drafters import Drafter
 from ..util import paths
 from ._drafting import mask_from, mask_options
 from ._options import (
+    bar_console,
     common_options,
     context_options,
     context_params,
@@ -83,11 +83,11 @@ def command(model: str, as_json: bool, plot_file: Path | None, **options: Any) -
 
 
 def _measure(context: Context, drafter: Drafter) -> Calibration:
-    console = Console(stderr=True)
+    console = bar_console()
     columns = (TextColumn("calibrating"), BarColumn(), TaskProgressColumn())
     kept = None
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        with Progress(*columns, console=console, disable=console.quiet) as progress:
             task = progress.add_task("", total=1.0)
             for so_far in measured(
                 context, drafter, lambda share: progress.update(task, completed=share)

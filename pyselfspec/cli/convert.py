@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import Any
 
 import click
 import cloup
-from rich.console import Console
 from rich.progress import Progress as Bars
 
 from ..convert.huggingface import architectures, convert_steps
 from ..convert.quantize import TYPES, Progress, quantize_steps
 from ..runtime import _lib
 from ..runtime.context import N_THREADS_MAX
-from ._options import common_options
+from ._options import bar_console, common_options
 from ._writing import show_written
 
 
@@ -73,8 +71,8 @@ def command(source: Path, out: Path, type_name: str, threads: int | None, as_jso
 
 def _show(steps: Iterable[Progress]) -> None:
     """Follow the steps with a bar per stage."""
-    console = Console(stderr=True)
-    with Bars(console=console, disable=not sys.stderr.isatty() or _lib.is_verbose()) as bars:
+    console = bar_console()
+    with Bars(console=console, disable=console.quiet or _lib.is_verbose()) as bars:
         tasks: dict[str, Any] = {}
         for step in steps:
             if step.stage not in tasks:

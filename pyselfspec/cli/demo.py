@@ -23,7 +23,14 @@ from ..speculate.completion import Completion
 from ..speculate.demo import FACTORS, make_wide, race, wide_path
 from ..speculate.prepared import AUTO
 from ..speculate.report import closing_line, report
-from ._options import common_options, context_params, device_options, model_params, n_predict_option
+from ._options import (
+    bar_console,
+    common_options,
+    context_params,
+    device_options,
+    model_params,
+    n_predict_option,
+)
 
 SIZE = "0.6B"
 N_PREDICT = 160  # tokens
@@ -114,10 +121,10 @@ def _completion(
 
 def _make(path: Path, size: str) -> None:
     """The wide model under its path, with a progress bar while it is written."""
-    console = Console(stderr=True)
+    console = bar_console()
     columns = (*Progress.get_default_columns(), DownloadColumn())
     with (
-        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+        Progress(*columns, console=console, disable=console.quiet) as bar,
         closing(make_wide(path, FACTORS[size])) as steps,
     ):
         task = None

@@ -18,7 +18,7 @@ from .auth import require_host, require_key
 from .errors import ApiError, ErrorBody, handle, json_response, unsupported
 from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
-from .page import FOLDER, Page
+from .page import Page
 from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest
 from .service import ClientGone, Service
 
@@ -85,8 +85,7 @@ def make(service: Service) -> FastAPI:
             raise ApiError(503, "the engine has ended")
         return json_response({"status": "ok"})
 
-    if FOLDER.is_dir():
-        app.mount("/", Page(), name="page")
+    app.mount("/", Page(), name="page")
     for kind in (ApiError, SelfSpecError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, handle)
     app.add_exception_handler(ClientGone, _nobody)

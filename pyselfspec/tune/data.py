@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
 from ..errors import ArgumentError
 from ..runtime.context import Context
-from ..runtime.sampling import SamplingParams
+from ..runtime.sampling import SEED_MAX, SamplingParams
 from ..util import records
-from ..util.files import UNFINISHED
+from ..util.files import UNFINISHED, locked
 from . import writing
 from .asking import Prompts
 from .shards import N_BEST, Shard
@@ -50,6 +51,11 @@ class About:
     n_answer: int = N_ANSWER
 
     @property
+    def shard_tokens(self) -> int:
+        """At most."""
+        return self.n_texts * (self.n_prompt + self.n_answer)
+
+    @property
     def token_bytes(self) -> int:
         """What a token takes on the disk."""
         return 2 * len(self.blocks) * self.n_embd + 4 + N_BEST * (4 + 2)
@@ -66,7 +72,7 @@ class Data:
         manifest = folder / MANIFEST
         if manifest.exists():
             there = records.load(manifest, About, what="description of data for tuning")
-            if there != about:
+            if replace(there, model=about.model) != about:  # files may be renamed
                 raise ArgumentError(f"{folder} holds data {_difference(there, about)}")
         elif folder.exists() and _has_files(folder):
             raise ArgumentError(
@@ -100,6 +106,19 @@ class Data:
                 f"MiB are free at {self.folder}; give fewer tokens or a folder on another disk"
             )
 
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Make the folder where it is not there yet, and keep other processes from it.
+
+        Raises ArgumentError where another one is at work there.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        manifest = self.folder / MANIFEST
+        if not manifest.exists():
+            records.save(manifest, self.about)
+        with locked(manifest, "give another folder for the data"):
+            yield
+
     def size_of(self, n_tokens: int) -> str:
         """What so many tokens take, for whoever waits."""
         size, million = (n * self.about.token_bytes / 1e6 for n in (n_tokens, 10**6))
@@ -112,9 +131,6 @@ class Data:
         self, context: Context, prompts: Prompts, progress: Progress = writing.ignore
     ) -> Path:
         """Write the first shard that is missing."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / MANIFEST).exists():
-            records.save(self.folder / MANIFEST, self.about)
         number = 0 if not self.held_out.exists() else 1 + len(self.shards())
         asked = list(islice(self._asked(context, prompts, number), self.about.n_texts))
         path = self._path(number)
@@ -128,9 +144,8 @@ class Data:
         for i, tokens in enumerate(drawn):
             prompt = tuple(tokens[-about.n_prompt :])
             greedy = held_out or i % GREEDY_PART == 0
-            sampling = SamplingParams(
-                temperature=0.0 if greedy else TEMPERATURE, seed=(seed * about.n_texts + i) % 2**32
-            )
+            own_seed = (seed * about.n_texts + i) % SEED_MAX
+            sampling = SamplingParams(0.0 if greedy else TEMPERATURE, seed=own_seed)
             yield Asked(prompt, sampling, len(prompt) + about.n_answer)
 
     def _path(self, number: int) -> Path:

@@ -127,15 +127,21 @@ def tune(
     out = heads.tuned_path(model.fingerprint) if wanted.out is None else wanted.out
     export.require_out(out, made=wanted.out is None)
     data = Data(folder_of(model, wanted), _about(model, wanted, prompts))
-    try:
-        _write_data(model, data, prompts, wanted, context, clock, follow)
-        learned = _Learning(known, data, wanted, device)
-        learned.go_on(clock.for_training(), follow)
-    except KeyboardInterrupt:
-        raise Interrupted(data.folder) from None
-    card = learned.card(model)
-    head, own = learned.training.average, learned.own
-    export.write(out, head, own, known.source, data.about.blocks, card, wanted.type_name)
+    n_tokens = max(2 * data.about.shard_tokens, wanted.n_tokens or 0)  # to learn from, and held out
+    data.require_room(n_tokens)
+    follow(Progress("writing text", 0.0, data.size_of(n_tokens)))
+    if context.get("n_threads") is not None:
+        torch.set_num_threads(context["n_threads"])
+    with data.open():
+        try:
+            _write_data(model, data, prompts, wanted, context, clock, follow)
+            learned = _Learning(known, data, wanted, device)
+            learned.go_on(clock.for_training(), follow)
+        except KeyboardInterrupt:
+            raise Interrupted(data.folder) from None
+        card = learned.card(model)
+        head, own = learned.training.average, learned.own
+        export.write(out, head, own, known.source, data.about.blocks, card, wanted.type_name)
     shard = Shard.load(data.held_out)
     return Tuned(out, card, tuple(shard.prompts_of()))
 
@@ -150,6 +156,8 @@ def _about(model: Model, wanted: Wanted, prompts: Prompts) -> About:
     blocks = default_blocks(model) if wanted.blocks is None else wanted.blocks
     if len(blocks) != heads.N_BLOCKS_READ or len(set(blocks)) < len(blocks):
         raise ArgumentError(f"a head reads {heads.N_BLOCKS_READ} different blocks, got {blocks}")
+    if not all(1 <= block <= model.n_layer for block in blocks):
+        raise ArgumentError(f"blocks are 1 to {model.n_layer} here, got {blocks}")
     return About(
         model=model.path.name,
         fingerprint=model.fingerprint,
@@ -219,14 +227,10 @@ def _write_data(
     with model.context(
         n_ctx=N_SIDE * n_text, n_batch=2 * N_SIDE, n_seq_max=N_SIDE, **options
     ) as context:
-        n_least = 2 * data.about.n_texts * n_text  # one shard to learn from, one held out
-        n_tokens = max(n_least, wanted.n_tokens or 0)
-        data.require_room(n_tokens)
-        follow(Progress("writing text", 0.0, data.size_of(n_tokens)))
         while not (data.held_out.exists() and data.shards()) or not _has_enough(
             data, wanted, clock
         ):
-            data.require_room(data.n_tokens + data.about.n_texts * n_text)
+            data.require_room(data.n_tokens + data.about.shard_tokens)
             seen = data.n_tokens
 
             def progress(n: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +22,7 @@ from typing import Any
 
 import click
 
-from pyselfspec import Context, Model, controllers, drafters
+from pyselfspec import Context, Fixed, Model, controllers, drafters
 from pyselfspec.bench import measuring
 from pyselfspec.bench.figures import added
 from pyselfspec.bench.measuring import Watched
@@ -131,6 +132,11 @@ class Asked:
         return given + " --plain-text" * self.plain_text
 
 
+def without_folders(way: str) -> str:
+    """A name of drafters, files without where they are."""
+    return re.sub(r":[^+]*/", ":", way)
+
+
 def repeated(option: str, values: Iterable[str]) -> str:
     return "".join(f" {option} {value}" for value in values)
 
@@ -184,7 +190,7 @@ class Answering:
     context: Context
     template: ChatTemplate | None
     names: tuple[str, ...]  # of drafters
-    controller: str
+    controller: str | Fixed
     n_predict: int
     temp: float
 
@@ -242,6 +248,13 @@ class Answering:
     "times.",
 )
 @click.option("--controller", type=click.Choice(controllers.names()), default=controllers.DEFAULT)
+@click.option(
+    "--fixed",
+    "n_fixed",
+    type=click.IntRange(min=1),
+    help="Draft so many tokens in every step, however likely they are, instead of what a "
+    "controller says: to see how often each is right.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=1, help="Seeds for every task.")
 @click.option(
     "--plot",
@@ -255,6 +268,7 @@ def command(
     out: Path | None,
     names: tuple[str, ...],
     controller: str,
+    n_fixed: int | None,
     temps: tuple[float, ...],
     rounds: int,
     plot_file: Path | None,
@@ -263,19 +277,21 @@ def command(
     """Speed of drafting over plain decoding on everyday tasks, kind by kind."""
     asked = Asked(**given)
     tasks = asked.tasks()
-    options = f" --controller {controller} --rounds {rounds}{asked}{repeated('--draft', names)}"
+    how = f"--fixed {n_fixed}" if n_fixed else f"--controller {controller}"
+    options = f" {how} --rounds {rounds}{asked}{repeated('--draft', map(without_folders, names))}"
     with Model(model) as loaded, loaded.context(n_ctx=asked.n_ctx, n_threads=threads) as context:
         template = asked.template(loaded)
         records: list[Record] = []
         for temp in temps:
-            answering = Answering(context, template, names, controller, asked.tokens, temp)
+            controlled = Fixed(n_fixed, p_min=0) if n_fixed else controller
+            answering = Answering(context, template, names, controlled, asked.tokens, temp)
             runs = answering.compare(tasks, rounds)
             record: Record = {
                 "tasks_sha256": asked.sha256,
                 "temp": temp,
                 "template": template is not None,
                 "runs": {
-                    way: {kind: asdict(run) for kind, run in by_kind.items()}
+                    without_folders(way): {kind: asdict(run) for kind, run in by_kind.items()}
                     for way, by_kind in runs.items()
                 },
             }
@@ -285,7 +301,11 @@ def command(
     if plot_file is not None:
         from ._chances import save
 
-        save(plot_file, records, [together(r["runs"][names[0]].values()) for r in records])
+        save(
+            plot_file,
+            records,
+            [together(r["runs"][without_folders(names[0])].values()) for r in records],
+        )
 
 
 #

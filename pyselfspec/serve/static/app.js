@@ -26,7 +26,8 @@ let conversation = store.newConversation();
 let props = {sources: [], chat: true}; // of the server, and whether it has a chat template
 let ready; // a promise: the server has been asked what it is
 let running = null; // an AbortController while something is being written
-const views = new Map(); // of answers, by message
+const elements = new Map(); // by message of the conversation
+const views = new Map(); // of its answers
 
 const message = byId("message");
 const scroll = byId("scroll");
@@ -44,7 +45,6 @@ async function connect() {
     notice(error.message, "Try again", () => (ready = connect()));
   }
   describe();
-  if (!running) show();
 }
 
 const NO_TEMPLATE = "This model has no chat template, so it goes on with your text instead of answering it.";
@@ -161,25 +161,35 @@ function composing() {
 
 // --- showing
 
+// Leaves what is shown already alone, so that it is not read out again.
 function show() {
-  views.clear();
-  const elements = conversation.messages.map((each) => {
-    if (each.role === "user") return question(each, actions);
-    const view = new AnswerView(each, () => props, actions);
-    views.set(each, view);
-    view.done();
-    return view.element;
-  });
-  byId("log").replaceChildren(...elements);
-  byId("welcome").hidden = elements.length > 0;
+  const shown = conversation.messages.map((each) => elements.get(each) ?? made(each));
+  for (const element of [...byId("log").children]) if (!shown.includes(element)) element.remove();
+  byId("log").append(...shown.filter((element) => !element.isConnected));
+  byId("welcome").hidden = shown.length > 0;
   legend();
   list();
+}
+
+function made(each) {
+  if (each.role === "user") return kept(each, question(each, actions));
+  const view = new AnswerView(each, () => props, actions);
+  views.set(each, view);
+  view.done();
+  return kept(each, view.element);
+}
+
+function kept(each, element) {
+  elements.set(each, element);
+  return element;
 }
 
 function open(other) {
   running?.abort();
   running = null;
   conversation = other;
+  elements.clear();
+  views.clear();
   drawer(false);
   show();
   toEnd();
@@ -294,6 +304,15 @@ document.addEventListener("keydown", (event) => {
   if (document.body.classList.contains("drawer")) drawer(false), byId("menu").focus();
   else running?.abort();
 });
+// Whoever leaves finds what was written so far. Requests may have failed by the time of pagehide;
+// phones do not tell before.
+for (const leaving of ["beforeunload", "pagehide"]) {
+  window.addEventListener(leaving, () => {
+    if (!running) return;
+    running.abort();
+    store.keep(conversation);
+  });
+}
 document.addEventListener("copytext", (event) => copy(event.detail));
 byId("new").addEventListener("click", () => open(store.newConversation()));
 byId("menu").addEventListener("click", () => {

@@ -228,7 +228,7 @@ function comparison(message) {
 
 function notes({finish, error, marks, asked}) {
   if (error) return [];
-  if (finish === STOPPED) return ["You stopped the answer here."];
+  if (finish === STOPPED || finish === null) return ["The answer was stopped here."];
   if (finish !== "length") return [];
   if (marks.length < asked.max_tokens) return ["The context is full, so the answer ends here."];
   return [`The answer ends at ${asked.max_tokens} tokens, the longest that the settings allow.`];

@@ -1,0 +1,122 @@
+"""Calls of tools: found in answers, wherever these are cut into pieces; described to templates that
+know nothing of them. And which token a piece of text is from."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from pyselfspec.errors import ArgumentError
+from pyselfspec.runtime import grammar
+from pyselfspec.runtime.logprobs import LogProbs
+from pyselfspec.serve.origins import Origins
+from pyselfspec.serve.tools import CallReader, ToolUse, told
+
+FUNCTION = {"name": "buy", "parameters": {"type": "object"}}
+USE = ToolUse(({"type": "function", "function": FUNCTION},), ("buy",))
+CALL = '{"name": "buy", "arguments": {"what": "<bread>"}}'
+OTHER = '{"name": "steal", "arguments": {}}'
+
+
+def read(text: str, use: ToolUse, seed: int) -> tuple[str, list[tuple[str, str]]]:
+    """In pieces of all sizes: the text, and the calls."""
+    rng = random.Random(seed)
+    reader, said = CallReader(use), ""
+    while text:
+        n = rng.randint(1, 9)
+        said += reader.push(text[:n])
+        text = text[n:]
+    rest, calls = reader.finish()
+    return said + rest, [(call.name, call.arguments) for call in calls]
+
+
+BOUGHT = ("buy", '{"what": "<bread>"}')
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("answer", "text", "calls"),
+    [
+        ("No call at all, 1 < 2.", "No call at all, 1 < 2.", []),
+        (f"<tool_call>{CALL}</tool_call>", "", [BOUGHT]),
+        (f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>{CALL}</tool_call>", "", [BOUGHT] * 2),
+        (f"I will.\n<tool_call>{CALL}</tool_call>", "I will.\n", [BOUGHT]),
+        (f"<tool_call>{CALL}", "", [BOUGHT]),
+        (f" {CALL}", "", [BOUGHT]),
+        (CALL.replace("arguments", "parameters"), "", [BOUGHT]),
+        (f"<tool_call>{OTHER}</tool_call>", f"<tool_call>{OTHER}</tool_call>", []),
+        (OTHER, OTHER, []),
+        ('{"name": "buy"', '{"name": "buy"', []),
+        ("<tool_call>{]</tool_call>", "<tool_call>{]</tool_call>", []),
+        (f"{CALL} and more", f"{CALL} and more", []),
+        ("a <tool_cal and no more", "a <tool_cal and no more", []),
+    ],
+)
+def test_calls_in_an_answer(
+    answer: str, text: str, calls: list[tuple[str, str]], seed: int
+) -> None:
+    assert read(answer, USE, seed) == (text, calls)
+
+
+def test_without_tools_an_answer_is_text() -> None:
+    assert read(CALL, ToolUse(), 0) == (CALL, [])
+
+
+def test_templates_that_know_no_tools_are_told() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "buy", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Buy."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+    ]
+    system, user, assistant, result = told(messages, USE)
+    assert system["content"].startswith("Be brief.") and json.dumps(FUNCTION) in system["content"]
+    assert user == messages[1]
+    assert assistant["content"] == '<tool_call>{"name": "buy", "arguments": {"a": 1}}</tool_call>'
+    assert result == {"role": "user", "content": "done"}
+    assert told(messages[1:2], USE)[0]["role"] == "system"
+    assert "{{" not in system["content"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "array", "items": {"type": "string"}, "maxItems": 10**6}, "counts up to"),
+        ({"type": "string", "pattern": "^a{1,99999}$"}, "counts up to"),
+        ({"$ref": "https://example.org/x.json"}, "not one that can be written"),
+        ({"$ref": "#/nothing"}, "not one that can be written"),
+        ({"type": "nonsense"}, "not one that can be written"),
+        ({"enum": ["x" * 70_000]}, "characters"),
+    ],
+)
+def test_schemas_that_are_refused(schema: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        grammar.of_json_schema(schema)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_of_text_and_the_tokens_that_they_are_from(seed: int) -> None:
+    """Bytes of any text are cut into tokens anywhere, its characters into pieces anywhere."""
+    rng = random.Random(seed)
+    text = "".join(rng.choices("aß€😀 ", k=40))
+    data, origins, want, given = text.encode(), Origins(), "", ""
+    n_tokens, begun = 0, []
+    while data:
+        n = rng.randint(1, 5)
+        source = rng.choice("xyz")
+        whole = (text.encode()[: len(text.encode()) - len(data) + n]).decode(errors="ignore")
+        want += source * (len(whole) - len(want))
+        origins.push(data[:n], source, LogProbs(n_tokens, 0.0, ()))
+        n_tokens += 1
+        data = data[n:]
+        n_out = rng.randint(0, len(want) - len(given))
+        found, new = origins.take(text[len(given) : len(given) + n_out])
+        given += "".join(each.source * len(each.text) for each in found)
+        begun += [each.token for _, each in new]
+    found, new = origins.take(text[len(given) :])
+    given += "".join(each.source * len(each.text) for each in found)
+    assert given == want
+    assert begun + [each.token for _, each in new] == list(range(n_tokens))
