@@ -88,7 +88,7 @@ def test_every_way_to_draft(
     for path, names in (
         (target, [f"head:{head}", f"ngram+head:{head}", "lookahead"]),
         (own_head, ["head"]),
-        (demo_path, [f"universal:{target}", "jacobi", "partial-kv"]),
+        (demo_path, [f"universal:{target}", "jacobi", "partial-kv", "dynamic-exit"]),
     ):
         with Model(path) as here, Model(path, rpc=servers) as there:
             for name in names:
