@@ -2,7 +2,7 @@
 
     pyselfspec rpc-serve --port 50052 -t 1 &
     pyselfspec rpc-serve --port 50053 -t 1 &
-    python tools/bench/rpc.py demo 127.0.0.1:50052,127.0.0.1:50053
+    python tools/bench.py rpc demo 127.0.0.1:50052,127.0.0.1:50053
 
 Every server is reached through a proxy on loopback that counts bytes, and how often the direction
 changes: each such change is a wait for the network.
@@ -15,13 +15,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
 from pyselfspec.runtime import rpc
+from tools.records import Record, provenance
+
+from ._options import keep, model_argument, run_options
+from ._table import Table
 
 PIECE = 1 << 16
 PROMPT = "The old woman opened the door, and"
@@ -134,31 +139,63 @@ def ways(n_layer: int) -> dict[str, dict[str, Any]]:
     }
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model")
-@click.argument("servers")
-@click.option("-n", "--n-predict", default=128, show_default=True)
-@click.option("-t", "--threads", default=1, show_default=True)
-def main(model: str, servers: str, n_predict: int, threads: int) -> None:
-    """Print a table: what travels while MODEL on SERVERS (host:port,...) writes a text."""
+@click.command()
+@model_argument
+@click.argument("servers", metavar="HOST:PORT,...")
+@run_options
+@click.option("--tokens", type=click.IntRange(min=2), default=128)
+def command(model: Path, threads: int, out: Path | None, servers: str, tokens: int) -> None:
+    """What travels while a model on servers writes a text, by the way it is drafted."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(counted(server)) for server in servers.split(",")]
         names, traffic = [name for name, _ in proxies], [each for _, each in proxies]
         loaded = stack.enter_context(Model(model, rpc=names))
         n_loaded = _sums(traffic)[0]
-        click.echo(f"to load: {n_loaded / 1e6:.1f} MB sent\n")
         context = stack.enter_context(loaded.context(n_ctx=512, n_threads=threads))
-        click.echo("| draft | tokens per step | kB sent per token | kB back | waits | tokens/s |")
-        click.echo("|---|---|---|---|---|---|")
-        for name, options in ways(loaded.n_layer).items():
-            row = measured(context, name, traffic, n_predict, options)
-            n = row.n_tokens
-            click.echo(
-                f"| {name} | {n / row.n_steps:.2f} | {row.n_sent / n / 1e3:.1f} "
-                f"| {row.n_received / n / 1e3:.2f} | {row.n_answers / n:.2f} "
-                f"| {n / row.seconds:.1f} |"
-            )
+        rows = [
+            measured(context, name, traffic, tokens, options)
+            for name, options in ways(loaded.n_layer).items()
+        ]
+    record = {
+        "n_servers": len(proxies),
+        "n_loaded": n_loaded,
+        "rows": [asdict(row) for row in rows],
+    }
+    given = f" SERVERS --tokens {tokens}"
+    keep(provenance("rpc", model, threads, given) | record, TABLES[0], out)
 
 
-if __name__ == "__main__":
-    main()
+def cells(record: Record) -> list[list[str]]:
+    """For each token, over all servers."""
+    return [
+        [
+            record["model"],
+            str(record["n_servers"]),
+            f"{record['n_loaded'] / 1e6:.1f}",
+            row["draft"],
+            f"{row['n_tokens'] / row['n_steps']:.2f}",
+            f"{row['n_sent'] / row['n_tokens'] / 1e3:.1f}",
+            f"{row['n_received'] / row['n_tokens'] / 1e3:.1f}",
+            f"{row['n_answers'] / row['n_tokens']:.2f}",
+        ]
+        for row in record["rows"]
+    ]
+
+
+TABLES = (
+    Table(
+        "rpc",
+        (
+            "model",
+            "servers",
+            "MB to load",
+            "draft",
+            "tokens per step",
+            "kB sent per token",
+            "kB back",
+            "waits",
+        ),
+        "<>><>>>>",
+        cells,
+    ),
+)
