@@ -44,7 +44,7 @@ def test_requests_get_what_the_schema_says(is_right: bool, served: Served) -> No
     operations = [found.ok() for found in schema.get_all_operations()]
     assert len(operations) >= 8
     for operation in operations:
-        if not is_right and operation.body.is_empty() and not operation.path_parameters:
+        if not is_right and not list(operation.body):
             continue  # there is nothing to be wrong
 
         @given(case=operation.as_strategy(generation_mode=mode))

@@ -100,7 +100,7 @@ serve_options = cloup.option_group(
 )
 
 
-@click.command(name="serve")
+@cloup.command(name="serve")
 @model_argument
 @serve_options
 @sampling_options

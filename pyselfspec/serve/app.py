@@ -8,12 +8,13 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
 from ..errors import SelfSpecError
 from . import chat, completions
+from .answers import SSE
 from .auth import require_host, require_key
 from .errors import ApiError, ErrorBody, handle, json_response, unsupported
 from .limits import BodyLimit
@@ -27,6 +28,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "What is wrong with the request."},
     "5XX": {"model": ErrorBody, "description": "What the server could not do."},
 }
+STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {SSE: {}}}}
 
 
 def make(service: Service) -> FastAPI:
@@ -49,11 +51,11 @@ def make(service: Service) -> FastAPI:
     )
     guarded = [Depends(may_ask)]
 
-    @app.post("/v1/completions", dependencies=guarded)
+    @app.post("/v1/completions", dependencies=guarded, responses=STREAMS)
     async def post_completions(asked: CompletionRequest, request: Request) -> Response:
         return await completions.complete(service, asked, request)
 
-    @app.post("/v1/chat/completions", dependencies=guarded)
+    @app.post("/v1/chat/completions", dependencies=guarded, responses=STREAMS)
     async def post_chat(asked: ChatRequest, request: Request) -> Response:
         return await chat.answer(service, asked, request)
 
@@ -75,7 +77,7 @@ def make(service: Service) -> FastAPI:
     async def get_props() -> Response:
         return json_response(service.props())
 
-    @app.get("/metrics", dependencies=guarded)
+    @app.get("/metrics", dependencies=guarded, response_class=PlainTextResponse)
     async def get_metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 

@@ -20,6 +20,7 @@ from typing import Any
 import click
 import httpx
 
+from pyselfspec.cli._signals import as_ctrl_c
 from tools.records import Record, provenance
 
 from ._llama_server import HOST
@@ -115,6 +116,7 @@ def command(
     prompts = iter(prompts_of(read_tasks(file, (), None), rounds * answers * sum(N_CLIENTS)))
     runs: Runs = {str(n): {way: [] for way in (THEIRS, PLAIN, DRAFTED)} for n in N_CLIENTS}
     with ExitStack() as stack:
+        stack.enter_context(as_ctrl_c())  # servers are stopped then, too
         client = stack.enter_context(llama_serving(theirs))
         plain, _ = stack.enter_context(our_server([*ours, "--draft", "off"]))
         drafted, start_us = stack.enter_context(our_server(ours))
