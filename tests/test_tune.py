@@ -168,7 +168,7 @@ def test_the_file_drafts_what_torch_computes(demo, new_context, trained):
     context, other = new_context(demo), new_context(demo, n_batch=256)
     prompt = demo.tokenize("Once upon a time there was a")
     history, n_compared = list(prompt), 0
-    for step in steps(context, trained.tuned.path, prompt, n_max=4, n_predict=32):
+    for step in steps(context, trained.tuned.path, prompt, n_max=4, n_predict=20):
         draft, probs = step.draft.tokens, step.draft.probs or ()
         found = guesses(trained, demo, other, [*history, *draft], len(draft))
         for token, p, logits in zip(draft, probs, found, strict=bool(draft)):
@@ -178,7 +178,7 @@ def test_the_file_drafts_what_torch_computes(demo, new_context, trained):
             assert p >= law.max() - 0.01, "another one is likelier"
             n_compared += 1
         history += step.tokens
-    assert n_compared > 40
+    assert n_compared > 20
 
 
 @pytest.mark.slow
