@@ -319,7 +319,8 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
     const restored<bool>     leave_nextn(ctx->cparams.embeddings_nextn, pass.leaves(n_layer + 1));
 
     auto * res = ctx->gf_res_reserve.get();
-    const auto gparams = ctx->graph_params(res, ubatch, mctx.get(), ctx->memory ? LLM_GRAPH_TYPE_DEFAULT : LLM_GRAPH_TYPE_ENCODER);
+    const auto decoder = ctx->cparams.ctx_type == LLAMA_CONTEXT_TYPE_MTP ? LLM_GRAPH_TYPE_DECODER_MTP : LLM_GRAPH_TYPE_DEFAULT;
+    const auto gparams = ctx->graph_params(res, ubatch, mctx.get(), ctx->memory ? decoder : LLM_GRAPH_TYPE_ENCODER);
     res->reset();
 
     const bool ok = model.build_graph(gparams) && selfspec_finish_graph(model, ubatch, *res);
