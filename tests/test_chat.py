@@ -385,7 +385,7 @@ def test_records_through_a_pipe(path: Path, tmp_path: Path) -> None:
         ("/draft nope", (), "'nope' is none of: auto, off, "),
         ("/regen", (), "nothing has been asked yet"),
         ("x" * 600, (), "give a larger -c or say less"),
-        ("hi", ("--template", "/no/such/file"), "No such file"),
+        ("hi", ("--chat-template", "/no/such/file"), "No such file"),
         ("hi", ("--mask", "-"), "stdin is where you talk"),
         ("hi", ("--draft", "off", "--exit-layer", "2"), "it takes no mask"),
     ],
@@ -400,8 +400,8 @@ def test_what_goes_wrong_in_a_pipe_ends_it(
 
 def test_a_model_without_a_template_says_what_to_do(tiny_path: Callable[..., Path]) -> None:
     outcome = piped(tiny_path(), "hi")
-    assert outcome.status == 1 and "give --template: chatml, plain or one of" in outcome.stderr
-    assert piped(tiny_path(), "hi", "--template", "plain").status == 0
+    assert outcome.status == 1 and "give --chat-template: chatml, plain or one of" in outcome.stderr
+    assert piped(tiny_path(), "hi", "--chat-template", "plain").status == 0
 
 
 def test_a_pipe_takes_bytes_that_are_no_text(path: Path) -> None:

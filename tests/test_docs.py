@@ -22,7 +22,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 OWN = [page for page in PAGES if not page.is_symlink()]  # the others lie beside the code
 BLOCK = re.compile(r"(<!-- real -->\n+)?```(sh|python)\n(.*?)```", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OTHER_PROGRAMS = {"--index-url", "--header"}  # of pip, curl
+OTHER_PROGRAMS = {"--api-key", "--modelfile", "--spec-type"}  # llama-server, ollama
 
 
 def blocks(page: Path, *, real: bool) -> list[tuple[str, str]]:

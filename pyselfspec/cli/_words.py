@@ -10,7 +10,7 @@ OPTIONS = {
     "entry=NAME": "--entry NAME",
     "another file (out)": "another --out",
     "flash_attn=None": "--flash-attn auto",
-    "give a template": "give --template",
+    "give a template": "give --chat-template",
     "n_ctx": "-c",
     "n_gpu_layers=0": "-ngl 0",
     "see its log": "run with -v to see its log",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from ..chat.conversation import Conversation
 from ..chat.fallbacks import FALLBACKS
@@ -39,27 +40,33 @@ from ._sampling import sampling_from, sampling_options
 N_PREDICT = 1024  # tokens of an answer
 
 
-@click.command(name="chat")
+@cloup.command(name="chat")
 @model_argument
-@click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
-@click.option(
-    "--template",
-    metavar="|".join((*FALLBACKS, "FILE")),
-    help="A chat template in place of the model's own; plain: for models that were not made to "
-    "chat; or a file with a template in Jinja.",
+@cloup.option_group(
+    "Conversation",
+    cloup.option(
+        "--system", metavar="TEXT", help="What the model is told before the conversation."
+    ),
+    cloup.option(
+        "--chat-template",
+        "template",
+        metavar="|".join((*FALLBACKS, "FILE")),
+        help="A chat template in place of the model's own; plain: for models that were not made to "
+        "chat; or a file with a template in Jinja.",
+    ),
+    cloup.option(
+        "--load",
+        type=click.Path(path_type=Path),
+        help="Go on with a conversation that /save has written.",
+    ),
+    cloup.option(
+        "--show-drafts", is_flag=True, help="Colour the tokens of answers by who proposed them."
+    ),
+    n_predict_option(N_PREDICT),
 )
-@click.option(
-    "--load",
-    type=click.Path(path_type=Path),
-    help="Go on with a conversation that /save has written.",
-)
-@click.option(
-    "--show-drafts", is_flag=True, help="Colour the tokens of answers by who proposed them."
-)
-@n_predict_option(N_PREDICT)
+@draft_options
 @sampling_options
 @context_options
-@draft_options
 @common_options
 def command(
     model: str,

@@ -88,7 +88,7 @@ serve_options = cloup.option_group(
     cloup.option(
         "--chat-template",
         metavar="NAME|FILE",
-        help="A chat template in place of the model's own, or a name that chat --template takes.",
+        help="A chat template in place of the model's own, as for chat.",
     ),
     cloup.option(
         "--grace",
