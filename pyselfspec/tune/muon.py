@@ -32,6 +32,8 @@ class Muon(torch.optim.Optimizer):
         with torch.no_grad():
             for group in self.param_groups:
                 for matrix in group["params"]:
+                    if matrix.grad is None:  # no part of what was computed
+                        continue
                     state, slope = self.state[matrix], matrix.grad
                     mean = state.setdefault("mean", torch.zeros_like(slope))
                     mean.lerp_(slope, 1 - MOMENTUM)
