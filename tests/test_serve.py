@@ -6,6 +6,7 @@ exact width.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import httpx
@@ -23,7 +25,10 @@ import pytest
 from serving import ENDLESS, Served, new_client, running
 
 from pyselfspec import Completion, Model, SamplingParams
+from pyselfspec.serve import app, limits
+from pyselfspec.serve.jobs import Drafting
 from pyselfspec.serve.server import Room
+from pyselfspec.serve.service import Service
 
 PROMPT = "Once upon a time there was a king who had a daughter."
 WORDS = " The king went home and the daughter went home and the king said to the daughter: "
@@ -440,3 +445,76 @@ def test_a_signal_ends_the_server(grace: str) -> None:
                 *_, last = filter(None, lines)
                 assert "the server is ending" in last
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
+
+
+def test_every_token_has_its_logprobs(served: Served) -> None:
+    """Those that end no character, too: the tokens of these are bytes."""
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 40, "seed": 1}
+    body |= {"grammar": 'root ::= "日本語"', "logprobs": True}
+    path = "/v1/chat/completions"
+    chunks = [each["choices"][0] for each in stream_of(served, body, path)]
+    for choice in (served.post(path, body).json()["choices"], chunks):
+        entries = [x for each in choice for x in (each["logprobs"] or {"content": []})["content"]]
+        assert b"".join(bytes(each["bytes"]) for each in entries).decode() == "日本語"
+
+
+def test_who_has_gone_leaves_the_queue(demo: Model) -> None:
+    """Also behind one that waits for its place."""
+    with (
+        running(demo, room=Room(n_ctx=512, n_slots=1, n_queue=2)) as served,
+        new_client() as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        engine, url = served.service.engine, f"{served.url}/v1/completions"
+        with served.client.stream("POST", url, json=long_text(450) | {"stream": True}) as response:
+            lines = response.iter_lines()  # dropped, it would end the stream
+            next(lines)
+            head = pool.submit(other.post, url, json=long_text(2))
+            served.until(lambda: engine.n_waiting == 1)
+            with pytest.raises(httpx.ReadTimeout):
+                other.post(url, json=long_text(2), timeout=0.1)
+            served.until(lambda: engine.n_waiting == 1)
+            assert engine.n_running == 1 and not head.done()
+        assert head.result().status_code == 200
+
+
+def called(service: Service, receive: Any) -> list[Any]:
+    """What the application sends to a client of our own."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = {"content-type": "application/json", "host": "localhost"}
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+
+    asyncio.run(app.make(service)(scope, receive, send))
+    return sent
+
+
+def test_a_body_that_trickles_has_its_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all of it, however soon each byte follows the one before."""
+    monkeypatch.setattr(limits, "BODY_S", 0.1)
+    looks = count(1)
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b"{", "more_body": next(looks) < 50}
+
+    assert called(served.service, receive)[0]["status"] == 408
+
+
+def test_a_request_may_ask_for_one_of_the_servers_drafters(demo: Model) -> None:
+    """And for what the server itself was given."""
+    drafting = Drafting(draft=f"model:{demo.path}+ngram")
+    with running(demo, room=Room(n_ctx=192, n_slots=1), drafting=drafting) as served:
+        for asked in ("model", "ngram", "ngram+model", "model+ngram"):
+            body = {"prompt": PROMPT, "max_tokens": 2, "pyselfspec": {"draft": asked}}
+            usage = served.post("/v1/completions", body).json()["usage"]
+            assert set(usage["pyselfspec"]["draft"].split("+")) == set(asked.split("+"))
+        body["pyselfspec"] = {"draft": "+".join(["ngram"] * 1000)}
+        refused = served.post("/v1/completions", body).json()["error"]
+        assert refused["param"] == "pyselfspec.draft" and len(refused["message"]) < 200

@@ -166,17 +166,22 @@ class Engine(Closing):
 
     def _admitted(self, now: float, cut: bool) -> list[tuple[Ticket, Slot]]:
         """Jobs that can begin, in the order in which they came. One whose prompt is being read for
-        another text waits for that, and lets others go first."""
-        found = []
+        another text waits for that, and lets others go first. Those that are over leave the queue,
+        wherever they stand in it."""
+        found: list[tuple[Ticket, Slot]] = []
         with self._changed:
+            has_room = True
             for ticket in list(self._waiting):
                 if failed := _over(ticket, now, cut):
                     self._waiting.remove(ticket)
                     _tell(ticket, failed)
-                elif not self._is_being_read(ticket.job.prompt):
-                    slot = self._slots.take(ticket.job.prompt, self._n_tokens(ticket.job))
-                    if slot is None:
-                        break
+                    continue
+                has_room &= len(self._writing) + len(found) < self.n_slots
+                if not has_room or self._is_being_read(ticket.job.prompt):
+                    continue
+                slot = self._slots.take(ticket.job.prompt, self._n_tokens(ticket.job))
+                has_room = slot is not None
+                if slot is not None:
                     self._waiting.remove(ticket)
                     found.append((ticket, slot))
         return found
@@ -315,7 +320,7 @@ def _over(ticket: Ticket, now: float, cut: bool) -> Failed | None:
 
 
 def _tell(ticket: Ticket, event: Event) -> None:
-    if ticket.cancelled or (isinstance(event, Grown) and not event.text):
+    if ticket.cancelled or (isinstance(event, Grown) and not (event.text or event.logprobs)):
         return
     try:
         ticket.emit(event)

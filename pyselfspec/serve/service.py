@@ -109,7 +109,7 @@ class Service:
         files = (f"{COLON}{self._files[name]}" if name in self._files else "" for name in names)
         drafts = tuple(name + file for name, file in zip(names, files, strict=True))
         mine = self._drafting.draft
-        if mine not in (None, AUTO) and [each.name for each in split(mine, names)] == names:
+        if _shown(mine) == asked:
             return mine  # with its options
         return drafts
 
