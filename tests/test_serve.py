@@ -25,7 +25,9 @@ import pytest
 from serving import ENDLESS, Served, new_client, running
 
 from pyselfspec import Completion, Model, SamplingParams
+from pyselfspec.chat.template import ChatTemplate
 from pyselfspec.serve import app, limits
+from pyselfspec.serve.engine import N_MASKS
 from pyselfspec.serve.jobs import Drafting
 from pyselfspec.serve.server import Room
 from pyselfspec.serve.service import Service
@@ -326,10 +328,11 @@ def test_what_is_refused(path: str, body: Any, message: str, served: Served) -> 
         (b"[" * 15_000, "application/json"),
         (b"\xff\xfe", "application/json"),
         (b'{"prompt": "x"}', "text/plain"),
+        (b'{"prompt": "x"}', ""),  # as pages of foreign sites may send without asking first
     ],
 )
 def test_malformed_bodies(content: bytes, kind: str, narrow: Served) -> None:
-    headers = {"Content-Type": kind, "Authorization": f"Bearer {KEY}"}
+    headers = {"Authorization": f"Bearer {KEY}"} | ({"Content-Type": kind} if kind else {})
     response = narrow.client.post(f"{narrow.url}/v1/completions", content=content, headers=headers)
     assert response.status_code == 400 and response.json()["error"]["message"]
 
@@ -518,3 +521,39 @@ def test_a_request_may_ask_for_one_of_the_servers_drafters(demo: Model) -> None:
         body["pyselfspec"] = {"draft": "+".join(["ngram"] * 1000)}
         refused = served.post("/v1/completions", body).json()["error"]
         assert refused["param"] == "pyselfspec.draft" and len(refused["message"]) < 200
+
+
+@pytest.mark.parametrize("template", ["chatml", "{{ messages }}{{ tools | tojson }}"])
+def test_what_is_nested_too_deep_is_refused(template: str, served: Served, demo: Model) -> None:
+    """In what travels as text, where no parser of bodies looks."""
+    deep = json.loads('{"a":' * 400 + "{}" + "}" * 400)
+    service, ours = served.service, served.service.template
+    service.template = ChatTemplate.of(demo, template)
+    try:
+        for arguments in ("[" * 100_000, json.dumps(deep)):
+            call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+            answer = {"role": "assistant", "tool_calls": [call]}
+            body = {"messages": [{"role": "user", "content": "x"}, answer], "max_tokens": 2}
+            assert served.post("/v1/chat/completions", body).status_code in (200, 400)
+        tools = [{"function": {"name": "f", "parameters": deep}}]
+        for choice in ("auto", "required"):
+            body = CHAT | {"tools": tools, "tool_choice": choice, "max_tokens": 2}
+            assert served.post("/v1/chat/completions", body).status_code in (200, 400)
+    finally:
+        service.template = ours
+
+
+def test_only_masks_in_use_count(demo: Model) -> None:
+    """There is room for a few; whoever cannot use one takes none of it."""
+    asked = [{"skip_ffn": [i, j]} for i in range(demo.n_layer) for j in range(i)]
+    refused, used, more = asked[:N_MASKS], asked[N_MASKS : 2 * N_MASKS], asked[2 * N_MASKS]
+    with running(demo, room=Room(n_ctx=128, n_slots=1)) as served:
+
+        def status(draft: str, mask: Any) -> int:
+            body = {"prompt": "x", "max_tokens": 1, "pyselfspec": {"draft": draft, "mask": mask}}
+            return served.post("/v1/completions", body).status_code
+
+        assert {status("ngram", mask) for mask in refused} == {400}
+        assert {status("layer-skip", mask) for mask in used} == {200}
+        assert status("layer-skip", more) == 400
+        assert status("layer-skip", used[0]) == 200

@@ -201,6 +201,8 @@ class Engine(Closing):
         try:
             self._require_few_masks(job.drafting.mask)
             writing = _Writing(ticket, slot, self.context, self._n_tokens(job))
+            if job.drafting.mask is not None:
+                self._masks.add(job.drafting.mask)
         except Exception as error:
             self._slots.free(slot)
             _tell(ticket, Failed(error))
@@ -211,14 +213,11 @@ class Engine(Closing):
             self._settle(writing, found)
 
     def _require_few_masks(self, mask: LayerMask | None) -> None:
-        if mask is None or mask in self._masks:
-            return
-        if len(self._masks) >= N_MASKS:
+        if mask not in (None, *self._masks) and len(self._masks) >= N_MASKS:
             raise ArgumentError(
                 f"requests have brought {N_MASKS} different masks, which is all that this server "
                 "keeps; use one of these, or the server's own"
             )
-        self._masks.add(mask)
 
     def _settle(self, writing: _Writing, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):
