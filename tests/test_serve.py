@@ -22,11 +22,12 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from command_line import run
 from serving import ENDLESS, Served, new_client, running
 
 from pyselfspec import Completion, Model, SamplingParams
 from pyselfspec.chat.template import ChatTemplate
-from pyselfspec.serve import app, limits
+from pyselfspec.serve import app, limits, server
 from pyselfspec.serve.engine import N_MASKS
 from pyselfspec.serve.jobs import Drafting
 from pyselfspec.serve.server import Room
@@ -557,3 +558,17 @@ def test_only_masks_in_use_count(demo: Model) -> None:
         assert {status("layer-skip", mask) for mask in used} == {200}
         assert status("layer-skip", more) == 400
         assert status("layer-skip", used[0]) == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "warns"),
+    [("0.0.0.0", "", True), ("0.0.0.0", KEY, False), ("127.0.0.1", "", False)],
+)
+def test_an_open_server_is_warned_of(
+    host: str, key: str, warns: bool, demo: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "run", lambda *_, ready, **__: ready())
+    options = ["--host", host, "--port", "0", "-t", "1", "-c", "64"]
+    done = run("serve", demo.path, *options, PYSELFSPEC_API_KEY=key)
+    assert done.status == 0, done.stderr
+    assert ("give a key" in done.stderr) == warns
