@@ -572,3 +572,21 @@ def test_an_open_server_is_warned_of(
     done = run("serve", demo.path, *options, PYSELFSPEC_API_KEY=key)
     assert done.status == 0, done.stderr
     assert ("give a key" in done.stderr) == warns
+
+
+def test_a_text_that_closes_badly_gives_its_slot_back(
+    demo: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its answer to whoever asked."""
+
+    def failing(_self: Any) -> None:
+        raise OSError("this drafter does not close")
+
+    body = {"prompt": PROMPT, "max_tokens": 3, "seed": 1}
+    with running(demo, room=Room(n_ctx=128, n_slots=1)) as served:
+        with monkeypatch.context() as patched:
+            patched.setattr(Completion, "_close_drafters", failing)
+            first = served.post("/v1/completions", body, timeout=10)
+        again = served.post("/v1/completions", body, timeout=10)
+    assert first.status_code == again.status_code == 200
+    assert first.json()["choices"] == again.json()["choices"]

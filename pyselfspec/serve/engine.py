@@ -228,9 +228,12 @@ class Engine(Closing):
             _tell(writing.ticket, writing.grown(found))
 
     def _end(self, writing: _Writing, *events: Event) -> None:
-        self._together.leave(writing.text)
         del self._writing[writing.text]
-        writing.close()
+        try:
+            self._together.leave(writing.text)
+            writing.close()
+        except Exception:  # neither its slot nor who waits for it is to suffer from that
+            log.exception("a text was not closed well")
         self._slots.free(writing.slot)
         self.counts.n_texts += 1
         self.counts.stats.add(writing.completion.stats)
