@@ -590,3 +590,22 @@ def test_a_text_that_closes_badly_gives_its_slot_back(
         again = served.post("/v1/completions", body, timeout=10)
     assert first.status_code == again.status_code == 200
     assert first.json()["choices"] == again.json()["choices"]
+
+
+def test_a_pass_that_fails_leaves_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its reason is in the log alone, and each place that knows of it logs it once."""
+
+    def failing() -> Any:
+        raise RuntimeError("secret")
+
+    body = {"prompt": PROMPT, "max_tokens": 3}
+    with new_client() as client:
+        url = f"{served.url}/v1/completions"
+        with monkeypatch.context() as patched:
+            patched.setattr(served.service.engine._together, "run_pass", failing)
+            failed = client.post(url, json=body)
+        assert failed.status_code == 500 and "secret" not in failed.text
+        assert client.post(url, json=body).status_code == 200
+    assert [each.message for each in caplog.records] == ["a pass failed", "a request failed"]
