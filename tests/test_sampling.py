@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError, DecodeError
 from pyselfspec.runtime._lib import llama
+from pyselfspec.runtime.logprobs import logprobs_of
 from pyselfspec.runtime.sampling import FLOAT_MAX, SEED_MAX
 from tools.models import tiny_gguf
 
@@ -325,3 +326,17 @@ def test_draws_are_llama_cpp_s(temperature: float, tiny: Any, new_context: Any) 
         for row in range(20):
             want = llama.llama_sampler_sample(stock.handle, context.handle, row)
             assert ours.sample(context, row) == want
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_likeliest_tokens_are_those_of_a_full_sort(seed: int) -> None:
+    """Few different values, so that many are equal; of these the lowest ids come first."""
+    rng = np.random.default_rng(seed)
+    row = rng.integers(-3, 4, rng.integers(1, 60)).astype(np.float32)
+    row[rng.integers(len(row))] = -INF if seed % 2 and len(row) > 1 else 1.0
+    n = int(rng.integers(0, 25))
+    found = logprobs_of(row, 0, n)
+    want = sorted(range(len(row)), key=lambda i: (-row[i], i))[:n]
+    assert [token for token, _ in found.top] == want
+    whole = logprobs_of(row, 0, len(row))
+    assert sum(np.exp(logprob) for _, logprob in whole.top) == pytest.approx(1)

@@ -6,6 +6,7 @@ exact width.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -14,16 +15,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import httpx
 import numpy as np
 import openai
 import pytest
+from command_line import run
 from serving import ENDLESS, Served, new_client, running
 
 from pyselfspec import Completion, Model, SamplingParams
+from pyselfspec.chat.template import ChatTemplate
+from pyselfspec.serve import app, limits, server
+from pyselfspec.serve.engine import N_MASKS
+from pyselfspec.serve.jobs import Drafting
 from pyselfspec.serve.server import Room
+from pyselfspec.serve.service import Service
 
 PROMPT = "Once upon a time there was a king who had a daughter."
 WORDS = " The king went home and the daughter went home and the king said to the daughter: "
@@ -321,10 +329,11 @@ def test_what_is_refused(path: str, body: Any, message: str, served: Served) -> 
         (b"[" * 15_000, "application/json"),
         (b"\xff\xfe", "application/json"),
         (b'{"prompt": "x"}', "text/plain"),
+        (b'{"prompt": "x"}', ""),  # as pages of foreign sites may send without asking first
     ],
 )
 def test_malformed_bodies(content: bytes, kind: str, narrow: Served) -> None:
-    headers = {"Content-Type": kind, "Authorization": f"Bearer {KEY}"}
+    headers = {"Authorization": f"Bearer {KEY}"} | ({"Content-Type": kind} if kind else {})
     response = narrow.client.post(f"{narrow.url}/v1/completions", content=content, headers=headers)
     assert response.status_code == 400 and response.json()["error"]["message"]
 
@@ -440,3 +449,163 @@ def test_a_signal_ends_the_server(grace: str) -> None:
                 *_, last = filter(None, lines)
                 assert "the server is ending" in last
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
+
+
+def test_every_token_has_its_logprobs(served: Served) -> None:
+    """Those that end no character, too: the tokens of these are bytes."""
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 40, "seed": 1}
+    body |= {"grammar": 'root ::= "日本語"', "logprobs": True}
+    path = "/v1/chat/completions"
+    chunks = [each["choices"][0] for each in stream_of(served, body, path)]
+    for choice in (served.post(path, body).json()["choices"], chunks):
+        entries = [x for each in choice for x in (each["logprobs"] or {"content": []})["content"]]
+        assert b"".join(bytes(each["bytes"]) for each in entries).decode() == "日本語"
+
+
+def test_who_has_gone_leaves_the_queue(demo: Model) -> None:
+    """Also behind one that waits for its place."""
+    with (
+        running(demo, room=Room(n_ctx=512, n_slots=1, n_queue=2)) as served,
+        new_client() as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        engine, url = served.service.engine, f"{served.url}/v1/completions"
+        with served.client.stream("POST", url, json=long_text(450) | {"stream": True}) as response:
+            lines = response.iter_lines()  # dropped, it would end the stream
+            next(lines)
+            head = pool.submit(other.post, url, json=long_text(2))
+            served.until(lambda: engine.n_waiting == 1)
+            with pytest.raises(httpx.ReadTimeout):
+                other.post(url, json=long_text(2), timeout=0.1)
+            served.until(lambda: engine.n_waiting == 1)
+            assert engine.n_running == 1 and not head.done()
+        assert head.result().status_code == 200
+
+
+def called(service: Service, receive: Any) -> list[Any]:
+    """What the application sends to a client of our own."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = {"content-type": "application/json", "host": "localhost"}
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+
+    asyncio.run(app.make(service)(scope, receive, send))
+    return sent
+
+
+def test_a_body_that_trickles_has_its_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all of it, however soon each byte follows the one before."""
+    monkeypatch.setattr(limits, "BODY_S", 0.1)
+    looks = count(1)
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b"{", "more_body": next(looks) < 50}
+
+    assert called(served.service, receive)[0]["status"] == 408
+
+
+def test_a_request_may_ask_for_one_of_the_servers_drafters(demo: Model) -> None:
+    """And for what the server itself was given."""
+    drafting = Drafting(draft=f"model:{demo.path}+ngram")
+    with running(demo, room=Room(n_ctx=192, n_slots=1), drafting=drafting) as served:
+        for asked in ("model", "ngram", "ngram+model", "model+ngram"):
+            body = {"prompt": PROMPT, "max_tokens": 2, "pyselfspec": {"draft": asked}}
+            usage = served.post("/v1/completions", body).json()["usage"]
+            assert set(usage["pyselfspec"]["draft"].split("+")) == set(asked.split("+"))
+        body["pyselfspec"] = {"draft": "+".join(["ngram"] * 1000)}
+        refused = served.post("/v1/completions", body).json()["error"]
+        assert refused["param"] == "pyselfspec.draft" and len(refused["message"]) < 200
+
+
+@pytest.mark.parametrize("template", ["chatml", "{{ messages }}{{ tools | tojson }}"])
+def test_what_is_nested_too_deep_is_refused(template: str, served: Served, demo: Model) -> None:
+    """In what travels as text, where no parser of bodies looks."""
+    deep = json.loads('{"a":' * 400 + "{}" + "}" * 400)
+    service, ours = served.service, served.service.template
+    service.template = ChatTemplate.of(demo, template)
+    try:
+        for arguments in ("[" * 100_000, json.dumps(deep)):
+            call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+            answer = {"role": "assistant", "tool_calls": [call]}
+            body = {"messages": [{"role": "user", "content": "x"}, answer], "max_tokens": 2}
+            assert served.post("/v1/chat/completions", body).status_code in (200, 400)
+        tools = [{"function": {"name": "f", "parameters": deep}}]
+        for choice in ("auto", "required"):
+            body = CHAT | {"tools": tools, "tool_choice": choice, "max_tokens": 2}
+            assert served.post("/v1/chat/completions", body).status_code in (200, 400)
+    finally:
+        service.template = ours
+
+
+def test_only_masks_in_use_count(demo: Model) -> None:
+    """There is room for a few; whoever cannot use one takes none of it."""
+    asked = [{"skip_ffn": [i, j]} for i in range(demo.n_layer) for j in range(i)]
+    refused, used, more = asked[:N_MASKS], asked[N_MASKS : 2 * N_MASKS], asked[2 * N_MASKS]
+    with running(demo, room=Room(n_ctx=128, n_slots=1)) as served:
+
+        def status(draft: str, mask: Any) -> int:
+            body = {"prompt": "x", "max_tokens": 1, "pyselfspec": {"draft": draft, "mask": mask}}
+            return served.post("/v1/completions", body).status_code
+
+        assert {status("ngram", mask) for mask in refused} == {400}
+        assert {status("layer-skip", mask) for mask in used} == {200}
+        assert status("layer-skip", more) == 400
+        assert status("layer-skip", used[0]) == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "warns"),
+    [("0.0.0.0", "", True), ("0.0.0.0", KEY, False), ("127.0.0.1", "", False)],
+)
+def test_an_open_server_is_warned_of(
+    host: str, key: str, warns: bool, demo: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "run", lambda *_, ready, **__: ready())
+    options = ["--host", host, "--port", "0", "-t", "1", "-c", "64"]
+    done = run("serve", demo.path, *options, PYSELFSPEC_API_KEY=key)
+    assert done.status == 0, done.stderr
+    assert ("give a key" in done.stderr) == warns
+
+
+def test_a_text_that_closes_badly_gives_its_slot_back(
+    demo: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its answer to whoever asked."""
+
+    def failing(_self: Any) -> None:
+        raise OSError("this drafter does not close")
+
+    body = {"prompt": PROMPT, "max_tokens": 3, "seed": 1}
+    with running(demo, room=Room(n_ctx=128, n_slots=1)) as served:
+        with monkeypatch.context() as patched:
+            patched.setattr(Completion, "_close_drafters", failing)
+            first = served.post("/v1/completions", body, timeout=10)
+        again = served.post("/v1/completions", body, timeout=10)
+    assert first.status_code == again.status_code == 200
+    assert first.json()["choices"] == again.json()["choices"]
+
+
+def test_a_pass_that_fails_leaves_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its reason is in the log alone, and each place that knows of it logs it once."""
+
+    def failing() -> Any:
+        raise RuntimeError("secret")
+
+    body = {"prompt": PROMPT, "max_tokens": 3}
+    with new_client() as client:
+        url = f"{served.url}/v1/completions"
+        with monkeypatch.context() as patched:
+            patched.setattr(served.service.engine._together, "run_pass", failing)
+            failed = client.post(url, json=body)
+        assert failed.status_code == 500 and "secret" not in failed.text
+        assert client.post(url, json=body).status_code == 200
+    assert [each.message for each in caplog.records] == ["a pass failed", "a request failed"]

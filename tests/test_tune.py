@@ -19,7 +19,7 @@ from pyselfspec import Completion, Model, SamplingParams  # noqa: E402
 from pyselfspec.errors import ArgumentError, UnsupportedError  # noqa: E402
 from pyselfspec.gguf import heads  # noqa: E402
 from pyselfspec.speculate.drafters.head import HeadWarning  # noqa: E402
-from pyselfspec.tune import asking, data, gain, prompts, tuning  # noqa: E402
+from pyselfspec.tune import asking, data, export, gain, prompts, tuning  # noqa: E402
 from pyselfspec.tune.card import KEY, Card  # noqa: E402
 from pyselfspec.tune.head import Head  # noqa: E402
 from pyselfspec.tune.known import Known  # noqa: E402
@@ -290,6 +290,17 @@ def test_models_without_a_use_for_heads_are_refused(tmp_path, make, match):
     with Model(tmp_path / "model.gguf") as model:
         refused(model, tmp_path, UnsupportedError, match)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_model_is_not_replaced_by_a_head(demo, trained, tmp_path):
+    """Its own least of all; an earlier head is."""
+    copy = tmp_path / "model.gguf"
+    copy.write_bytes(demo.path.read_bytes())
+    wanted = replace(SMALL, folder=tmp_path / "data", out=copy)
+    with Model(copy) as model, pytest.raises(ArgumentError, match="is a model"):
+        tune(model, wanted, context=ONE_THREAD)
+    assert copy.read_bytes() == demo.path.read_bytes()
+    export.require_out(trained.tuned.path, made=False)
 
 
 def test_data_of_another_model_are_refused(tiny, trained):

@@ -159,6 +159,12 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             if as_json:
                 click.echo(json.dumps({"model": settings.name, "url": url}))
             click.echo(f"{settings.name} answers on {url}, OpenAI's clients on {url}/v1", err=True)
+            if key is None and not server.is_loopback(host):
+                click.echo(
+                    f"Warning: whoever reaches {host}:{port} may ask, and so may any web page that "
+                    f"is open there; give a key, with --api-key-file or ${KEY_VARIABLE}",
+                    err=True,
+                )
 
         with server.serving(
             loaded,

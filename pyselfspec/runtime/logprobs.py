@@ -30,9 +30,16 @@ def logprobs_of(logits: NDArray[np.float32], token: int, n_top: int) -> LogProbs
     logits = logits.astype(np.float64)
     shifted = logits - logits.max()
     found = shifted - np.log(np.exp(shifted).sum())
-    likeliest = np.argsort(-found, kind="stable")[:n_top] if n_top else ()
-    top = tuple((int(i), float(found[i])) for i in likeliest)
+    top = tuple((int(i), float(found[i])) for i in _likeliest(found, min(n_top, len(found))))
     return LogProbs(token, float(found[token]), top)
+
+
+def _likeliest(found: NDArray[np.float64], n: int) -> NDArray[np.intp]:
+    """Sorts these alone: to sort a large vocabulary takes longer than a pass over a small model."""
+    if n == 0:
+        return np.empty(0, np.intp)
+    candidates = np.flatnonzero(found >= np.partition(found, -n)[-n])
+    return candidates[np.argsort(-found[candidates], kind="stable")][:n]
 
 
 class WatchedSampler(Sampler):

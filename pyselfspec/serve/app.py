@@ -28,6 +28,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "What is wrong with the request."},
     "5XX": {"model": ErrorBody, "description": "What the server could not do."},
 }
+# Where errors of requests are answered; what else there is, is logged as well.
+KNOWN = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
 STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {SSE: {}}}}
 
 
@@ -88,7 +90,7 @@ def make(service: Service) -> FastAPI:
         return json_response({"status": "ok"})
 
     app.mount("/", Page(), name="page")
-    for kind in (ApiError, SelfSpecError, HTTPException, RequestValidationError, Exception):
+    for kind in (*KNOWN, Exception):
         app.add_exception_handler(kind, handle)
     app.add_exception_handler(ClientGone, _nobody)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)

@@ -171,17 +171,22 @@ class Engine(Closing):
 
     def _admitted(self, now: float, cut: bool) -> list[tuple[Ticket, Slot]]:
         """Jobs that can begin, in the order in which they came. One whose prompt is being read for
-        another text waits for that, and lets others go first."""
-        found = []
+        another text waits for that, and lets others go first. Those that are over leave the queue,
+        wherever they stand in it."""
+        found: list[tuple[Ticket, Slot]] = []
         with self._changed:
+            has_room = True
             for ticket in list(self._waiting):
                 if failed := _over(ticket, now, cut):
                     self._waiting.remove(ticket)
                     _tell(ticket, failed)
-                elif not self._is_being_read(ticket.job.prompt):
-                    slot = self._slots.take(ticket.job.prompt, self._n_tokens(ticket.job))
-                    if slot is None:
-                        break
+                    continue
+                has_room &= len(self._writing) + len(found) < self.n_slots
+                if not has_room or self._is_being_read(ticket.job.prompt):
+                    continue
+                slot = self._slots.take(ticket.job.prompt, self._n_tokens(ticket.job))
+                has_room = slot is not None
+                if slot is not None:
                     self._waiting.remove(ticket)
                     found.append((ticket, slot))
         return found
@@ -201,6 +206,8 @@ class Engine(Closing):
         try:
             self._require_few_masks(job.drafting.mask)
             writing = _Writing(ticket, slot, self.context, self._n_tokens(job))
+            if job.drafting.mask is not None:
+                self._masks.add(job.drafting.mask)
         except Exception as error:
             self._slots.free(slot)
             _tell(ticket, Failed(error))
@@ -211,14 +218,11 @@ class Engine(Closing):
             self._settle(writing, found)
 
     def _require_few_masks(self, mask: LayerMask | None) -> None:
-        if mask is None or mask in self._masks:
-            return
-        if len(self._masks) >= N_MASKS:
+        if mask not in (None, *self._masks) and len(self._masks) >= N_MASKS:
             raise ArgumentError(
                 f"requests have brought {N_MASKS} different masks, which is all that this server "
                 "keeps; use one of these, or the server's own"
             )
-        self._masks.add(mask)
 
     def _settle(self, writing: _Writing, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):
@@ -229,9 +233,12 @@ class Engine(Closing):
             _tell(writing.ticket, writing.grown(found))
 
     def _end(self, writing: _Writing, *events: Event) -> None:
-        self._together.leave(writing.text)
         del self._writing[writing.text]
-        writing.close()
+        try:
+            self._together.leave(writing.text)
+            writing.close()
+        except Exception:  # neither its slot nor who waits for it is to suffer from that
+            log.exception("a text was not closed well")
         self._slots.free(writing.slot)
         self.counts.n_texts += 1
         self.counts.stats.add(writing.completion.stats)
@@ -323,7 +330,7 @@ def _over(ticket: Ticket, now: float, cut: bool) -> Failed | None:
 
 
 def _tell(ticket: Ticket, event: Event) -> None:
-    if ticket.cancelled or (isinstance(event, Grown) and not event.text):
+    if ticket.cancelled or (isinstance(event, Grown) and not (event.text or event.logprobs)):
         return
     try:
         ticket.emit(event)

@@ -88,6 +88,8 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(error.status_code, str(error.detail))
         case RequestValidationError():
             return _of_validation(error)
+        case RecursionError():
+            return ApiError(400, "something in the request is nested too deep")
     log.error("a request failed", exc_info=error)
     return ApiError(500, "the server has made a mistake; its log says more")
 

@@ -8,7 +8,7 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-BODY_S = 30.0  # seconds
+BODY_S = 60.0  # seconds, for all of it
 
 
 class BodyLimit:
@@ -25,13 +25,15 @@ class BodyLimit:
         length = Headers(scope=scope).get("content-length", "0")
         declared = int(length) if length.isdigit() else 0
         n_left, has_all = self._n_bytes, False
+        end = asyncio.get_running_loop().time() + BODY_S
 
         async def limited() -> Message:
             nonlocal n_left, has_all
             if declared > self._n_bytes:
                 raise self._too_large()
             try:
-                message = await (receive() if has_all else asyncio.wait_for(receive(), BODY_S))
+                async with asyncio.timeout_at(None if has_all else end):
+                    message = await receive()
             except TimeoutError:
                 raise HTTPException(408, "the body took too long to arrive") from None
             n_left -= len(message.get("body", b""))

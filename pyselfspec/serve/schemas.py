@@ -13,6 +13,7 @@ N_CHOICES = 16  # texts of one request
 N_STOPS = 16
 N_TOP = 20
 N_TOOLS = 128
+N_DRAFT = 256  # characters
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
@@ -35,7 +36,7 @@ class DraftSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    draft: str | None = None
+    draft: str | None = Field(None, max_length=N_DRAFT)
     mask: MaskSettings | None = None
     show: bool = False
 

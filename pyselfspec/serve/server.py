@@ -27,7 +27,6 @@ from .jobs import Drafting
 from .service import Service, Settings
 
 N_SLOTS = 4
-N_SLOTS_MAX = 64
 N_QUEUE = 64
 N_BATCH = 512  # rows of a pass where no width is exact
 SWITCH_S = 0.0005  # Python's threads take turns as often as a pass over a small model takes

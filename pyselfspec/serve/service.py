@@ -24,7 +24,7 @@ from ..speculate.prepared import AUTO
 from ..speculate.types import GenerationStats
 from ..util.build import BUILD_ID
 from .engine import Engine
-from .errors import ApiError
+from .errors import ApiError, as_api_error
 from .jobs import Drafting, Event, Failed, Finished, Grown, Job, Origin, Started, Ticket
 from .metrics import Metrics
 from .schemas import MaskSettings, TextRequest
@@ -109,7 +109,7 @@ class Service:
         files = (f"{COLON}{self._files[name]}" if name in self._files else "" for name in names)
         drafts = tuple(name + file for name, file in zip(names, files, strict=True))
         mine = self._drafting.draft
-        if mine not in (None, AUTO) and [each.name for each in split(mine, names)] == names:
+        if _shown(mine) == asked:
             return mine  # with its options
         return drafts
 
@@ -221,7 +221,7 @@ class Writing:
     """Jobs of one request on their way: iterate for their events, each with the number of its job.
     Leave the ``with`` block, and what is not finished is cancelled.
 
-    Raises BusyError where the queue is full; when iterated, the error of a job that fails.
+    Raises BusyError where the queue is full; when iterated, ApiError for a job that fails.
     """
 
     def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float) -> None:
@@ -247,10 +247,10 @@ class Writing:
             self._engine.cancel(ticket)
 
     async def started(self, request: Request) -> None:
-        """Wait for the first event. Raises ClientGone, and the error of a job that fails."""
+        """Wait for the first event. Raises ClientGone, and ApiError for a job that fails."""
         i, event = await unless_gone(request, self._events.get())
         if isinstance(event, Failed):
-            raise event.error
+            raise as_api_error(event.error) from event.error
         if not isinstance(event, Started):
             self._events.put_nowait((i, event))
 
@@ -258,7 +258,7 @@ class Writing:
         while self._n_left:
             i, event = await self._events.get()
             if isinstance(event, Failed):
-                raise event.error
+                raise as_api_error(event.error) from event.error
             self._n_left -= isinstance(event, Finished)
             if isinstance(event, Grown | Finished):
                 yield i, event

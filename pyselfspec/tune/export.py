@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 
 from ..convert.quantize import quantize
 from ..convert.stream import Copy, Source, Tensor
+from ..errors import ModelFileError
+from ..gguf.header import read_header
 from ..gguf.heads import ARCHITECTURE, OUTPUT, OWN_TOKENS
-from ..util.files import require_target
+from ..util.files import require_no_model, require_target
 from .card import Card
 from .head import Head
 
@@ -29,10 +32,20 @@ N_CTX = 2**17  # more than any text that a head sees
 
 
 def require_out(path: Path, *, made: bool) -> None:
-    """Raise ArgumentError for a target that cannot be one. made: its folder is ours to make."""
+    """Raise ArgumentError for a target that cannot be one, such as a model. made: its folder is
+    ours to make."""
     if made:
         path.parent.mkdir(parents=True, exist_ok=True)
     require_target(path)
+    if not _is_head(path):
+        require_no_model(path)
+
+
+def _is_head(path: Path) -> bool:
+    """One that an earlier run has made, which this one may replace."""
+    with suppress(ModelFileError, OSError):
+        return read_header(path).metadata.get(Keys.General.ARCHITECTURE) == ARCHITECTURE
+    return False
 
 
 def tensors(head: Head, own: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

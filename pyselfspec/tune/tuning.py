@@ -378,7 +378,7 @@ class _Learning:
             return None
         fix = f"remove {self._path} to train anew on the same data"
         try:
-            state: dict[str, Any] = torch.load(self._path, map_location="cpu")
+            state: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
         except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
             raise ArgumentError(f"the checkpoint is broken ({error}); {fix}") from None
         if state["settings"] != self._settings:
