@@ -406,6 +406,24 @@ def test_a_model_without_a_template_says_what_to_do(tiny_path: Callable[..., Pat
     assert piped(tiny_path(), "hi", "--chat-template", "plain").status == 0
 
 
+def test_generate_leads_to_chat_where_nothing_follows(path: Path, tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing.gbnf"
+    nothing.write_text('root ::= ""')
+    args = ("-p", "hi", "--grammar", nothing, *ONE_THREAD)
+    assert "use pyselfspec chat" in run("generate", path, *args).stderr
+    assert "pyselfspec chat" not in run("generate", path, *args[:2], *ONE_THREAD, "-n", "4").stderr
+
+
+def test_a_template_in_a_file_that_is_broken_is_told_from_the_models(
+    path: Path, tmp_path: Path
+) -> None:
+    given = tmp_path / "broken.jinja"
+    given.write_text("a\n{{ b")
+    outcome = piped(path, "hi", "--chat-template", given)
+    assert outcome.status == 1
+    assert outcome.stderr.startswith(f"Error: {given}: the chat template is broken in line 2")
+
+
 def test_a_pipe_takes_bytes_that_are_no_text(path: Path) -> None:
     outcome = run("chat", path, *ONE_THREAD, stdin=b"hi \xff\n")
     assert outcome.status == 1 and "stdin is not UTF-8 text: byte 0xff" in outcome.stderr

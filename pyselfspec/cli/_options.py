@@ -241,8 +241,17 @@ chat_template_option = cloup.option(
 
 
 def template_from(given: str | None) -> str | None:
-    """A name, or what the file holds."""
-    return given if given is None or given in FALLBACKS else read_text(given)
+    """A name, or what the file holds. Raises ArgumentError for a file that holds no template."""
+    if given is None or given in FALLBACKS:
+        return given
+    from ..chat.rendering import Rendering  # jinja2 takes its time to load
+
+    source = read_text(given)
+    try:
+        Rendering(source)
+    except ArgumentError as error:
+        raise ArgumentError(f"{given}: {error}") from None
+    return source
 
 
 def open_model(name: str, **params: Any) -> Model:
