@@ -27,9 +27,8 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
-from pyselfspec.chat.conversation import Conversation
+from pyselfspec.chat.conversation import Conversation, Piece
 from pyselfspec.chat.messages import Message
-from pyselfspec.chat.origins import Origins, Piece
 from pyselfspec.chat.template import ChatTemplate
 from pyselfspec.cli._chat_commands import COMMANDS, Commands, talk
 from pyselfspec.cli._chat_terminal import CommandNames, Terminal, printable
@@ -320,19 +319,6 @@ def test_what_is_no_saved_chat(
 
 
 # --- who proposed what -----------------------------------------------------------------------
-
-
-def test_origins_of_text() -> None:
-    """A character is whose token completes it, and held text comes later."""
-    origins = Origins()
-    text = "aé世b"
-    data = text.encode()
-    for byte, origin in zip(data, [None, "x", "x", None, None, "y", "y"], strict=True):
-        origins.push(bytes([byte]), origin)
-    assert origins.take("a") == [Piece("a", None)]
-    assert origins.take("é世b") == [Piece("é", "x"), Piece("世b", "y")]
-    origins.push(b"\xc3", "z")
-    assert origins.take("�") == [Piece("�", "z")] and origins.take("") == []
 
 
 def test_pieces_of_a_drafted_answer(model: Model, new_context: NewContext) -> None:

@@ -10,8 +10,6 @@ import pytest
 
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime import grammar
-from pyselfspec.runtime.logprobs import LogProbs
-from pyselfspec.serve.origins import Origins
 from pyselfspec.serve.tools import CallReader, ToolUse, told
 
 FUNCTION = {"name": "buy", "parameters": {"type": "object"}}
@@ -95,28 +93,3 @@ def test_templates_that_know_no_tools_are_told() -> None:
 def test_schemas_that_are_refused(schema: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         grammar.of_json_schema(schema)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_pieces_of_text_and_the_tokens_that_they_are_from(seed: int) -> None:
-    """Bytes of any text are cut into tokens anywhere, its characters into pieces anywhere."""
-    rng = random.Random(seed)
-    text = "".join(rng.choices("aß€😀 ", k=40))
-    data, origins, want, given = text.encode(), Origins(), "", ""
-    n_tokens, begun = 0, []
-    while data:
-        n = rng.randint(1, 5)
-        source = rng.choice("xyz")
-        whole = (text.encode()[: len(text.encode()) - len(data) + n]).decode(errors="ignore")
-        want += source * (len(whole) - len(want))
-        origins.push(data[:n], source, LogProbs(n_tokens, 0.0, ()))
-        n_tokens += 1
-        data = data[n:]
-        n_out = rng.randint(0, len(want) - len(given))
-        found, new = origins.take(text[len(given) : len(given) + n_out])
-        given += "".join(each.source * len(each.text) for each in found)
-        begun += [each.token for _, each in new]
-    found, new = origins.take(text[len(given) :])
-    given += "".join(each.source * len(each.text) for each in found)
-    assert given == want
-    assert begun + [each.token for _, each in new] == list(range(n_tokens))

@@ -6,8 +6,9 @@ next prompt as the tokens that the model generated.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Unpack
 
@@ -15,16 +16,24 @@ from ..errors import ArgumentError, ContextFullError
 from ..runtime.context import Context
 from ..runtime.sampling import SEED_MAX
 from ..speculate.completion import INTERRUPTED, N_PREDICT, Completion, CompletionOptions
+from ..speculate.origins import Origins, Part
 from ..util.files import require_no_model
 from . import saved
 from .fitting import fitting
 from .messages import ASSISTANT, SYSTEM, USER, Message
-from .origins import Origins, Piece
 from .saved import SavedChat
 from .template import ChatTemplate
 
 ANSWER_SHARE = 4  # of the context, a quarter at least is for the answer
 KEPT_SHARE = 2  # half of it is filled when turns are left out, so that the next ones have room
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text, and the drafter that proposed it; None for the model's own."""
+
+    text: str
+    origin: str | None
 
 
 class Conversation:
@@ -132,14 +141,14 @@ class Conversation:
         prompt, n_left_out = self._prompt(messages)
         completion = Completion(self.context, prompt, **self._options())
         self.completion = completion
-        origins, piece_of, n_told = Origins(), self.context.model.piece, 0
+        origins, piece_of, n_told = Origins[str | None](), self.context.model.piece, 0
         try:
             for text in completion:
                 new = range(n_told, len(completion.tokens))
                 n_told = new.stop
                 for i in new:
                     origins.push(piece_of(completion.tokens[i]), completion.origins[i])
-                yield from origins.take(text)
+                yield from _pieces(origins.take(text))
         finally:
             if completion.finish_reason is None:
                 completion.finish_reason = INTERRUPTED
@@ -189,3 +198,9 @@ class Conversation:
             return fitting(messages, n_tokens, min(n_max, self.context.n_ctx // KEPT_SHARE))
         except ContextFullError:
             return fitting(messages, n_tokens, n_max)
+
+
+def _pieces(parts: Iterable[Part[str | None]]) -> list[Piece]:
+    """Of one origin each, as long as they can be."""
+    by_origin = groupby((part for part in parts if part.text), key=lambda part: part.of)
+    return [Piece("".join(part.text for part in group), origin) for origin, group in by_origin]

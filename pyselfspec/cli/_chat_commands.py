@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from ..chat.conversation import Conversation
-from ..chat.origins import Piece
+from ..chat.conversation import Conversation, Piece
 from ..errors import ArgumentError, SelfSpecError
 from ..speculate.completion import CONTEXT_FULL
 from ..speculate.report import closing_line

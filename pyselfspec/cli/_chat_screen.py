@@ -9,8 +9,7 @@ from typing import Protocol
 
 import click
 
-from ..chat.conversation import Conversation
-from ..chat.origins import Piece
+from ..chat.conversation import Conversation, Piece
 from ..errors import ArgumentError
 from ..speculate.completion import Completion
 from ..speculate.report import report

@@ -14,8 +14,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Console
 from rich.text import Text
 
-from ..chat.conversation import Conversation
-from ..chat.origins import Piece
+from ..chat.conversation import Conversation, Piece
 from ..speculate.completion import Completion
 from ..speculate.report import closing_line
 from ..util.paths import data

@@ -19,7 +19,9 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.ledger import n_common
+from ..runtime.logprobs import LogProbs
 from ..speculate.completion import Completion
+from ..speculate.origins import Origins
 from ..speculate.text import Text
 from ..speculate.together import Together
 from ..speculate.types import GenerationStats, Step
@@ -32,11 +34,11 @@ from .jobs import (
     Finished,
     Grown,
     Job,
+    Origin,
     Started,
     Ticket,
     TooLateError,
 )
-from .origins import Origins
 from .slots import Slot, Slots
 
 N_MASKS = 32  # different ones that requests may bring: each keeps graphs and timings
@@ -52,6 +54,9 @@ class Counts:
     n_texts: int = 0  # that have ended, whichever way
     n_passes: int = 0
     stats: GenerationStats = field(default_factory=GenerationStats)  # of all of them
+
+
+_Of = tuple[str, LogProbs | None]  # whose a token is, and its probabilities
 
 
 class Engine(Closing):
@@ -258,7 +263,7 @@ class _Writing:
             stop=job.stop,
             logprobs=job.logprobs,
         )
-        self._origins = Origins() if job.shows_tokens or job.logprobs is not None else None
+        self._origins = Origins[_Of]() if job.shows_tokens or job.logprobs is not None else None
         self._stack = ExitStack()
         self.text = self._stack.enter_context(self.completion.start())
         self._start = time.perf_counter_ns()
@@ -277,26 +282,29 @@ class _Writing:
         """The text has ended: what was held back of it, and how it went."""
         completion = self.completion
         text = completion.finish()
-        if self._origins is not None:
-            self._origins.end()
         completion.stats.total_us = self._us()
         assert completion.finish_reason is not None
         finished = Finished(completion.finish_reason, completion.stats, completion.draft)
         return self._grown(text, 0), finished
 
-    def _push(self, step: Step, origins: Origins) -> None:
+    def _push(self, step: Step, origins: Origins[_Of]) -> None:
         model, made = self.completion.context.model, self.completion
         first = len(made.tokens) - len(step.tokens)
         for i, (token, source) in enumerate(zip(step.tokens, step.origins, strict=True)):
             if model.has_vocab and not model.is_eog(token):
                 logprobs = made.logprobs[first + i] if made.logprobs else None
-                origins.push(model.piece(token), source or MODEL, logprobs)
+                origins.push(model.piece(token), (source or MODEL, logprobs))
 
     def _grown(self, text: str, us: int) -> Grown:
         if self._origins is None:
             return Grown(text, (), (), us)
-        origins, logprobs = self._origins.take(text)
-        return Grown(text, tuple(origins), tuple(logprobs), us)
+        parts = self._origins.take(text)
+        origins = tuple(Origin(part.text, part.of[0]) for part in parts if part.text)
+        begun = [(part.token, part.of[1]) for part in parts]
+        logprobs = tuple(
+            (text, found) for text, found in begun if text is not None and found is not None
+        )
+        return Grown(text, origins, logprobs, us)
 
     def _us(self) -> int:
         return (time.perf_counter_ns() - self._start) // 1000
