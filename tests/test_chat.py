@@ -9,15 +9,16 @@ import pty
 import re
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import chat_models
 import pytest
-from command_line import ONE_THREAD, PROGRAM, Outcome, environment, run
+from command_line import ONE_THREAD, PROGRAM, TIMEOUT, Outcome, environment, run
 from conftest import NewContext, RealModel
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
@@ -370,6 +371,7 @@ def test_records_through_a_pipe(path: Path, tmp_path: Path) -> None:
         ("/load /no/such/file", (), "/no/such/file: No such file"),
         ("/draft nope", (), "'nope' is none of: auto, off, "),
         ("/regen", (), "nothing has been asked yet"),
+        ("/edit", (), "nothing has been asked yet"),
         ("x" * 600, (), "give a larger -c or say less"),
         ("hi", ("--chat-template", "/no/such/file"), "No such file"),
         ("hi", ("--mask", "-"), "stdin is where you talk"),
@@ -390,9 +392,48 @@ def test_a_model_without_a_template_says_what_to_do(tiny_path: Callable[..., Pat
     assert piped(tiny_path(), "hi", "--chat-template", "plain").status == 0
 
 
+def test_generate_leads_to_chat_where_nothing_follows(path: Path, tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing.gbnf"
+    nothing.write_text('root ::= ""')
+    args = ("-p", "hi", "--grammar", nothing, *ONE_THREAD)
+    assert "use pyselfspec chat" in run("generate", path, *args).stderr
+    assert "pyselfspec chat" not in run("generate", path, *args[:2], *ONE_THREAD, "-n", "4").stderr
+
+
+def test_a_template_in_a_file_that_is_broken_is_told_from_the_models(
+    path: Path, tmp_path: Path
+) -> None:
+    given = tmp_path / "broken.jinja"
+    given.write_text("a\n{{ b")
+    outcome = piped(path, "hi", "--chat-template", given)
+    assert outcome.status == 1
+    assert outcome.stderr.startswith(f"Error: {given}: the chat template is broken in line 2")
+
+
 def test_a_pipe_takes_bytes_that_are_no_text(path: Path) -> None:
     outcome = run("chat", path, *ONE_THREAD, stdin=b"hi \xff\n")
     assert outcome.status == 1 and "stdin is not UTF-8 text: byte 0xff" in outcome.stderr
+
+
+def test_errors_of_stdout_are_not_taken_for_those_of_a_file(path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        outcome = talk_into(path, full)
+    assert (outcome.returncode, outcome.stderr) == (
+        1, b"Error: stdin or stdout: No space left on device\n",
+    )  # fmt: skip
+    reader, writer = os.pipe()
+    os.close(reader)  # as head does that has seen enough
+    with os.fdopen(writer, "wb") as broken:
+        outcome = talk_into(path, broken)
+    assert (outcome.returncode, outcome.stderr) == (1, b"")
+
+
+def talk_into(path: Path, stdout: IO[bytes]) -> subprocess.CompletedProcess[bytes]:
+    command = [*PROGRAM, "chat", str(path), *ONE_THREAD]
+    return subprocess.run(
+        command, input=b"hi\n", stdout=stdout, stderr=subprocess.PIPE, env=environment(),
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
 
 
 # --- in a terminal ---------------------------------------------------------------------------

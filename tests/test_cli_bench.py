@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import run, run_alone
+from rich.cells import cell_len
+from rich.console import Console
 
 from pyselfspec.bench import formats
 from pyselfspec.bench.file import results_of
+from pyselfspec.bench.sheets import Sheet, speeds
 from pyselfspec.cli import bench as command
 from pyselfspec.speculate import calibrate
 
@@ -62,6 +66,8 @@ def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_pat
     assert third.stdout == formats.markdown(results_of(out.read_text()))
     other = bench(*options, "-r", "2", "--temp", "0.5")
     assert other.status == 1 and "another temperature" in other.stderr and "--out" in other.stderr
+    more = bench(*options, "-r", "2", "--draft", "lookahead")
+    assert "another choice of drafts (plain, ngram, not plain, ngram, lookahead)" in more.stderr
 
 
 def test_widths_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,3 +162,15 @@ def test_nothing_is_printed_but_the_results() -> None:
     done = run_alone(*args)
     assert done.status == 0 and not done.stderr, done
     assert done.stdout.startswith("**speed**")
+
+
+def test_a_table_cuts_nothing_off_in_a_terminal_of_usual_width() -> None:
+    cells = ("lookahead", "letter", "69.8", "52.7", "38.4 to 55.1", "1.15", "1.25", "100%")
+    row = (*cells, "100% 67% 67%", "12 of 12")
+    written, none = StringIO(), speeds([])
+    console = Console(width=80, file=written)
+    console.print(command._table(Sheet("speed", none.columns, none.align, [row])))
+    shown = written.getvalue()
+    assert "…" not in shown and max(map(cell_len, shown.splitlines())) <= 80
+    for word in ("lookahead", "letter", "69.8", "52.7", "1.15", "1.25", "100%"):
+        assert word in shown

@@ -304,6 +304,7 @@ CASES = [
     usage("frobnicate", "frobnicate"),
     usage("gnerate", "No such command 'gnerate'", "did you mean 'generate'"),
     usage("scan", "did you mean 'scan-layers'"),
+    usage("run", "did you mean 'chat'"),
     usage("generate -p hi @tiny.gguf more", "more"),
     usage("generate -p hi --frob", "--frob"),
     usage("generate -p hi --draft frob", "frob", "layer-skip", "off"),

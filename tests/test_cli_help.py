@@ -47,3 +47,19 @@ def test_help_fits_a_screen_or_is_in_groups(name):
     text = run(name, "--help").stdout
     _, _, ungrouped = text.partition("\nOther options:")
     assert len(text.splitlines()) <= 50 or 0 < len(ungrouped.splitlines()) <= 12
+
+
+TAKES_MODEL = [
+    name
+    for name in main.list_commands(None)
+    if any(p.name == "model" and not p.required for p in main.get_command(None, name).params)
+]
+
+
+@pytest.mark.parametrize("name", TAKES_MODEL)
+def test_every_command_says_the_same_of_its_model(name):
+    text = " ".join(run(name, "--help").stdout.split())
+    assert (
+        "MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, "
+        'else "demo".'
+    ) in text

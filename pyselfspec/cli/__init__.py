@@ -52,6 +52,9 @@ def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"Warning: {message}", err=True)
 
 
+ELSEWHERE = {"run": ["chat"], "show": ["info"]}  # what Ollama calls our commands
+
+
 class CommandFolder(click.Group):
     """Commands are the modules of this folder."""
 
@@ -71,7 +74,9 @@ class CommandFolder(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = get_close_matches(args[0], self.list_commands(ctx), 1, 0.4)
+            near = ELSEWHERE.get(args[0]) or get_close_matches(
+                args[0], self.list_commands(ctx), 1, 0.4
+            )
             if not near:
                 raise
             hint = f"{error.message} Did you mean {near[0]!r}?"

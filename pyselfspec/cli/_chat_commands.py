@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from ..chat.conversation import Conversation, Piece
-from ..errors import SelfSpecError
+from ..errors import ArgumentError, SelfSpecError
 from ..speculate.completion import CONTEXT_FULL
 from ..speculate.report import closing_line
 from ._chat_screen import Screen
@@ -58,8 +58,6 @@ class Commands:
         except (SelfSpecError, click.UsageError) as error:
             text = error.message if isinstance(error, click.UsageError) else str(error)
             self.screen.error(in_options(text))
-        except OSError as error:
-            self.screen.error(f"{error.filename or 'the file'}: {error.strerror or error}")
 
     def answer(self, pieces: Generator[Piece, None, None]) -> None:
         """Show an answer while it comes; Ctrl-C stops it."""
@@ -111,19 +109,24 @@ def _edit(commands: Commands, text: str) -> None:
     if text:
         commands.answer(commands.conversation.again(text))
         return
-    commands.draft = f"/edit {commands.conversation.question or ''}"
+    question = commands.conversation.question
+    if question is None:
+        raise ArgumentError("nothing has been asked yet")
+    commands.draft = f"/edit {question}"
     commands.screen.note("change the latest question and send it again")
 
 
 def _save(commands: Commands, name: str) -> None:
     path = _path(name, "/save")
-    commands.conversation.save(path)
+    with _errors_of(path):
+        commands.conversation.save(path)
     commands.screen.note(f"saved to {path}")
 
 
 def _load(commands: Commands, name: str) -> None:
     path = _path(name, "/load")
-    commands.conversation.load(path)
+    with _errors_of(path):
+        commands.conversation.load(path)
     n = len(commands.conversation.messages)
     commands.screen.note(f"{n} messages from {path}")
 
@@ -132,6 +135,15 @@ def _path(name: str, command: str) -> Path:
     if not name:
         raise click.UsageError(f"give the name of a file: {command} FILE")
     return Path(name).expanduser()
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Those of a file do not end the chat; those of stdout do."""
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(f"{path}: {error.strerror or error}") from error
 
 
 def _system(commands: Commands, text: str) -> None:

@@ -12,6 +12,7 @@ import click
 import cloup
 from rich.console import Console
 
+from ..chat.fallbacks import FALLBACKS
 from ..errors import ArgumentError
 from ..hub import DEMO_NAME
 from ..runtime import _lib, rpc
@@ -228,6 +229,29 @@ def _n_predict(_ctx: click.Context, _param: click.Parameter, n: int) -> int:
     if n == 0:
         raise click.BadParameter("0 tokens are no text; give 1 or more, or -1")
     return INT32_MAX if n == -1 else n
+
+
+chat_template_option = cloup.option(
+    "--chat-template",
+    "template",
+    metavar="|".join((*FALLBACKS, "FILE")),
+    help="A chat template in place of the model's own; plain: for models that were not made to "
+    "chat; or a file with a template in Jinja.",
+)
+
+
+def template_from(given: str | None) -> str | None:
+    """A name, or what the file holds. Raises ArgumentError for a file that holds no template."""
+    if given is None or given in FALLBACKS:
+        return given
+    from ..chat.rendering import Rendering  # jinja2 takes its time to load
+
+    source = read_text(given)
+    try:
+        Rendering(source)
+    except ArgumentError as error:
+        raise ArgumentError(f"{given}: {error}") from None
+    return source
 
 
 def open_model(name: str, **params: Any) -> Model:

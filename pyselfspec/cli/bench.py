@@ -11,7 +11,7 @@ from typing import Any
 import click
 import cloup
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -178,7 +178,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     Each prompt is answered every way, in turn, several times over; each answer is as the first of
     a session. Speed over plain decoding is the ratio of the medians.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
     \b
     pyselfspec bench model.gguf
@@ -319,9 +319,13 @@ def _show(results: Results, format_name: str | None) -> None:
 
 
 def _table(sheet: Sheet) -> Table:
-    table = Table(title=sheet.title, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title=sheet.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False
+    )
     for name, side in zip(sheet.columns, sheet.align, strict=True):
-        table.add_column(name, justify="right" if side == ">" else "left")
+        is_name = side == "<"
+        justify: JustifyMethod = "left" if is_name else "right"
+        table.add_column(name, justify=justify, no_wrap=is_name, overflow="fold")  # nothing is cut
     for cells in sheet.rows:
         table.add_row(*map(Text, cells))
     return table

@@ -10,7 +10,6 @@ import click
 import cloup
 
 from ..chat.conversation import Conversation
-from ..chat.fallbacks import FALLBACKS
 from ..chat.template import ChatTemplate
 from ..speculate.completion import CompletionOptions
 from ._chat_commands import COMMANDS, Commands, talk
@@ -25,6 +24,7 @@ from ._drafting import (
 )
 from ._options import (
     STDIN,
+    chat_template_option,
     common_options,
     context_options,
     context_params,
@@ -33,7 +33,7 @@ from ._options import (
     model_params,
     n_predict_option,
     open_model,
-    read_text,
+    template_from,
 )
 from ._sampling import sampling_from, sampling_options
 
@@ -47,13 +47,7 @@ N_PREDICT = 1024  # tokens of an answer
     cloup.option(
         "--system", metavar="TEXT", help="What the model is told before the conversation."
     ),
-    cloup.option(
-        "--chat-template",
-        "template",
-        metavar="|".join((*FALLBACKS, "FILE")),
-        help="A chat template in place of the model's own; plain: for models that were not made to "
-        "chat; or a file with a template in Jinja.",
-    ),
+    chat_template_option,
     cloup.option(
         "--load",
         type=click.Path(path_type=Path),
@@ -83,7 +77,7 @@ def command(
     else can be typed. Through a pipe each line is said in turn, and answered; --json prints one
     object per answer. What you type never becomes one of the model's control tokens.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
     \b
     pyselfspec chat model.gguf
@@ -96,8 +90,7 @@ def command(
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
     sampling = sampling_from(options)  # what needs no model is checked before one is loaded
     controller = controller_from(options)
-    if template is not None and template not in FALLBACKS:
-        template = read_text(template)
+    template = template_from(template)
 
     with (
         open_model(model, **model_params(options)) as loaded,

@@ -15,6 +15,7 @@ import click
 import cloup
 
 from ..masks.layer_mask import LayerMask
+from ..runtime import vocabulary
 from ..runtime.context import Context
 from ..runtime.model import Model
 from ..runtime.sampling import SamplingParams
@@ -232,6 +233,8 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         else:
             if completion.finish_reason == CONTEXT_FULL:
                 click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
+            if _needs_chat(completion):
+                click.echo("nothing follows; to ask this model, use pyselfspec chat", err=True)
             click.echo(closing_line(completion, plain), err=True)
         completion.remember()
         keeper.save()
@@ -283,6 +286,12 @@ def _run(
     for line in explainer.last_lines() if explain else ():
         click.echo(line, err=True)
     return completion.finish_reason != INTERRUPTED
+
+
+def _needs_chat(completion: Completion) -> bool:
+    """Models that were made to chat often end a text at once that does not look like a chat."""
+    ended_at_once = completion.finish_reason == "eog" and not completion.text
+    return ended_at_once and vocabulary.chat_template(completion.context.model) is not None
 
 
 def _warn_of_long_text(request: Request, completion: Completion) -> None:

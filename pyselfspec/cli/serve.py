@@ -20,6 +20,7 @@ from ._drafting import (
     mask_from,
 )
 from ._options import (
+    chat_template_option,
     common_options,
     context_options,
     context_params,
@@ -28,6 +29,7 @@ from ._options import (
     model_params,
     open_model,
     read_text,
+    template_from,
 )
 from ._sampling import sampling_from, sampling_options
 
@@ -85,11 +87,7 @@ serve_options = cloup.option_group(
         help="Web pages that may ask, like https://example.org; may be given several times.",
     ),
     cloup.option("--alias", help="Name of the model in answers.  [default: its file's]"),
-    cloup.option(
-        "--chat-template",
-        metavar="NAME|FILE",
-        help="A chat template in place of the model's own, as for chat.",
-    ),
+    chat_template_option,
     cloup.option(
         "--grace",
         type=click.FloatRange(min=0),
@@ -113,7 +111,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     Every answer is the one that the model gives alone. Requests may say how they are drafted, see
     docs/serving.md. SIGTERM and Ctrl-C finish what there is and end.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model.
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
     \b
     pyselfspec serve model.gguf
@@ -131,7 +129,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         raise click.UsageError("--draft off drafts nothing, so it takes no mask")
     controller, sampling = controller_from(options), sampling_from(options)
     key = _key(options["api_key_file"])
-    template = _template(options["chat_template"])
+    template = template_from(options["template"])
     with (
         server.listening(options["host"], options["port"]) as listener,
         open_model(model, **model_params(options)) as loaded,
@@ -184,9 +182,3 @@ def _key(path: Path | None) -> str | None:
     if not key:
         raise ArgumentError(f"{path} holds no key")
     return key
-
-
-def _template(given: str | None) -> str | None:
-    from ..chat.fallbacks import FALLBACKS
-
-    return given if given is None or given in FALLBACKS else read_text(given)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
-from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
@@ -19,6 +18,7 @@ from ..gguf.heads import N_BLOCKS_READ
 from ..util import paths, records
 from ..util.files import require_target
 from ._options import (
+    bar_console,
     common_options,
     context_params,
     device_options,
@@ -67,7 +67,13 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         help="Folder for the text and the states that it is learned from; taken up again if it "
         "exists.  [default: in the user's cache folder, by model]",
     ),
-    cloup.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
+    cloup.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Of the prompts and of the texts that the model writes.",
+    ),
 )
 @cloup.option_group(
     "The head",
@@ -112,9 +118,10 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
 def command(model: str, as_json: bool, **options: Any) -> None:
     """Train a draft head for a model, which generate then uses by itself.
 
-    MODEL is a GGUF file; default: $PYSELFSPEC_MODEL, else "demo", the bundled model. The model
-    writes text, the head learns to guess it. Nothing is lost after Ctrl-C: the same command goes
-    on. Needs pip install 'pyselfspec[tune]'.
+    The model writes text, and the head learns to guess it. Ctrl-C loses little: the same command
+    goes on. Needs pip install 'pyselfspec[tune]'.
+
+    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
     \b
     pyselfspec tune model.gguf --minutes 60
@@ -158,11 +165,10 @@ def _modules() -> Any:
 @contextmanager
 def _progress(tuning: Any) -> Iterator[Follow]:
     """A bar on the terminal, and a line for what is new; says how to go on after Ctrl-C."""
-    console = Console(stderr=True)
+    console = bar_console()
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    hidden = not console.is_terminal
     try:
-        with Bars(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bars:
+        with Bars(*columns, TimeRemainingColumn(), console=console, disable=console.quiet) as bars:
             task = bars.add_task("opening the model", total=1)
 
             def follow(done: Any) -> None:

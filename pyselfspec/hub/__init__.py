@@ -52,9 +52,11 @@ def model_path(name: str | PathLike[str]) -> Path:
         raise ModelFileError(
             f"{name} has not been pulled yet; get it with: pyselfspec pull {shlex.quote(name)}"
         )
-    near = [] if os.path.dirname(name) else get_close_matches(name, FORMS, 1, 0.8)
-    if near and not Path(name).exists():
-        raise ModelFileError(f"{name}: no such file, and no name; did you mean {near[0]}?")
+    is_file = os.path.dirname(name) or name.endswith(".gguf") or Path(name).exists()
+    if not is_file:
+        near = get_close_matches(name, FORMS, 1, 0.8)
+        hint = f"did you mean {near[0]}?" if near else "pyselfspec list shows the names of models"
+        raise ModelFileError(f"{name}: no such file, and no name of a model; {hint}")
     return Path(name)
 
 

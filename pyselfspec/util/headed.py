@@ -120,9 +120,10 @@ class HeadedLines(Closing):
             header = self._older[number](header)
         for key, what in self._same.items():
             if header.get(key) != self._header.get(key):
+                theirs, ours = _short(header.get(key)), _short(self._header.get(key))
+                differ = "" if theirs == ours else f" ({theirs}, not {ours})"
                 raise ResultFileError(
-                    f"{self.path} has results of another {what} ({_short(header.get(key))}, not "
-                    f"{_short(self._header.get(key))}); give another file (out)"
+                    f"{self.path} has results of another {what}{differ}; give another file (out)"
                 )
 
     def _foreign(self, why: str) -> ResultFileError:
@@ -130,5 +131,11 @@ class HeadedLines(Closing):
 
 
 def _short(value: object) -> str:
+    """In a sentence; of records that have names, these."""
+    if isinstance(value, list):
+        return ", ".join(
+            str(each["name"]) if isinstance(each, dict) and "name" in each else _short(each)
+            for each in value
+        )
     text = str(value)
     return text if len(text) <= 16 else f"{text[:12]}..."
