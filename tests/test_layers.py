@@ -64,6 +64,7 @@ FLOORS = (
     {
         ".speculate.branches",
         ".speculate.trees",
+        ".speculate.siblings",
         ".speculate.shared_blocks",
         ".speculate.residual",
         ".speculate.ngram_file",

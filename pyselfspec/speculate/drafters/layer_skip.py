@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...costs.calibration import costs_for
@@ -17,12 +17,13 @@ from ...costs.table import CostTable
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ...runtime.passes import FULL, Pass, Rows
+from ...runtime.passes import Pass, Rows
 from ...runtime.short_list import ShortList
-from .. import short_lists
+from .. import short_lists, siblings
 from ..requests import Answer, Request, Work
 from ..shared_blocks import SharedBlocks
 from ..short_lists import Shortened
+from ..siblings import P_MIN, Siblings
 from ..types import After, Draft, DraftLimit, Law, Pick, Verdict
 
 
@@ -32,14 +33,18 @@ class Options:
         architecture allows.
     share: False drafts in a fork also where draft and verification could share blocks.
     shortlist: tokens that drafts look at, see short_lists.py; 0: all of the vocabulary.
+    n_siblings: most tokens of a draft that stand beside others, see siblings.py. Where there are
+        any, draft and verification share no blocks.
     """
 
     mask: LayerMask | None = None
     share: bool = True
     shortlist: int = 0
+    n_siblings: int = 0
 
     def __post_init__(self) -> None:
         short_lists.require(self.shortlist)
+        siblings.require(self.n_siblings, self.shortlist)
 
 
 def default_mask(context: Context) -> LayerMask | None:
@@ -64,7 +69,8 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
 def make(context: Context, options: Options) -> Drafter:
     mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
     short = short_lists.of(context, options.shortlist) if context.can_shorten else None
-    return Drafter(context, mask, share=options.share, short=short)
+    n_siblings = options.n_siblings
+    return Drafter(context, mask, share=options.share, short=short, n_siblings=n_siblings)
 
 
 class Drafter:
@@ -84,8 +90,10 @@ class Drafter:
         *,
         share: bool = True,
         short: ShortList | None = None,
+        n_siblings: int = 0,
     ) -> None:
         self._context = context
+        self._n_siblings = n_siblings
         self._short = Shortened(short)
         self._mask = mask.require(context.model.n_layer)
         self.shares = share and SharedBlocks.possible(context, mask)
@@ -126,11 +134,12 @@ class Drafter:
 
     def _shared(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         n_past, shared = len(history) - 1, SharedBlocks(self._mask)
-        with ExitStack() as on_failure:
-            on_failure.callback(self._seq.undo, n_past)
+        with ExitStack() as stack:
+            stack.callback(self._seq.undo, n_past)
             drafting = shared.drafting(self._pass(limit))
             draft = yield from self._chain(self._seq, copied, history, limit, drafting, shared)
-            on_failure.pop_all()
+            if not draft.n_siblings:  # else it is verified from the first block on
+                stack.pop_all()
         return draft
 
     def _forked(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
@@ -144,8 +153,8 @@ class Drafter:
         self._seq.fork(fork.seq_id)
 
     def _pass(self, limit: DraftLimit) -> Pass:
-        """A draw needs all logits."""
-        if limit.drawing is not None:
+        """A draw needs all logits, and so do siblings."""
+        if limit.drawing is not None or self._n_siblings:
             return Pass(self._mask)
         short = self._short.tokens
         return Pass(self._mask, head="best" if short else self._context.best_head, among=short)
@@ -166,6 +175,7 @@ class Drafter:
         laws: list[Law | None] = [None] * n_copied
         dropped = None
         after = After.GO_ON
+        found = Siblings(0 if limit.drawing else self._n_siblings)
 
         def request(what: Pass, outputs: Any) -> Request:
             return Request(
@@ -176,7 +186,11 @@ class Drafter:
             answer: Answer = yield request(drafting, "last")
             if shared is not None:
                 shared.keep(answer.hidden)
-            pick = limit.pick(answer, len(text) - n_run - 1)
+            row = len(text) - n_run - 1
+            pick = limit.pick(answer, row)
+            if found.wants(pick.p):
+                best = (pick.token, pick.p)
+                found.offer(len(text) - 1, answer.runners_up(row, best, self._n_siblings, P_MIN))
             pick = yield from self._surer(pick, seq, len(history) - 1, text, limit, shared)
             n_run = len(text)
             after = limit.after([*probs[n_copied:], pick.p])
@@ -191,23 +205,23 @@ class Drafter:
             laws.append(pick.law)
             if ends:
                 break
-        verification = FULL
-        if shared is not None:
-            if dropped is None:
-                # Not another masked pass and its token to drop: for the same rows to verify, that
-                # took 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all
-                # of it the head.
-                answer = yield request(shared.below(), "none")
-                shared.keep(answer.hidden)
-            verification = shared.verification()
-        return Draft(
+        draft = Draft(
             tuple(text[1:]),
             probs=tuple(probs),
-            verify=verification,
             dropped=dropped,
             n_copied=n_copied,
             laws=tuple(laws) if limit.drawing else (),
         )
+        draft = found.beside(draft, limit, self._context)
+        if shared is None or draft.n_siblings:
+            return draft
+        if dropped is None:
+            # Not another masked pass and its token to drop: for the same rows to verify, that took
+            # 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all of it the
+            # head.
+            answer = yield request(shared.below(), "none")
+            shared.keep(answer.hidden)
+        return replace(draft, verify=shared.verification())
 
     def _surer(
         self,
