@@ -65,6 +65,7 @@ FLOORS = (
         ".speculate.branches",
         ".speculate.trees",
         ".speculate.siblings",
+        ".speculate.exit_map",
         ".speculate.shared_blocks",
         ".speculate.residual",
         ".speculate.ngram_file",

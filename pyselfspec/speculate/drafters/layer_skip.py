@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ...costs.calibration import costs_for
 from ...costs.table import CostTable
+from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Pass, Rows
 from ...runtime.short_list import ShortList
-from .. import short_lists, siblings
+from .. import exit_map, short_lists, siblings
+from ..exit_map import Jump
 from ..requests import Answer, Request, Work
 from ..shared_blocks import SharedBlocks
 from ..short_lists import Shortened
@@ -35,16 +38,20 @@ class Options:
     shortlist: tokens that drafts look at, see short_lists.py; 0: all of the vocabulary.
     n_siblings: most tokens of a draft that stand beside others, see siblings.py. Where there are
         any, draft and verification share no blocks.
+    map: file of a linear map behind the exit that the mask is, see exit_map.py; needs share.
     """
 
     mask: LayerMask | None = None
     share: bool = True
     shortlist: int = 0
     n_siblings: int = 0
+    map: Path | None = None
 
     def __post_init__(self) -> None:
         short_lists.require(self.shortlist)
         siblings.require(self.n_siblings, self.shortlist)
+        if self.map is not None and not self.share:
+            raise ArgumentError("map needs the blocks that drafts and checks share: leave share on")
 
 
 def default_mask(context: Context) -> LayerMask | None:
@@ -69,8 +76,20 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
 def make(context: Context, options: Options) -> Drafter:
     mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
     short = short_lists.of(context, options.shortlist) if context.can_shorten else None
-    n_siblings = options.n_siblings
-    return Drafter(context, mask, share=options.share, short=short, n_siblings=n_siblings)
+    return Drafter(
+        context,
+        mask,
+        share=options.share,
+        short=short,
+        n_siblings=options.n_siblings,
+        jump=None if options.map is None else _jump(context, options.map, mask),
+    )
+
+
+def _jump(context: Context, path: Path, mask: LayerMask) -> Jump:
+    path = Path(path)
+    key = ("exit map", path, mask)
+    return context.once(key, lambda: Jump(context, exit_map.load(path, context, mask)))
 
 
 class Drafter:
@@ -91,9 +110,11 @@ class Drafter:
         share: bool = True,
         short: ShortList | None = None,
         n_siblings: int = 0,
+        jump: Jump | None = None,
     ) -> None:
         self._context = context
         self._n_siblings = n_siblings
+        self._jump = jump
         self._short = Shortened(short)
         self._mask = mask.require(context.model.n_layer)
         self.shares = share and SharedBlocks.possible(context, mask)
@@ -108,11 +129,13 @@ class Drafter:
     @property
     def identity(self) -> Mapping[str, Any]:
         own = {"drafter": "layer-skip", "mask": self._mask.to_dict(), "shares": self.shares}
-        return {**own, **self._short.identity}
+        mapped = {} if self._jump is None else {"map": self._jump.sha256}
+        return {**own, **self._short.identity, **mapped}
 
     def costs(self) -> CostTable:
         share = self._short.share(self._context.model.n_vocab)
-        return costs_for(self._context, self._mask, self.shares, self.identity, share)
+        run = self._mask if self._jump is None else self._jump.run_besides(self._mask)
+        return costs_for(self._context, run, self.shares, self.identity, share)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq
@@ -183,10 +206,9 @@ class Drafter:
             )
 
         while after is After.GO_ON:
-            answer: Answer = yield request(drafting, "last")
-            if shared is not None:
-                shared.keep(answer.hidden)
-            row = len(text) - n_run - 1
+            answer, row = yield from self._masked(
+                seq, len(history) - 1 + n_run, text[n_run:], drafting, shared
+            )
             pick = limit.pick(answer, row)
             if found.wants(pick.p):
                 best = (pick.token, pick.p)
@@ -222,6 +244,26 @@ class Drafter:
             answer = yield request(shared.below(), "none")
             shared.keep(answer.hidden)
         return replace(draft, verify=shared.verification())
+
+    def _masked(
+        self,
+        seq: KVSequence,
+        pos: int,
+        tokens: Sequence[int],
+        drafting: Pass,
+        shared: SharedBlocks | None,
+    ) -> Work[tuple[Answer, int]]:
+        """Run tokens with the mask, from this position on; also says in which row the last is."""
+        if shared is None or self._jump is None:
+            answer = yield Request(Rows.of(seq.seq_id, pos, tokens, "last"), drafting)
+            if shared is not None:
+                shared.keep(answer.hidden)
+            return answer, len(tokens) - 1
+        answer = yield Request(Rows.of(seq.seq_id, pos, tokens, "none"), shared.below())
+        shared.keep(answer.hidden)
+        assert answer.hidden is not None
+        last = pos + len(tokens) - 1
+        return (yield self._jump.request(seq, last, tokens[-1], answer.hidden, drafting)), 0
 
     def _surer(
         self,
