@@ -61,6 +61,41 @@ def test_the_likeliest_to_be_accepted_are_taken_with_all_before_them_right():
     assert (draft.n_siblings, draft.n_proposed, draft.beginning(3).n_siblings) == (2, 2, 1)
 
 
+class Told(DraftLimit):
+    """Remembers the chances that it was told of, and takes none."""
+
+    told = ()
+
+    def n_siblings(self, chain, chances):
+        Told.told = chances
+        return 0
+
+
+@pytest.mark.parametrize(("drawn", "rises"), [(21, True), (99, False)])
+def test_chances_follow_how_often_siblings_were_right_in_this_text(drawn, rises):
+    """Also of those that were not verified; the next text begins anew."""
+    found, context = Siblings(1), FakeContext(FakeModel())
+
+    def chance(times):
+        for _ in range(times):
+            found.offer(1, [(21, 0.25)])
+            assert found.beside(Draft((1, 2), probs=(0.8, 0.6)), Told(2), context).n_siblings == 0
+            found.accept(Verdict((0,), drawn, False))
+        return Told.told[0]
+
+    assert chance(1) == pytest.approx(0.2)
+    assert chance(20) == pytest.approx(0.2 * (22 if rises else 2) / 6)
+    found.begin()
+    assert chance(1) == pytest.approx(0.2)
+
+
+def test_a_verdict_on_copies_alone_is_none_on_siblings():
+    found = Siblings(2)
+    found.beside(Draft((1, 2), probs=(0.8, 0.6)), DraftLimit(2), FakeContext(FakeModel()))
+    found.accept(Verdict((0, 1), 7, False))
+    found.accept(Verdict((0, 1, 2, 3), 7, False))  # nothing was drafted behind four copies
+
+
 @pytest.mark.parametrize(("options", "n"), [({}, 3), ({"pass_width": 4}, 1), ({"n_seq_max": 2}, 1)])
 def test_there_are_no_more_than_fit_into_a_pass(options, n):
     found = Siblings(9)

@@ -136,7 +136,7 @@ class Drafter:
         n_siblings: int = 0,
     ) -> None:
         self._context = context
-        self._n_siblings = n_siblings
+        self._siblings = Siblings(n_siblings)
         self._short = Shortened(short)
         self._heads = opened
         self._file = opened.head.file
@@ -174,6 +174,7 @@ class Drafter:
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._short.begin(history)
+        self._siblings.begin()
         self._text = self._heads.text(seq.seq_id)
         if self._text.known(history) == len(history) - 1:
             self._text.cut(len(history) - 1)
@@ -206,26 +207,26 @@ class Drafter:
             self._run_waiting(seen, history[:-1])
         start = time.perf_counter_ns()
         try:
-            found = Siblings(0 if limit.drawing else self._n_siblings)
-            guesses = self._guesses(seen, history, found)
+            self._siblings.start()
+            guesses = self._guesses(seen, history, limit)
             draft = chain(Draft(), guesses, limit, self._context.model.is_eog)
-            draft = found.beside(draft, limit, self._context)
+            draft = self._siblings.beside(draft, limit, self._context)
         finally:
             seen.back()
         us = (time.perf_counter_ns() - start) // 1000
         return replace(draft, draft_us=max(1, us), late_us=(start - begin) // 1000)
 
     def _guesses(
-        self, seen: HeadText, history: Sequence[int], found: Siblings
+        self, seen: HeadText, history: Sequence[int], limit: DraftLimit
     ) -> Iterator[tuple[int, float]]:
         head, seq_id = self._heads.head, seen.seq.seq_id
         states, row = seen.lead(history, self._short.tokens)
         first = pos = len(history) - 1 + head.n_first
         while True:
             token, p = head.argmax(row)
-            if found.wants(p):
-                others = head.runners_up(row, (token, p), self._n_siblings, P_MIN)
-                found.offer(pos - first, others)
+            if self._siblings.wants(p, limit):
+                others = head.runners_up(row, (token, p), self._siblings.n_most, P_MIN)
+                self._siblings.offer(pos - first, others)
             yield token, p
             rows = Rows.of(seq_id, pos, [token], "last")
             states, row = head.decode(rows, states, self._short.tokens), 0
@@ -235,7 +236,7 @@ class Drafter:
         self._short.hear(verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
-        pass
+        self._siblings.accept(verdict)
 
     def close(self) -> None:
         pass

@@ -113,7 +113,7 @@ class Drafter:
         jump: Jump | None = None,
     ) -> None:
         self._context = context
-        self._n_siblings = n_siblings
+        self._siblings = Siblings(n_siblings)
         self._jump = jump
         self._short = Shortened(short)
         self._mask = mask.require(context.model.n_layer)
@@ -140,6 +140,7 @@ class Drafter:
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq
         self._short.begin(history)
+        self._siblings.begin()
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         return self.draft_behind(Draft(), history, limit)
@@ -177,7 +178,7 @@ class Drafter:
 
     def _pass(self, limit: DraftLimit) -> Pass:
         """A draw needs all logits, and so do siblings."""
-        if limit.drawing is not None or self._n_siblings:
+        if limit.drawing is not None or self._siblings.n_most:
             return Pass(self._mask)
         short = self._short.tokens
         return Pass(self._mask, head="best" if short else self._context.best_head, among=short)
@@ -198,7 +199,8 @@ class Drafter:
         laws: list[Law | None] = [None] * n_copied
         dropped = None
         after = After.GO_ON
-        found = Siblings(0 if limit.drawing else self._n_siblings)
+        found = self._siblings
+        found.start()
 
         def request(what: Pass, outputs: Any) -> Request:
             return Request(
@@ -210,9 +212,9 @@ class Drafter:
                 seq, len(history) - 1 + n_run, text[n_run:], drafting, shared
             )
             pick = limit.pick(answer, row)
-            if found.wants(pick.p):
+            if found.wants(pick.p, limit):
                 best = (pick.token, pick.p)
-                found.offer(len(text) - 1, answer.runners_up(row, best, self._n_siblings, P_MIN))
+                found.offer(len(text) - 1, answer.runners_up(row, best, found.n_most, P_MIN))
             pick = yield from self._surer(pick, seq, len(history) - 1, text, limit, shared)
             n_run = len(text)
             after = limit.after([*probs[n_copied:], pick.p])
@@ -285,7 +287,7 @@ class Drafter:
         self._short.hear(verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
-        pass
+        self._siblings.accept(verdict)
 
     def close(self) -> None:
         pass
