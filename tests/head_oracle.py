@@ -30,16 +30,26 @@ def knowing_head(target, folder):
     return tiny_head.write(folder / "knowing.gguf", known, n_head_kv=2, qtype="Q8_0")
 
 
-def drafter_of(context, path):
-    return head.make(context, head.Options(None if path == OWN else path))
+def drafter_of(context, path, n_siblings=0):
+    options = head.Options(None if path == OWN else path, n_siblings=n_siblings)
+    return head.make(context, options)
 
 
-def steps(context, path, prompt=PROMPT, n_max=4, sampling=GREEDY, n_predict=N_PREDICT, **options):
+def steps(
+    context,
+    path,
+    prompt=PROMPT,
+    n_max=4,
+    sampling=GREEDY,
+    n_predict=N_PREDICT,
+    n_siblings=0,
+    **options,
+):
     return list(
         generate_steps(
             context,
             prompt,
-            drafter=drafter_of(context, path) if path else None,
+            drafter=drafter_of(context, path, n_siblings) if path else None,
             controller=Fixed(n_max, p_min=0),
             sampler=Sampler(context.model, sampling),
             n_predict=n_predict,
@@ -109,10 +119,11 @@ class Oracle(ABC):
         """States that the last of these rows leaves, and logits over the model's vocabulary."""
 
     def require(self, history, draft):
-        """The draft is the head's: each token the likeliest one behind those before it, up to the
-        precision of K and V, with its probability."""
+        """The draft is the head's: each token of its chain the likeliest one behind those before
+        it, up to the precision of K and V, with its probability."""
         tokens, given = self.rows(history)
-        for drafted, p in zip(draft.tokens, draft.probs, strict=True):
+        n_chain = len(draft.tokens) - draft.n_siblings
+        for drafted, p in zip(draft.tokens[:n_chain], draft.probs[:n_chain], strict=True):
             left, logits = self.run(tokens, given)
             law = np.exp(logits - logits.max())
             law /= law.sum()

@@ -141,6 +141,20 @@ def test_models_with_windows_and_experts_have_heads_too(new_context, tiny, folde
     assert tokens_of(found) == tokens_of(steps(new_context(model), None, n_predict=40))
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
+def test_siblings_of_a_head_are_accepted_and_leave_it_the_right_states(
+    context, new_context, model, kind, knowing, sampling
+):
+    """After an accepted sibling, drafts are those of the states on its branch."""
+    plain = tokens_of(steps(new_context(model), None, n_predict=60, sampling=sampling))
+    found = steps(context, kind.path, n_predict=60, sampling=sampling, n_siblings=3)
+    assert tokens_of(found) == plain
+    require_all(kind.oracle, PROMPT, found)
+    found = steps(new_context(model), knowing, n_predict=60, sampling=sampling, n_siblings=3)
+    assert tokens_of(found) == plain
+    assert any(step.n_accepted > 0 and step.verdict.path[-1] >= 4 for step in found)
+
+
 def test_a_second_turn_and_another_text_are_followed(context, kind):
     """What the sequence holds is not evaluated again; what the head has not seen is."""
     first = [*PROMPT, *tokens_of(steps(context, kind.path))]
@@ -382,18 +396,28 @@ class FakeHead:
         token = int(np.argmax(law))
         return token, float(law[token])
 
+    def runners_up(self, row, best, n, p_min):
+        law = self._context.model.target(self._texts[row])
+        order = [int(i) for i in np.argsort(-law) if law[i] >= p_min and i != best[0]]
+        return [(i, float(law[i])) for i in order[:n]]
+
 
 class TestHead(DrafterConformance):
     n_first = 0
+    n_siblings = 0
 
     def make(self, context):
         fake = partial(FakeHead, context, self.n_first)
         heads = context.once("head", lambda: head.Heads(context, fake()))
-        return head.Drafter(context, heads)
+        return head.Drafter(context, heads, n_siblings=self.n_siblings)
 
 
 class TestHeadWithARowBeforeAllStates(TestHead):
     n_first = 1
+
+
+class TestHeadWithSiblings(TestHead):
+    n_siblings = 2
 
 
 # --- files that do not fit ---------------------------------------------------------------------

@@ -64,6 +64,8 @@ FLOORS = (
     {
         ".speculate.branches",
         ".speculate.trees",
+        ".speculate.siblings",
+        ".speculate.exit_map",
         ".speculate.shared_blocks",
         ".speculate.residual",
         ".speculate.ngram_file",

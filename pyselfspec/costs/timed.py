@@ -115,10 +115,14 @@ class TimedCosts:
         draft_us: float,
         verify_us: float,
         n_copied: int = 0,
+        n_siblings: int = 0,
     ) -> None:
         """A step behind n_past tokens that proposed so many tokens, verified n_drafted of them
-        behind n_copied free ones, and took so long for each."""
+        behind n_copied free ones, and took so long for each. With n_siblings of those verified
+        besides the proposed ones, the pass was a full one."""
         costs = self._table_at(n_past)
+        if n_siblings:
+            n_copied, n_drafted, n_proposed = n_copied + n_drafted, 0, 0
         new = _kinds(n_proposed, n_drafted, n_copied, costs.shares) - self._made
         self._made |= new
         if not new & DRAFT_KINDS and n_proposed:

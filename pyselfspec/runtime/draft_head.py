@@ -121,6 +121,12 @@ class DraftHead(Closing):
         """The most likely token after a row of the last pass, and its probability."""
         return self._context.argmax(row)
 
+    def runners_up(
+        self, row: int, best: tuple[int, float], n: int, p_min: float
+    ) -> list[tuple[int, float]]:
+        """The next likeliest tokens after a row of the last pass, see Context.runners_up."""
+        return self._context.runners_up(row, best, n, p_min)
+
 
 def _file(model: Model, path: Path | None) -> heads.HeadFile:
     if path is not None:

@@ -95,6 +95,11 @@ class DraftLimit:
         n = len(replace(self, p_min=max(self.p_min, EVEN)).cut(range(len(probs)), probs).tokens)
         return n, self.capped(0 if n else self.n_max)
 
+    def n_siblings(self, chain: Draft, chances: Sequence[float]) -> int:
+        """How many tokens to verify besides a chain, each of which ends a branch of its own;
+        chances: to be accepted, the likeliest first. They do not count against n_max. Here all."""
+        return len(chances)
+
     def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
         """What is left of tokens that were drafted all at once.
 
@@ -134,6 +139,7 @@ class Draft:
         there is room for less than the whole, its beginning is verified: the best branch goes
         first.
     n_copied: the first tokens that took no pass.
+    n_siblings: the last tokens, which took none either: each stands beside one of the others.
     sources: names of the drafters that each token is from; empty: all from one, whose name the loop
         fills in.
     laws: for each token of a chain, the law that it was drawn from, None where nothing was drawn;
@@ -148,6 +154,7 @@ class Draft:
     dropped: tuple[int, float] | None = None
     parents: tuple[int, ...] = ()
     n_copied: int = 0
+    n_siblings: int = 0
     sources: tuple[str, ...] = ()
     laws: tuple[Law | None, ...] = field(default=(), compare=False, repr=False)
 
@@ -173,6 +180,8 @@ class Draft:
             )
         if not 0 <= self.n_copied <= n:
             raise ArgumentError(f"of {n} tokens, {self.n_copied} cannot have been copied")
+        if not 0 <= self.n_siblings <= n - self.n_copied:
+            raise ArgumentError(f"of {n} tokens, {self.n_siblings} cannot stand beside others")
         if any(not -1 <= parent < i for i, parent in enumerate(self.parents)):
             raise ArgumentError("a parent comes before its children, got " + str(self.parents))
         if self.verify != FULL and not self.is_chain:
@@ -180,8 +189,8 @@ class Draft:
 
     @property
     def n_proposed(self) -> int:
-        """Tokens, and the dropped one."""
-        return len(self.tokens) + (self.dropped is not None)
+        """Tokens but for siblings, and the dropped one."""
+        return len(self.tokens) - self.n_siblings + (self.dropped is not None)
 
     @property
     def is_chain(self) -> bool:
@@ -208,6 +217,7 @@ class Draft:
             dropped=None,
             parents=self.parents[:n],
             n_copied=min(n, self.n_copied),
+            n_siblings=max(0, n - (len(self.tokens) - self.n_siblings)),
             sources=self.sources[:n],
             laws=self.laws[:n],
         )
@@ -294,15 +304,22 @@ class Step:
     @property
     def outcomes(self) -> list[tuple[float | None, bool]]:
         """For every token that the target has decided on, oldest first: its probability if it has
-        one, and whether the target drew that token. Of several that were rejected at one place,
-        the first."""
+        one, and whether the target drew that token. Of several at one place, the first: where
+        another one was right, no more was decided of what was drafted first."""
         path = self.verdict.path
         probs = self.draft.probs or (None,) * self.n_drafted
-        decided: list[tuple[float | None, bool]] = [(probs[i], True) for i in path]
+        decided: list[tuple[float | None, bool]] = []
+        node = -1
+        for i in path:
+            first = self.draft.children(node)[0]
+            decided.append((probs[first], i == first))
+            if i != first:
+                return decided
+            node = i
         own = self.verdict.next_token
         if own is None:
             return decided
-        if rejected := self.draft.children(path[-1] if path else -1):
+        if rejected := self.draft.children(node):
             return [*decided, (probs[rejected[0]], False)]
         if self.draft.dropped is not None:
             token, p = self.draft.dropped

@@ -326,7 +326,8 @@ class FakeContext:
 
     def _run_shared(self, rows: Rows, what: Pass) -> Any:
         """Rows of which some belong to several sequences, one cell for all of them."""
-        assert what == FULL_PASS and what.enter is None
+        assert what.is_whole
+        states = []
         for i, (token, pos) in enumerate(zip(rows.tokens, rows.pos, strict=True)):
             seqs = [self.sequence(each) for each in (rows.seq_ids[i], *rows.shared[i])]
             cells = seqs[0].cells
@@ -340,8 +341,10 @@ class FakeContext:
                 seq.cells.append(cell)
             if rows.outputs[i]:
                 self.laws[i] = self.model.target(seqs[0].held)
+            states.append([x for block in what.blocks_left for x in state(seqs[0].held, block)])
         self.passes.append((rows.seq_ids[0], len(rows), None))
-        return SimpleNamespace(hidden=None)
+        hidden = Hidden(np.array(states, np.float32)) if what.leave is not None else None
+        return SimpleNamespace(hidden=hidden)
 
     def _run_one(self, seq_id: int, rows: Rows, part: slice, what: Pass) -> list[list[float]]:
         """The rows of one sequence; returns the states that are asked for."""
@@ -405,6 +408,13 @@ class FakeContext:
     def argmax(self, row: int) -> tuple[int, float]:
         law = self.laws[row]
         return int(law.argmax()), float(law.max())
+
+    def runners_up(
+        self, row: int, best: tuple[int, float], n: int, p_min: float
+    ) -> list[tuple[int, float]]:
+        law = self.laws[row]
+        likely = [i for i in np.argsort(-law, kind="stable") if i != best[0] and law[i] >= p_min]
+        return [(int(i), float(law[i])) for i in likely[:n]]
 
     def best(self, row: int) -> int:
         return self.argmax(row)[0]

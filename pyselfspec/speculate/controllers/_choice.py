@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 from typing import Self
 
-from ...costs.table import Costs
+from ...costs.table import N_WIDTH, Costs
 from ..types import Draft, DraftLimit, copied
 from ._decision import Rule
 
@@ -42,6 +44,19 @@ class Choice(DraftLimit):
     def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
         n = 0 if probs is None else self._best(probs, None)[0]
         return copied(tokens[:n], probs or ())
+
+    def n_siblings(self, chain: Draft, chances: Sequence[float]) -> int:
+        """The most expected tokens for the time. A draft with branches is verified as a whole, from
+        the first block on."""
+        n, costs = len(chain.tokens), self.costs
+        n_passes = chain.n_proposed - chain.n_copied
+        of_chain = 1 + sum(accumulate(chain.probs or (), mul))
+        of_trees = list(accumulate(chances[: max(0, N_WIDTH - 1 - n)], initial=of_chain))[1:]
+        chain_us = costs.step_us(n_passes, n - chain.n_copied, chain.n_copied)
+        tree_us = chain_us - costs.verifying_us(n_passes, n - chain.n_copied, chain.n_copied)
+        speeds = [of_chain / chain_us]
+        speeds += [x / (tree_us + costs.full_us[n + i]) for i, x in enumerate(of_trees, 1)]
+        return max(range(len(speeds)), key=speeds.__getitem__)
 
     def choose(self, probs: Sequence[float]) -> tuple[int, Self]:
         n, rule = self._best(probs, self.behind)

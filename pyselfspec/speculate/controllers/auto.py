@@ -125,6 +125,7 @@ class Auto:
             draft.draft_us,
             step.verify_us,
             n_copied,
+            draft.n_siblings,
         )
         if draft.n_proposed:
             self._gain += len(step.tokens) - step.us / self.decision.costs.plain_us

@@ -67,7 +67,8 @@ class Drafter(Protocol):
         """A new text starts with these tokens; the sequence holds all but the last."""
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
-        """At most ``limit.n_max`` tokens to follow history; none where that is 0.
+        """At most ``limit.n_max`` tokens to follow history, and siblings of them as far as
+        ``limit.n_siblings`` allows; none where n_max is 0.
 
         history: the text's own list, which grows from step to step. The sequence holds all of it
             but the last token.

@@ -27,10 +27,11 @@ from ...runtime.kv import KVSequence
 from ...runtime.model import Model
 from ...runtime.passes import Hidden, Rows
 from ...runtime.short_list import ShortList
-from .. import learned, short_lists
+from .. import learned, short_lists, siblings
 from ..head_text import N_WAITING, HeadText
 from ..second_model import N_LATE, chain
 from ..short_lists import Shortened
+from ..siblings import P_MIN, Siblings
 from ..types import Draft, DraftLimit, Verdict
 
 
@@ -43,13 +44,16 @@ class Options:
     """path: the GGUF file of a head for this model; None: the head that the model's own file
     brings.
     shortlist: tokens that drafts look at, see short_lists.py; 0: all of the vocabulary.
+    n_siblings: most tokens of a draft that stand beside others, see siblings.py.
     """
 
     path: Path | None = None
     shortlist: int = 0
+    n_siblings: int = 0
 
     def __post_init__(self) -> None:
         short_lists.require(self.shortlist)
+        siblings.require(self.n_siblings, self.shortlist)
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
@@ -93,7 +97,7 @@ def make(context: Context, options: Options) -> Drafter:
     context.require_rollback()
     opened = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
     short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None
-    return Drafter(context, opened, short)
+    return Drafter(context, opened, short, options.n_siblings)
 
 
 class Heads:
@@ -124,8 +128,15 @@ class Drafter:
 
     mask = None
 
-    def __init__(self, context: Context, opened: Heads, short: ShortList | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        opened: Heads,
+        short: ShortList | None = None,
+        n_siblings: int = 0,
+    ) -> None:
         self._context = context
+        self._siblings = Siblings(n_siblings)
         self._short = Shortened(short)
         self._heads = opened
         self._file = opened.head.file
@@ -163,6 +174,7 @@ class Drafter:
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._short.begin(history)
+        self._siblings.begin()
         self._text = self._heads.text(seq.seq_id)
         if self._text.known(history) == len(history) - 1:
             self._text.cut(len(history) - 1)
@@ -195,19 +207,26 @@ class Drafter:
             self._run_waiting(seen, history[:-1])
         start = time.perf_counter_ns()
         try:
-            guesses = self._guesses(seen, history)
+            self._siblings.start()
+            guesses = self._guesses(seen, history, limit)
             draft = chain(Draft(), guesses, limit, self._context.model.is_eog)
+            draft = self._siblings.beside(draft, limit, self._context)
         finally:
             seen.back()
         us = (time.perf_counter_ns() - start) // 1000
         return replace(draft, draft_us=max(1, us), late_us=(start - begin) // 1000)
 
-    def _guesses(self, seen: HeadText, history: Sequence[int]) -> Iterator[tuple[int, float]]:
+    def _guesses(
+        self, seen: HeadText, history: Sequence[int], limit: DraftLimit
+    ) -> Iterator[tuple[int, float]]:
         head, seq_id = self._heads.head, seen.seq.seq_id
         states, row = seen.lead(history, self._short.tokens)
-        pos = len(history) - 1 + head.n_first
+        first = pos = len(history) - 1 + head.n_first
         while True:
             token, p = head.argmax(row)
+            if self._siblings.wants(p, limit):
+                others = head.runners_up(row, (token, p), self._siblings.n_most, P_MIN)
+                self._siblings.offer(pos - first, others)
             yield token, p
             rows = Rows.of(seq_id, pos, [token], "last")
             states, row = head.decode(rows, states, self._short.tokens), 0
@@ -217,7 +236,7 @@ class Drafter:
         self._short.hear(verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
-        pass
+        self._siblings.accept(verdict)
 
     def close(self) -> None:
         pass

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ...costs.calibration import costs_for
 from ...costs.table import CostTable
+from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ...runtime.passes import FULL, Pass, Rows
+from ...runtime.passes import Pass, Rows
 from ...runtime.short_list import ShortList
-from .. import short_lists
+from .. import exit_map, short_lists, siblings
+from ..exit_map import Jump
 from ..requests import Answer, Request, Work
 from ..shared_blocks import SharedBlocks
 from ..short_lists import Shortened
+from ..siblings import P_MIN, Siblings
 from ..types import After, Draft, DraftLimit, Law, Pick, Verdict
 
 
@@ -32,14 +36,22 @@ class Options:
         architecture allows.
     share: False drafts in a fork also where draft and verification could share blocks.
     shortlist: tokens that drafts look at, see short_lists.py; 0: all of the vocabulary.
+    n_siblings: most tokens of a draft that stand beside others, see siblings.py. Where there are
+        any, draft and verification share no blocks.
+    map: file of a linear map behind the exit that the mask is, see exit_map.py; needs share.
     """
 
     mask: LayerMask | None = None
     share: bool = True
     shortlist: int = 0
+    n_siblings: int = 0
+    map: Path | None = None
 
     def __post_init__(self) -> None:
         short_lists.require(self.shortlist)
+        siblings.require(self.n_siblings, self.shortlist)
+        if self.map is not None and not self.share:
+            raise ArgumentError("map needs the blocks that drafts and checks share: leave share on")
 
 
 def default_mask(context: Context) -> LayerMask | None:
@@ -64,7 +76,20 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
 def make(context: Context, options: Options) -> Drafter:
     mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
     short = short_lists.of(context, options.shortlist) if context.can_shorten else None
-    return Drafter(context, mask, share=options.share, short=short)
+    return Drafter(
+        context,
+        mask,
+        share=options.share,
+        short=short,
+        n_siblings=options.n_siblings,
+        jump=None if options.map is None else _jump(context, options.map, mask),
+    )
+
+
+def _jump(context: Context, path: Path, mask: LayerMask) -> Jump:
+    path = Path(path)
+    key = ("exit map", path, mask)
+    return context.once(key, lambda: Jump(context, exit_map.load(path, context, mask)))
 
 
 class Drafter:
@@ -84,8 +109,12 @@ class Drafter:
         *,
         share: bool = True,
         short: ShortList | None = None,
+        n_siblings: int = 0,
+        jump: Jump | None = None,
     ) -> None:
         self._context = context
+        self._siblings = Siblings(n_siblings)
+        self._jump = jump
         self._short = Shortened(short)
         self._mask = mask.require(context.model.n_layer)
         self.shares = share and SharedBlocks.possible(context, mask)
@@ -100,15 +129,18 @@ class Drafter:
     @property
     def identity(self) -> Mapping[str, Any]:
         own = {"drafter": "layer-skip", "mask": self._mask.to_dict(), "shares": self.shares}
-        return {**own, **self._short.identity}
+        mapped = {} if self._jump is None else {"map": self._jump.sha256}
+        return {**own, **self._short.identity, **mapped}
 
     def costs(self) -> CostTable:
         share = self._short.share(self._context.model.n_vocab)
-        return costs_for(self._context, self._mask, self.shares, self.identity, share)
+        run = self._mask if self._jump is None else self._jump.run_besides(self._mask)
+        return costs_for(self._context, run, self.shares, self.identity, share)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq
         self._short.begin(history)
+        self._siblings.begin()
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         return self.draft_behind(Draft(), history, limit)
@@ -126,11 +158,12 @@ class Drafter:
 
     def _shared(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         n_past, shared = len(history) - 1, SharedBlocks(self._mask)
-        with ExitStack() as on_failure:
-            on_failure.callback(self._seq.undo, n_past)
+        with ExitStack() as stack:
+            stack.callback(self._seq.undo, n_past)
             drafting = shared.drafting(self._pass(limit))
             draft = yield from self._chain(self._seq, copied, history, limit, drafting, shared)
-            on_failure.pop_all()
+            if not draft.n_siblings:  # else it is verified from the first block on
+                stack.pop_all()
         return draft
 
     def _forked(self, copied: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
@@ -144,8 +177,8 @@ class Drafter:
         self._seq.fork(fork.seq_id)
 
     def _pass(self, limit: DraftLimit) -> Pass:
-        """A draw needs all logits."""
-        if limit.drawing is not None:
+        """A draw needs all logits, and so do siblings."""
+        if limit.drawing is not None or self._siblings.n_most:
             return Pass(self._mask)
         short = self._short.tokens
         return Pass(self._mask, head="best" if short else self._context.best_head, among=short)
@@ -166,6 +199,8 @@ class Drafter:
         laws: list[Law | None] = [None] * n_copied
         dropped = None
         after = After.GO_ON
+        found = self._siblings
+        found.start()
 
         def request(what: Pass, outputs: Any) -> Request:
             return Request(
@@ -173,10 +208,13 @@ class Drafter:
             )
 
         while after is After.GO_ON:
-            answer: Answer = yield request(drafting, "last")
-            if shared is not None:
-                shared.keep(answer.hidden)
-            pick = limit.pick(answer, len(text) - n_run - 1)
+            answer, row = yield from self._masked(
+                seq, len(history) - 1 + n_run, text[n_run:], drafting, shared
+            )
+            pick = limit.pick(answer, row)
+            if found.wants(pick.p, limit):
+                best = (pick.token, pick.p)
+                found.offer(len(text) - 1, answer.runners_up(row, best, found.n_most, P_MIN))
             pick = yield from self._surer(pick, seq, len(history) - 1, text, limit, shared)
             n_run = len(text)
             after = limit.after([*probs[n_copied:], pick.p])
@@ -191,23 +229,43 @@ class Drafter:
             laws.append(pick.law)
             if ends:
                 break
-        verification = FULL
-        if shared is not None:
-            if dropped is None:
-                # Not another masked pass and its token to drop: for the same rows to verify, that
-                # took 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all
-                # of it the head.
-                answer = yield request(shared.below(), "none")
-                shared.keep(answer.hidden)
-            verification = shared.verification()
-        return Draft(
+        draft = Draft(
             tuple(text[1:]),
             probs=tuple(probs),
-            verify=verification,
             dropped=dropped,
             n_copied=n_copied,
             laws=tuple(laws) if limit.drawing else (),
         )
+        draft = found.beside(draft, limit, self._context)
+        if shared is None or draft.n_siblings:
+            return draft
+        if dropped is None:
+            # Not another masked pass and its token to drop: for the same rows to verify, that took
+            # 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all of it the
+            # head.
+            answer = yield request(shared.below(), "none")
+            shared.keep(answer.hidden)
+        return replace(draft, verify=shared.verification())
+
+    def _masked(
+        self,
+        seq: KVSequence,
+        pos: int,
+        tokens: Sequence[int],
+        drafting: Pass,
+        shared: SharedBlocks | None,
+    ) -> Work[tuple[Answer, int]]:
+        """Run tokens with the mask, from this position on; also says in which row the last is."""
+        if shared is None or self._jump is None:
+            answer = yield Request(Rows.of(seq.seq_id, pos, tokens, "last"), drafting)
+            if shared is not None:
+                shared.keep(answer.hidden)
+            return answer, len(tokens) - 1
+        answer = yield Request(Rows.of(seq.seq_id, pos, tokens, "none"), shared.below())
+        shared.keep(answer.hidden)
+        assert answer.hidden is not None
+        last = pos + len(tokens) - 1
+        return (yield self._jump.request(seq, last, tokens[-1], answer.hidden, drafting)), 0
 
     def _surer(
         self,
@@ -229,7 +287,7 @@ class Drafter:
         self._short.hear(verdict, rows, best)
 
     def accept(self, verdict: Verdict) -> None:
-        pass
+        self._siblings.accept(verdict)
 
     def close(self) -> None:
         pass
