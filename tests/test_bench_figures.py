@@ -235,6 +235,11 @@ def test_the_report_shows_every_number_and_quotes_what_models_write() -> None:
     titles = ["".join(title.itertext()) for title in tree.iter("title")]
     assert any("guessed: 3 by ngram; 2 right" in title for title in titles)
     assert len(list(tree.iter("svg"))) == 4
+    captions = {"".join(caption.itertext()) for caption in tree.iter("figcaption")}
+    assert captions == {
+        "Right guesses by position in the draft share that was right",
+        "Time of a pass by its tokens over a pass of one token",
+    }
 
 
 def test_the_timeline_adds_up() -> None:
