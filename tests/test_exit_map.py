@@ -154,7 +154,7 @@ def refused(context, path, match, mask=EXIT):
 def test_a_map_of_another_model_or_exit_is_refused(context, written, tiny, new_context):
     other = new_context(tiny("llama", qtype="F16", late_scale=0.05))
     refused(other, written, r"was fitted for another model \(.*gguf\); fit one with tools/")
-    exits = r"map of an exit after 2 blocks; draft with --exit-layer 2, or"
+    exits = r"map of an exit after 2 blocks; draft with that exit, or"
     refused(context, written, exits, LayerMask.early_exit(N_LAYER, 1))
     refused(context, written, exits, LayerMask.skipping(N_LAYER, attn=[2, 3], ffn=[3]))
     with pytest.raises(ArgumentError, match="map needs the blocks"):

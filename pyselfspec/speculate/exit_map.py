@@ -86,8 +86,7 @@ def load(path: Path, context: Context, mask: LayerMask) -> ExitMap:
     n_layer, after = context.model.n_layer, found.exit_layer
     if not 1 <= after < n_layer - 1 or mask != LayerMask.early_exit(n_layer, after):
         raise ArgumentError(
-            f"{path} is the map of an exit after {after} blocks; draft with --exit-layer "
-            f"{after}, or {fix}"
+            f"{path} is the map of an exit after {after} blocks; draft with that exit, or {fix}"
         )
     return found
 
