@@ -40,24 +40,33 @@ class Entry:
 def model_path(name: str | PathLike[str]) -> Path:
     """The file that a name stands for. What is no name is a path already, as is any Path.
 
-    Raises ModelFileError for a model that has not been pulled, ArgumentError for what begins like a
-    name and is none, or fits several files.
+    Raises what `named_path` does, and ModelFileError for what is neither a name nor looks like a
+    file.
     """
-    if not isinstance(name, str):
-        return Path(name)
-    found = find(name)
-    if found is not None:
-        return found
-    if _is_name(name):
-        raise ModelFileError(
-            f"{name} has not been pulled yet; get it with: pyselfspec pull {shlex.quote(name)}"
-        )
-    is_file = os.path.dirname(name) or name.endswith(".gguf") or Path(name).exists()
-    if not is_file:
+    path = named_path(name)
+    if isinstance(name, str) and path == Path(name) and not _looks_like_a_file(name):
         near = get_close_matches(name, FORMS, 1, 0.8)
         hint = f"did you mean {near[0]}?" if near else "pyselfspec list shows the names of models"
         raise ModelFileError(f"{name}: no such file, and no name of a model; {hint}")
-    return Path(name)
+    return path
+
+
+def _looks_like_a_file(name: str) -> bool:
+    return bool(os.path.dirname(name)) or name.endswith(".gguf") or Path(name).exists()
+
+
+def named_path(name: str | PathLike[str]) -> Path:
+    """The same for files of any kind: what is no name may be missing.
+
+    Raises ModelFileError for a model that has not been pulled, ArgumentError for what begins like a
+    name and is none, or fits several files.
+    """
+    found = find(name) if isinstance(name, str) else None
+    if found is None and isinstance(name, str) and _is_name(name):
+        raise ModelFileError(
+            f"{name} has not been pulled yet; get it with: pyselfspec pull {shlex.quote(name)}"
+        )
+    return found or Path(name)
 
 
 def find(name: str) -> Path | None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints, run
 
 from ...costs.table import CostTable
 from ...errors import ArgumentError
-from ...hub import model_path
+from ...hub import named_path
 from ...util import by_name
 from ..draft_names import Named
 from ..requests import Work, timed
@@ -224,7 +224,7 @@ def options_of(drafter: Named, **values: Any) -> Any:
             raise ArgumentError(f"the drafter {name} takes no file, got {name}:{file}")
         path = Path(os.path.expanduser(file))  # no shell does
         if field.name == MODEL_FIELD and path == Path(file):
-            path = model_path(file)
+            path = named_path(file)
         given = values.get(field.name)
         if given not in (None, path):
             raise ArgumentError(f"the drafter {name} is given two files, {file} and {given}")
