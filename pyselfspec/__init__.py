@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .errors import SelfSpecError
     from .hub import model_path
-    from .llama.llama import Llama
+    from .llama.llama import Llama as Llama
     from .masks.layer_mask import LayerMask
     from .runtime.context import Context
     from .runtime.kv import KVSequence
@@ -74,6 +74,7 @@ _HOMES = {
     "DEMO": "util.paths",
 }
 
+# Llama is left out: a subclass of llama_cpp's loads the library.
 __all__ = [
     "BUILD_ID",
     "DEMO",
@@ -88,7 +89,6 @@ __all__ = [
     "GenerationStats",
     "KVSequence",
     "LayerMask",
-    "Llama",
     "Model",
     "Sampler",
     "SamplingParams",
@@ -136,4 +136,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -395,11 +395,11 @@ def test_a_draft_goes_on_within_a_character(new_context: NewContext, tiny: TinyM
     half = [1, *Tokenizer(tiny()).tokens("the 🍞".encode()[:-2])]
     drafter.begin(context.sequence(), half)
     bread = iter(second.model.tokenize("🍞", add_special=False))
-    drafter._following.likeliest = lambda: (next(bread, 2), 1.0)
+    drafter._opened.likeliest = lambda: (next(bread, 2), 1.0)
     draft = drafter.draft(half, DraftLimit(8))
     assert b"".join(map(tiny().piece, draft.tokens)) == "🍞".encode()[-2:]
     drafter.begin(context.sequence(), half)
-    drafter._following.likeliest = lambda: (second.model.tokenize("t", add_special=False)[0], 1.0)
+    drafter._opened.likeliest = lambda: (second.model.tokenize("t", add_special=False)[0], 1.0)
     assert drafter.draft(half, DraftLimit(8)) == Draft()
 
 
@@ -416,7 +416,7 @@ def test_a_token_is_proposed_once_nothing_can_change_it(
     pieces = [*cut(b" t"), *cut(b"h"), *cut(b"e"), *cut(b" a")]
     assert len(pieces) == 4
     written = iter(pieces)
-    drafter._following.likeliest = lambda: (next(written), 0.5)
+    drafter._opened.likeliest = lambda: (next(written), 0.5)
     draft = drafter.draft(text, DraftLimit(1))
     assert [target.piece(token) for token in draft.tokens] == [b" the"]
     assert draft.probs == (0.125,)  # of the three tokens that it is made of

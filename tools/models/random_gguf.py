@@ -360,7 +360,8 @@ def main(
         total = sum(recipe.n_bytes(tensor) for tensor in tensors(shape))
         columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
         console = Console(stderr=True)
-        with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        console.quiet = not console.is_terminal  # a bar that is off would end its line all the same
+        with Progress(*columns, console=console, disable=console.quiet) as bar:
             task = bar.add_task(out.name, total=total)
             write(out, recipe, n_ctx, lambda n_bytes: bar.advance(task, n_bytes))
     except OSError as error:
