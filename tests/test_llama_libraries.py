@@ -5,6 +5,7 @@ None of them is needed to develop the package; where one is missing, its test is
 
 import warnings
 from contextlib import closing, contextmanager
+from importlib.metadata import version
 from typing import Literal
 
 import pytest
@@ -60,6 +61,8 @@ def test_langchain(same_by_both):
 @pytest.mark.filterwarnings("ignore:FUNCTIONS is deprecated")
 def test_instructor(same_by_both):
     instructor = pytest.importorskip("instructor")
+    if not version("instructor").startswith(("1.2.", "1.3.")):
+        pytest.skip("it sends schemas in a form that llama-cpp-python 0.3.36 does not take")
     pydantic = pytest.importorskip("pydantic")
 
     class Animal(pydantic.BaseModel):
