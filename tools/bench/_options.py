@@ -36,6 +36,14 @@ def run_options(command: Command) -> Command:
 
 model_argument = click.argument("model", type=file_path())
 
+stock_option = click.option(
+    "--stock",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar="PYSELFSPEC_STOCK_LIB",
+    show_envvar=True,
+    help="Library folder of an unpatched build.  [default: without]",
+)
+
 exit_option = click.option(
     "--exit-layer",
     type=click.IntRange(min=1),

@@ -23,7 +23,7 @@ import click
 from pyselfspec.runtime._lib import LIB_DIR
 from tools.records import Record, provenance
 
-from ._options import file_path, keep, model_argument, progress, run_options
+from ._options import file_path, keep, model_argument, progress, run_options, stock_option
 from ._table import Table
 from .tasks import read_tasks
 
@@ -63,13 +63,7 @@ def worker(way: str, library: Path, model: Path, threads: int) -> Iterator[Worke
 @click.option("--only", "kinds", multiple=True, help="Kinds of tasks.  [default: all]")
 @click.option("--each", type=click.IntRange(min=1), help="Tasks of a kind.  [default: all]")
 @click.option("--tokens", type=click.IntRange(min=1), default=96)
-@click.option(
-    "--stock",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    envvar="PYSELFSPEC_STOCK_LIB",
-    show_envvar=True,
-    help="Library folder of an unpatched build.  [default: without]",
-)
+@stock_option
 def command(
     model: Path,
     threads: int,

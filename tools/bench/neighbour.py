@@ -20,7 +20,7 @@ from pyselfspec.runtime._lib import LIB_DIR
 from pyselfspec.util.machine import usable_cores
 from tools.records import Record, provenance
 
-from ._options import keep, model_argument, progress, run_options
+from ._options import keep, model_argument, progress, run_options, stock_option
 from ._table import Table
 from ._timed_text import PLAIN, STOCK
 
@@ -85,13 +85,7 @@ def neighbour(n_threads: int) -> Iterator[None]:
 )
 @click.option("--tokens", type=click.IntRange(min=1), default=64)
 @click.option("--seconds", type=click.FloatRange(min=0), default=10.0, help="At most, for a text.")
-@click.option(
-    "--stock",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    envvar="PYSELFSPEC_STOCK_LIB",
-    show_envvar=True,
-    help="Library folder of an unpatched build.  [default: without]",
-)
+@stock_option
 def command(
     model: Path,
     threads: int,

@@ -202,11 +202,6 @@ class Drafter:
         found = self._siblings
         found.start()
 
-        def request(what: Pass, outputs: Any) -> Request:
-            return Request(
-                Rows.of(seq.seq_id, len(history) - 1 + n_run, text[n_run:], outputs), what
-            )
-
         while after is After.GO_ON:
             answer, row = yield from self._masked(
                 seq, len(history) - 1 + n_run, text[n_run:], drafting, shared
@@ -243,7 +238,8 @@ class Drafter:
             # Not another masked pass and its token to drop: for the same rows to verify, that took
             # 2 to 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter), all of it the
             # head.
-            answer = yield request(shared.below(), "none")
+            rows = Rows.of(seq.seq_id, len(history) - 1 + n_run, text[n_run:], "none")
+            answer = yield Request(rows, shared.below())
             shared.keep(answer.hidden)
         return replace(draft, verify=shared.verification())
 
