@@ -128,7 +128,7 @@ def command(
                 chosen = [next(prompts) for _ in range(n * answers)]
                 for way in sorted(urls, reverse=bool(turn % 2)):
                     runs[str(n)][way].append(list(throughput(urls[way], chosen, n, tokens)))
-    options = f"--tasks {file.name} --rounds {rounds} --tokens {tokens} --answers {answers}"
+    options = f" --tasks {file.name} --rounds {rounds} --tokens {tokens} --answers {answers}"
     head = provenance("serving", model, threads, options, command="serving FOLDER")
     keep(head | {"start_us": start_us, "runs": runs}, TABLES[0], out)
 
