@@ -110,6 +110,7 @@ class Model(Closing):
                 raise ModelFileError(
                     f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
                 )
+            self._handle = handle  # first: Ctrl-C may free it from here on
             stack.callback(self._free)
             self._stack = stack.pop_all()
         self._read(handle, n_gpu_layers, split_mode, main_gpu)
@@ -142,10 +143,11 @@ class Model(Closing):
         self.rpc = tuple(rpc)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self.users = Shared(f"the model {self.path.name}")
+        self._handle: int | None = None
         self._stack = ExitStack()
 
     def _read(self, handle: int, n_gpu_layers: int | None, split_mode: str, main_gpu: int) -> None:
-        self._handle: int | None = handle
+        self._handle = handle
         self.n_layer: int = llama.llama_model_n_layer(handle)
         self.n_gpu_layers = self._offloaded(n_gpu_layers)
         self.split_mode = split_mode
