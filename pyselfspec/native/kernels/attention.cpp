@@ -6,7 +6,8 @@
 // integers, in whatever order; and a result takes the cells one after another, whoever computes it. So it depends on
 // what a query sees and in which order, not on where in the cache that lies. Queries that read the same K and V (the
 // heads of a group, and the tokens) go through a block of cells together: it is read and unpacked once for all of them.
-// A block that none of them sees, as those of other texts, is not read.
+// A block that none of them sees is not read, and queries that see nothing of a block, as those of other texts, have no
+// part in it: a pass over 16 texts costs about what they see, not 16 times that.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -20,7 +21,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 
 namespace selfspec {
 
@@ -96,27 +96,28 @@ struct Task {
 
     int64_t cells_in(int64_t block) const { return std::min<int64_t>(CELLS, n_cells - block*CELLS); }
 
-    // Bits of the cells of a block that one of a head's queries sees. Tokens come first among queries, then heads.
-    uint32_t seen(const Query * queries, int64_t block) const {
+    // Bits of the cells of a block that a query sees.
+    uint32_t seen(const Query & query, int64_t block) const {
         const int64_t n = cells_in(block);
         if (!mask) {
             return ~uint32_t(0) >> (CELLS - n);
         }
         uint32_t bits = 0;
-        for (int64_t j = 0; j < (mask->ne[2] == 1 ? n_tokens : n_queries); j++) {
-            const ggml_fp16_t * of_block = queries[j].mask + block*CELLS;
-            for (int64_t i = 0; i < n; i += LANES16) {
-                if (i + LANES16 <= n) {
-                    bits |= differ16(of_block + i, (int16_t) MINUS_INFINITY) << i;
-                    continue;
-                }
-                for (int64_t c = i; c < n; c++) {
-                    bits |= uint32_t(of_block[c] != MINUS_INFINITY) << c;
-                }
+        const ggml_fp16_t * of_block = query.mask + block*CELLS;
+        for (int64_t i = 0; i < n; i += LANES16) {
+            if (i + LANES16 <= n) {
+                bits |= differ16(of_block + i, (int16_t) MINUS_INFINITY) << i;
+                continue;
+            }
+            for (int64_t c = i; c < n; c++) {
+                bits |= uint32_t(of_block[c] != MINUS_INFINITY) << c;
             }
         }
         return bits;
     }
+
+    // Queries that may see different cells: tokens come first among queries, then heads, which mostly see the same.
+    int64_t n_views() const { return mask && mask->ne[2] != 1 ? n_queries : n_tokens; }
 };
 
 //
@@ -138,20 +139,29 @@ struct Work {
     int64_t   at_once;
     int64_t   n_weights;  // of a query
     float *   weights;
-    float *   largest;    // score of a query in each block
-    int64_t * sums;       // of a query's weights in each block, where ONE is 1
+    float *   largest;    // score in a block, of each query
+    int64_t * sums;       // of the weights in a block, where ONE is 1, of each query
     float *   rows;       // of K or V
     float *   padded;     // queries that are not whole vectors
     float *   totals;
-    Query *   queries;    // of one head
-    int64_t   head = -1;  // which
+
+    // of one head
+    int64_t    head = -1;  // which
+    Query *    queries;
+    float *    tops;       // largest score of each query
+    int64_t    topped = -1;
+    const ggml_fp16_t * looked = nullptr;  // the mask that the following are of
+    bool       has_looked = false;
+    uint32_t * seen;       // by block and view: bits of its cells
+    int32_t *  views;      // by block: the first view that sees any of it, and the one behind the last
+    int32_t *  looking;    // room for a Sight
 
     Work(const Task & task, int n_threads, int ith, Memory & memory) : n_weights(task.n_blocks*CELLS) {
         const int64_t near = n_threads*NEAR/(task.n_queries*n_weights*(int64_t) sizeof(float));
         const int64_t n    = (task.n_heads + std::max<int64_t>(1, near) - 1)/std::max<int64_t>(1, near);
         at_once = (task.n_heads + n - 1)/n;
         weights = memory.take<float>(at_once*task.n_queries*n_weights);
-        largest = memory.take<float>(at_once*task.n_queries*task.n_blocks);
+        largest = memory.take<float>(at_once*up(task.n_queries)*task.n_blocks);
         sums    = memory.take<int64_t>(at_once*task.n_queries*task.n_blocks);
         const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = QUERIES*up(task.dk);
         const int64_t of_totals = task.n_queries*up(task.dv);
@@ -161,14 +171,65 @@ struct Work {
         padded  = rows + of_rows;
         totals  = padded + of_queries;
         queries = memory.take<Query>(n_threads*task.n_queries) + ith*task.n_queries;
+        tops    = memory.take<float>(n_threads*up(task.n_queries)) + ith*up(task.n_queries);
+        seen    = memory.take<uint32_t>(n_threads*task.n_views()*task.n_blocks) + ith*task.n_views()*task.n_blocks;
+        views   = memory.take<int32_t>(n_threads*2*task.n_blocks) + ith*2*task.n_blocks;
+        looking = memory.take<int32_t>(n_threads*task.n_queries) + ith*task.n_queries;
     }
 
     const Query * queries_of(const Task & task, int64_t of_head) {
-        for (int64_t j = 0; head != of_head && j < task.n_queries; j++) {
-            queries[j] = task.query(of_head, j);
+        if (head == of_head) {
+            return queries;
         }
         head = of_head;
+        for (int64_t j = 0; j < task.n_queries; j++) {
+            queries[j] = task.query(head, j);
+        }
+        if (!has_looked || looked != queries[0].mask) {  // heads mostly share one
+            has_looked = true;
+            looked     = queries[0].mask;
+            look(task);
+        }
         return queries;
+    }
+
+    void look(const Task & task) {
+        const int64_t n = task.n_views();
+        for (int64_t block = 0; block < task.n_blocks; block++) {
+            int32_t * const range = views + 2*block;
+            range[0] = range[1] = 0;
+            for (int64_t view = 0; view < n; view++) {
+                seen[block*n + view] = task.seen(queries[view], block);
+                if (seen[block*n + view]) {
+                    range[0] = range[1] ? range[0] : (int32_t) view;
+                    range[1] = (int32_t) view + 1;
+                }
+            }
+        }
+    }
+
+    float *   largest_in(const Task & task, int64_t i) const { return largest + i*up(task.n_queries); }
+    int64_t * sums_in(const Task & task, int64_t i) const    { return sums + i*task.n_queries; }
+};
+
+// What some of the head's queries see of a block: cells by their bits, seen by one of them, and which queries look there.
+struct Sight {
+    uint32_t        cells = 0;
+    int             n     = 0;
+    const int32_t * queries;
+
+    Sight(const Task & task, const Work & work, int64_t query0, int64_t query1, int64_t block) : queries(work.looking) {
+        const int64_t n_views = task.n_views();
+        const int32_t * const range = work.views + 2*block;
+        for (int64_t base = 0; base < task.n_queries; base += n_views) {
+            for (int64_t view = range[0]; view < range[1]; view++) {
+                const int64_t  j    = base + view;
+                const uint32_t bits = query0 <= j && j < query1 ? work.seen[block*n_views + view] : 0;
+                cells |= bits;
+                work.looking[n] = (int32_t) j;
+                n += bits != 0;
+            }
+        }
     }
 };
 
@@ -250,28 +311,26 @@ int64_t unit_of(const ggml_tensor * t) { return std::max<int64_t>(VL, ggml_blck_
 // scores
 //
 
-float largest_of(const float * scores, int64_t n) {
+float largest_of(const float * scores) {
     vf largest = repeat_f(-INFINITY);
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) {
-        largest = max(largest, load_f(scores + i));
+    for (int c = 0; c < CELLS; c += VL) {
+        largest = max(largest, load_f(scores + c));
     }
     float of_lane[VL];
     store_f(of_lane, largest);
-    const float rest = std::accumulate(scores + i, scores + n, -INFINITY, [](float a, float b) { return std::max(a, b); });
-    return std::max(rest, *std::max_element(of_lane, of_lane + VL));
+    return *std::max_element(of_lane, of_lane + VL);
 }
 
 // Of the rows in work.rows for some queries: as many products as fill a vector are added up at once.
 template <int T>
-void score(const Task & task, const Work & work, const Query * queries, int64_t block, float * const * scores) {
+void score(const Task & task, const Work & work, const Query * const * queries, int64_t block, float * const * scores) {
     constexpr int AT_ONCE = VL/(T == 3 ? 4 : T);  // cells
     const int64_t stride  = up(task.dk);
     const float * q[T];
     for (int t = 0; t < T; t++) {
-        q[t] = queries[t].q;
+        q[t] = queries[t]->q;
         if (task.dk != stride) {
-            unpack_floats<float, as_they_are>(queries[t].q, task.dk, work.padded + t*stride);
+            unpack_floats<float, as_they_are>(queries[t]->q, task.dk, work.padded + t*stride);
             q[t] = work.padded + t*stride;
         }
     }
@@ -294,8 +353,8 @@ void score(const Task & task, const Work & work, const Query * queries, int64_t 
     for (int t = 0; t < T; t++) {
         ggml_fp16_t mask[CELLS];
         std::fill_n(mask, CELLS, MINUS_INFINITY);
-        if (queries[t].mask) {
-            std::copy_n(queries[t].mask + block*CELLS, n, mask);
+        if (queries[t]->mask) {
+            std::copy_n(queries[t]->mask + block*CELLS, n, mask);
         } else {
             std::fill_n(mask, n, 0);
         }
@@ -306,7 +365,7 @@ void score(const Task & task, const Work & work, const Query * queries, int64_t 
         }
         const vf factor = repeat_f(softcap == 0 ? scale : softcap);
         for (int c = 0; c < CELLS; c += VL) {
-            const vf added = mul(repeat_f(queries[t].slope), load_f16(mask + c));
+            const vf added = mul(repeat_f(queries[t]->slope), load_f16(mask + c));
             store_f(scores[t] + c, where_above(added, -INFINITY, fma(load_f(scores[t] + c), factor, added)));
         }
     }
@@ -315,23 +374,21 @@ void score(const Task & task, const Work & work, const Query * queries, int64_t 
 void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t head, int64_t block) {
     const Query * const queries = work.queries_of(task, head);
     const int64_t  of_head = (head - first_head)*task.n_queries;
-    float * const  largest = work.largest + of_head*task.n_blocks + block;
-    const uint32_t bits    = task.seen(queries, block);
-    if (bits == 0) {
-        for (int64_t j = 0; j < task.n_queries; j++) {
-            largest[j*task.n_blocks] = -INFINITY;
-        }
-        return;
-    }
-    unpack(task.k, task.rows(task.k, head) + block*CELLS*task.k->nb[1], Cells(bits), task.dk, work.rows);
-    in_tiles<QUERIES>((int) task.n_queries, [&](auto n, int first) {
-        float * scores[n];
+    float * const  largest = work.largest_in(task, (head - first_head)*task.n_blocks + block);
+    const Sight    sight(task, work, 0, task.n_queries, block);
+    std::fill_n(largest, up(task.n_queries), -INFINITY);
+    unpack(task.k, task.rows(task.k, head) + block*CELLS*task.k->nb[1], Cells(sight.cells), task.dk, work.rows);
+    in_tiles<QUERIES>(sight.n, [&](auto n, int first) {
+        const Query * looking[n];
+        float *       scores[n];
         for (int t = 0; t < n; t++) {
-            scores[t] = work.weights + (of_head + first + t)*work.n_weights + block*CELLS;
+            const int64_t j = sight.queries[first + t];
+            looking[t] = queries + j;
+            scores[t]  = work.weights + (of_head + j)*work.n_weights + block*CELLS;
         }
-        score<n>(task, work, queries + first, block, scores);
+        score<n>(task, work, looking, block, scores);
         for (int t = 0; t < n; t++) {
-            largest[(first + t)*task.n_blocks] = largest_of(scores[t], CELLS);
+            largest[sight.queries[first + t]] = largest_of(scores[t]);
         }
     });
 }
@@ -340,10 +397,23 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
 // weights
 //
 
-// The largest score of a query, of all blocks and of its sink.
-float largest_of_query(const Task & task, const Work & work, int64_t index, const float * sink) {
-    const float largest = largest_of(work.largest + index*task.n_blocks, task.n_blocks);
-    return sink ? std::max(largest, *sink) : largest;
+// The largest score of each of a head's queries, of all blocks and of its sink.
+const float * tops_of(const Task & task, Work & work, int64_t first_head, int64_t head) {
+    if (work.topped == head) {
+        return work.tops;
+    }
+    work.topped = head;
+    const Query * const queries = work.queries_of(task, head);
+    for (int64_t j = 0; j < up(task.n_queries); j++) {
+        work.tops[j] = j < task.n_queries && queries[j].sink ? *queries[j].sink : -INFINITY;
+    }
+    for (int64_t block = 0; block < task.n_blocks; block++) {
+        const float * const largest = work.largest_in(task, (head - first_head)*task.n_blocks + block);
+        for (int64_t j = 0; j < up(task.n_queries); j += VL) {
+            store_f(work.tops + j, max(load_f(work.tops + j), load_f(largest + j)));
+        }
+    }
+    return work.tops;
 }
 
 // exp(score - largest) of a block, in place; returns their sum.
@@ -414,56 +484,77 @@ uint32_t used(const float * weights) {
     return bits;
 }
 
-float factor_of(const Task & task, const Work & work, int64_t index, const float * sink) {
-    const float largest = largest_of_query(task, work, index, sink);
-    if (largest == -INFINITY) {  // it sees nothing
+void weights_of_block(const Task & task, Work & work, int64_t first_head, int64_t head, int64_t block) {
+    const int64_t of_heads = head - first_head;
+    const float * const tops    = tops_of(task, work, first_head, head);
+    const float * const largest = work.largest_in(task, of_heads*task.n_blocks + block);
+    int64_t * const     sums    = work.sums_in(task, of_heads*task.n_blocks + block);
+    std::fill_n(sums, task.n_queries, 0);
+    const Sight sight(task, work, 0, task.n_queries, block);
+    for (int i = 0; i < sight.n; i++) {
+        const int64_t j = sight.queries[i];
+        float * const weights = work.weights + (of_heads*task.n_queries + j)*work.n_weights + block*CELLS;
+        if (largest[j] == -INFINITY) {  // what it sees is infinite
+            std::fill_n(weights, CELLS, 0.0f);
+        } else {
+            sums[j] = to_weights(weights, tops[j]);
+        }
+    }
+}
+
+// What a query's values are multiplied by in the end. sum: of its weights.
+float factor_of(float top, int64_t sum, const float * sink) {
+    if (top == -INFINITY) {  // it sees nothing
         return 0;
     }
-    int64_t sum = 0;
-    for (int64_t b = 0; b < task.n_blocks; b++) {
-        sum += work.sums[index*task.n_blocks + b];
-    }
     const float total = (float) sum/ONE;
-    return 1/(sink ? total + expf(*sink - largest) : total);
+    return 1/(sink ? total + expf(*sink - top) : total);
 }
 
 void values_of(const Task & task, Work & work, int64_t first_head, const HeadPiece & piece) {
     const int64_t head = first_head + piece.head;
     const Query * const queries = work.queries_of(task, head);
-    const int64_t n_queries = piece.query1 - piece.query0;
     const int64_t begin = piece.unit0*unit_of(task.v), n = std::min(piece.unit1*unit_of(task.v), task.dv) - begin;
     const int64_t width = up(n);
-    const int64_t of_head = piece.head*task.n_queries + piece.query0;
+    const int64_t of_head = piece.head*task.n_queries;
     const char * const v = task.rows(task.v, head) + begin/ggml_blck_size(task.v->type)*task.v->nb[0];
-    std::fill_n(work.totals, n_queries*width, 0.0f);
+    std::fill_n(work.totals, (piece.query1 - piece.query0)*width, 0.0f);
     for (int64_t block = 0; block < task.n_blocks; block++) {
-        const Cells cells(task.seen(queries, block));
+        const Sight sight(task, work, piece.query0, piece.query1, block);
+        const Cells cells(sight.cells);
         unpack(task.v, v + block*CELLS*task.v->nb[1], cells, n, work.rows);
         const auto weights_of = [&](int64_t j) { return work.weights + (of_head + j)*work.n_weights + block*CELLS; };
+        const auto totals_of  = [&](int64_t j) { return work.totals + (j - piece.query0)*width; };
         if (!all_numbers(work.rows, width, cells)) {
             // zero times such a value is none: every query takes only what it sees
-            for (int64_t j = 0; j < n_queries; j++) {
-                const float * weights[] = {weights_of(j)};
-                float *       totals[]  = {work.totals + j*width};
+            for (int i = 0; i < sight.n; i++) {
+                const float * weights[] = {weights_of(sight.queries[i])};
+                float *       totals[]  = {totals_of(sight.queries[i])};
                 mix_all<1>(work.rows, width, Cells(used(weights[0])), weights, totals);
             }
             continue;
         }
-        in_tiles<QUERIES>((int) n_queries, [&](auto n_tile, int first) {
+        in_tiles<QUERIES>(sight.n, [&](auto n_tile, int first) {
             const float * weights[n_tile];
             float *       totals[n_tile];
             for (int t = 0; t < n_tile; t++) {
-                weights[t] = weights_of(first + t);
-                totals[t]  = work.totals + (first + t)*width;
+                weights[t] = weights_of(sight.queries[first + t]);
+                totals[t]  = totals_of(sight.queries[first + t]);
             }
             mix_all<n_tile>(work.rows, width, cells, weights, totals);
         });
     }
-    for (int64_t j = 0; j < n_queries; j++) {
-        const Query & query = queries[piece.query0 + j];
-        const float factor = factor_of(task, work, of_head + j, query.sink);
+    const float * const tops = tops_of(task, work, first_head, head);
+    for (int64_t j = piece.query0; j < piece.query1; j++) {
+        const Query & query = queries[j];
+        const float * total = work.totals + (j - piece.query0)*width;
+        int64_t sum = 0;
+        for (int64_t block = 0; block < task.n_blocks; block++) {
+            sum += work.sums_in(task, piece.head*task.n_blocks + block)[j];
+        }
+        const float factor = factor_of(tops[j], sum, query.sink);
         for (int64_t i = 0; i < n; i++) {
-            query.out[begin + i] = work.totals[j*width + i]*factor;
+            query.out[begin + i] = total[i]*factor;
         }
     }
 }
@@ -501,22 +592,8 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
         });
         ggml_barrier(params->threadpool);
 
-        int64_t before = -1;
-        float   largest = 0;
-        share(n_heads*task.n_queries*task.n_blocks, [&](int64_t i) {
-            const int64_t index = i/task.n_blocks;
-            float * const block = work.weights + index*work.n_weights + i%task.n_blocks*CELLS;
-            if (index != before) {
-                const Query query = task.query(first + index/task.n_queries, index%task.n_queries);
-                largest = largest_of_query(task, work, index, query.sink);
-                before  = index;
-            }
-            if (work.largest[i] == -INFINITY) {  // perhaps another query sees something there
-                std::fill_n(block, CELLS, 0.0f);
-                work.sums[i] = 0;
-            } else {
-                work.sums[i] = to_weights(block, largest);
-            }
+        share(task.n_blocks*n_heads, [&](int64_t i) {
+            weights_of_block(task, work, first, first + i/task.n_blocks, i%task.n_blocks);
         });
         ggml_barrier(params->threadpool);
 
