@@ -284,6 +284,7 @@ CASES = [
     on_tiny("--min-p nan", "min", "nan", status=ANY),
     on_tiny("--repeat-penalty nan", "penalty", "nan", status=ANY),
     on_tiny("--repeat-penalty inf", "penalty", "inf", status=ANY),
+    on_tiny("--presence-penalty nan", "presence", "nan"),
     on_tiny("--draft-p-min nan", "p", "min", "nan", status=ANY),
     on_tiny("--repeat-penalty 1e38", "at most", "1e+38"),
     Case("convert who/what out.gguf", FAILED, ["is no folder", "hf download who/what"]),

@@ -235,14 +235,17 @@ def test_repeat_penalty_reaches_the_sampler(generate: Generate) -> None:
         return len(set(generate(*GREEDY, "-n", "48", "--json", *args).json["tokens"]))
 
     assert n_different("--repeat-penalty", "2") > n_different()
+    assert n_different("--presence-penalty", "9") > n_different()
+    assert n_different("--frequency-penalty", "9") > n_different()
     assert n_different("--repeat-penalty", "2", "--repeat-last-n", "0") == n_different()
 
 
 def test_sampling_options_reach_the_report(generate: Generate) -> None:
     args = "--temp 0.5 --top-k 7 --top-p 0.75 --min-p 0.25 --repeat-penalty 1.5 --repeat-last-n 9"
-    sampling = generate("-n", "1", "--json", "--seed", "4", *args.split()).json["sampling"]
-    expected = SamplingParams(0.5, 7, 0.75, 0.25, 1.5, 9, 4)
-    assert SamplingParams(**sampling) == expected
+    args += " --presence-penalty 0.1 --frequency-penalty -0.2 --seed 4"
+    sampling = generate("-n", "1", "--json", *args.split()).json["sampling"]
+    expected = SamplingParams(0.5, 7, 0.75, 0.25, 1.5, 9, 0.1, -0.2, seed=4)
+    assert SamplingParams(**sampling | {"logit_bias": ()}) == expected
 
 
 # --- which model -----------------------------------------------------------------------------
@@ -940,6 +943,8 @@ DEFAULTS = {
     "min_p": SamplingParams().min_p,
     "repeat_penalty": SamplingParams().repeat_penalty,
     "repeat_last_n": SamplingParams().repeat_last_n,
+    "presence_penalty": SamplingParams().presence_penalty,
+    "frequency_penalty": SamplingParams().frequency_penalty,
     "n_predict": N_PREDICT,
 }
 

@@ -70,6 +70,9 @@ SAMPLINGS = {
         grammar='root ::= ("t" | "h" | "e" | "a" | "n" | " " | "s" | "o" | "é")+',
     ),
     "penalties-greedy": SamplingParams(temperature=0.0, repeat_penalty=1.5, repeat_last_n=8),
+    "other-penalties": SamplingParams(
+        presence_penalty=0.5, frequency_penalty=0.3, logit_bias=((9, 4.0), (11, -9.0)), seed=6
+    ),
 }
 
 

@@ -62,6 +62,9 @@ def only(**logit_of: float) -> NDArray[np.float32]:
         ("repeat_penalty", NAN),
         ("repeat_last_n", -1),
         ("repeat_last_n", 2**31),
+        ("presence_penalty", NAN),
+        ("presence_penalty", -INF),
+        ("frequency_penalty", 1e31),
         ("seed", -1),
         ("seed", SEED_MAX + 1),
     ],
@@ -199,6 +202,38 @@ def test_repeat_last_n_zero_penalizes_nothing(tiny: Any) -> None:
     with Sampler(tiny(), params) as sampler:
         sampler.begin([5, 5, 5])
         assert sampler.sample_logits(only(t5=3.0, t6=2.0)) == 5
+
+
+@pytest.mark.parametrize(
+    ("penalty", "falls"),
+    [("presence_penalty", (1.0, 1.0, 1.0)), ("frequency_penalty", (1.0, 2.0, 3.0))],
+)
+def test_what_penalties_take_from_logits(penalty: str, falls: Any, tiny: Any) -> None:
+    """Once, or as often as a token was there."""
+    params = SamplingParams(temperature=0.0, **{penalty: 1.0})
+    for n, fall in enumerate(falls, 1):
+        for rival, want in ((-0.1, 5), (0.1, 6)):
+            with Sampler(tiny(), params) as sampler:
+                sampler.begin([5] * n)
+                assert sampler.sample_logits(only(t5=9.0, t6=9.0 - fall + rival)) == want
+
+
+def test_bias_of_logits(tiny: Any) -> None:
+    values = only(t5=3.0, t6=2.0, t7=1.0)
+    for bias, want in (((), 5), (((6, 1.5),), 6), (((5, -100.0), (6, -100.0)), 7)):
+        with Sampler(tiny(), SamplingParams(temperature=0.0, logit_bias=bias)) as sampler:
+            assert [sampler.sample_logits(values) for _ in range(3)] == [want] * 3
+
+
+@pytest.mark.parametrize("token", [-1, N_VOCAB])
+def test_bias_of_what_is_no_token(token: int, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"tokens are 0 to {N_VOCAB - 1} here, got {token}"):
+        Sampler(tiny(), SamplingParams(logit_bias=((token, 1.0),)))
+
+
+def test_bias_that_is_no_number() -> None:
+    with pytest.raises(ArgumentError, match="token 5 is no number: nan"):
+        SamplingParams(logit_bias=((5, NAN),))
 
 
 # --- grammars --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -264,6 +265,15 @@ def test_six_texts_at_once_are_those_alone(served: Served, demo: Model) -> None:
     assert got == [alone(demo, prompts[i], n, sampled(i)).text for i in range(6)]
 
 
+def test_penalties_and_bias_reach_the_sampler(served: Served, demo: Model) -> None:
+    [token] = demo.tokenize("e", add_special=False)[-1:]
+    given = {"presence_penalty": 0.7, "frequency_penalty": 0.4, "repeat_last_n": 50}
+    body = {"prompt": WORDS, "max_tokens": 32, "seed": 3, "logit_bias": {str(token): -8.5}}
+    got = served.post("/v1/completions", body | given).json()["choices"][0]["text"]
+    params = replace(sampled(3), logit_bias=((token, -8.5),), **given)
+    assert got == alone(demo, WORDS, 32, params).text != alone(demo, WORDS, 32, sampled(3)).text
+
+
 def test_what_was_read_is_not_read_again(served: Served, demo: Model) -> None:
     """By a text that goes on, and by one that only begins the same."""
     first = "A sentence that no other test of this file begins with. " + WORDS
@@ -293,7 +303,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": "x", "temperature": -1}, "temperature"),
     ("completions", {"prompt": "x", "stop": [""]}, "stop"),
     ("completions", {"prompt": "x", "echo": True}, "echo"),
-    ("completions", {"prompt": "x", "logit_bias": {"5": 1}}, "logit_bias"),
+    ("completions", {"prompt": "x", "logit_bias": {"-5": 1}}, "logit_bias"),
+    ("completions", {"prompt": "x", "logit_bias": {"9" * 99: 1}}, "logit_bias"),
+    ("completions", {"prompt": "x", "presence_penalty": 1e300}, "presence_penalty"),
     ("completions", {"prompt": "x", "grammar": "root ::= ("}, "GBNF"),
     ("completions", {"prompt": "x", "pyselfspec": {"draft": "nobody"}}, "none of: auto, off"),
     ("completions", {"prompt": "x", "pyselfspec": {"draft": "model:/etc/passwd"}}, "none of"),

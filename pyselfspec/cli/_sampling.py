@@ -52,11 +52,25 @@ sampling_options = cloup.option_group(
         help="Penalty for repeated tokens, 1 for none.",
     ),
     cloup.option(
+        "--presence-penalty",
+        type=float,
+        default=DEFAULT.presence_penalty,
+        show_default=True,
+        help="Taken from the logits of tokens that were there.",
+    ),
+    cloup.option(
+        "--frequency-penalty",
+        type=float,
+        default=DEFAULT.frequency_penalty,
+        show_default=True,
+        help="The same, as often as they were there.",
+    ),
+    cloup.option(
         "--repeat-last-n",
         type=click.IntRange(min=0),
         default=DEFAULT.repeat_last_n,
         show_default=True,
-        help="How far back the penalty looks.",
+        help="How far back penalties look.",
     ),
     cloup.option(
         "--seed",
@@ -79,6 +93,8 @@ def sampling_from(options: Mapping[str, Any]) -> SamplingParams:
         min_p=options["min_p"],
         repeat_penalty=options["repeat_penalty"],
         repeat_last_n=options["repeat_last_n"],
+        presence_penalty=options["presence_penalty"],
+        frequency_penalty=options["frequency_penalty"],
         seed=options["seed"],
         grammar=None if grammar is None else read_text(grammar),
     )

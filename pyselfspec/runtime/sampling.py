@@ -32,8 +32,10 @@ class SamplingParams:
     """How the next token is chosen; the defaults are llama.cpp's.
 
     temperature: 0, or next to it, for greedy. top_k: 0 for all. top_p, min_p: probabilities.
-    repeat_penalty: 1 for none, over the last repeat_last_n tokens, prompt included. seed: None
-    draws one. grammar: GBNF text with a rule ``root``.
+    repeat_penalty, presence_penalty, frequency_penalty: 1, 0, 0 for none, over the last
+    repeat_last_n tokens, prompt included; the first divides, the others are taken from logits, once
+    and as often as the token is there. logit_bias: pairs of a token and what is added to its logit.
+    seed: None draws one. grammar: GBNF text with a rule ``root``.
 
     Raises ArgumentError for values outside their range.
     """
@@ -44,6 +46,9 @@ class SamplingParams:
     min_p: float = 0.05
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     grammar: str | None = None
 
@@ -54,6 +59,8 @@ class SamplingParams:
             ("top_p", 0.0, 1.0),
             ("min_p", 0.0, 1.0),
             ("repeat_last_n", 0, REPEAT_LAST_N_MAX),
+            ("presence_penalty", -FLOAT_MAX, FLOAT_MAX),
+            ("frequency_penalty", -FLOAT_MAX, FLOAT_MAX),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -62,6 +69,9 @@ class SamplingParams:
             raise ArgumentError(
                 f"repeat_penalty is above 0 and at most {FLOAT_MAX:g}, got {self.repeat_penalty}"
             )
+        for token, bias in self.logit_bias:
+            if not abs(bias) <= FLOAT_MAX:
+                raise ArgumentError(f"the logit bias of token {token} is no number: {bias}")
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
             raise ArgumentError(f"seed is 0 to {SEED_MAX}, got {self.seed}")
 
@@ -69,6 +79,18 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether nothing is drawn: the likeliest token is taken."""
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the tokens before count."""
+        found = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+        return found != (1.0, 0.0, 0.0)
+
+    def without_past(self) -> SamplingParams:
+        """These parameters without what reads the text before: penalties and the grammar."""
+        return replace(
+            self, grammar=None, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0
+        )
 
     def with_seed(self) -> SamplingParams:
         """These parameters with a definite seed, drawn when there is none."""
@@ -86,7 +108,7 @@ class Sampler(Closing):
 
     The stream advances once per drawn token, so equal logits give equal tokens with and without
     drafts.
-    Raises ArgumentError when the grammar is not valid GBNF.
+    Raises ArgumentError when the grammar is not valid GBNF, or a bias is for no token.
     """
 
     def __init__(self, model: Model, params: SamplingParams = GREEDY) -> None:
@@ -100,10 +122,16 @@ class Sampler(Closing):
         )
         if params.grammar is not None:
             self._add_grammar(model, params.grammar)
-        if params.repeat_penalty != 1.0:
+        if params.logit_bias:
+            self._add_bias(model, params.logit_bias)
+        if params.has_penalties:
             self._penalties = self._add(
                 llama.llama_sampler_init_penalties(
-                    model.n_vocab, params.repeat_last_n, params.repeat_penalty, 0.0, 0.0
+                    model.n_vocab,
+                    params.repeat_last_n,
+                    params.repeat_penalty,
+                    params.frequency_penalty,
+                    params.presence_penalty,
                 )
             )
         if params.is_greedy:
@@ -134,6 +162,16 @@ class Sampler(Closing):
             self.close()
             raise ArgumentError(f"the grammar is not valid GBNF: {reason}")
         self._add(sampler)
+
+    def _add_bias(self, model: Model, pairs: Sequence[tuple[int, float]]) -> None:
+        for token, _ in pairs:
+            if not 0 <= token < model.n_vocab:
+                self.close()
+                raise ArgumentError(
+                    f"logit_bias: tokens are 0 to {model.n_vocab - 1} here, got {token}"
+                )
+        given = (llama.llama_logit_bias * len(pairs))(*pairs)
+        self._add(llama.llama_sampler_init_logit_bias(model.n_vocab, len(pairs), given))
 
     def close(self) -> None:
         with self._alone:

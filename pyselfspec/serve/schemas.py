@@ -3,7 +3,7 @@ do; fields that are known and not supported are refused, unless they say what ha
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,7 @@ N_CHOICES = 16  # texts of one request
 N_STOPS = 16
 N_TOP = 20
 N_TOOLS = 128
+N_BIASES = 1024
 N_DRAFT = 256  # characters
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -49,6 +50,11 @@ class TextRequest(BaseModel):
     """What both kinds of requests have in common. The fields of sampling that are left out are the
     server's defaults, see SamplingParams."""
 
+    SAMPLING: ClassVar[tuple[str, ...]] = (
+        "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n",
+        "presence_penalty", "frequency_penalty",
+    )  # fmt: skip
+
     model: str | None = None
     n: int = Field(1, ge=1, le=N_CHOICES)
     stream: bool = False
@@ -65,16 +71,8 @@ class TextRequest(BaseModel):
     grammar: str | None = Field(None, max_length=1 << 16)
     presence_penalty: Finite | None = None
     frequency_penalty: Finite | None = None
-    logit_bias: dict[str, Finite] | None = None
+    logit_bias: Annotated[dict[str, Finite], Field(max_length=N_BIASES)] | None = None
     pyselfspec: DraftSettings | None = None
-
-    def require_supported(self) -> None:
-        """Raise ApiError for what this server cannot do."""
-        for name in ("presence_penalty", "frequency_penalty"):
-            if getattr(self, name):
-                raise unsupported(name, f"{name} is not supported; see repeat_penalty")
-        if self.logit_bias:
-            raise unsupported("logit_bias", "logit_bias is not supported")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -99,7 +97,7 @@ class CompletionRequest(TextRequest):
     best_of: int | None = None
 
     def require_supported(self) -> None:
-        super().require_supported()
+        """Raise ApiError for what this server cannot do."""
         if self.echo:
             raise unsupported("echo", "echo is not supported; the prompt is what you sent")
         if self.suffix:
@@ -154,7 +152,7 @@ class ChatRequest(TextRequest):
     function_call: Any = None
 
     def require_supported(self) -> None:
-        super().require_supported()
+        """Raise ApiError for what this server cannot do, or what does not go together."""
         if self.functions or self.function_call not in (None, "none", "auto"):
             raise unsupported("functions", "functions is not supported; see tools")
         if set(self.modalities or ()) - {"text"}:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -115,22 +115,26 @@ class Service:
 
     def samplings(self, request: TextRequest, grammar: str | None) -> list[SamplingParams]:
         """Of each choice: seeds count up from the first one's."""
-        fields = {
-            name: value
-            for name in (
-                "temperature",
-                "top_p",
-                "top_k",
-                "min_p",
-                "repeat_penalty",
-                "repeat_last_n",
-            )
-            if (value := getattr(request, name)) is not None
-        }
+        asked = ((name, getattr(request, name)) for name in TextRequest.SAMPLING)
+        fields = {name: value for name, value in asked if value is not None}
+        if request.logit_bias is not None:
+            fields["logit_bias"] = self._bias(request.logit_bias)
         common = replace(self.settings.sampling, **fields, grammar=grammar).with_seed()
         first = common.seed if request.seed is None else request.seed
         assert first is not None
         return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(request.n)]
+
+    def _bias(self, asked: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+        """Raises ApiError for what is no token of the model."""
+        n_vocab = self.model.n_vocab
+        for name in asked:
+            if not (name.isascii() and name.isdecimal() and int(name[:12]) < n_vocab):
+                raise ApiError(
+                    400,
+                    f"logit_bias: tokens are 0 to {n_vocab - 1} here, got {name[:40]!r}",
+                    param="logit_bias",
+                )
+        return tuple((int(name), bias) for name, bias in asked.items())
 
     def n_predict(self, prompt: Sequence[int], asked: int | None, default: int | None) -> int:
         """Tokens to write at most. default: None for what a slot's share of the context leaves.

@@ -245,7 +245,7 @@ class Completion:
             yield None
             return
         # a grammar and penalties know the text, which drafts run ahead of
-        params = replace(self.sampling, grammar=None, repeat_penalty=1.0)
+        params = self.sampling.without_past()
         assert params.seed is not None
         with Sampler(self.context.model, params) as sampler:
             yield Residual(sampler, params.seed)
