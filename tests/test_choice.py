@@ -14,7 +14,7 @@ from pyselfspec.speculate.controllers import Memory
 from pyselfspec.speculate.controllers._choice import GAIN_MIN, LENGTHS, Choice
 from pyselfspec.speculate.controllers._decision import Rule
 from pyselfspec.speculate.controllers.auto import make
-from pyselfspec.speculate.types import Draft, Step, Verdict
+from pyselfspec.speculate.types import ALONE, Company, Draft, Step, Verdict
 
 GROWTHS = {
     "Q4_0": FEW_ROWS,
@@ -223,3 +223,43 @@ def test_widths_are_tried_from_narrow_to_wide():
 def test_there_is_room_for_the_graphs_of_all_lengths():
     """Twelve are kept, see selfspec-slots.h; a pass whose graph is not is built anew."""
     assert len(LENGTHS) <= 9 and LENGTHS[-1] == N_WIDTH - 1
+
+
+# beside other texts
+
+
+def step_among(company, n=0, us=1000.0):
+    return Step(Draft((1,) * n, (0.5,) * n, n_copied=n), Verdict.of_chain(0, 1, False), us, company)
+
+
+def taken(controller):
+    return controller.limit(0).choose([0.6, 0.5, 0.4])[0]
+
+
+def test_copies_are_fewer_beside_others_and_as_many_alone_again():
+    """Of a pass whose rows cost what they bring, but not for eight texts."""
+    controller = make(table(0.0, 0.2, shared=0.0))
+    alone = taken(controller)
+    for _ in range(50):
+        controller.observe(step_among(Company(7, 8)))
+    beside = taken(controller)
+    controller.observe(step_among(ALONE))
+    assert alone > beside == 0 and taken(controller) == alone
+
+
+def test_copies_that_cost_nothing_are_taken_beside_others_too():
+    controller = make(table(0.0, 0.0, shared=0.0))
+    for _ in range(50):
+        controller.observe(step_among(Company(7, 8)))
+    assert taken(controller) == 3
+
+
+def test_shared_passes_teach_nothing_about_own_ones():
+    timings = TimedCosts(table(0.0, 0.1, shared=0.0))
+    controller = make(timings.table, Memory(timings))
+    for us in (1000, 1000, 1000):
+        controller.observe(step_among(ALONE, us=us))
+    before = timings.at(0)
+    for n in range(100):
+        controller.observe(step_among(Company(7, 24), n=n % 4, us=50_000))
+    assert timings.at(0) == before

@@ -206,3 +206,33 @@ def test_a_new_width_of_a_verification_pass_does_not_hide_what_its_draft_took():
     for n in (1, 2, 3, 4, 5):
         timed(costs, n, n * 400 + 250, 1000)
     assert costs.at(0).token_us > 300
+
+
+# beside other texts
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.25, Q8_0, BF16], ids=["free", "flat", "Q8_0", "BF16"])
+@pytest.mark.parametrize(("n_texts", "n_rows"), [(1, 1), (3, 4), (7, 8)])
+def test_a_draft_pays_where_all_texts_together_gain(growth, n_texts, n_rows):
+    """Theorem: its tokens over what its time counts beat plain decoding exactly where the tokens of
+    all texts over the time of the pass rise."""
+    costs = table(0.3, growth).levels[0]
+    counted = costs.among(n_texts, n_rows)
+    for n in range(1, N_WIDTH - n_rows):
+        before, after = (costs.full_us[n_rows + k] for k in (0, n))
+        for gained in (0.05, 0.2, 0.5, 1, 2, n):
+            own = (1 + gained) / counted.full_us[n] > 1 / counted.plain_us
+            of_all = (n_texts + 1 + gained) / after > (n_texts + 1) / before
+            assert own == of_all, (n, gained)
+
+
+def test_alone_costs_are_as_they_are():
+    costs = table().levels[0]
+    assert costs.among(0, 0) is costs
+
+
+def test_passes_wider_than_the_table_rise_as_its_second_half_does():
+    costs = table(growth=0.25, plain_us=1000).levels[0]
+    counted = costs.among(1, 40)
+    assert counted.plain_us == pytest.approx(1000 * (1 + 0.25 * 40))
+    assert counted.full_us[4] - counted.plain_us == pytest.approx(2 * 1000 * 0.25 * 4)

@@ -69,6 +69,26 @@ class Costs:
         """Whether verification passes leave out blocks that drafts have run."""
         return self.verify_us != self.full_us
 
+    def among(self, n_texts: int, n_rows: int) -> Costs:
+        """What counts for a text whose passes take along n_rows rows of n_texts other texts: the
+        time that a row adds is lost by all of them. Drafts are taken to be made side by side."""
+        if not n_texts:
+            return self
+
+        def among(us: tuple[float, ...]) -> tuple[float, ...]:
+            alone = _at_width(us, n_rows + 1)
+            added = (_at_width(us, n_rows + 1 + n) - alone for n in range(len(us)))
+            return tuple(alone + (1 + n_texts) * max(0.0, us) for us in added)
+
+        shared = _at_width(self.full_us, n_texts + 1) / self.plain_us
+        return replace(
+            self,
+            full_us=among(self.full_us),
+            verify_us=among(self.verify_us),
+            token_us=self.token_us * shared,
+            last_us=self.last_us * shared,
+        )
+
     def speedup(self, acceptance: float) -> tuple[float, int]:
         """Speed over plain decoding at the best draft length, and that length, when each drafted
         token is accepted with this probability if those before it were.
@@ -82,6 +102,14 @@ class Costs:
             if speed > best:
                 best, n_best = speed, n
         return best, n_best
+
+
+def _at_width(us: tuple[float, ...], width: int) -> float:
+    """Of a pass; wider ones than the table knows rise as its second half does."""
+    last, middle = len(us), len(us) // 2
+    if width <= last:
+        return us[width - 1]
+    return us[-1] + (width - last) * (us[-1] - us[middle - 1]) / (last - middle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class Model(Closing):
     answer.
     """
 
+    _handle: int | None
+
     def __init__(
         self,
         path: str | Path,
@@ -143,7 +145,7 @@ class Model(Closing):
         self.rpc = tuple(rpc)
         self.contexts: set[Context] = set()  # open ones; they enter and leave by themselves
         self.users = Shared(f"the model {self.path.name}")
-        self._handle: int | None = None
+        self._handle = None
         self._stack = ExitStack()
 
     def _read(self, handle: int, n_gpu_layers: int | None, split_mode: str, main_gpu: int) -> None:

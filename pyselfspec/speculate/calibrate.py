@@ -166,7 +166,7 @@ class _Certain(Answer):
     __slots__ = ("_token",)
 
     def __init__(self, answer: Answer, token: int) -> None:
-        super().__init__(answer._context, answer._first, answer.hidden, answer.us)
+        super().__init__(answer._context, answer._first, answer.hidden, answer.us, answer.company)
         self._token = token
 
     def argmax(self, row: int) -> tuple[int, float]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..errors import ArgumentError, SelfSpecError
 from ..runtime.passes import FULL, Hidden, Pass, Rows
-from .types import Law
+from .types import ALONE, Company, Law
 
 if TYPE_CHECKING:
     from ..runtime.context import Context
@@ -47,16 +47,20 @@ class Answer:
 
     hidden: the states that were asked for, one per row of the request.
     us: microseconds that the pass took.
+    company: what else was in it.
     """
 
-    __slots__ = ("_context", "_first", "_serial", "hidden", "us")
+    __slots__ = ("_context", "_first", "_serial", "company", "hidden", "us")
 
-    def __init__(self, context: Context, first: int, hidden: Hidden | None, us: int) -> None:
+    def __init__(
+        self, context: Context, first: int, hidden: Hidden | None, us: int, company: Company
+    ) -> None:
         self._context = context
         self._serial = context.n_decodes
         self._first = first  # of the request's rows in the pass
         self.hidden = hidden
         self.us = us
+        self.company = company
 
     def argmax(self, row: int) -> tuple[int, float]:
         """The most likely token after a row, and its probability, 0..1."""
@@ -104,10 +108,12 @@ def answers(context: Context, requests: Sequence[Request]) -> list[Answer]:
     hidden = context.run(Rows.joined(request.rows for request in requests), what).hidden
     us = (time.perf_counter_ns() - start) // 1000
     found, first = [], 0
+    n_all = sum(len(request.rows) for request in requests)
     for request in requests:
         n = len(request.rows)
         states = None if hidden is None else hidden[first : first + n]
-        found.append(Answer(context, first, states, us))
+        company = Company(len(requests) - 1, n_all - n)
+        found.append(Answer(context, first, states, us, company))
         first += n
     return found
 
@@ -116,7 +122,7 @@ def answer(context: Context, request: Request) -> Answer:
     """Run the rows of one request. Raises what Context.run does."""
     start = time.perf_counter_ns()
     hidden = context.run(request.rows, request.what).hidden
-    return Answer(context, 0, hidden, (time.perf_counter_ns() - start) // 1000)
+    return Answer(context, 0, hidden, (time.perf_counter_ns() - start) // 1000, ALONE)
 
 
 def run(context: Context, work: Work[T]) -> T:

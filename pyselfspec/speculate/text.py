@@ -15,7 +15,7 @@ from .controllers import Controller
 from .drafters import Drafter, Hears, drafted, follower
 from .requests import Answer, Draws, Request, Work, timed
 from .residual import Residual
-from .types import Draft, Law, Step, Verdict
+from .types import ALONE, Draft, Law, Step, Verdict
 from .verify import verify
 
 
@@ -77,6 +77,7 @@ class Text:
         self._ends = ends or seq.context.model.is_eog
         self._n_end = len(prompt) + n_predict
         self._ended = False
+        self._company = ALONE  # of the last verification pass
 
     @property
     def ended(self) -> bool:
@@ -125,7 +126,7 @@ class Text:
             with suppress(UnsupportedError):  # no rollback, no matter: the next text starts anew
                 self.seq.undo(len(self.history) - 1)
             raise
-        return self._settle(Step(draft, verdict, verify_us))
+        return self._settle(Step(draft, verdict, verify_us, self._company))
 
     def _propose(self) -> Work[Draft]:
         if self._drafter is None:
@@ -186,6 +187,7 @@ class Text:
 
     def _tell(self, draft: Draft, verdict: Verdict, answer: Answer, rows: range) -> None:
         """What the full model says behind these rows, to whoever listens."""
+        self._company = answer.company
         if self._hearing is not None:
             self._hearing.hear(draft, verdict, rows, lambda row: answer.best(row - rows.start))
 

@@ -267,13 +267,24 @@ class Verdict:
         return len(self.path)
 
 
+class Company(NamedTuple):
+    """Other texts that took part in a pass, and their rows."""
+
+    n_texts: int = 0
+    n_rows: int = 0
+
+
+ALONE = Company()
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One draft and its verdict."""
+    """One draft and its verdict. company: of its verification pass."""
 
     draft: Draft
     verdict: Verdict
     verify_us: int
+    company: Company = ALONE
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -8,6 +8,9 @@ stop at, takes those with the most expected tokens per microsecond, from the cos
 acceptance, both corrected while generating. Where that is hardly more than plain decoding, drafts
 none and probes: one draft token now and then, in a small share of the time. The maximum is flat, so
 one rule does for some steps.
+
+Beside other texts the time that drafts add is counted for all of them, see Costs.among; what their
+shared passes took teaches nothing about passes of one text.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import numpy as np
 
 from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
-from ..types import DraftLimit, Step
+from ..types import Company, DraftLimit, Step
 from ._acceptance import EDGES, Acceptance, Rows
 from ._choice import GAIN_MIN, Choice
 from ._decision import Decision, Rule
@@ -35,6 +38,7 @@ LOSS_MAX = 1.0  # plain tokens that a choice may lose before it is made anew
 N_PLAIN = 2  # steps that time plain decoding before drafts are compared with it
 N_FIRST = 8  # steps after which these two are made; mostly there was nothing to copy before
 N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
+N_MET = 8  # passes whose other texts count, about
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # steps that a choice to draft, or not to, lasts at most
 
 PLAIN = DraftLimit(0)
@@ -94,6 +98,7 @@ class Auto:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self._n_past = self._n_steps = self._n_tokens = 0
+        self._n_texts = self._n_rows = 0.0  # of others in recent passes
         self._n_untimed = 0 if memory.timings.knows_plain else N_PLAIN  # plain steps to be made
         self._next_plain = N_FIRST if self._n_untimed else N_BETWEEN  # in steps
         self._next_probe = 0.0  # in tokens
@@ -118,9 +123,32 @@ class Auto:
         n_proposed = draft.n_proposed - n_copied
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
+        self._meet(step.company)
+        if not step.company.n_texts:
+            self._time(step)
+        if not draft.n_proposed:
+            self._n_untimed = max(0, self._n_untimed - 1)
+            if not self._n_untimed:
+                self._next_plain = self._n_steps + N_BETWEEN
+        if n_proposed:
+            self.memory.acceptance.observe(step.outcomes[n_copied:])
+            if not self.decision.drafts:
+                self._probed(step)
+
+    def _meet(self, company: Company) -> None:
+        """Others bring more and fewer rows from pass to pass; that there are any counts at once."""
+        if (company.n_texts > 0) != (self._n_texts > 0):
+            self._n_texts, self._n_rows = map(float, company)
+            self._replan_at = self._n_steps
+        else:
+            self._n_texts += (company.n_texts - self._n_texts) / N_MET
+            self._n_rows += (company.n_rows - self._n_rows) / N_MET
+
+    def _time(self, step: Step) -> None:
+        draft, n_copied = step.draft, step.draft.n_copied
         self.memory.timings.observe(
             self._n_past,
-            n_proposed,
+            draft.n_proposed - n_copied,
             step.n_drafted - n_copied,
             draft.draft_us,
             step.verify_us,
@@ -131,14 +159,6 @@ class Auto:
             self._gain += len(step.tokens) - step.us / self.decision.costs.plain_us
             if self._gain < -LOSS_MAX:
                 self._replan_at = self._n_steps
-        else:
-            self._n_untimed = max(0, self._n_untimed - 1)
-            if not self._n_untimed:
-                self._next_plain = self._n_steps + N_BETWEEN
-        if n_proposed:
-            self.memory.acceptance.observe(step.outcomes[n_copied:])
-            if not self.decision.drafts:
-                self._probed(step)
 
     def _probed(self, step: Step) -> None:
         """A right token may have changed the case, and if it was verified, it has paid."""
@@ -153,7 +173,8 @@ class Auto:
     def _plan(self) -> None:
         self._gain = 0.0
         timings, acceptance = self.memory.timings, self.memory.acceptance
-        costs, n_most = timings.at(self._n_past), timings.n_known
+        costs = timings.at(self._n_past).among(round(self._n_texts), round(self._n_rows))
+        n_most = timings.n_known
         self.decision = decide(costs, acceptance, n_most)
         rule = self.decision.rule
         self._limit = Choice(
