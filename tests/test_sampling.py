@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError, DecodeError
+from pyselfspec.runtime import _lib
 from pyselfspec.runtime._lib import llama
 from pyselfspec.runtime.logprobs import logprobs_of
 from pyselfspec.runtime.sampling import FLOAT_MAX, SEED_MAX
@@ -265,6 +267,69 @@ def test_grammar(tiny: Any) -> None:
 def test_grammar_that_is_not_valid(grammar: str, tiny: Any) -> None:
     with pytest.raises(ArgumentError, match="not valid GBNF"):
         Sampler(tiny(), SamplingParams(grammar=grammar))
+
+
+RULES = {  # few tokens may follow, many, all but some
+    "letters": 'root ::= ("t" | "h" | "e" | "é" | " ")+',
+    "object": 'root ::= "{" pair ("," pair)* "}"\npair ::= "\\"" [a-f]+ "\\":" [0-9]+',
+    "not": "root ::= [^a-m\\n]+",
+    "in order": 'root ::= ("a" "b"? "c"? "d"? "e"?)+ "."',
+}
+WITH_RULES = {
+    "greedy": GREEDY,
+    "greedy, penalties": SamplingParams(0.0, repeat_penalty=2.0, logit_bias=((90, 3.0),)),
+    "drawn": SamplingParams(0.9, top_k=5, seed=1),
+    "drawn from all": SamplingParams(1.1, top_k=0, seed=1),
+    "flat": SamplingParams(3.0, min_p=0.0, seed=1),
+}
+
+
+def stock_law(model: Any, params: SamplingParams, text: list[int], values: Any) -> Any:
+    """By llama.cpp's own grammar, asked about all tokens first."""
+    assert params.grammar is not None
+    rules = llama.llama_sampler_init_grammar(model._vocab, params.grammar.encode(), b"root")
+    with Sampler(model, dataclasses.replace(params, grammar=None)) as rest:
+        rest.begin([])
+        for token in text:
+            llama.llama_sampler_accept(rules, token)
+            rest.accept(token)
+        data = np.zeros(N_VOCAB, _lib._CANDIDATE)
+        data["id"], data["logit"] = np.arange(N_VOCAB), values
+        pointer = data.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
+        array = llama.llama_token_data_array(data=pointer, size=N_VOCAB, selected=-1, sorted=False)
+        llama.llama_sampler_apply(rules, ctypes.byref(array))
+        llama.llama_sampler_free(rules)
+        return rest.law_of_logits(np.ascontiguousarray(data["logit"]))
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", WITH_RULES)
+def test_grammars_are_as_llama_cpp_has_them(name: str, rules: str, tiny: Any) -> None:
+    """The law of every token, of two texts by one sampler; whether few tokens are asked about, or
+    all of them, or it is known."""
+    params = dataclasses.replace(WITH_RULES[name], grammar=RULES[rules])
+    rng = np.random.default_rng([*name.encode(), *rules.encode()])
+    with Sampler(tiny(), params) as sampler:
+        for _ in range(2):
+            sampler.begin([])
+            text: list[int] = []
+            while len(text) < 12 and not (text and tiny().is_eog(text[-1])):
+                values = (4 * rng.standard_normal(N_VOCAB)).astype(np.float32)
+                want = stock_law(tiny(), params, text, values)
+                np.testing.assert_allclose(sampler.law_of_logits(values), want, atol=1e-9)
+                text.append(sampler.sample_logits(values))
+                assert want[text[-1]] > 0
+
+
+def test_what_a_grammar_is_not_asked_about_hardly_counts(tiny: Any) -> None:
+    """With min_p, tokens that are dropped in any case: they only count in the sum of top_p."""
+    params = SamplingParams(1.0, top_k=40, top_p=0.9, min_p=0.02, grammar=RULES["not"])
+    rng = np.random.default_rng(3)
+    with Sampler(tiny(), params) as sampler:
+        for width in np.geomspace(0.5, 20, 60):
+            values = (width * rng.standard_normal(N_VOCAB)).astype(np.float32)
+            want = stock_law(tiny(), params, [], values)
+            assert abs(sampler.law_of_logits(values) - want).sum() <= 0.05 * want.max()
 
 
 def test_grammar_without_vocabulary(error_of: Any) -> None:

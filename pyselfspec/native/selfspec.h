@@ -23,6 +23,7 @@ extern "C" {
 
 struct llama_context;
 struct llama_sampler;
+struct llama_vocab;
 struct selfspec_session;
 
 // A pass over so many rows gives each of them the bits of a pass over it alone, see selfspec_exact_width().
@@ -181,6 +182,13 @@ SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct l
 
 // The same from logits [n_vocab] of any origin, without a session and hence without a sentence.
 SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab);
+
+// A sampler that rules out what a grammar (GBNF, with a rule "root") does not let follow, for a chain that goes on with
+// the n_wanted likeliest tokens of the others, or all with 0, of which those whose logits are more than `gap` below the
+// best one's are not drawn. It may drop less likely ones unseen. It cannot be cloned.
+// NULL: the grammar is not valid, the log says why.
+SELFSPEC_API struct llama_sampler * selfspec_sampler_init_grammar(
+        const struct llama_vocab * vocab, const char * text, int32_t n_wanted, float gap);
 
 #ifdef __cplusplus
 }

@@ -223,6 +223,11 @@ _sample = _bind("selfspec_sample", _i32, _ptr, _ptr, _i32)
 # int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, n_vocab);
 _sample_logits = _bind("selfspec_sample_logits", _i32, _ptr, _f32_p, _i32)
 
+# struct llama_sampler * selfspec_sampler_init_grammar(vocab, const char * text, n_wanted, gap);
+_init_grammar = _bind(
+    "selfspec_sampler_init_grammar", _ptr, _ptr, ctypes.c_char_p, _i32, ctypes.c_float
+)
+
 # ggml's own, which the stock bindings leave out.
 _device_count = _bind("ggml_backend_dev_count", ctypes.c_size_t)
 _device_get = _bind("ggml_backend_dev_get", _ptr, ctypes.c_size_t)
@@ -435,6 +440,14 @@ def _no_token() -> ArgumentError:
 
 def _no_numbers() -> DecodeError:
     return DecodeError("these logits are not numbers, no token can be drawn from them")
+
+
+def init_grammar(vocab: int, text: str, n_wanted: int, gap: float) -> Any:
+    """A sampler that rules out what a grammar does not let follow, and keeps the n_wanted likeliest
+    of the others, or all with 0, whose logits are at most so far from the best one's. None where
+    the log says what is wrong with the grammar."""
+    made = _init_grammar(vocab, text.encode(), n_wanted, gap)
+    return made and ctypes.cast(made, llama.llama_sampler_p_ctypes)  # as stock bindings pass them
 
 
 def sampler_name(sampler: int) -> str:

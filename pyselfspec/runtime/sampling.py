@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SEED_MAX = 2**32 - 2  # llama.cpp takes 2**32 - 1 for "random"
 REPEAT_LAST_N_MAX = 2**20  # llama.cpp reserves the memory for it at once
 FLOAT_MAX = 1e30  # llama.cpp computes with float32
+UNSEEN = 0.001  # of the best token's probability, what a grammar need not be asked about
 GREEDY_BELOW = 1e-30  # logits over such a temperature overflow
 GRAMMAR_DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
 
@@ -120,8 +122,6 @@ class Sampler(Closing):
         self._chain: int | None = llama.llama_sampler_chain_init(
             llama.llama_sampler_chain_default_params()
         )
-        if params.grammar is not None:
-            self._add_grammar(model, params.grammar)
         if params.logit_bias:
             self._add_bias(model, params.logit_bias)
         if params.has_penalties:
@@ -134,6 +134,8 @@ class Sampler(Closing):
                     params.presence_penalty,
                 )
             )
+        if params.grammar is not None:  # behind what looks at all tokens
+            self._add_grammar(model, params.grammar)
         if params.is_greedy:
             self._add(llama.llama_sampler_init_greedy())
             return
@@ -156,12 +158,23 @@ class Sampler(Closing):
             _lib.clear_log_error()
             with model.users:
                 vocab = model.require_tokenizer("a grammar needs one")
-                sampler = llama.llama_sampler_init_grammar(vocab, grammar.encode(), b"root")
+                sampler = _lib.init_grammar(vocab, grammar, *self._drawn_from())
             reason = _lib.log_error()
         if not sampler:
             self.close()
             raise ArgumentError(f"the grammar is not valid GBNF: {reason}")
         self._add(sampler)
+
+    def _drawn_from(self) -> tuple[int, float]:
+        """How many of the likeliest tokens something is drawn from, 0 for all, and how far below
+        the best logit that is given up."""
+        params = self.params
+        if params.is_greedy:
+            return 1, math.inf
+        if not params.top_k or not params.min_p:
+            return params.top_k, math.inf
+        # all of them together would hardly count in the sum that top_p goes by, either
+        return params.top_k, -math.log(min(params.min_p, UNSEEN / params.top_k))
 
     def _add_bias(self, model: Model, pairs: Sequence[tuple[int, float]]) -> None:
         for token, _ in pairs:
