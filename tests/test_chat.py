@@ -363,6 +363,13 @@ def test_records_through_a_pipe(path: Path, tmp_path: Path) -> None:
     assert json.loads(again)["n_prompt"] > records[0]["n_prompt"] + N
 
 
+def test_the_mask_comes_back_with_drafts(path: Path) -> None:
+    outcome = piped(path, "hi\n/draft off\nhi\n/draft auto\nhi", "--json", "--exit-layer", "2")
+    records = [json.loads(line) for line in outcome.stdout.splitlines()]
+    first, off, again = (record["draft"] for record in records)
+    assert first == again != off == "off" and "layer-skip" in first
+
+
 @pytest.mark.parametrize(
     ("lines", "args", "error"),
     [

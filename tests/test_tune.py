@@ -354,7 +354,10 @@ def test_prompts_are_read(tmp_path):
     assert "One." in asking.read(tmp_path / "folder").passages[0]
 
 
-@pytest.mark.parametrize(("blocks", "match"), [((2, 2, 5), "different"), ((0, 1, 13), "1 to 12")])
+@pytest.mark.parametrize(
+    ("blocks", "match"),
+    [((2, 2, 5), "different"), ((6, 5, 2), "first one first"), ((0, 1, 13), "1 to 12")],
+)
 def test_blocks_that_are_none_are_refused(demo, tmp_path, blocks, match):
     refused(demo, tmp_path, ArgumentError, match, blocks=blocks)
 

@@ -18,9 +18,11 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
+from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from pyselfspec.tune.batches import Batch, Packer
+from pyselfspec.tune.head import Head
 from pyselfspec.tune.known import Known
 from pyselfspec.tune.shards import Shard
 from pyselfspec.tune.training import Options, Training, half_pays
@@ -28,11 +30,19 @@ from pyselfspec.tune.tuning import N_POSITIONS, feature_scale, own_tokens
 
 N_LINES, N_ROWS = 4, 256
 ALL = (0, 1, 2)
+LAST_BLOCK = {  # tensors of a block, and what they are in a head
+    name: name
+    for name in (
+        "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"
+    )
+} | {"attn_norm": "attn_norm_2"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Trial:
-    """states: which of the three that the data has are read. n_own: tokens that the head knows."""
+    """states: which of the three that the data has are read. n_own: tokens that the head knows.
+    last_block: the block begins as a copy of the model's last one, which reads the states given to
+    the head; what it knows of the token begins at zero."""
 
     name: str
     states: tuple[int, ...] = ALL
@@ -40,6 +50,7 @@ class Trial:
     n_own: int = 8192
     options: Options = field(default_factory=Options)
     from_scratch: bool = False
+    last_block: bool = False
 
 
 TRIALS = (
@@ -51,6 +62,7 @@ TRIALS = (
     Trial("one step unrolled", options=Options(n_steps=1)),
     Trial("four steps unrolled", options=Options(n_steps=4)),
     Trial("output from scratch", from_scratch=True),
+    Trial("begins as the last block", last_block=True),
 )
 
 
@@ -73,6 +85,8 @@ class Given:
         head = self.known.head(shape, own, self._scale(trial))
         if trial.from_scratch:
             torch.nn.init.normal_(head.output.weight, std=shape.n_embd**-0.5)
+        if trial.last_block:
+            self._copy_last_block(head)
         training = Training(head, trial.options, half=self.half)
         size = {"n_lines": N_LINES, "n_rows": N_ROWS}
         packer = Packer(own, n_vocab, self.known.embedded, device="cpu", **size)
@@ -82,6 +96,16 @@ class Given:
         seconds = time.process_time() - start
         counts = training.held_out(list(packer.batches(self.held_out.texts())), N_POSITIONS)
         return counts.acceptance, counts.n_expected, seconds
+
+    def _copy_last_block(self, head: Head) -> None:
+        last = self.known.source.file.n_layer - 1
+        tensors = {tensor.name: tensor for tensor in self.known.source.tensors}
+        with torch.no_grad():
+            for name, of_head in LAST_BLOCK.items():
+                stored = tensors[f"blk.{last}.{name}.weight"]
+                values = torch.tensor(dequantize(stored.rows, stored.type)).squeeze()
+                weight = getattr(head, of_head).weight.zero_()
+                weight[..., -values.shape[-1] :] = values  # behind what is for the token
 
     def _scale(self, trial: Trial) -> NDArray[np.float32]:
         n_embd = self.known.source.file.n_embd

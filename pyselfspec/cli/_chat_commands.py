@@ -37,6 +37,7 @@ class Commands:
         self.conversation = conversation
         self.screen = screen
         self.draft = ""
+        self.mask = conversation.options.get("mask")  # of the command line
         self.ended = False
 
     def take(self, said: str) -> None:
@@ -174,8 +175,7 @@ def _draft(commands: Commands, name: str) -> None:
         chosen = parse_draft(click.get_current_context(), click.Option(["--draft"]), name)
         options["draft"] = None if chosen == OFF else chosen
         options["options"] = None  # they belong to the drafter that was
-        if chosen == OFF:
-            options["mask"] = None
+        options["mask"] = None if chosen == OFF else commands.mask
     commands.screen.note(f"drafts: {options.get('draft') or OFF}")
 
 

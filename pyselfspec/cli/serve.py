@@ -49,6 +49,8 @@ serve_options = cloup.option_group(
     ),
     cloup.option(
         "--slots",
+        "-np",
+        "--parallel",
         type=click.IntRange(1, 64),
         default=4,
         show_default=True,

@@ -154,8 +154,10 @@ def folder_of(model: Model, wanted: Wanted) -> Path:
 def _about(model: Model, wanted: Wanted, prompts: Prompts) -> About:
     given = {"n_texts": wanted.n_texts, "n_answer": wanted.n_answer}
     blocks = default_blocks(model) if wanted.blocks is None else wanted.blocks
-    if len(blocks) != heads.N_BLOCKS_READ or len(set(blocks)) < len(blocks):
-        raise ArgumentError(f"a head reads {heads.N_BLOCKS_READ} different blocks, got {blocks}")
+    if len(blocks) != heads.N_BLOCKS_READ or sorted(set(blocks)) != list(blocks):
+        raise ArgumentError(
+            f"a head reads {heads.N_BLOCKS_READ} different blocks, the first one first, got {blocks}"
+        )
     if not all(1 <= block <= model.n_layer for block in blocks):
         raise ArgumentError(f"blocks are 1 to {model.n_layer} here, got {blocks}")
     return About(
