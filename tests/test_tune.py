@@ -19,11 +19,13 @@ from pyselfspec import Completion, Model, SamplingParams  # noqa: E402
 from pyselfspec.errors import ArgumentError, UnsupportedError  # noqa: E402
 from pyselfspec.gguf import heads  # noqa: E402
 from pyselfspec.speculate.drafters.head import HeadWarning  # noqa: E402
-from pyselfspec.tune import asking, data, export, gain, prompts, tuning  # noqa: E402
+from pyselfspec.tune import asking, data, export, gain, prompts, training, tuning  # noqa: E402
+from pyselfspec.tune.batches import Batch  # noqa: E402
 from pyselfspec.tune.card import KEY, Card  # noqa: E402
-from pyselfspec.tune.head import Head  # noqa: E402
+from pyselfspec.tune.head import Head, Shape  # noqa: E402
 from pyselfspec.tune.known import Known  # noqa: E402
 from pyselfspec.tune.shards import Shard  # noqa: E402
+from pyselfspec.tune.training import Options  # noqa: E402
 from pyselfspec.tune.tuning import Wanted, tune  # noqa: E402
 from pyselfspec.tune.writing import Asked, likeliest, write  # noqa: E402
 from pyselfspec.util import records  # noqa: E402
@@ -381,3 +383,40 @@ def test_without_torch_it_says_what_to_install(run_python):
     )
     assert run.returncode == 1
     assert "tune needs torch: pip install 'pyselfspec[tune]'" in run.stderr
+
+
+# --- the loss ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_scored", [0, 1, 300])
+def test_the_loss_is_that_of_the_rows_that_count(n_scored):
+    """Cross entropy row by row, step by step, whatever fills up the units it is computed in."""
+    torch.manual_seed(n_scored)
+    head = Head(Shape(n_embd=8, n_head=2, n_head_kv=1, head_size=4, n_ff=16, n_own=10))
+    size, options = (2, 200), Options(n_steps=3, decay=0.5)
+    scored = torch.zeros(400, dtype=torch.bool)
+    scored[torch.randperm(400)[:n_scored]] = True
+    batch = Batch(
+        features=torch.randn(*size, 24),
+        embedded=torch.randn(*size, 8),
+        texts=torch.arange(2)[:, None].expand(size),
+        before=torch.arange(200).expand(size),
+        best=torch.randint(-1, 10, (*size, 4)),
+        probs=torch.rand(*size, 4),
+        scored=scored.view(size),
+    )
+    batch.probs[batch.best < 0] = 0
+    batch.probs[0, :50] = 0  # nothing of the head's own
+    want = 0.0
+    for step, left in enumerate(head.steps(batch.features, batch.embedded, batch.texts, 3)):
+        laws, found = head.logits(left).log_softmax(-1), []
+        for line, row in batch.scored.nonzero().tolist():
+            p = batch.probs[line, row]
+            if row >= step and p.sum() > 0:
+                own = laws[line, row, batch.best[line, row].clamp(min=0)]
+                found.append(float(-(p / p.sum() * own).sum()))
+        want += 0.5**step * (np.mean(found) if found else 0) / 1.75
+    loss = training._loss(head, batch, options)
+    assert float(loss.detach()) == pytest.approx(want, rel=1e-4)
+    loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in head.parameters() if p.grad is not None)

@@ -156,7 +156,7 @@ def _about(model: Model, wanted: Wanted, prompts: Prompts) -> About:
     blocks = default_blocks(model) if wanted.blocks is None else wanted.blocks
     if len(blocks) != heads.N_BLOCKS_READ or sorted(set(blocks)) != list(blocks):
         raise ArgumentError(
-            f"a head reads {heads.N_BLOCKS_READ} different blocks, the first one first, got {blocks}"
+            f"a head reads {heads.N_BLOCKS_READ} different blocks, first one first, got {blocks}"
         )
     if not all(1 <= block <= model.n_layer for block in blocks):
         raise ArgumentError(f"blocks are 1 to {model.n_layer} here, got {blocks}")

@@ -14,7 +14,7 @@
 
 namespace selfspec {
 
-// Up to this width a token's result is the same bits as at width 1. Wider batches are prompts, and upstream's.
+// Up to this width a token's result is the same bits as at width 1. Wider batches are prompts, and partly upstream's.
 constexpr int MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
 
 // How a kernel wants a token's activations.

@@ -41,6 +41,12 @@ bool is_known_list(const ggml_tensor * list) {
     return !list || (list->type == GGML_TYPE_I32 && ggml_is_vector(list) && ggml_is_contiguous(list));
 }
 
+// Prompts: upstream has tiles for superblocks as they are in the file, and for floats, that are faster than the kernels here
+// with MAX_WIDTH tokens at a time; interleaved Q2_K is about as fast there.
+bool is_fast_when_wide(const ggml_tensor * weights) {
+    return ggml_blck_size(weights->type) == 32 || (in_repacked_buffer(weights) && weights->type == GGML_TYPE_Q4_K);
+}
+
 }  // namespace
 
 bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights).kernel; }
@@ -53,7 +59,8 @@ bool takes_product(const ggml_tensor * op) {
     }
     const bool known_only = std::all_of(op->src + 3, std::end(op->src), [](const ggml_tensor * t) { return !t; });
     const ggml_tensor * x = op->src[1];
-    return known_only && is_known_list(list_of(op)) && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE && x->ne[with_ids ? 2 : 1] <= MAX_WIDTH &&
+    const bool of_width  = x->ne[with_ids ? 2 : 1] <= MAX_WIDTH || (!with_ids && is_fast_when_wide(op->src[0]));
+    return known_only && is_known_list(list_of(op)) && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE && of_width &&
            x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && scheme_of(op->src[0]).kernel;
 }
 

@@ -1,4 +1,4 @@
-// Matrix products of up to MAX_WIDTH tokens.
+// Matrix products of up to MAX_WIDTH tokens, and of more where upstream is slower.
 #pragma once
 
 #include "ggml-cpu-impl.h"
