@@ -5,6 +5,7 @@
 #if defined(SELFSPEC_KERNELS)
 
 #include "attention.h"
+#include "fill.h"
 #include "products.h"
 
 #include "ggml-backend-impl.h"
@@ -36,6 +37,10 @@ size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
 
 bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * op) {
     using namespace selfspec;
+    if (takes_fill(op)) {
+        fill(params, op);
+        return true;
+    }
     const size_t work_size = params->use_ref ? 0 : selfspec_work_size(op, params->nth);
     if (work_size == 0) {
         return false;
