@@ -2,12 +2,15 @@
 interrupted work goes on, and what is no use is refused with a sentence."""
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import command_line
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from gguf import GGUFReader
 from head_oracle import steps
 from odd_models import write_bert
@@ -16,6 +19,7 @@ from test_masks import write_mamba
 torch = pytest.importorskip("torch")
 
 from pyselfspec import Completion, Model, SamplingParams  # noqa: E402
+from pyselfspec.cli import main  # noqa: E402
 from pyselfspec.errors import ArgumentError, UnsupportedError  # noqa: E402
 from pyselfspec.gguf import heads  # noqa: E402
 from pyselfspec.speculate.drafters.head import HeadWarning  # noqa: E402
@@ -273,6 +277,55 @@ def test_the_gain_is_measured_in_turns(demo, trained):
     assert found.plain > 0 and found.copies > 0 and found.both > 0
 
 
+def test_the_gain_is_measured_where_no_answer_is_known(demo, monkeypatch):
+    """Each way has a context of its own: one would copy what it wrote before. The first prompt does
+    not count."""
+    used = {}
+
+    def speed(context, prompt, way, n_predict):
+        used.setdefault(way, set()).add(context)
+        times = 1 if way is None else 3 if "head" in way else 2
+        return float(times * (99 if way and prompt == [0] else 5))
+
+    monkeypatch.setattr(gain, "_speed", speed)
+    found = gain.measure(demo, Path("head.gguf"), [[0], [1], [2]], context=ONE_THREAD)
+    assert found == gain.Gain(5.0, 2.0, 3.0)
+    assert [len(contexts) for contexts in used.values()] == [1, 1, 1]
+    assert len(set.union(*used.values())) == 3
+
+
+@pytest.mark.parametrize(("named", "both", "used"), [
+    (False, 1.3, True), (False, 1.2, False), (True, 1.3, False),
+])  # fmt: skip
+def test_generate_finds_heads_that_gain_something(
+    named, both, used, trained, tmp_path, monkeypatch
+):
+    """And leaves those aside that gain nothing over copies alone, or that were given a name."""
+    installed = []
+    fake = SimpleNamespace(
+        Wanted=Wanted,
+        Interrupted=tuning.Interrupted,
+        tune=lambda *_args, **_options: trained.tuned,
+        install=lambda _model, path: installed.append(path),
+        measure=lambda *_args, **_options: gain.Gain(100.0, 1.2, both),
+        N_PROMPTS=1,
+    )
+    monkeypatch.setattr("pyselfspec.cli.tune._modules", lambda: (fake, fake))
+    monkeypatch.setattr("pyselfspec.cli.tune._progress", lambda _tuning: nullcontext(print))
+    out = ["--out", str(tmp_path / "head.gguf")] if named else []
+    result = CliRunner().invoke(main, ["tune", "demo", *out])
+    assert result.exit_code == 0
+    assert installed == [trained.tuned.path] * used
+    assert ("by itself" in result.stdout) == used
+    assert ("gains nothing" in result.stdout) == (both == 1.2)
+
+
+def test_an_installed_head_is_the_file(demo, trained, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    tuning.install(demo, trained.tuned.path)
+    assert heads.tuned_path(demo.fingerprint).read_bytes() == trained.tuned.path.read_bytes()
+
+
 # --- what is no use ----------------------------------------------------------------------------
 
 
@@ -302,7 +355,7 @@ def test_a_model_is_not_replaced_by_a_head(demo, trained, tmp_path):
     with Model(copy) as model, pytest.raises(ArgumentError, match="is a model"):
         tune(model, wanted, context=ONE_THREAD)
     assert copy.read_bytes() == demo.path.read_bytes()
-    export.require_out(trained.tuned.path, made=False)
+    export.require_out(trained.tuned.path)
 
 
 def test_data_of_another_model_are_refused(tiny, trained):
@@ -409,7 +462,7 @@ def test_the_loss_is_that_of_the_rows_that_count(n_scored):
     batch.probs[0, :50] = 0  # nothing of the head's own
     want = 0.0
     for step, left in enumerate(head.steps(batch.features, batch.embedded, batch.texts, 3)):
-        laws, found = head.logits(left).log_softmax(-1), []
+        laws, found = head.logits(left).log_softmax(-1).detach(), []
         for line, row in batch.scored.nonzero().tolist():
             p = batch.probs[line, row]
             if row >= step and p.sum() > 0:

@@ -118,8 +118,8 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
 def command(model: str, as_json: bool, **options: Any) -> None:
     """Train a draft head for a model, which generate then uses by itself.
 
-    The model writes text, and the head learns to guess it. Ctrl-C loses little: the same command
-    goes on. Needs pip install 'pyselfspec[tune]'.
+    The model writes text, and the head learns to guess it. One that gains nothing is left aside.
+    Ctrl-C loses little: the same command goes on. Needs pip install 'pyselfspec[tune]'.
 
     MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
@@ -148,7 +148,10 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         gain = measuring.measure(
             loaded, tuned.path, tuned.held_out[: measuring.N_PROMPTS], context=context
         )
-    _show(tuned, gain, options["out"] is not None, as_json)
+        used = options["out"] is None and gain.pays
+        if used:
+            tuning.install(loaded, tuned.path)
+    _show(tuned, gain, used, as_json)
 
 
 def _modules() -> Any:
@@ -184,9 +187,10 @@ def _progress(tuning: Any) -> Iterator[Follow]:
         raise
 
 
-def _show(tuned: Tuned, gain: Gain, named: bool, as_json: bool) -> None:
+def _show(tuned: Tuned, gain: Gain, used: bool, as_json: bool) -> None:
     if as_json:
         found = {
+            "used": used,
             "head": paths.shown(str(tuned.path)),
             "card": records.to_dict(tuned.card),
             "speed": records.to_dict(gain),
@@ -199,7 +203,9 @@ def _show(tuned: Tuned, gain: Gain, named: bool, as_json: bool) -> None:
         f"held-out prompts, times plain decoding: {gain.copies:.2f} with copies alone, "
         f"{gain.both:.2f} with the head too"
     )
-    if named:
-        click.echo(f"use it with --draft ngram+head:{tuned.path}")
-    else:
+    if used:
         click.echo("generate uses it by itself")
+        return
+    if not gain.pays:
+        click.echo("it gains nothing here yet, so generate leaves it out; going on may help")
+    click.echo(f"use it with --draft ngram+head:{tuned.path}")

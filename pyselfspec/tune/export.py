@@ -31,11 +31,8 @@ OUTSIDE = ("fc", "output_norm", "output")  # of the block
 N_CTX = 2**17  # more than any text that a head sees
 
 
-def require_out(path: Path, *, made: bool) -> None:
-    """Raise ArgumentError for a target that cannot be one, such as a model. made: its folder is
-    ours to make."""
-    if made:
-        path.parent.mkdir(parents=True, exist_ok=True)
+def require_out(path: Path) -> None:
+    """Raise ArgumentError for a target that cannot be one, such as a model."""
     require_target(path)
     if not _is_head(path):
         require_no_model(path)

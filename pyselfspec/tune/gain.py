@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from ..runtime.sampling import GREEDY
 from ..speculate.completion import Completion
 
 N_PREDICT = 96  # tokens of an answer
-N_PROMPTS = 6
+N_PROMPTS = 12
+GAIN_MIN = 0.02  # less is not worth the memory
 COPIES = "ngram"  # what drafts where there is no head
 
 
@@ -27,6 +29,11 @@ class Gain:
     copies: float
     both: float
 
+    @property
+    def pays(self) -> bool:
+        """Whether the head gains something over copies alone."""
+        return self.both >= (1 + GAIN_MIN) * self.copies
+
 
 def measure(
     model: Model,
@@ -37,17 +44,22 @@ def measure(
     n_predict: int = N_PREDICT,
     follow: Callable[[float], None] = lambda share: None,
 ) -> Gain:
-    """Answers to these prompts, one way after the other for each. path: of the head."""
+    """Answers to these prompts, one way after the other for each. path: of the head.
+
+    Each way has a context of its own, since one remembers what it has written and would copy the
+    answer; the first prompt is only there to make them ready.
+    """
     ways = (None, COPIES, f"{COPIES}+head:{path}")
     speeds: dict[str | None, list[float]] = {way: [] for way in ways}
     n_ctx = max(map(len, prompts)) + n_predict + 64
-    with model.context(n_ctx=n_ctx, **context) as opened:
-        for i, prompt in enumerate([prompts[0], *prompts]):  # the first one warms up
+    with ExitStack() as stack:
+        opened = {way: stack.enter_context(model.context(n_ctx=n_ctx, **context)) for way in ways}
+        for i, prompt in enumerate(prompts):
             for way in ways:
-                found = _speed(opened, prompt, way, n_predict)
+                found = _speed(opened[way], prompt, way, n_predict)
                 if i:
                     speeds[way].append(found)
-            follow(i / len(prompts))
+            follow((i + 1) / len(prompts))
     plain = speeds[None]
     times = (
         statistics.median(a / b for a, b in zip(speeds[way], plain, strict=True))

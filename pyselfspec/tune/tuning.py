@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,7 +32,7 @@ from .known import Known
 from .shards import Rows, Shard
 from .training import Counts, Options, Training, half_pays
 
-STATE = "training.pt"  # in the folder of the data
+STATE, HEAD = "training.pt", "head.gguf"  # in the folder of the data
 N_SIDE = 16  # texts that are written side by side
 N_OWN = 8192
 MINUTES = 60.0
@@ -59,7 +60,7 @@ class Wanted:
     minutes: of this run. n_tokens: of data in all; None: what the first half of the time yields.
     n_batches: of training in all, instead of the time.
     prompts: a JSONL file of chats, a text or a folder of texts. folder: of the data.
-    out: the head's file; None: where ``generate`` looks for one.
+    out: the head's file; None: one in the folder of the data.
     blocks: whose entering states the head reads. n_own: tokens that it can guess.
     n_lines, n_rows: of a batch.
     """
@@ -124,9 +125,10 @@ def tune(
     _require_suitable(model, context)
     known = Known.of(model.path)
     prompts = asking.bundled() if wanted.prompts is None else asking.read(wanted.prompts)
-    out = heads.tuned_path(model.fingerprint) if wanted.out is None else wanted.out
-    export.require_out(out, made=wanted.out is None)
     data = Data(folder_of(model, wanted), _about(model, wanted, prompts))
+    out = data.folder / HEAD if wanted.out is None else wanted.out
+    if wanted.out is not None:
+        export.require_out(out)
     n_tokens = max(2 * data.about.shard_tokens, wanted.n_tokens or 0)  # to learn from, and held out
     data.require_room(n_tokens)
     follow(Progress("writing text", 0.0, data.size_of(n_tokens)))
@@ -144,6 +146,14 @@ def tune(
         export.write(out, head, own, known.source, data.about.blocks, card, wanted.type_name)
     shard = Shard.load(data.held_out)
     return Tuned(out, card, tuple(shard.prompts_of()))
+
+
+def install(model: Model, head: Path) -> None:
+    """Put a head where ``generate`` finds it by itself. Raises OSError where it cannot be put."""
+    path = heads.tuned_path(model.fingerprint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished:
+        shutil.copyfile(head, unfinished)
 
 
 def folder_of(model: Model, wanted: Wanted) -> Path:
