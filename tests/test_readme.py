@@ -88,9 +88,10 @@ def test_the_first_table_shows_what_was_measured():
 
 
 def measured(model: str, second: str) -> list[str]:
-    """The one row of benchmarks/README.md that begins with these two cells."""
+    """The first row of benchmarks/README.md that begins with these cells; later ones compare with
+    something else in the same run."""
     shown = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    [row] = [r for r in shown.splitlines() if r.startswith(f"| {model} | {second} |")]
+    row, *_ = [r for r in shown.splitlines() if r.startswith(f"| {model} | {second} |")]
     return [cell.strip() for cell in row.split("|")[1:-1]]
 
 
