@@ -17,7 +17,7 @@ from pyselfspec.speculate.report import N_PHASE, Explainer, closing_line, report
 from pyselfspec.speculate.types import SourceStats
 
 MASK = LayerMask(4, frozenset({1, 2}), frozenset({3}))
-SAMPLING = SamplingParams(temperature=0.5, seed=7)
+SAMPLING = SamplingParams(temperature=0.5, seed=7, logit_bias=((5, 1.5),))
 SECOND = 1_000_000
 
 # What the issue promises for --json; more is welcome.

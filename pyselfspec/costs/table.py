@@ -78,7 +78,7 @@ class Costs:
         def among(us: tuple[float, ...]) -> tuple[float, ...]:
             alone = _at_width(us, n_rows + 1)
             added = (_at_width(us, n_rows + 1 + n) - alone for n in range(len(us)))
-            return tuple(alone + (1 + n_texts) * max(0.0, us) for us in added)
+            return tuple(alone + (1 + n_texts) * max(0.0, each) for each in added)
 
         shared = _at_width(self.full_us, n_texts + 1) / self.plain_us
         return replace(

@@ -186,7 +186,7 @@ def _ms(us: float) -> str:
 
 
 def _fields(completion: Completion, model: str) -> dict[str, Any]:
-    mask = completion.mask
+    mask, sampling = completion.mask, completion.sampling
     return {
         "text": completion.text,
         "tokens": completion.tokens,
@@ -198,7 +198,7 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
         "adapt": None if completion.adaptation is None else completion.adaptation.summary(),
-        "sampling": asdict(completion.sampling),
+        "sampling": asdict(sampling) | {"logit_bias": [list(pair) for pair in sampling.logit_bias]},
         "model": model,
         "build": BUILD_ID,
     }
