@@ -231,6 +231,12 @@ def test_alone_costs_are_as_they_are():
     assert costs.among(0, 0) is costs
 
 
+def test_a_table_that_falls_makes_no_pass_cheaper_than_a_narrower_one():
+    falling = [1.0 + 0.1 * i for i in range(8)] + [1.8 - 0.02 * i for i in range(8)]
+    counted = table(growth=falling, plain_us=1000).levels[0].among(3, 500)
+    assert 0 < counted.plain_us <= min(counted.full_us)
+
+
 def test_passes_wider_than_the_table_rise_as_its_second_half_does():
     costs = table(growth=0.25, plain_us=1000).levels[0]
     counted = costs.among(1, 40)

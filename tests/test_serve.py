@@ -305,6 +305,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": "x", "echo": True}, "echo"),
     ("completions", {"prompt": "x", "logit_bias": {"-5": 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"9" * 99: 1}}, "logit_bias"),
+    ("completions", {"prompt": "x", "logit_bias": {"0" * 12 + "9" * 9: 1}}, "logit_bias"),
+    ("completions", {"prompt": "x", "logit_bias": {"0" * 5000: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "presence_penalty": 1e300}, "presence_penalty"),
     ("completions", {"prompt": "x", "grammar": "root ::= ("}, "GBNF"),
     ("completions", {"prompt": "x", "pyselfspec": {"draft": "nobody"}}, "none of: auto, off"),

@@ -306,7 +306,7 @@ def test_generate_finds_heads_that_gain_something(
         Wanted=Wanted,
         Interrupted=tuning.Interrupted,
         tune=lambda *_args, **_options: trained.tuned,
-        install=lambda _model, path: installed.append(path),
+        install=lambda _model, path: installed.append(path) or path,
         measure=lambda *_args, **_options: gain.Gain(100.0, 1.2, both),
         N_PROMPTS=1,
     )
@@ -322,7 +322,8 @@ def test_generate_finds_heads_that_gain_something(
 
 def test_an_installed_head_is_the_file(demo, trained, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    tuning.install(demo, trained.tuned.path)
+    path = tuning.install(demo, trained.tuned.path)
+    assert path == heads.tuned_path(demo.fingerprint)
     assert heads.tuned_path(demo.fingerprint).read_bytes() == trained.tuned.path.read_bytes()
 
 
@@ -411,7 +412,7 @@ def test_prompts_are_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("blocks", "match"),
-    [((2, 2, 5), "different"), ((6, 5, 2), "first one first"), ((0, 1, 13), "1 to 12")],
+    [((2, 2, 5), "different"), ((6, 5, 2), "rising order"), ((0, 1, 13), "1 to 12")],
 )
 def test_blocks_that_are_none_are_refused(demo, tmp_path, blocks, match):
     refused(demo, tmp_path, ArgumentError, match, blocks=blocks)

@@ -63,7 +63,7 @@ sampling_options = cloup.option_group(
         type=float,
         default=DEFAULT.frequency_penalty,
         show_default=True,
-        help="The same, as often as they were there.",
+        help="Taken from a token's logit for each time that it was there.",
     ),
     cloup.option(
         "--repeat-last-n",

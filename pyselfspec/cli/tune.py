@@ -81,7 +81,8 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         "--out",
         type=click.Path(path_type=Path),
         callback=_head_callback,
-        help="Its file; replaced if it exists.  [default: where generate finds it by itself]",
+        help="Its file; replaced if it exists.  [default: in the folder of the data, "
+        "with a copy for generate if it pays]",
     ),
     cloup.option(
         "--blocks",
@@ -116,9 +117,9 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
 @device_options
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
-    """Train a draft head for a model, which generate then uses by itself.
+    """Train a draft head for a model, which generate then uses by itself if it pays.
 
-    The model writes text, and the head learns to guess it. One that gains nothing is left aside.
+    The model writes text, and the head learns to guess it.
     Ctrl-C loses little: the same command goes on. Needs pip install 'pyselfspec[tune]'.
 
     MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
@@ -148,9 +149,9 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         gain = measuring.measure(
             loaded, tuned.path, tuned.held_out[: measuring.N_PROMPTS], context=context
         )
-        used = options["out"] is None and gain.pays
-        if used:
-            tuning.install(loaded, tuned.path)
+        used = None
+        if options["out"] is None and gain.pays:
+            used = tuning.install(loaded, tuned.path)
     _show(tuned, gain, used, as_json)
 
 
@@ -187,10 +188,11 @@ def _progress(tuning: Any) -> Iterator[Follow]:
         raise
 
 
-def _show(tuned: Tuned, gain: Gain, used: bool, as_json: bool) -> None:
+def _show(tuned: Tuned, gain: Gain, used: Path | None, as_json: bool) -> None:
+    """used: where generate finds the head by itself."""
     if as_json:
         found = {
-            "used": used,
+            "used": None if used is None else paths.shown(str(used)),
             "head": paths.shown(str(tuned.path)),
             "card": records.to_dict(tuned.card),
             "speed": records.to_dict(gain),
@@ -203,9 +205,9 @@ def _show(tuned: Tuned, gain: Gain, used: bool, as_json: bool) -> None:
         f"held-out prompts, times plain decoding: {gain.copies:.2f} with copies alone, "
         f"{gain.both:.2f} with the head too"
     )
-    if used:
-        click.echo("generate uses it by itself")
+    if used is not None:
+        click.echo(f"generate uses it by itself, from {used}")
         return
     if not gain.pays:
-        click.echo("it gains nothing here yet, so generate leaves it out; going on may help")
+        click.echo("it gains nothing here yet; running the same command again may help")
     click.echo(f"use it with --draft ngram+head:{tuned.path}")

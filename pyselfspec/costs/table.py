@@ -109,7 +109,7 @@ def _at_width(us: tuple[float, ...], width: int) -> float:
     last, middle = len(us), len(us) // 2
     if width <= last:
         return us[width - 1]
-    return us[-1] + (width - last) * (us[-1] - us[middle - 1]) / (last - middle)
+    return us[-1] + (width - last) * max(0.0, us[-1] - us[middle - 1]) / (last - middle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,11 @@ struct grammar_deleter {
 
 using grammar_ptr = std::unique_ptr<llama_grammar, grammar_deleter>;
 
-// Of equal logits the lower id comes first, so that it does not matter how many are asked about.
+// Of equal logits the lower id comes first, as a chain takes them; what is no number comes last.
 bool likelier(const llama_token_data & a, const llama_token_data & b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    const float x = std::isnan(a.logit) ? -INFINITY : a.logit;
+    const float y = std::isnan(b.logit) ? -INFINITY : b.logit;
+    return x != y ? x > y : a.id < b.id;
 }
 
 class rules {
@@ -64,9 +66,13 @@ public:
             llama_token_data_array likeliest = { data, n, -1, false };
             llama_grammar_apply_impl(*grammar, &likeliest);
             if (suffice(data, n, next)) {
+                std::sort(data, data + n, likelier);
                 candidates.size = n;
                 return;
             }
+        }
+        if (n_wanted > 0 && n_first < candidates.size) {
+            order_by_id(candidates);
         }
         const std::vector<bool> & allowed = allowed_now();
         for (size_t i = 0; i < candidates.size; ++i) {
@@ -77,6 +83,15 @@ public:
     }
 
 private:
+    // As the chain's other samplers expect them where they take the first of equal ones.
+    void order_by_id(llama_token_data_array & candidates) const {
+        std::vector<llama_token_data> placed(llama_vocab_n_tokens(vocab), { -1, 0.0f, 0.0f });
+        for (size_t i = 0; i < candidates.size; ++i) {
+            placed[candidates.data[i].id] = candidates.data[i];
+        }
+        std::copy_if(placed.begin(), placed.end(), candidates.data, [](const llama_token_data & each) { return each.id >= 0; });
+    }
+
     // Whether no other token, which are all at most that likely, has a part in what is drawn.
     bool suffice(const llama_token_data * data, size_t n, float next) const {
         size_t n_left = 0;

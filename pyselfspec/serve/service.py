@@ -128,7 +128,9 @@ class Service:
         """Raises ApiError for what is no token of the model."""
         n_vocab = self.model.n_vocab
         for name in asked:
-            if not (name.isascii() and name.isdecimal() and int(name[:12]) < n_vocab):
+            if not (
+                name.isascii() and name.isdecimal() and len(name) <= 12 and int(name) < n_vocab
+            ):
                 raise ApiError(
                     400,
                     f"logit_bias: tokens are 0 to {n_vocab - 1} here, got {name[:40]!r}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError
 from ..runtime.context import Context
 from ..runtime.model import Model
 from ..runtime.sampling import GREEDY
@@ -47,8 +48,11 @@ def measure(
     """Answers to these prompts, one way after the other for each. path: of the head.
 
     Each way has a context of its own, since one remembers what it has written and would copy the
-    answer; the first prompt is only there to make them ready.
+    answer; the first prompt is only there to make them ready. Raises ArgumentError for fewer than
+    two prompts.
     """
+    if len(prompts) < 2:
+        raise ArgumentError(f"to measure a gain takes two prompts or more, got {len(prompts)}")
     ways = (None, COPIES, f"{COPIES}+head:{path}")
     speeds: dict[str | None, list[float]] = {way: [] for way in ways}
     n_ctx = max(map(len, prompts)) + n_predict + 64

@@ -148,12 +148,14 @@ def tune(
     return Tuned(out, card, tuple(shard.prompts_of()))
 
 
-def install(model: Model, head: Path) -> None:
-    """Put a head where ``generate`` finds it by itself. Raises OSError where it cannot be put."""
+def install(model: Model, head: Path) -> Path:
+    """Put a head where ``generate`` finds it by itself, and say where. Raises OSError where it
+    cannot be put."""
     path = heads.tuned_path(model.fingerprint)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:
         shutil.copyfile(head, unfinished)
+    return path
 
 
 def folder_of(model: Model, wanted: Wanted) -> Path:
@@ -166,7 +168,7 @@ def _about(model: Model, wanted: Wanted, prompts: Prompts) -> About:
     blocks = default_blocks(model) if wanted.blocks is None else wanted.blocks
     if len(blocks) != heads.N_BLOCKS_READ or sorted(set(blocks)) != list(blocks):
         raise ArgumentError(
-            f"a head reads {heads.N_BLOCKS_READ} different blocks, first one first, got {blocks}"
+            f"a head reads {heads.N_BLOCKS_READ} different blocks in rising order, got {blocks}"
         )
     if not all(1 <= block <= model.n_layer for block in blocks):
         raise ArgumentError(f"blocks are 1 to {model.n_layer} here, got {blocks}")

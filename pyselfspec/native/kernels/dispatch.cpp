@@ -37,7 +37,7 @@ size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
 
 bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * op) {
     using namespace selfspec;
-    if (takes_fill(op)) {
+    if (!switched_off() && !params->use_ref && takes_fill(op)) {
         fill(params, op);
         return true;
     }

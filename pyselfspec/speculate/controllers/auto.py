@@ -109,11 +109,11 @@ class Auto:
 
     def limit(self, n_past: int) -> DraftLimit:
         self._n_past = n_past
-        if self._n_steps >= self._next_plain:
+        if self._n_steps >= self._next_plain and not self._n_texts:
             return PLAIN
         if self._n_steps >= self._replan_at:
             self._plan()
-        if self._n_untimed:
+        if self._n_untimed and not self._n_texts:
             return replace(self._limit, n_max=0, behind=None)
         probes = not self.decision.drafts and self._n_tokens >= self._next_probe
         return self._probe if probes else self._limit
@@ -126,10 +126,6 @@ class Auto:
         self._meet(step.company)
         if not step.company.n_texts:
             self._time(step)
-        if not draft.n_proposed:
-            self._n_untimed = max(0, self._n_untimed - 1)
-            if not self._n_untimed:
-                self._next_plain = self._n_steps + N_BETWEEN
         if n_proposed:
             self.memory.acceptance.observe(step.outcomes[n_copied:])
             if not self.decision.drafts:
@@ -159,6 +155,10 @@ class Auto:
             self._gain += len(step.tokens) - step.us / self.decision.costs.plain_us
             if self._gain < -LOSS_MAX:
                 self._replan_at = self._n_steps
+        else:
+            self._n_untimed = max(0, self._n_untimed - 1)
+            if not self._n_untimed:
+                self._next_plain = self._n_steps + N_BETWEEN
 
     def _probed(self, step: Step) -> None:
         """A right token may have changed the case, and if it was verified, it has paid."""
