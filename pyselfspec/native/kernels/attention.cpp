@@ -150,8 +150,6 @@ struct Work {
     Query *    queries;
     float *    tops;       // largest score of each query
     int64_t    topped = -1;
-    const ggml_fp16_t * looked = nullptr;  // the mask that the following are of
-    bool       has_looked = false;
     uint32_t * seen;       // by block and view: bits of its cells
     int32_t *  views;      // by block: the first view that sees any of it, and the one behind the last
     int32_t *  looking;    // room for a Sight
@@ -181,13 +179,13 @@ struct Work {
         if (head == of_head) {
             return queries;
         }
+        const bool is_first = head < 0;
+        const ggml_fp16_t * const before = is_first ? nullptr : queries[0].mask;
         head = of_head;
         for (int64_t j = 0; j < task.n_queries; j++) {
             queries[j] = task.query(head, j);
         }
-        if (!has_looked || looked != queries[0].mask) {  // heads mostly share one
-            has_looked = true;
-            looked     = queries[0].mask;
+        if (is_first || queries[0].mask != before) {  // heads mostly share one
             look(task);
         }
         return queries;

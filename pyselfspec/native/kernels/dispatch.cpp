@@ -37,11 +37,14 @@ size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
 
 bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * op) {
     using namespace selfspec;
-    if (!switched_off() && !params->use_ref && takes_fill(op)) {
+    if (switched_off() || params->use_ref) {
+        return false;
+    }
+    if (takes_fill(op)) {
         fill(params, op);
         return true;
     }
-    const size_t work_size = params->use_ref ? 0 : selfspec_work_size(op, params->nth);
+    const size_t work_size = selfspec_work_size(op, params->nth);
     if (work_size == 0) {
         return false;
     }
