@@ -28,6 +28,7 @@ from head_oracle import (
 
 from pyselfspec import Completion
 from pyselfspec.errors import ArgumentError, ModelFileError
+from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import Sampler
 from pyselfspec.speculate.calibrate import measure
@@ -313,6 +314,52 @@ def test_its_costs_can_be_measured(context, knowing):
     assert measured.verify_us == measured.full_us
 
 
+@pytest.mark.parametrize("wanted", [[0, 1, 2, 3, 4], [4], [0, 2], [1]])
+def test_the_likeliest_token_by_itself_is_that_of_all_logits(context, kind, wanted):
+    """Of the same rows: tokens, probabilities, and the states that are left."""
+    tokens = PROMPT[:6]
+    left = context.decode(tokens[:-1], hidden_at=tiny_head.BLOCKS, outputs="none").hidden
+    with DraftHead(context, kind.path) as opened:
+        given = opened.fuse(np.asarray(left))
+        sequence = opened.sequence(0)
+        outputs = ["all" if i in wanted else "none" for i in range(5)]
+        rows = Rows.joined(Rows.of(0, i, [tokens[i + 1]], each) for i, each in enumerate(outputs))
+        found = {}
+        for what in ("logits", "best", "logits"):
+            states = opened.decode(rows, given, what)
+            found[what] = states, [opened.argmax(i) for i in wanted]
+            sequence.undo(0)
+        assert np.array_equal(found["best"][0], found["logits"][0])
+        for (token, p), (same, close) in zip(found["best"][1], found["logits"][1], strict=True):
+            assert token == same
+            assert p == pytest.approx(close, rel=1e-4)
+
+
+def test_rows_without_outputs_leave_their_keys_and_values(context, kind):
+    """A row behind them sees them as it would, had they been finished."""
+    tokens = PROMPT[:6]
+    left = context.decode(tokens[:-1], hidden_at=tiny_head.BLOCKS, outputs="none").hidden
+    with DraftHead(context, kind.path) as opened:
+        given = opened.fuse(np.asarray(left))
+        found = []
+        for outputs in ("none", "all"):
+            opened.sequence(0).undo(0)
+            opened.decode(Rows.of(0, 0, tokens[1:5], outputs), given[:4], opened.best_head)
+            states = opened.decode(Rows.of(0, 4, tokens[5:], "last"), given[4:], "logits")
+            found.append((states, opened.argmax(0)))
+        assert np.array_equal(found[0][0], found[1][0])
+        assert found[0][1] == found[1][1]
+
+
+def test_after_the_likeliest_token_there_are_no_logits(context, kind):
+    with DraftHead(context, kind.path) as opened:
+        left = context.decode(PROMPT[:2], hidden_at=tiny_head.BLOCKS, outputs="none").hidden
+        given = opened.fuse(np.asarray(left))
+        opened.decode(Rows.of(0, 0, PROMPT[1:3], "last"), given, "best")
+        with pytest.raises(ArgumentError, match="no logits in row 1"):
+            opened.runners_up(1, opened.argmax(1), 3, 0.01)
+
+
 def test_states_of_several_blocks_come_side_by_side(new_context, model):
     """And prepared graphs that leave them are not taken for those that do not."""
     context, other = new_context(model), new_context(model)
@@ -358,6 +405,7 @@ class FakeHead:
 
     blocks = (1, 3)
     n_batch = 8
+    best_head = "logits"
 
     def __init__(self, context, n_first):
         self.n_first = n_first
@@ -375,7 +423,7 @@ class FakeHead:
     def fuse(self, features):
         return features
 
-    def decode(self, rows, states, among=None):
+    def decode(self, rows, states, head="logits", among=None):
         held = self._rows[rows.seq_ids[0]]
         text = self._context.sequence(rows.seq_ids[0]).held
         assert rows.pos[0] == len(held)

@@ -51,6 +51,7 @@ class Trial:
     options: Options = field(default_factory=Options)
     from_scratch: bool = False
     last_block: bool = False
+    n_lines: int = N_LINES
 
 
 TRIALS = (
@@ -63,6 +64,9 @@ TRIALS = (
     Trial("four steps unrolled", options=Options(n_steps=4)),
     Trial("output from scratch", from_scratch=True),
     Trial("begins as the last block", last_block=True),
+    *(Trial(f"states too, {w:g}", options=Options(of_states=w)) for w in (0.1, 0.3, 1, 3)),
+    *(Trial(f"batches of {n}", n_lines=n // N_ROWS) for n in (256, 512)),
+    *(Trial(f"rates x {f:g}", options=Options(rate=0.01*f, rate_other=1e-3*f)) for f in (0.5, 2, 4)),
 )
 
 
@@ -88,10 +92,10 @@ class Given:
         if trial.last_block:
             self._copy_last_block(head)
         training = Training(head, trial.options, half=self.half)
-        size = {"n_lines": N_LINES, "n_rows": N_ROWS}
+        size = {"n_lines": trial.n_lines, "n_rows": N_ROWS}
         packer = Packer(own, n_vocab, self.known.embedded, device="cpu", **size)
         start = time.process_time()
-        for batch in self._batches(packer):
+        for batch in self._batches(packer, self.n_batches * N_LINES // trial.n_lines):
             training.learn(batch)
         seconds = time.process_time() - start
         counts = training.held_out(list(packer.batches(self.held_out.texts())), N_POSITIONS)
@@ -114,12 +118,12 @@ class Given:
             scale[state * n_embd : (state + 1) * n_embd] = 0
         return scale
 
-    def _batches(self, packer: Packer) -> Iterator[Batch]:
+    def _batches(self, packer: Packer, n_batches: int) -> Iterator[Batch]:
         rng, n = np.random.default_rng(0), 0
         texts = [text for shard in self.shards for text in shard.texts()]
         while True:
             for batch in packer.batches(texts[i] for i in rng.permutation(len(texts))):
-                if n == self.n_batches:
+                if n == n_batches:
                     return
                 n += 1
                 yield batch

@@ -37,12 +37,14 @@ class HeadFile:
         behind the last one does.
     n_features: values of these states for one token.
     n_bytes_read: weight bytes that drafting one token reads.
+    has_own_tokens: knows some of the model's tokens only, and numbers them in its own way.
     """
 
     file: GgufFile
     blocks: tuple[int, ...]
     n_features: int
     n_bytes_read: int
+    has_own_tokens: bool = False
 
 
 def check(path: Path, target: GgufFile) -> HeadFile:
@@ -67,7 +69,13 @@ def check(path: Path, target: GgufFile) -> HeadFile:
         raise ArgumentError(
             f"{path}: {error}; take the head that was made for this model"
         ) from None
-    return HeadFile(file, blocks, len(blocks) * target.n_embd, _bytes_read(file, target))
+    return HeadFile(
+        file,
+        blocks,
+        n_features=len(blocks) * target.n_embd,
+        n_bytes_read=_bytes_read(file, target),
+        has_own_tokens=any(tensor.name == OWN_TOKENS for tensor in file.tensors),
+    )
 
 
 def own(target: GgufFile) -> HeadFile | None:

@@ -12,6 +12,9 @@
 #include <algorithm>
 #include <memory>
 
+// In the place of a pass's number of outputs, for the slot of another graph.
+static constexpr int32_t FUSES = -1;
+
 void selfspec_session::check_draft() const {
     if (model.arch != LLM_ARCH_EAGLE3 && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
         throw selfspec_failure { SELFSPEC_UNSUPPORTED,
@@ -43,7 +46,11 @@ int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, flo
         batch.set_token_pos(i, pos);
         batch.set_output(i, true);
     }
-    require_done(ctx->encode(batch), n_rows, {});
+    const auto encode_in_slot = [&] {
+        const auto in_slot = slots.use({}, n_rows, FUSES);
+        return ctx->encode(batch);
+    };
+    require_done(encode_in_slot(), n_rows, {});
 
     ctx->synchronize();
     const float * found = ctx->get_embeddings_nextn();
@@ -56,24 +63,27 @@ int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, flo
 }
 
 int32_t selfspec_session::draft_decode(
-        const selfspec_rows & rows, const selfspec_among & among, const float * states, float * states_out) {
+        const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states) {
     check_draft();
     check_batch(rows);
+    check_head(pass);
     check_among(among, rows);
     for (const auto & each : spans_of(rows)) {
         check_span(each, false);
     }
     const bool wanted = rows.n_outputs() > 0;
-    if (!rows.tokens || !states || (wanted && !states_out)) {
+    if (!rows.tokens || !states.in || (wanted && !states.out)) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
     }
     const size_t n_embd = model.hparams.n_embd;
 
-    selfspec_pass pass;
-    if (among.ids && wanted) {
-        pass.head    = SELFSPEC_HEAD_BEST;
-        pass.n_among = among.n;
+    const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
+    if (!wanted) {
+        pass = {};
+        pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS; // a graph that ends behind K/V
     }
+    // llama.cpp's own graph of a head does not pick rows: all of them have an output, or none
+    const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
     best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
     const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
     want->best  = best.data();
@@ -85,19 +95,20 @@ int32_t selfspec_session::draft_decode(
 
         batch.add_token(rows.seq_ids[i]);
         batch.set_token_id(i, rows.tokens[i]);
-        batch.set_token_embd(i, { states + i*n_embd, 1, n_embd });
+        batch.set_token_embd(i, { states.in + i*n_embd, 1, n_embd });
         batch.set_token_pos(i, &pos);
-        batch.set_output(i, wanted); // llama.cpp's graph of a head does not pick rows: all of them have an output, or none
+        batch.set_output(i, has_output(i));
     }
     const auto decode_in_slot = [&] {
         const lease lent(*this, want);
-        const auto in_slot = slots.use(pass, rows.n, wanted ? rows.n : 0);
+        const auto in_slot = slots.use(pass, rows.n, picks_rows ? rows.n_outputs() : wanted ? rows.n : 0);
         return ctx->decode(batch);
     };
     require_done(decode_in_slot(), rows.n, want->found.error);
     name_best(among);
 
     ctx->synchronize();
+    float * states_out = states.out;
     for (int32_t i = 0; i < rows.n; ++i) {
         if (!rows.outputs[i]) {
             continue;

@@ -120,6 +120,12 @@ ggml_tensor * selfspec_block_end(const llm_graph_context & gctx, ggml_tensor * c
     return cur;
 }
 
+bool selfspec_best_only(const llama_ubatch & ubatch) { return selfspec_pass_of(ubatch).head == SELFSPEC_HEAD_BEST; }
+
+ggml_tensor * selfspec_wanted_rows(const llm_graph_context & gctx) {
+    return selfspec_best_only(gctx.ubatch) ? gctx.build_inp_out_ids() : nullptr;
+}
+
 //
 // the finished graph
 //
@@ -165,6 +171,10 @@ static bool selfspec_shorten_head(const selfspec_batch & ss, const llama_model &
 static void selfspec_add_best(llm_graph_result & res) {
     ggml_context * ctx0   = res.get_ctx();
     ggml_tensor  * logits = res.t_logits;
+    res.t_logits = nullptr;
+    if (logits->ne[1] == 0) {
+        return;
+    }
 
     ggml_tensor * token = ggml_argmax(ctx0, logits);
     ggml_tensor * probs = ggml_reshape_3d(ctx0, ggml_soft_max(ctx0, logits), 1, logits->ne[0], logits->ne[1]);
@@ -175,7 +185,6 @@ static void selfspec_add_best(llm_graph_result & res) {
     ggml_build_forward_expand(res.get_gf(), p);
 
     res.add_input(std::make_unique<selfspec_best_found>(token, p));
-    res.t_logits = nullptr;
 }
 
 bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatch, llm_graph_result & res) {
@@ -214,6 +223,9 @@ static const selfspec_best_found & selfspec_best_of(const llm_graph_result & res
 }
 
 static void selfspec_copy_best(const selfspec_batch & ss, const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
+    if (std::none_of(ubatch.output, ubatch.output + ubatch.n_tokens, [](int8_t output) { return output != 0; })) {
+        return;
+    }
     const auto & found = selfspec_best_of(res);
     const auto copy = [&](ggml_tensor * t, size_t row, void * out) {
         ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, out, row*sizeof(int32_t), sizeof(int32_t));

@@ -40,6 +40,13 @@ ggml_tensor * selfspec_skip(const llm_graph_context & gctx, int part, ggml_tenso
 // Called with the output of block il: marks it for copying, or puts the given states in its place.
 ggml_tensor * selfspec_block_end(const llm_graph_context & gctx, ggml_tensor * cur, int il);
 
+// Whether the likeliest token of each output is all that is wanted: a draft head with tokens of its own then need not
+// spread their logits over the vocabulary of its target.
+bool selfspec_best_only(const llama_ubatch & ubatch);
+
+// The rows with an output where that holds, else NULL: a draft head need not finish the others.
+ggml_tensor * selfspec_wanted_rows(const llm_graph_context & gctx);
+
 // After a graph was built: keeps inputs that lost their users allocated and checks that the graph does what was
 // asked. False, with a reason in the batch's report, when it does not.
 bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatch, llm_graph_result & res);

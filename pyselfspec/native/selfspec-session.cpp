@@ -145,16 +145,20 @@ void selfspec_session::check_rows(const selfspec_rows & rows) const {
     }
 }
 
-void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_states & states, const selfspec_pass & pass) const {
-    if (!rows.tokens && !states.in) {
-        refuse("a batch needs token ids or hidden states");
-    }
+void selfspec_session::check_head(const selfspec_pass & pass) const {
     if (pass.head != SELFSPEC_HEAD_LOGITS && pass.head != SELFSPEC_HEAD_BEST) {
         refuse("head is " + std::to_string(pass.head) + ", allowed is 0 (logits) or 1 (best)");
     }
     if (pass.n_among != 0 && pass.head != SELFSPEC_HEAD_BEST) {
         refuse("some tokens only can be looked at for the best one, not for logits");
     }
+}
+
+void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_states & states, const selfspec_pass & pass) const {
+    if (!rows.tokens && !states.in) {
+        refuse("a batch needs token ids or hidden states");
+    }
+    check_head(pass);
     if (pass.head == SELFSPEC_HEAD_BEST && !ctx->get_memory()) {
         refuse(architecture(model) + " keeps no K/V: it has logits only", SELFSPEC_UNSUPPORTED);
     }
@@ -381,11 +385,22 @@ int32_t selfspec_session::decode(
 
 // Of places in a list to ids.
 void selfspec_session::name_best(const selfspec_among & among) {
+    const auto & own = own_tokens();
     for (auto & each : best) {
         if (among.ids && each.token >= 0 && each.token < among.n) {
             each.token = among.ids[each.token];
+        } else if (each.token >= 0 && each.token < (int32_t) own.size()) {
+            each.token = (int32_t) own[each.token];
         }
     }
+}
+
+const std::vector<int64_t> & selfspec_session::own_tokens() {
+    if (own.empty() && model.d2t) {
+        own.resize(ggml_nelements(model.d2t));
+        ggml_backend_tensor_get(model.d2t, own.data(), 0, ggml_nbytes(model.d2t));
+    }
+    return own;
 }
 
 // why: what a graph build has found wrong, or nothing.

@@ -90,7 +90,7 @@ struct selfspec_session {
 
     // of draft heads, see selfspec-draft.cpp
     int32_t draft_fuse  (int32_t n_rows, const float * features, float * states);
-    int32_t draft_decode(const selfspec_rows & rows, const selfspec_among & among, const float * states, float * states_out);
+    int32_t draft_decode(const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states);
 
     const std::vector<uint8_t> & mask_support();
     bool    can_enter(int32_t il);
@@ -135,12 +135,15 @@ private:
     void check_among (const selfspec_among & among, const selfspec_rows & rows) const;
     void check_span  (const span & rows, bool in_place) const;
     void check_graph (const selfspec_pass & pass);
+    void check_head  (const selfspec_pass & pass) const;
     void require_seq (int32_t seq_id) const;
     bool holds_window(int32_t seq_id, llama_pos pos) const;
 
     static std::vector<span> spans_of(const selfspec_rows & rows);
 
     void        name_best(const selfspec_among & among);
+
+    const std::vector<int64_t> & own_tokens();
     std::string build_dry(const selfspec_pass & pass);
     void        require_done(int status, int32_t n_tokens, const std::string & why) const;
     int         decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs);
@@ -159,4 +162,5 @@ private:
     std::map<int32_t, bool> can_enter_at;
     int                     shortens = -1; // -1: nobody asked yet
     std::vector<uint8_t>    support;   // empty: nobody asked yet
+    std::vector<int64_t>    own;       // by token of a draft head, its target's; empty: nobody asked yet, or they are the same
 };

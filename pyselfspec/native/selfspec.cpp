@@ -153,12 +153,18 @@ int32_t selfspec_draft_decode(
            const int32_t * seq_ids,
            const int32_t * pos,
            const uint8_t * outputs,
+                 int32_t   head,
            const int32_t * among,
                  int32_t   n_among,
              const float * states,
                    float * states_out) {
     const int32_t status = session->guarded([&]() -> int32_t {
-        return session->draft_decode({ n_tokens, tokens, seq_ids, nullptr, pos, outputs }, { among, n_among }, states, states_out);
+        selfspec_pass pass;
+        pass.head    = head;
+        pass.n_among = among ? n_among : 0;
+
+        return session->draft_decode({ n_tokens, tokens, seq_ids, nullptr, pos, outputs }, { among, n_among }, std::move(pass),
+            { states, states_out });
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();

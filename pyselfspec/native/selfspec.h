@@ -155,7 +155,8 @@ SELFSPEC_API int32_t selfspec_decode(
 //   states     [n_rows, n_embd]
 SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int32_t n_rows, const float * features, float * states);
 
-// Decode rows of the head, each a token and the states that led to it. Arguments as in selfspec_decode().
+// Decode rows of the head, each a token and the states that led to it. Arguments as in selfspec_decode(); with
+// SELFSPEC_HEAD_BEST, a head with tokens of its own looks at these alone, and among is not for it.
 //   states     [n_tokens, n_embd] fused, or those that an earlier row left
 //   states_out [outputs, n_embd] what the rows with an output leave, for the rows that follow them
 SELFSPEC_API int32_t selfspec_draft_decode(
@@ -165,6 +166,7 @@ SELFSPEC_API int32_t selfspec_draft_decode(
                   const int32_t * seq_ids,
                   const int32_t * pos,
                   const uint8_t * outputs,
+                        int32_t   head,
                   const int32_t * among,
                         int32_t   n_among,
                     const float * states,

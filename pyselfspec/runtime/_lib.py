@@ -201,12 +201,12 @@ _decode = _bind(
 )
 # int32_t selfspec_draft_fuse(session, n_rows, features, states);
 _draft_fuse = _bind("selfspec_draft_fuse", _i32, _ptr, _i32, _f32_p, _f32_p)
-# int32_t selfspec_draft_decode(session, n_tokens, tokens, seq_ids, pos, outputs, among, n_among,
-# states, states_out);
+# int32_t selfspec_draft_decode(session, n_tokens, tokens, seq_ids, pos, outputs, head, among,
+# n_among, states, states_out);
 _draft_decode = _bind(
     "selfspec_draft_decode",
     _i32,
-    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _ptr, _i32, _f32_p, _f32_p),
+    *(_ptr, _i32, _ptr, _ptr, _ptr, ctypes.c_char_p, _i32, _ptr, _i32, _f32_p, _f32_p),
 )
 # int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 _argmax = _bind("selfspec_argmax", _i32, _ptr, _i32, ctypes.POINTER(ctypes.c_float))
@@ -331,6 +331,7 @@ def draft_decode(
     seq_ids: Sequence[int],
     pos: Sequence[int],
     outputs: bytes,
+    head: str,
     among: array[int] | None = None,
     states: NDArray[np.float32],
     states_out: NDArray[np.float32],
@@ -343,6 +344,7 @@ def draft_decode(
         numbers_of(seq_ids),
         numbers_of(pos),
         outputs,
+        HEADS[head],
         *_address_of(among),
         states.ctypes.data,
         states_out.ctypes.data,

@@ -16,7 +16,7 @@ from . import _lib
 from .context import N_CTX_UNIT, Context
 from .kv import KVSequence
 from .model import Model
-from .passes import Rows
+from .passes import Head, Rows
 from .short_list import ShortList
 
 
@@ -89,12 +89,23 @@ class DraftHead(Closing):
         vocabulary of their own cannot: that is a short list already."""
         return self._context.can_shorten
 
+    @property
+    def best_head(self) -> Head:
+        """What to ask for where argmax() is all that is needed. Logits of a vocabulary of its own
+        would be spread over that of the model first."""
+        return "best" if self.file.has_own_tokens else self._context.best_head
+
     def decode(
-        self, rows: Rows, states: NDArray[np.float32], among: ShortList | None = None
+        self,
+        rows: Rows,
+        states: NDArray[np.float32],
+        head: Head = "logits",
+        among: ShortList | None = None,
     ) -> NDArray[np.float32]:
         """One pass over tokens and the states that led to them, float32 [n_rows, n_embd].
 
-        among: the tokens that argmax looks at; None: all.
+        head: as for a Pass; "best" leaves what argmax needs and nothing for runners_up.
+        among: the tokens that argmax looks at, with "best"; None: all.
 
         Returns those that the rows with an output leave for the rows behind them, float32
         [n_outputs, n_embd].
@@ -111,6 +122,7 @@ class DraftHead(Closing):
                 seq_ids=rows.seq_ids,
                 pos=rows.pos,
                 outputs=bytes(rows.outputs),
+                head=head,
                 among=None if among is None else among.ids,
                 states=np.ascontiguousarray(states, np.float32),
                 states_out=left,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..runtime.draft_head import DraftHead
 from ..runtime.kv import KVSequence
 from ..runtime.ledger import n_common
-from ..runtime.passes import Outputs, Rows
+from ..runtime.passes import Head, Outputs, Rows
 from ..runtime.short_list import ShortList
 
 N_WAITING = 32  # rows that may wait; those that a draft finds waiting go through one pass
@@ -67,19 +67,19 @@ class HeadText:
             del self.waiting[: n_run - self.n_run]
 
     def lead(
-        self, text: Sequence[int], among: ShortList | None = None
+        self, text: Sequence[int], head: Head = "logits", among: ShortList | None = None
     ) -> tuple[NDArray[np.float32], int]:
         """Run the rows of all tokens but the last, and return the states that the last of these
         rows leaves, float32 [1, n_embd], and its number in the pass.
 
         The last row goes on waiting, and ``back`` takes it out again.
 
-        among: the tokens that the head looks at; None: all.
+        head, among: see DraftHead.decode.
         """
         n = len(text) - 1
         self.catch_up(text, n - self.head.n_batch + self.head.n_first)
         rows, states = self._next(text, n, "last")
-        left = self.head.decode(rows, states, among)
+        left = self.head.decode(rows, states, head, among)
         del self.waiting[:-1]
         return left, len(rows) - 1
 

@@ -11,6 +11,7 @@ from platformdirs import user_cache_path, user_data_path
 _SHIPPED = Path(__file__).parents[1] / "data"
 DEMO = _SHIPPED / "demo.gguf"  # the bundled model; DEMO.md beside it is its card
 SAMPLE_TEXT = _SHIPPED / "sample.txt"
+REQUESTS = _SHIPPED / "requests.toml"  # what tune asks, where no prompts are given
 PROMPTS = _SHIPPED / "prompts.jsonl"  # of benchmarks, where none are given
 REPORT = _SHIPPED / "bench.html"  # template of their report
 _PASSWORD = re.compile(r"(://[^/@\s:]*):[^/\s]*@")  # in a URL

@@ -25,7 +25,7 @@ from ...runtime.context import Context
 from ...runtime.draft_head import DraftHead
 from ...runtime.kv import KVSequence
 from ...runtime.model import Model
-from ...runtime.passes import Hidden, Rows
+from ...runtime.passes import Head, Hidden, Rows
 from ...runtime.short_list import ShortList
 from .. import learned, short_lists, siblings
 from ..head_text import N_WAITING, HeadText
@@ -139,6 +139,8 @@ class Drafter:
         self._siblings = Siblings(n_siblings)
         self._short = Shortened(short)
         self._heads = opened
+        needs_best = short is not None or not n_siblings
+        self._what: Head = opened.head.best_head if needs_best else "logits"
         self._file = opened.head.file
         self._text = opened.text(0)
 
@@ -220,7 +222,7 @@ class Drafter:
         self, seen: HeadText, history: Sequence[int], limit: DraftLimit
     ) -> Iterator[tuple[int, float]]:
         head, seq_id = self._heads.head, seen.seq.seq_id
-        states, row = seen.lead(history, self._short.tokens)
+        states, row = seen.lead(history, self._what, self._short.tokens)
         first = pos = len(history) - 1 + head.n_first
         while True:
             token, p = head.argmax(row)
@@ -229,7 +231,7 @@ class Drafter:
                 self._siblings.offer(pos - first, others)
             yield token, p
             rows = Rows.of(seq_id, pos, [token], "last")
-            states, row = head.decode(rows, states, self._short.tokens), 0
+            states, row = head.decode(rows, states, self._what, self._short.tokens), 0
             pos += 1
 
     def hear(self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
