@@ -64,6 +64,15 @@ def test_weights_are_those_of_the_format(name: str, source: Path, tmp_path: Path
         )
 
 
+def test_pure_leaves_no_matrix_in_another_type(source: Path, tmp_path: Path) -> None:
+    kinds = []
+    for pure in (False, True):
+        quantize(source, tmp_path / "out.gguf", "q4_0", n_threads=1, pure=pure)
+        tensors = GGUFReader(tmp_path / "out.gguf").tensors
+        kinds.append({tensor.tensor_type.name for tensor in tensors if len(tensor.shape) > 1})
+    assert kinds[0] > kinds[1] == {"Q4_0"}
+
+
 @pytest.mark.parametrize("name", ["f32", "q4_k_m", "Q6_K", "iq4_xs"])
 def test_file_says_what_it_is_and_keeps_its_metadata(
     name: str, source: Path, tmp_path: Path

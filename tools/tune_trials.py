@@ -30,6 +30,7 @@ from pyselfspec.tune.tuning import N_POSITIONS, feature_scale, own_tokens
 
 N_LINES, N_ROWS = 4, 256
 ALL = (0, 1, 2)
+RATE, RATE_OTHER = Options().rate, Options().rate_other
 LAST_BLOCK = {  # tensors of a block, and what they are in a head
     name: name
     for name in (
@@ -41,6 +42,7 @@ LAST_BLOCK = {  # tensors of a block, and what they are in a head
 @dataclass(frozen=True)
 class Trial:
     """states: which of the three that the data has are read. n_own: tokens that the head knows.
+    n_lines: of a batch; all trials see as many tokens.
     last_block: the block begins as a copy of the model's last one, which reads the states given to
     the head; what it knows of the token begins at zero."""
 
@@ -64,9 +66,11 @@ TRIALS = (
     Trial("four steps unrolled", options=Options(n_steps=4)),
     Trial("output from scratch", from_scratch=True),
     Trial("begins as the last block", last_block=True),
-    *(Trial(f"states too, {w:g}", options=Options(of_states=w)) for w in (0.1, 0.3, 1, 3)),
     *(Trial(f"batches of {n}", n_lines=n // N_ROWS) for n in (256, 512)),
-    *(Trial(f"rates x {f:g}", options=Options(rate=0.01*f, rate_other=1e-3*f)) for f in (0.5, 2, 4)),
+    *(
+        Trial(f"rates times {by}", options=Options(rate=by * RATE, rate_other=by * RATE_OTHER))
+        for by in (0.5, 2, 4)
+    ),
 )
 
 

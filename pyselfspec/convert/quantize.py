@@ -65,28 +65,41 @@ def require_written(reason: str, target: Path) -> None:
         )
 
 
-def quantize(source: Path, target: Path, type_name: str, *, n_threads: int | None = None) -> None:
+def quantize(
+    source: Path,
+    target: Path,
+    type_name: str,
+    *,
+    n_threads: int | None = None,
+    pure: bool = False,
+) -> None:
     """Write `source` to `target` with weights of a type in TYPES; metadata stay as they are.
 
     The source must have float weights: llama.cpp's quantizer is not made to start from rounded
     ones. Blocks whose sizes do not suit the type get llama.cpp's substitute for it.
     n_threads: default: the cores this process may use.
+    pure: all weights get the type; by default llama.cpp gives a finer one to some, like the output.
 
     Raises ArgumentError, ModelFileError (a source that cannot be read or quantized), OSError.
     """
-    for _progress in quantize_steps(source, target, type_name, n_threads=n_threads):
+    for _progress in quantize_steps(source, target, type_name, n_threads=n_threads, pure=pure):
         pass
 
 
 def quantize_steps(
-    source: Path, target: Path, type_name: str, *, n_threads: int | None = None
+    source: Path,
+    target: Path,
+    type_name: str,
+    *,
+    n_threads: int | None = None,
+    pure: bool = False,
 ) -> Steps:
     """``quantize``, telling after each tensor how many are done. Leaving early leaves no target."""
     type_name = require_type(type_name)
     gguf_file.check(source)
     with replacing(target) as unfinished:
         yield from run_quantizer(
-            source, unfinished, type_name, n_threads, origin=source, target=target
+            source, unfinished, type_name, n_threads, pure, origin=source, target=target
         )
 
 
@@ -95,13 +108,14 @@ def run_quantizer(
     written: Path,
     type_name: str,
     n_threads: int | None,
+    pure: bool = False,
     *,
     origin: Path,
     target: Path,
 ) -> Steps:
     """From one file to another. `origin` and `target` are what the user calls them in messages."""
     n_threads = usable_cores() if n_threads is None else n_threads
-    numbers = (str(TYPES[type_name]), str(n_threads))
+    numbers = (str(TYPES[type_name]), str(n_threads), str(int(pure)))
     with closing(subprogram.run("-P", "-m", __name__, source, written, *numbers)) as lines:
         try:
             for line in lines:
@@ -121,9 +135,11 @@ def _explain(source: Path, reason: str) -> str:
     return f"{source}: llama.cpp cannot quantize this model: {reason}"
 
 
-def _main(source: str, target: str, number: str, n_threads: str) -> int:
+def _main(source: str, target: str, *numbers: str) -> int:
     _lib.set_verbose(True)
-    return _lib.quantize(os.fsencode(source), os.fsencode(target), int(number), int(n_threads))
+    type_number, n_threads, pure = map(int, numbers)
+    files = os.fsencode(source), os.fsencode(target)
+    return _lib.quantize(*files, type_number, n_threads, bool(pure))
 
 
 if __name__ == "__main__":

@@ -525,11 +525,15 @@ def model_meta(model: int, key: str) -> str | None:
         size = n + 1
 
 
-def quantize(source: bytes, target: bytes, file_type: int, n_threads: int) -> int:
-    """``llama_model_quantize`` with its defaults; status 0 is success, the log says why not."""
+def quantize(
+    source: bytes, target: bytes, file_type: int, n_threads: int, pure: bool = False
+) -> int:
+    """``llama_model_quantize`` with its defaults but these; status 0 is success, the log says why
+    not."""
     params = llama.llama_model_quantize_default_params()
     params.ftype = file_type
     params.nthread = n_threads
+    params.pure = pure
     return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
 
 

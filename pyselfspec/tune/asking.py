@@ -33,8 +33,9 @@ class Prompts:
 
     @property
     def digest(self) -> str:
-        """SHA-256, equal for equal prompts."""
-        return fingerprint.of_text(records.encode([self.chats, self.passages]).decode())
+        """SHA-256, equal for equal prompts; without chats, those of the package are among them."""
+        asked = self.chats or prompts.stock()
+        return fingerprint.of_text(records.encode([asked, self.passages]).decode())
 
     def tokens(self, model: Model, seed: int, *, held_out: bool) -> Iterator[list[int]]:
         """Prompts without end, the same for the same seed.

@@ -79,7 +79,7 @@ def write(
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=path.parent) as folder:
         wide = Path(folder) / "f32.gguf"
         Copy(source, _metadata(head, source, blocks, card), found).write(wide)
-        quantize(wide, path, type_name)
+        quantize(wide, path, type_name, pure=True)
 
 
 def _metadata(

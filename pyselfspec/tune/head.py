@@ -87,27 +87,22 @@ class Head(nn.Module):
         found: Tensor = self.output(self.output_norm(states))
         return found
 
-    def fused(self, features: Tensor) -> Tensor:
-        """What the head makes of the model's states, before it knows a token, [..., n_embd].
-        features: [..., n_features]."""
-        found: Tensor = self.fc(features * self.scale)
-        return found
-
-    def steps(self, given: Tensor, embedded: Tensor, texts: Tensor, n: int) -> Iterator[Tensor]:
+    def steps(self, features: Tensor, embedded: Tensor, texts: Tensor, n: int) -> Iterator[Tensor]:
         """States that the rows leave in each of n steps, [n_texts, n_rows, n_embd].
 
-        given: to each row in the first step, as ``fused`` makes them, [n_texts, n_rows, n_embd].
-        embedded: of each row's token, [n_texts, n_rows, n_embd]. texts: which text a row belongs
-            to, [n_texts, n_rows]; rows of one lie together.
+        features: [n_texts, n_rows, n_features]. embedded: of each row's token, [n_texts, n_rows,
+            n_embd]. texts: which text a row belongs to, [n_texts, n_rows]; rows of one lie
+            together.
 
         In step j, counted from 0, row i is the last of a draft that began at row i - j; the j rows
         at the beginning of a text are of no use.
         """
-        n_rows = given.shape[1]
-        at = torch.arange(n_rows, device=given.device)
+        n_rows = features.shape[1]
+        at = torch.arange(n_rows, device=features.device)
         same = texts[:, :, None] == texts[:, None, :]
-        turn = self._turns(n_rows, given)
+        turn = self._turns(n_rows, features)
         token = self.attn_norm(embedded)
+        given = self.fc(features * self.scale)
         kept: list[tuple[Tensor, Tensor]] = []
         for step in range(n):
             x = torch.cat([token, self.attn_norm_2(given)], -1)

@@ -39,7 +39,6 @@ class Options:
     decay: float = 0.8
     rate: float = 0.01
     rate_other: float = 1e-3
-    of_states: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +136,7 @@ def _loss(head: Head, batch: Batch, options: Options) -> Tensor:
     """Cross entropy with the model's distribution, over the rows that count in each step."""
     total = torch.zeros((), device=batch.features.device)
     taught = batch.scored & (batch.probs.sum(-1) > 0)
-    given = head.fused(batch.features)
-    steps = head.steps(given, batch.embedded, batch.texts, options.n_steps)
+    steps = head.steps(batch.features, batch.embedded, batch.texts, options.n_steps)
     for step, left in enumerate(steps):
         at, counts = _in_units(taught & (batch.before >= step))
         logits = head.logits(left.flatten(0, 1)[at]).float()
@@ -147,18 +145,8 @@ def _loss(head: Head, batch: Batch, options: Options) -> Tensor:
         best = batch.best.flatten(0, 1)[at].clamp(min=0)
         expected = (probs * logits.gather(-1, best)).sum(-1)
         found = ((logits.logsumexp(-1) - expected) * counts).sum() / counts.sum().clamp(min=1)
-        if options.of_states:
-            goes_on = (batch.before >= step)[:, :-1] & (batch.texts[:, :-1] == batch.texts[:, 1:])
-            found = found + options.of_states * _miss(left[:, :-1], given[:, 1:].detach(), goes_on)
         total = total + options.decay**step * found
     return total / sum(options.decay**step for step in range(options.n_steps))
-
-
-def _miss(left: Tensor, wanted: Tensor, counts: Tensor) -> Tensor:
-    """How far states are from those that are wanted, relative to their size, over rows that
-    count."""
-    found = (left - wanted).square().mean(-1) / wanted.square().mean(-1).clamp(min=EPSILON)
-    return (found * counts).sum() / counts.sum().clamp(min=1)
 
 
 def _in_units(chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,7 +165,7 @@ def _count(head: Head, batch: Batch, counts: Counts) -> None:
     """Add the drafts of a batch."""
     n_steps = len(counts.tried)
     going = torch.ones_like(batch.scored)
-    steps = head.steps(head.fused(batch.features), batch.embedded, batch.texts, n_steps)
+    steps = head.steps(batch.features, batch.embedded, batch.texts, n_steps)
     for step, left in enumerate(steps):
         tried = going & batch.scored & (batch.before >= step)
         right = tried & (head.logits(left).argmax(-1) == batch.best[..., 0])
