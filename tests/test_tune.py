@@ -29,8 +29,8 @@ from pyselfspec.tune.card import KEY, Card  # noqa: E402
 from pyselfspec.tune.head import Head, Shape  # noqa: E402
 from pyselfspec.tune.known import Known  # noqa: E402
 from pyselfspec.tune.shards import Shard  # noqa: E402
-from pyselfspec.tune.training import Options  # noqa: E402
-from pyselfspec.tune.tuning import Wanted, tune  # noqa: E402
+from pyselfspec.tune.tuning import tune  # noqa: E402
+from pyselfspec.tune.wanted import Options, Wanted  # noqa: E402
 from pyselfspec.tune.writing import Asked, likeliest, write  # noqa: E402
 from pyselfspec.util import records  # noqa: E402
 

@@ -25,8 +25,9 @@ from pyselfspec.tune.batches import Batch, Packer
 from pyselfspec.tune.head import Head
 from pyselfspec.tune.known import Known
 from pyselfspec.tune.shards import Shard
-from pyselfspec.tune.training import Options, Training, half_pays
+from pyselfspec.tune.training import Training, half_pays
 from pyselfspec.tune.tuning import N_POSITIONS, feature_scale, own_tokens
+from pyselfspec.tune.wanted import Options
 
 N_LINES, N_ROWS = 4, 256
 ALL = (0, 1, 2)

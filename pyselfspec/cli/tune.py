@@ -15,6 +15,7 @@ from rich.progress import Progress as Bars
 from ..convert.quantize import TYPES
 from ..errors import ArgumentError
 from ..gguf.heads import N_BLOCKS_READ
+from ..tune.wanted import DEVICES, MINUTES, N_OWN, SEED, TYPE, Wanted
 from ..util import paths, records
 from ..util.files import require_target
 from ._options import (
@@ -46,7 +47,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     cloup.option(
         "--minutes",
         type=click.FloatRange(min=0, min_open=True),
-        default=60.0,
+        default=MINUTES,
         show_default=True,
         help="How long this run takes; half of it at most for writing text to learn from.",
     ),
@@ -70,7 +71,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     cloup.option(
         "--seed",
         type=click.IntRange(min=0),
-        default=0,
+        default=SEED,
         show_default=True,
         help="Of the prompts and of the texts that the model writes.",
     ),
@@ -93,7 +94,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     cloup.option(
         "--vocab",
         type=click.IntRange(min=2),
-        default=8192,
+        default=N_OWN,
         show_default=True,
         help="How many of the model's tokens it can draft, the most frequent ones.",
     ),
@@ -102,14 +103,14 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         "type_name",
         metavar="TYPE",
         type=click.Choice(list(TYPES), case_sensitive=False),
-        default="q8_0",
+        default=TYPE,
         show_default=True,
         help="Type of its weights: q8_0, q4_0, f16 and llama.cpp's others.",
     ),
     cloup.option(
         "--device",
-        type=click.Choice(("cpu", "cuda")),
-        default="cpu",
+        type=click.Choice(DEVICES),
+        default=DEVICES[0],
         show_default=True,
         help="Where torch trains.",
     ),
@@ -131,7 +132,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     tuning, measuring = _modules()
     if options["blocks"] is not None and len(options["blocks"]) != N_BLOCKS_READ:
         raise click.BadParameter(f"--blocks takes {N_BLOCKS_READ} numbers")
-    wanted = tuning.Wanted(
+    wanted = Wanted(
         minutes=options["minutes"],
         n_tokens=options["tokens"],
         prompts=options["prompts"],

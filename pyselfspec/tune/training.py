@@ -22,23 +22,13 @@ from torch import Tensor
 from .batches import Batch
 from .head import Head
 from .muon import Muon
+from .wanted import Options
 
 WARMUP = 50  # batches
 AVERAGED = 200  # batches that the running average looks back on, about
 CLIPPED = 1.0
 UNIT = 256  # rows
 EPSILON = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """n_steps: unrolled. decay: how much less each counts than the one before it. rate: step size
-    of Muon, which turns the inner matrices; rate_other: of AdamW, for the output and the norms."""
-
-    n_steps: int = 3
-    decay: float = 0.8
-    rate: float = 0.01
-    rate_other: float = 1e-3
 
 
 @dataclass(frozen=True, slots=True)

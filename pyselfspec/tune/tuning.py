@@ -8,7 +8,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,16 @@ from .card import Card
 from .data import About, Data
 from .known import Known
 from .shards import Rows, Shard
-from .training import Counts, Options, Training, half_pays
+from .training import Counts, Training, half_pays
+from .wanted import Wanted
 
 STATE, HEAD = "training.pt", "head.gguf"  # in the folder of the data
 N_SIDE = 16  # texts that are written side by side
-N_OWN = 8192
-MINUTES = 60.0
 WRITING_SHARE = 0.5  # of the time, for the data
 N_POSITIONS = 4  # of drafts on held-out text
 EVERY = 50  # batches between looks at it
 SAVED_S = 60.0  # seconds between checkpoints
 N_TOGETHER = 4  # shards whose texts are mixed
-TYPE = "q8_0"
-DEVICES = ("cpu", "cuda")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -51,37 +48,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, folder: Path) -> None:
         super().__init__(f"stopped; {folder} has what was done so far")
         self.folder = folder
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a head is made of and how long it may take; None for a default.
-
-    minutes: of this run. n_tokens: of data in all; None: what the first half of the time yields.
-    n_batches: of training in all, instead of the time.
-    prompts: a JSONL file of chats, a text or a folder of texts. folder: of the data.
-    out: the head's file; None: one in the folder of the data.
-    blocks: whose entering states the head reads. n_own: tokens that it can guess.
-    n_lines, n_rows: of a batch.
-    """
-
-    minutes: float = MINUTES
-    n_tokens: int | None = None
-    n_batches: int | None = None
-    prompts: Path | None = None
-    folder: Path | None = None
-    out: Path | None = None
-    blocks: tuple[int, ...] | None = None
-    n_own: int = N_OWN
-    type_name: str = TYPE
-    device: str = DEVICES[0]
-    seed: int = 0
-    n_lines: int = 8
-    n_rows: int = 256
-    n_texts: int | None = None
-    n_answer: int | None = None
-    half: bool | None = None
-    training: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True, slots=True)
