@@ -6,7 +6,6 @@ The head has no embeddings of its own; the model lends its. The tokenizer is the
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..convert.stream import Copy, Source, Tensor
 from ..errors import ModelFileError
 from ..gguf.header import read_header
 from ..gguf.heads import ARCHITECTURE, OUTPUT, OWN_TOKENS
-from ..util.files import require_no_model, require_target
+from ..util.files import replacing, require_no_model, require_target
 from .card import Card
 from .head import Head
 
@@ -76,10 +75,10 @@ def write(
         Tensor(name, I64 if name == OWN_TOKENS else F32, data.shape, (data,))
         for name, data in tensors(head, own).items()
     )
-    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=path.parent) as folder:
-        wide = Path(folder) / "f32.gguf"
+    with replacing(path) as unfinished:
+        wide = unfinished.with_name("f32.gguf")
         Copy(source, _metadata(head, source, blocks, card), found).write(wide)
-        quantize(wide, path, type_name, pure=True)
+        quantize(wide, unfinished, type_name, pure=True)
 
 
 def _metadata(
