@@ -12,9 +12,6 @@
 #include <algorithm>
 #include <memory>
 
-// In the place of a pass's number of outputs, for the slot of another graph.
-static constexpr int32_t FUSES = -1;
-
 void selfspec_session::check_draft() const {
     if (model.arch != LLM_ARCH_EAGLE3 && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
         throw selfspec_failure { SELFSPEC_UNSUPPORTED,
@@ -46,11 +43,7 @@ int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, flo
         batch.set_token_pos(i, pos);
         batch.set_output(i, true);
     }
-    const auto encode_in_slot = [&] {
-        const auto in_slot = slots.use({}, n_rows, FUSES);
-        return ctx->encode(batch);
-    };
-    require_done(encode_in_slot(), n_rows, {});
+    require_done(ctx->encode(batch), n_rows, {});
 
     ctx->synchronize();
     const float * found = ctx->get_embeddings_nextn();
