@@ -351,6 +351,33 @@ def test_rows_without_outputs_leave_their_keys_and_values(context, kind):
         assert found[0][1] == found[1][1]
 
 
+def test_a_numbering_of_its_own_is_no_short_list(new_context, model, folder):
+    """Of all the model's tokens, in another order: the ids of a list would be other rows."""
+    tokens = np.random.default_rng(0).permutation(model.n_vocab)
+    weights = tiny_head.random_weights(n_embd=96, n_head=3, tokens=[int(each) for each in tokens])
+    path = tiny_head.write(folder / "permuted.gguf", weights)
+    with DraftHead(new_context(model), path) as opened:
+        assert opened.best_head == "best"
+        assert not opened.can_shorten
+
+
+@pytest.mark.parametrize(("options", "what"), [({}, "best"), ({"n_siblings": 3}, "logits")])
+def test_drafts_ask_for_the_likeliest_token_unless_they_want_others(
+    context, folder, monkeypatch, options, what
+):
+    of_weights, _ = KINDS["own tokens"]
+    path = tiny_head.write(folder / "asked.gguf", tiny_head.random_weights(**of_weights))
+    asked, decode = [], DraftHead.decode
+
+    def watched(opened, rows, states, head="logits", among=None):
+        asked.append((head, any(rows.outputs)))
+        return decode(opened, rows, states, head, among)
+
+    monkeypatch.setattr(DraftHead, "decode", watched)
+    steps(context, path, **options)
+    assert {head for head, wanted in asked if wanted} == {what}
+
+
 def test_after_the_likeliest_token_there_are_no_logits(context, kind):
     with DraftHead(context, kind.path) as opened:
         left = context.decode(PROMPT[:2], hidden_at=tiny_head.BLOCKS, outputs="none").hidden

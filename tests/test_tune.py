@@ -359,6 +359,15 @@ def test_a_model_is_not_replaced_by_a_head(demo, trained, tmp_path):
     export.require_out(trained.tuned.path)
 
 
+def test_all_of_a_heads_matrices_have_the_type_that_was_asked_for(demo, trained, tmp_path):
+    known, card = Known.of(demo.path), trained.tuned.card
+    given = trained.head, trained.own, known.source, card.blocks, card
+    export.write(tmp_path / "small.gguf", *given, "q4_0")
+    tensors = GGUFReader(tmp_path / "small.gguf").tensors
+    assert {t.tensor_type.name for t in tensors if len(t.shape) > 1} == {"Q4_0"}
+    assert [each.name for each in tmp_path.iterdir()] == ["small.gguf"]
+
+
 def test_data_of_another_model_are_refused(tiny, trained):
     wanted = replace(trained.wanted, out=trained.wanted.folder / "other.gguf")
     with pytest.raises(ArgumentError, match=r"of another model, demo\.gguf; give another folder"):
@@ -369,6 +378,9 @@ def test_other_prompts_and_other_files_are_refused(demo, tmp_path, trained):
     other = replace(trained.wanted, seed=5)
     with pytest.raises(ArgumentError, match="of other prompts or settings"):
         tune(demo, other, context=ONE_THREAD)
+    about = records.load(trained.wanted.folder / data.MANIFEST, data.About, what="data")
+    with pytest.raises(ArgumentError, match="holds data of the bundled prompts as they were then"):
+        data.Data(trained.wanted.folder, replace(about, digest="of a later version"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "letter.txt").write_text("Dear Sir")
     refused(demo, tmp_path, ArgumentError, "has other files in it")

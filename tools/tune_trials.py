@@ -4,7 +4,7 @@ attention, how many tokens they know, how deep they learn.
     python tools/tune_trials.py MODEL DATA --batches 200
 
 DATA is a folder that ``pyselfspec tune MODEL --data DATA`` has written. Every head sees the same
-batches from the same seed. Prints a table in Markdown: of drafts on held-out text, how many are
+texts in the same order. Prints a table in Markdown: of drafts on held-out text, how many are
 right by position, and how many tokens of four that makes.
 """
 
@@ -27,7 +27,7 @@ from pyselfspec.tune.known import Known
 from pyselfspec.tune.shards import Shard
 from pyselfspec.tune.training import Training, half_pays
 from pyselfspec.tune.tuning import N_POSITIONS, feature_scale, own_tokens
-from pyselfspec.tune.wanted import Options
+from pyselfspec.tune.wanted import N_OWN, Options
 
 N_LINES, N_ROWS = 4, 256
 ALL = (0, 1, 2)
@@ -50,7 +50,7 @@ class Trial:
     name: str
     states: tuple[int, ...] = ALL
     attention: bool = True
-    n_own: int = 8192
+    n_own: int = N_OWN
     options: Options = field(default_factory=Options)
     from_scratch: bool = False
     last_block: bool = False

@@ -78,7 +78,8 @@ def quantize(
     The source must have float weights: llama.cpp's quantizer is not made to start from rounded
     ones. Blocks whose sizes do not suit the type get llama.cpp's substitute for it.
     n_threads: default: the cores this process may use.
-    pure: all weights get the type; by default llama.cpp gives a finer one to some, like the output.
+    pure: all weights whose sizes suit it get the type; by default llama.cpp gives a finer one to
+        some, like the output.
 
     Raises ArgumentError, ModelFileError (a source that cannot be read or quantized), OSError.
     """
@@ -99,7 +100,7 @@ def quantize_steps(
     gguf_file.check(source)
     with replacing(target) as unfinished:
         yield from run_quantizer(
-            source, unfinished, type_name, n_threads, pure, origin=source, target=target
+            source, unfinished, type_name, n_threads, pure=pure, origin=source, target=target
         )
 
 
@@ -108,8 +109,8 @@ def run_quantizer(
     written: Path,
     type_name: str,
     n_threads: int | None,
-    pure: bool = False,
     *,
+    pure: bool = False,
     origin: Path,
     target: Path,
 ) -> Steps:

@@ -37,7 +37,7 @@ class HeadFile:
         behind the last one does.
     n_features: values of these states for one token.
     n_bytes_read: weight bytes that drafting one token reads.
-    has_own_tokens: knows some of the model's tokens only, and numbers them in its own way.
+    has_own_tokens: numbers tokens in its own way, and mostly knows some of the model's only.
     """
 
     file: GgufFile

@@ -73,9 +73,9 @@ int32_t selfspec_session::draft_decode(
     const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
     if (!wanted) {
         pass = {};
-        pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS; // a graph that ends behind K/V
+        pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS;
     }
-    // llama.cpp's own graph of a head does not pick rows: all of them have an output, or none
+    // not every graph of a head picks rows: otherwise all of them have an output, or none
     const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
     best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
     const auto want = std::make_shared<selfspec_batch>(pass, n_layer);

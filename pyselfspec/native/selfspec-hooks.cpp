@@ -145,7 +145,7 @@ static bool selfspec_shorten_head(const selfspec_batch & ss, const llama_model &
     }
     const selfspec_width_function width_of = selfspec_width_of_weights();
     const bool is_product = t->op == GGML_OP_MUL_MAT && ggml_is_matrix(t->src[0]) && t->ne[0] == model.vocab.n_tokens();
-    if (!is_product || !width_of || width_of(t->src[0], true) == 0) {
+    if (!is_product || model.d2t || !width_of || width_of(t->src[0], true) == 0) {
         ss.found.error = "the head cannot look at some tokens only: its weights have no kernel here, or what follows them is "
             "not known";
         return false;

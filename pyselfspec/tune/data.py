@@ -159,6 +159,11 @@ def _difference(there: About, asked: About) -> str:
             f"of another model, {there.model}; give another folder for those of {asked.model}, or "
             "remove it"
         )
+    if replace(there, model=asked.model, digest=asked.digest) == asked:
+        return (
+            f"of the {there.prompts} as they were then, which have changed since; give another "
+            "folder, or remove it"
+        )
     return (
         f"of other prompts or settings ({there.prompts}, blocks {_words(there.blocks)}, seed "
         f"{there.seed}); ask for the same, give another folder, or remove it"

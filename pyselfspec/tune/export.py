@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType, GGUFValueType, Keys, LlamaFileType
 from gguf.gguf_writer import GGUFValue
 from numpy.typing import NDArray
 
-from ..convert.quantize import quantize
+from ..convert.quantize import run_quantizer
 from ..convert.stream import Copy, Source, Tensor
 from ..errors import ModelFileError
 from ..gguf.header import read_header
@@ -78,7 +78,10 @@ def write(
     with replacing(path) as unfinished:
         wide = unfinished.with_name("f32.gguf")
         Copy(source, _metadata(head, source, blocks, card), found).write(wide)
-        quantize(wide, unfinished, type_name, pure=True)
+        for _progress in run_quantizer(
+            wide, unfinished, type_name, None, pure=True, origin=path, target=path
+        ):
+            pass
 
 
 def _metadata(

@@ -139,8 +139,8 @@ class Drafter:
         self._siblings = Siblings(n_siblings)
         self._short = Shortened(short)
         self._heads = opened
-        needs_best = short is not None or not n_siblings
-        self._what: Head = opened.head.best_head if needs_best else "logits"
+        # siblings are found among the logits
+        self._what: Head = "best" if short else "logits" if n_siblings else opened.head.best_head
         self._file = opened.head.file
         self._text = opened.text(0)
 
