@@ -3,7 +3,7 @@
 import random
 from itertools import islice
 
-from pyselfspec.tune import prompts
+from pyselfspec.tune import asking, prompts
 
 STOCK = prompts.stock()
 PASSAGES = [f"Passage {i} has {{braces}} in it." for i in range(50)]
@@ -11,7 +11,7 @@ N = 2000
 
 
 def drawn(n, passages=(), seed=1):
-    return list(islice(prompts.requests(seed, passages), n))
+    return [request.text for request in islice(prompts.requests(seed, passages), n)]
 
 
 def test_slots_name_lists_and_every_list_is_named():
@@ -36,13 +36,14 @@ def test_nothing_is_there_twice():
 
 def test_slots_of_the_same_name_get_different_words():
     lists, rng = {"one": ["a", "b", "c"], "other": ["a"]}, random.Random(0)
-    made = {prompts.filled("{one}{one}{one}{other}", lists, rng) for _ in range(100)}
+    form = "{one}{one}{one}{other}"
+    made = {prompts.filled(form, prompts.chosen(form, lists, rng)) for _ in range(100)}
     assert made == {"abca", "acba", "baca", "bcaa", "caba", "cbaa"}
 
 
 def test_words_are_put_in_as_they_are():
-    lists = {"code": [r"f({x}) \1"], "x": ["wrong"]}
-    assert prompts.filled("What is {code}?", lists, random.Random(0)) == r"What is f({x}) \1?"
+    words = {"code": [r"f({x}) \1"], "x": ["wrong"]}
+    assert prompts.filled("What is {code}?", words) == r"What is f({x}) \1?"
 
 
 def test_a_seed_gives_the_same_requests_and_another_one_others():
@@ -61,9 +62,19 @@ def test_no_beginning_is_common():
     assert max(map(starts.count, set(starts))) < N // 20
 
 
-def test_a_sixteenth_is_held_out():
-    kinds = set(drawn(5 * N))
-    assert 0.05 < sum(map(prompts.is_held_out, kinds)) / len(kinds) < 0.075
+@pytest.mark.parametrize("passages", [(), asking.bundled().passages])
+def test_a_sixteenth_is_held_out_of_every_kind_with_long_fillers_too(passages):
+    requests = list(islice(prompts.requests(1, passages), 5 * N))
+    assert 0.05 < sum(each.held_out for each in requests) / len(requests) < 0.075
+    for words in [STOCK.lists[name] for name in ("note", "report", "code")] + [passages]:
+        about = [each.held_out for each in requests if any(word in each.text for word in words)]
+        assert not words or 0.02 < sum(about) / len(about) < 0.15
+
+
+def test_the_only_passage_is_learned_from():
+    (passage,) = passages = ["Once upon a time. " * 10]
+    requests = islice(prompts.requests(1, passages), N)
+    assert not any(each.held_out for each in requests if passage in each.text)
 
 
 def test_without_passages_nothing_is_asked_about_them():
@@ -71,4 +82,5 @@ def test_without_passages_nothing_is_asked_about_them():
     expected = N * share / sum(kind.share for kind in STOCK.kinds)
     found = sum(any(each in request for each in PASSAGES) for request in drawn(N, PASSAGES))
     assert abs(found - expected) < 0.25 * expected
-    assert not any("{passage}" in request for request in drawn(N))
+    forms = [form for kind in STOCK.kinds if prompts.PASSAGE in kind.slots for form in kind.forms]
+    begun = tuple(form.split("{passage}")[0] for form in forms)

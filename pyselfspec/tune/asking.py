@@ -51,8 +51,8 @@ class Prompts:
             for chat in _drawn(self.chats, seed, held_out):
                 yield list(template.tokens(list(chat)))
         for request in prompts.requests(seed, self.passages):
-            if prompts.is_held_out(request) == held_out:
-                yield list(template.tokens([{"role": "user", "content": request}]))
+            if request.held_out == held_out:
+                yield list(template.tokens([{"role": "user", "content": request.text}]))
 
     def _beginnings(self, model: Model, seed: int, held_out: bool) -> Iterator[list[int]]:
         if self.chats:
