@@ -3,6 +3,8 @@
 import random
 from itertools import islice
 
+import pytest
+
 from pyselfspec.tune import asking, prompts
 
 STOCK = prompts.stock()
@@ -77,10 +79,12 @@ def test_the_only_passage_is_learned_from():
     assert not any(each.held_out for each in requests if passage in each.text)
 
 
-def test_without_passages_nothing_is_asked_about_them():
+def test_without_passages_nothing_is_asked_about_them(monkeypatch):
     share = sum(kind.share for kind in STOCK.kinds if prompts.PASSAGE in kind.slots)
     expected = N * share / sum(kind.share for kind in STOCK.kinds)
     found = sum(any(each in request for each in PASSAGES) for request in drawn(N, PASSAGES))
     assert abs(found - expected) < 0.25 * expected
-    forms = [form for kind in STOCK.kinds if prompts.PASSAGE in kind.slots for form in kind.forms]
-    begun = tuple(form.split("{passage}")[0] for form in forms)
+    on_them, other = ("{passage}", "{x}"), ("No {x}",)
+    kinds = (prompts.Kind("on them", 9, on_them), prompts.Kind("other", 1, other))
+    monkeypatch.setattr(prompts, "stock", lambda: prompts.Stock(kinds, {"x": ["a", "b"]}))
+    assert set(drawn(100)) == {"No a", "No b"}

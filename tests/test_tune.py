@@ -4,6 +4,7 @@ interrupted work goes on, and what is no use is refused with a sentence."""
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,13 +143,22 @@ def test_data_of_an_interrupted_run_go_on_to_be_the_same(demo, trained, tmp_path
     assert found.shards() == [path]
 
 
-def test_held_out_prompts_are_never_learned_from():
-    passages = [f"Passage {i}." for i in range(100)]
-    drawn = prompts.requests(1, passages)
-    held = [prompts.is_held_out(next(drawn)) for _ in range(2000)]
-    assert 0.03 < np.mean(held) < 0.1
-    again = prompts.requests(1, passages)
-    assert [prompts.is_held_out(next(again)) for _ in range(2000)] == held
+def test_held_out_prompts_are_never_learned_from(demo):
+    """Nor is what they ask about, where it is long."""
+    asked, lists = asking.bundled(), prompts.stock().lists
+    fillers = [*asked.passages, *lists["note"], *lists["report"], *lists["code"]]
+
+    def drawn(n, seed, held_out):
+        tokens = islice(asked.tokens(demo, seed, held_out=held_out), n)
+        return {demo.detokenize(each) for each in tokens}
+
+    def long(texts):
+        found = {each for each in fillers if any(each in text for text in texts)}
+        return {each for each in found if len(each) > prompts.N_LONG}
+
+    held_out, other = drawn(150, 0, held_out=True), drawn(1500, 1, held_out=False)
+    assert len(long(held_out)) > 4 and len(long(other)) > 90
+    assert not held_out & other and not long(held_out) & long(other)
 
 
 # --- the head ----------------------------------------------------------------------------------

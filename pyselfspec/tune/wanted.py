@@ -20,8 +20,8 @@ class Options:
 
     n_steps: int = 3
     decay: float = 0.8
-    rate: float = 0.01
-    rate_other: float = 1e-3
+    rate: float = 0.005
+    rate_other: float = 5e-4
 
 
 @dataclass(frozen=True, slots=True)
