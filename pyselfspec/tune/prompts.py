@@ -79,7 +79,7 @@ def requests(seed: int, passages: Sequence[str] = ()) -> Iterator[Request]:
         form = rng.choice(kind.forms)
         words = chosen(form, lists, rng)
         text = filled(form, words)
-        longest = max(chain.from_iterable(words.values()), key=len)
+        longest = max(chain.from_iterable(words.values()), key=len, default="")
         is_long = len(longest) > N_LONG
         yield Request(text, longest in long_held_out if is_long else is_held_out(text))
 
