@@ -38,7 +38,7 @@ from pyselfspec.util import records  # noqa: E402
 ONE_THREAD = {"n_threads": 1}
 SMALL = Wanted(
     n_tokens=1, n_batches=24, n_own=256, type_name="f32", n_lines=4, n_rows=32, n_texts=8,
-    n_answer=40, half=False,
+    n_answer=40, half=False, training=Options(rate=0.01, rate_other=1e-3),
 )  # fmt: skip
 
 
