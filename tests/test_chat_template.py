@@ -60,6 +60,7 @@ def talk(style: str) -> list[dict[str, Any]]:
 
 
 def transformers_text(model: Model, source: str, messages: Any, **options: Any) -> str:
+    pytest.importorskip("transformers")
     from transformers.utils.chat_template_utils import render_jinja_template
 
     bos, eos = vocabulary.bos_and_eos(model)
