@@ -1,5 +1,5 @@
 // A pass over one token reads every weight once, from a new page of 4 kB each few hundred nanoseconds, and looking these up
-// takes a tenth of its time. Most Linux distributions give pages of 2 MB only to memory that is marked for them.
+// takes up to a tenth of its time. Most Linux distributions give pages of 2 MB only to memory that is marked for them.
 
 #include "selfspec-memory.h"
 
