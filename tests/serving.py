@@ -15,7 +15,8 @@ import openai
 from pyselfspec import Model
 from pyselfspec.serve import server
 from pyselfspec.serve.jobs import Drafting
-from pyselfspec.serve.service import Service, Settings
+from pyselfspec.serve.service import Service
+from pyselfspec.serve.settings import Room, Settings
 
 ENDLESS = "root ::= [a-z ] root"  # a text that ends at its limit only
 PATIENCE_S = 60.0
@@ -59,7 +60,7 @@ def new_client() -> httpx.Client:
 def running(
     model: Model,
     *,
-    room: server.Room,
+    room: Room,
     template: str | None = "chatml",
     drafting: Drafting | None = None,
     **settings: Any,

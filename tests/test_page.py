@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 
 from pyselfspec.serve.jobs import Drafting
 from pyselfspec.serve.page import FOLDER
-from pyselfspec.serve.server import Room
+from pyselfspec.serve.settings import Room
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE, PHONE = {"width": 1200, "height": 800}, {"width": 320, "height": 640}

@@ -31,8 +31,8 @@ from pyselfspec.chat.template import ChatTemplate
 from pyselfspec.serve import app, limits, server
 from pyselfspec.serve.engine import N_MASKS
 from pyselfspec.serve.jobs import Drafting
-from pyselfspec.serve.server import Room
 from pyselfspec.serve.service import Service
+from pyselfspec.serve.settings import Room
 
 PROMPT = "Once upon a time there was a king who had a daughter."
 WORDS = " The king went home and the daughter went home and the king said to the daughter: "

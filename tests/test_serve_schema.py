@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from serving import Served, running
 
 from pyselfspec import Model
-from pyselfspec.serve.server import Room
+from pyselfspec.serve.settings import Room
 
 N_EXAMPLES = 5
 CHECKS = (

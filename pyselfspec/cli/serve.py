@@ -11,6 +11,17 @@ import click
 import cloup
 
 from ..errors import ArgumentError
+from ..serve.settings import (
+    GRACE_S,
+    HOST,
+    N_BYTES,
+    N_QUEUE,
+    N_SLOTS,
+    PORT,
+    TIMEOUT_S,
+    Room,
+    Settings,
+)
 from ._drafting import (
     controller_from,
     describes_mask,
@@ -34,12 +45,11 @@ from ._options import (
 from ._sampling import sampling_from, sampling_options
 
 KEY_VARIABLE = "PYSELFSPEC_API_KEY"
-PORT = 8080
 MIB = 1 << 20
 
 serve_options = cloup.option_group(
     "Server",
-    cloup.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    cloup.option("--host", default=HOST, show_default=True, help="Address to listen on."),
     cloup.option(
         "--port",
         type=click.IntRange(0, 65535),
@@ -52,28 +62,28 @@ serve_options = cloup.option_group(
         "-np",
         "--parallel",
         type=click.IntRange(1, 64),
-        default=4,
+        default=N_SLOTS,
         show_default=True,
         help="Texts to write at once; they share the context of -c.",
     ),
     cloup.option(
         "--queue",
         type=click.IntRange(min=0),
-        default=64,
+        default=N_QUEUE,
         show_default=True,
         help="Requests that may wait for a slot; others are refused.",
     ),
     cloup.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
-        default=600.0,
+        default=TIMEOUT_S,
         show_default=True,
         help="Seconds for a whole answer, waiting included.",
     ),
     cloup.option(
         "--max-body",
         type=click.FloatRange(min=0, min_open=True),
-        default=4.0,
+        default=N_BYTES / MIB,
         show_default=True,
         help="MiB of a request at most.",
     ),
@@ -93,7 +103,7 @@ serve_options = cloup.option_group(
     cloup.option(
         "--grace",
         type=click.FloatRange(min=0),
-        default=10.0,
+        default=GRACE_S,
         show_default=True,
         help="Seconds to finish answers when the server is told to end.",
     ),
@@ -122,7 +132,6 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     try:
         from ..serve import server
         from ..serve.jobs import Drafting
-        from ..serve.service import Settings
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
@@ -151,7 +160,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             profile=options["profile"] == "auto",
             controller=controller,
         )
-        room = server.Room(ctx_size(loaded, options), options["slots"], options["queue"])
+        room = Room(ctx_size(loaded, options), options["slots"], options["queue"])
         host, port = listener.getsockname()[:2]
 
         def ready() -> None:

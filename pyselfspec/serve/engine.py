@@ -39,10 +39,10 @@ from .jobs import (
     Ticket,
     TooLateError,
 )
+from .settings import GRACE_S
 from .slots import Slot, Slots
 
 N_MASKS = 32  # different ones that requests may bring: each keeps graphs and timings
-GRACE_S = 10.0  # for texts to be finished when the engine is closed
 
 log = logging.getLogger(__name__)
 

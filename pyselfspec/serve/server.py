@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Any
@@ -22,26 +22,15 @@ from ..runtime.model import Model
 from ..speculate.prepared import prepared
 from . import app
 from .auth import LOOPBACK
-from .engine import GRACE_S, Engine
+from .engine import Engine
 from .jobs import Drafting
-from .service import Service, Settings
+from .service import Service
+from .settings import GRACE_S, Room, Settings
 
-N_SLOTS = 4
-N_QUEUE = 64
 N_BATCH = 512  # rows of a pass where no width is exact
 SWITCH_S = 0.0005  # Python's threads take turns as often as a pass over a small model takes
 BACKLOG = 128
 CUT_S = 2  # to tell clients that their answers were cut
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """n_ctx: tokens of all texts together; None: as many for each slot as one text has by default.
-    n_slots: texts at once. n_queue: requests that may wait."""
-
-    n_ctx: int | None = None
-    n_slots: int = N_SLOTS
-    n_queue: int = N_QUEUE
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from starlette.requests import Request
@@ -28,26 +28,11 @@ from .errors import ApiError, as_api_error
 from .jobs import Drafting, Event, Failed, Finished, Grown, Job, Origin, Started, Ticket
 from .metrics import Metrics
 from .schemas import MaskSettings, TextRequest
+from .settings import Settings
 
 OFF = "off"  # as on the command line
 N_COMPLETION = 16  # tokens of a completion that says nothing of its length, as OpenAI's
 REASONS = {"eog": "stop", "stop": "stop"}  # others are "length"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """name: of the model. key: that requests need, None: none. hosts: names that the server answers
-    to, none: all. origins: of web pages that may ask, see CORS. timeout_s: for a whole answer,
-    waiting included. n_bytes: of a request's body at most. sampling: where requests say nothing.
-    """
-
-    name: str
-    key: str | None = None
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    timeout_s: float = 600.0
-    n_bytes: int = 4 << 20
-    sampling: SamplingParams = SamplingParams()  # noqa: RUF009
 
 
 class Service:
