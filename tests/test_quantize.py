@@ -18,7 +18,7 @@ from gguf.quants import quantize as gguf_quantize
 from test_cli_errors import FAILED, USAGE, check_error
 
 from pyselfspec.convert import subprogram
-from pyselfspec.convert.quantize import TYPES, quantize, quantize_steps
+from pyselfspec.convert.quantize import TYPES, quantize, quantize_steps, run_quantizer
 from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.runtime import _lib
@@ -67,7 +67,9 @@ def test_weights_are_those_of_the_format(name: str, source: Path, tmp_path: Path
 def test_pure_leaves_no_matrix_in_another_type(source: Path, tmp_path: Path) -> None:
     kinds = []
     for pure in (False, True):
-        quantize(source, tmp_path / "out.gguf", "q4_0", n_threads=1, pure=pure)
+        out = tmp_path / "out.gguf"
+        for _ in run_quantizer(source, out, "q4_0", 1, pure=pure, origin=source, target=out):
+            pass
         tensors = GGUFReader(tmp_path / "out.gguf").tensors
         kinds.append({tensor.tensor_type.name for tensor in tensors if len(tensor.shape) > 1})
     assert kinds[0] > kinds[1] == {"Q4_0"}

@@ -65,42 +65,28 @@ def require_written(reason: str, target: Path) -> None:
         )
 
 
-def quantize(
-    source: Path,
-    target: Path,
-    type_name: str,
-    *,
-    n_threads: int | None = None,
-    pure: bool = False,
-) -> None:
+def quantize(source: Path, target: Path, type_name: str, *, n_threads: int | None = None) -> None:
     """Write `source` to `target` with weights of a type in TYPES; metadata stay as they are.
 
     The source must have float weights: llama.cpp's quantizer is not made to start from rounded
     ones. Blocks whose sizes do not suit the type get llama.cpp's substitute for it.
     n_threads: default: the cores this process may use.
-    pure: all weights whose sizes suit it get the type; by default llama.cpp gives a finer one to
-        some, like the output.
 
     Raises ArgumentError, ModelFileError (a source that cannot be read or quantized), OSError.
     """
-    for _progress in quantize_steps(source, target, type_name, n_threads=n_threads, pure=pure):
+    for _progress in quantize_steps(source, target, type_name, n_threads=n_threads):
         pass
 
 
 def quantize_steps(
-    source: Path,
-    target: Path,
-    type_name: str,
-    *,
-    n_threads: int | None = None,
-    pure: bool = False,
+    source: Path, target: Path, type_name: str, *, n_threads: int | None = None
 ) -> Steps:
     """``quantize``, telling after each tensor how many are done. Leaving early leaves no target."""
     type_name = require_type(type_name)
     gguf_file.check(source)
     with replacing(target) as unfinished:
         yield from run_quantizer(
-            source, unfinished, type_name, n_threads, pure=pure, origin=source, target=target
+            source, unfinished, type_name, n_threads, origin=source, target=target
         )
 
 
@@ -114,7 +100,11 @@ def run_quantizer(
     origin: Path,
     target: Path,
 ) -> Steps:
-    """From one file to another. `origin` and `target` are what the user calls them in messages."""
+    """From one file to another. `origin` and `target` are what the user calls them in messages.
+
+    pure: all weights whose sizes suit it get the type; by default llama.cpp gives a finer one to
+        some, like the output.
+    """
     n_threads = usable_cores() if n_threads is None else n_threads
     numbers = (str(TYPES[type_name]), str(n_threads), str(int(pure)))
     with closing(subprogram.run("-P", "-m", __name__, source, written, *numbers)) as lines:
