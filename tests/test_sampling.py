@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import dataclasses
+import re
 import sys
 from typing import Any
 
@@ -323,6 +324,22 @@ def test_grammars_are_as_llama_cpp_has_them(name: str, rules: str, tied: bool, t
                 np.testing.assert_allclose(sampler.law_of_logits(values), want, atol=1e-9)
                 text.append(sampler.sample_logits(values))
                 assert want[text[-1]] > 0
+
+
+def test_more_states_of_a_grammar_than_are_kept(tiny: Any) -> None:
+    """150 of them, each asked about all tokens, and the first ones again in a second text."""
+    parts = ("[ab]", "[c-e]", "[fg]") * 50
+    params = SamplingParams(1.0, top_k=0, grammar=f"root ::= {' '.join(parts)}")
+    rng = np.random.default_rng(4)
+    with Sampler(tiny(), params) as sampler:
+        for _ in range(2):
+            sampler.begin([])
+            tokens: list[int] = []
+            while not (tokens and tiny().is_eog(tokens[-1])):
+                values = rng.standard_normal(N_VOCAB).astype(np.float32)
+                tokens.append(sampler.sample_logits(values))
+            text = str(tiny().detokenize(tokens[:-1]))
+            assert re.fullmatch("".join(parts), text) and set(text) == set("abcdefg")
 
 
 def test_what_a_grammar_is_not_asked_about_hardly_counts(tiny: Any) -> None:
