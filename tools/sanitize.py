@@ -106,7 +106,7 @@ def main(name: str, quick: bool, durations: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         python = environment_with(Path(scratch, "python"), kind)
         left_out = f"{LIMITED} or {FAKED}" + (f" or {ALIKE}" if quick else "")
-        command = [python, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command = [python, "-P", "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider"]
         command += ["-k", f"not ({left_out})"]
         command += ["--capture=sys"]  # a report ends the process: it must not wait in a file
         command += ["-m", "not archs and not slow"] if quick else []
