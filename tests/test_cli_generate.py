@@ -23,7 +23,7 @@ from command_line import (
     run_alone,
     strict_json,
 )
-from conftest import TinyPath
+from conftest import RunPython, TinyPath
 from test_masks import write_mamba
 from test_report import FIELDS
 
@@ -33,8 +33,8 @@ from pyselfspec.masks import formats as mask_formats
 from pyselfspec.runtime.context import N_CTX, N_CTX_UNIT
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import controllers, drafters
-from pyselfspec.speculate.adapt import SHARE, Adapt
-from pyselfspec.speculate.completion import N_PREDICT, Completion
+from pyselfspec.speculate.adapt import SHARE
+from pyselfspec.speculate.completion import N_PREDICT
 from pyselfspec.speculate.drafters import layer_skip
 from pyselfspec.util.files import locked
 
@@ -591,24 +591,35 @@ def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-def test_adapting_takes_no_more_memory_the_longer_the_text(demo: Model) -> None:
+def test_adapting_takes_no_more_memory_the_longer_the_text(
+    demo_path: Path, run_python: RunPython
+) -> None:
     """Freed graphs would pile up: 20 MB in 4000 tokens. Without copies, whose index takes a
-    kilobyte a token, up to its bound."""
-    sizes = []
-    with demo.context(n_ctx=4096, n_threads=1) as context:
-        completion = Completion(
-            context,
-            PROMPT,
-            n_predict=3600,
-            draft="layer-skip",
-            adapt=Adapt(share=0.5),
-            sampling=SamplingParams(seed=1),
-        )
-        for _piece in completion:
-            if len(completion.tokens) // 600 > len(sizes):
-                status = Path("/proc/self/status").read_text()
-                sizes.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
-    assert completion.adaptation is not None and completion.adaptation.state.n_candidates > 100
+    kilobyte a token, up to its bound; in a process of its own, whose memory is its own."""
+    code = """
+import json, sys
+from pathlib import Path
+from pyselfspec import Adapt, Completion, Model, SamplingParams
+sizes = []
+with Model(sys.argv[1]) as model, model.context(n_ctx=4096, n_threads=1) as context:
+    completion = Completion(
+        context,
+        sys.argv[2],
+        n_predict=3600,
+        draft="layer-skip",
+        adapt=Adapt(share=0.5),
+        sampling=SamplingParams(seed=1),
+    )
+    for _piece in completion:
+        if len(completion.tokens) // 600 > len(sizes):
+            status = Path("/proc/self/status").read_text()
+            sizes.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
+    print(json.dumps([completion.adaptation.state.n_candidates, sizes]))
+"""
+    outcome = run_python(code, demo_path, PROMPT)
+    assert not outcome.returncode, outcome.stderr
+    n_candidates, sizes = json.loads(outcome.stdout)
+    assert n_candidates > 100 and len(sizes) == 6
     assert sizes[-1] < sizes[1] + 8, sizes
 
 
