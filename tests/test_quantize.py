@@ -65,12 +65,11 @@ def test_weights_are_those_of_the_format(name: str, source: Path, tmp_path: Path
 
 
 def test_pure_leaves_no_matrix_in_another_type(source: Path, tmp_path: Path) -> None:
-    kinds = []
+    out, kinds = tmp_path / "out.gguf", []
     for pure in (False, True):
-        out = tmp_path / "out.gguf"
         for _ in run_quantizer(source, out, "q4_0", 1, pure=pure, origin=source, target=out):
             pass
-        tensors = GGUFReader(tmp_path / "out.gguf").tensors
+        tensors = GGUFReader(out).tensors
         kinds.append({tensor.tensor_type.name for tensor in tensors if len(tensor.shape) > 1})
     assert kinds[0] > kinds[1] == {"Q4_0"}
 
