@@ -14,6 +14,7 @@ struct ggml_backend_sched;
 struct llama_model;
 struct llama_ubatch;
 struct llm_graph_context;
+class  llama_kv_cache;
 class  llama_kv_cells;
 class  llm_graph_result;
 
@@ -58,6 +59,25 @@ void selfspec_copy_out(const llama_ubatch & ubatch, const llm_graph_result & res
 // K/V cells
 //
 
+// The room that sequences will need in one cache. A member of it.
+struct selfspec_room {
+    std::vector<int32_t> reserved;         // by sequence: the most cells that it will hold; UNKNOWN, or beyond the end: nobody said
+    bool                 can_move = false; // a session allows cells to be moved to other places
+    int64_t              n_moves  = 0;     // times that cells were moved
+
+    static constexpr int32_t UNKNOWN = -1;
+
+    int32_t of(int32_t seq_id) const { return seq_id < (int32_t) reserved.size() ? reserved[seq_id] : UNKNOWN; }
+};
+
+// What may look into a cache and move its cells; a friend of it.
+struct selfspec_cache {
+    // Moves cells where the rows of these batches would otherwise have to be placed below those of their sequences.
+    static void keep_order(llama_kv_cache & cache, const std::vector<llama_ubatch> & ubatches);
+
+    static const llama_kv_cells & cells_of(const llama_kv_cache & cache);
+};
+
 bool selfspec_in_place(const selfspec_batch_ptr & batch);
 
 // The cells that hold the (sequence, position) of rows i0 to i0 + n, one per row; empty if one is missing.
@@ -66,4 +86,4 @@ std::vector<uint32_t> selfspec_find_cells(const llama_ubatch & ubatch, const lla
 // Free cells for all rows, such that the cells of a sequence ascend with its positions wherever there is room for
 // that; empty if there are not enough. What attention adds up then depends on the sequence alone, however many others
 // grow beside it in the same cache.
-std::vector<uint32_t> selfspec_place_cells(const llama_ubatch & ubatch, const llama_kv_cells & cells);
+std::vector<uint32_t> selfspec_place_cells(const llama_ubatch & ubatch, const llama_kv_cells & cells, const selfspec_room & room);

@@ -81,7 +81,9 @@ bool selfspec_rows::has_shared() const {
 selfspec_session::selfspec_session(llama_context * ctx) :
     ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), exact_width(exact_width_of(model)),
     slots(*ctx), batch(ctx),
-    names_fault(selfspec_names_fault(model, ctx->get_memory())) {}
+    names_fault(selfspec_names_fault(model, ctx->get_memory())) {
+    allow_moves();
+}
 
 int32_t selfspec_session::failed(int32_t status, const char * text) noexcept {
     try {

@@ -19,6 +19,7 @@
 struct ggml_tensor;
 struct llama_context;
 struct llama_model;
+class  llama_kv_cache;
 
 // See selfspec_kernel_width(). NULL if the CPU backend has no such function.
 using selfspec_width_function = int32_t (*)(const ggml_tensor * weights, bool fast);
@@ -98,6 +99,11 @@ struct selfspec_session {
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
 
+    // see selfspec-room.cpp
+    int32_t reserve (int32_t seq_id, int32_t n);
+    bool    in_order(int32_t seq_id) const;
+    int64_t n_moves () const;
+
     llama_context     * ctx;
     const llama_model & model;
     const int32_t       n_layer;
@@ -137,6 +143,8 @@ private:
     void check_graph (const selfspec_pass & pass);
     void check_head  (const selfspec_pass & pass) const;
     void require_seq (int32_t seq_id) const;
+    std::vector<llama_kv_cache *> caches() const;
+    void        allow_moves();
     bool holds_window(int32_t seq_id, llama_pos pos) const;
 
     static std::vector<span> spans_of(const selfspec_rows & rows);

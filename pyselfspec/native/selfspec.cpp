@@ -72,6 +72,18 @@ int32_t selfspec_can_keep(selfspec_session * session, int32_t seq_id, int32_t n)
     return session->guarded([&]() -> int32_t { return session->can_keep(seq_id, n); });
 }
 
+int32_t selfspec_reserve(selfspec_session * session, int32_t seq_id, int32_t n) {
+    return session->guarded([&]() -> int32_t { return session->reserve(seq_id, n); });
+}
+
+int32_t selfspec_in_order(selfspec_session * session, int32_t seq_id) {
+    return session->guarded([&]() -> int32_t { return session->in_order(seq_id); });
+}
+
+int64_t selfspec_n_moves(const selfspec_session * session) {
+    return session->n_moves();
+}
+
 int32_t selfspec_exact_width(const selfspec_session * session) {
     return session->exact_width;
 }

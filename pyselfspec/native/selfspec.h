@@ -93,6 +93,18 @@ SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
 // the memory takes no tail back or a sliding window before position n has lost tokens.
 SELFSPEC_API int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
 
+// Sequence seq_id will hold at most n tokens: their cells get a place where they follow one another, and other sequences
+// stay out of it as long as there is room elsewhere. n < 0: nobody knows how many.
+SELFSPEC_API int32_t selfspec_reserve(struct selfspec_session * session, int32_t seq_id, int32_t n);
+
+// 1 when the cells of the sequence ascend with its positions, and hence its results are those that it has alone; 0 when
+// there was no room for that and its cells cannot be moved: on a GPU, without flash attention, or beside a draft context
+// with the same cells. It is in order again when the tokens from the misplaced one on are removed.
+SELFSPEC_API int32_t selfspec_in_order(struct selfspec_session * session, int32_t seq_id);
+
+// How often cells were moved to keep that order.
+SELFSPEC_API int64_t selfspec_n_moves(const struct selfspec_session * session);
+
 // Up to this many rows, a row's results do not depend on what else is in its batch, on the number of threads, or on the
 // other texts in the cache. 0: no promise, because the weights are not all on the CPU, or our kernels are switched off
 // or not made for this processor.

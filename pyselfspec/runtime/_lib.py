@@ -185,6 +185,12 @@ graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
 _can_keep = _bind("selfspec_can_keep", _i32, _ptr, _i32, _i32)
 # int32_t selfspec_can_shorten(struct selfspec_session * session);
 _can_shorten = _bind("selfspec_can_shorten", _i32, _ptr)
+# int32_t selfspec_reserve(struct selfspec_session * session, int32_t seq_id, int32_t n);
+_reserve = _bind("selfspec_reserve", _i32, _ptr, _i32, _i32)
+# int32_t selfspec_in_order(struct selfspec_session * session, int32_t seq_id);
+_in_order = _bind("selfspec_in_order", _i32, _ptr, _i32)
+# int64_t selfspec_n_moves(const struct selfspec_session * session);
+n_moves = _bind("selfspec_n_moves", ctypes.c_int64, _ptr)
 # int32_t selfspec_exact_width(const struct selfspec_session * session);
 exact_width = _bind("selfspec_exact_width", _i32, _ptr)
 # int32_t selfspec_type_width(int32_t type, bool fast);
@@ -390,6 +396,19 @@ def can_keep(session: int, seq_id: int, n: int) -> int:
     if answer < 0:
         _check(session, answer)
     return answer
+
+
+def reserve(session: int, seq_id: int, n: int) -> None:
+    """A sequence will hold at most n tokens; n < 0: nobody knows how many."""
+    _check(session, _reserve(session, seq_id, n))
+
+
+def in_order(session: int, seq_id: int) -> bool:
+    """Whether the cells of a sequence ascend with its positions."""
+    answer = int(_in_order(session, seq_id))
+    if answer < 0:
+        _check(session, answer)
+    return bool(answer)
 
 
 def _logits(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:

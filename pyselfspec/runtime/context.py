@@ -373,6 +373,12 @@ class Context(Closing):
             return int(_lib.n_graph_checks(self.session))
 
     @property
+    def n_moves(self) -> int:
+        """How often K/V cells have been moved so far, to keep those of every sequence in order."""
+        with self.alone:
+            return int(_lib.n_moves(self.session))
+
+    @property
     def graph_bytes(self) -> int:
         """Memory of the graphs kept prepared for narrow batches, over all devices."""
         with self.alone:

@@ -68,6 +68,23 @@ class KVSequence:
         self.context.ledger.cut(self.seq_id, 0)
         self.holds(tokens)
 
+    def reserve(self, n_tokens: int | None) -> None:
+        """Promise the sequence room for this many tokens in all, so that its cells follow one
+        another; None takes the promise back. Other sequences stay out of that room while there is
+        other room for them."""
+        with self.context.alone:
+            n = -1 if n_tokens is None else min(n_tokens, self.context.n_ctx)
+            _lib.reserve(self.context.session, self.seq_id, n)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the cells of the sequence ascend with its positions. Its logits are then the ones
+        that it has alone, bit for bit, as far as the context's exact width promises. False only
+        where the cache was too full and cells cannot be moved: on a GPU, or without flash
+        attention."""
+        with self.context.alone:
+            return _lib.in_order(self.context.session, self.seq_id)
+
     def keep(self, tokens: Sequence[int]) -> int:
         """Keep as much of the beginning of these tokens as the sequence holds, forget the rest, and
         return how many were kept, see can_keep()."""
@@ -105,20 +122,12 @@ class KVSequence:
             self.context.ledger.forked(self.seq_id, seq_id, part)
         return other
 
-    @property
-    def n_lost(self) -> int:
-        """Cells between those of the sequence that stay empty until it is dropped."""
-        return self.context.ledger.lost[self.seq_id]
-
-    def take_over(self, fork: KVSequence, n_keep: int, *, n_lost: int) -> None:
-        """From position n_keep on hold what a fork of this sequence holds; no K/V is copied.
-
-        n_lost: cells before the last of these that neither will hold.
-        """
+    def take_over(self, fork: KVSequence, n_keep: int) -> None:
+        """From position n_keep on hold what a fork of this sequence holds; no K/V is copied."""
         with self.context.alone:
             self.rollback(n_keep)
             llama.llama_memory_seq_cp(self._memory, fork.seq_id, self.seq_id, n_keep, -1)
-            self.context.ledger.taken_over(self.seq_id, fork.seq_id, n_keep, n_lost)
+            self.context.ledger.taken_over(self.seq_id, fork.seq_id, n_keep)
 
     def can_keep(self, n: int) -> int:
         """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
@@ -156,6 +165,7 @@ class KVSequence:
         """Forget the whole sequence; it may be lent to drafts again."""
         with self.context.alone:
             self.rollback(0)
+            self.reserve(None)
             self.context.ledger.release(self.seq_id)
 
     def _require_window(self, n_keep: int) -> None:

@@ -24,13 +24,10 @@ class Part(NamedTuple):
 
 
 class Ledger:
-    """held: by sequence, the tokens at its beginning whose K/V is known to be the full model's.
-    lost: by sequence, empty cells between its own.
-    """
+    """held: by sequence, the tokens at its beginning whose K/V is known to be the full model's."""
 
     def __init__(self, n_seq_max: int) -> None:
         self.held: list[list[int]] = [[] for _ in range(n_seq_max)]
-        self.lost = [0] * n_seq_max
         self._sharing: list[set[int]] = [set() for _ in range(n_seq_max)]  # cells, with these
         self._claimed: set[int] = set()
         self._lent: set[int] = set()
@@ -69,7 +66,6 @@ class Ledger:
     def dropped(self, seq_id: int) -> None:
         """The sequence is empty."""
         self.held[seq_id].clear()
-        self.lost[seq_id] = 0
         for other in self._sharing[seq_id]:
             self._sharing[other].discard(seq_id)
         self._sharing[seq_id].clear()
@@ -77,17 +73,14 @@ class Ledger:
     def forked(self, seq_id: int, other: int, part: Part | None = None) -> None:
         """The other sequence holds the cells of this one, or a part of them."""
         self.held[other] = self.held[seq_id][: None if part is None else part.n_first]
-        self.lost[other] = self.lost[seq_id]
         group = {seq_id, other, *self._sharing[seq_id]}
         for one in group:
             self._sharing[one] |= group - {one}
 
-    def taken_over(self, seq_id: int, fork: int, n_keep: int, n_lost: int) -> None:
-        """From this position on the sequence holds the cells of its fork; so many others between
-        its own are empty."""
+    def taken_over(self, seq_id: int, fork: int, n_keep: int) -> None:
+        """From this position on the sequence holds the cells of its fork."""
         if len(self.held[seq_id]) >= n_keep:
             self.held[seq_id][n_keep:] = self.held[fork][n_keep:]
-        self.lost[seq_id] += n_lost
 
     # whose they are
 

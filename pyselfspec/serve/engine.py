@@ -53,6 +53,8 @@ class Counts:
 
     n_texts: int = 0  # that have ended, whichever way
     n_passes: int = 0
+    n_moves: int = 0  # of K/V cells, to keep those of every text in order
+    n_disordered: int = 0  # texts for which that could not be done
     stats: GenerationStats = field(default_factory=GenerationStats)  # of all of them
 
 
@@ -241,6 +243,8 @@ class Engine(Closing):
             log.exception("a text was not closed well")
         self._slots.free(writing.slot)
         self.counts.n_texts += 1
+        self.counts.n_moves = self.context.n_moves
+        self.counts.n_disordered = self._slots.n_disordered
         self.counts.stats.add(writing.completion.stats)
         if writing.completion.draft is not None:
             self._last = writing.completion

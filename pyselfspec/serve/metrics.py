@@ -66,6 +66,8 @@ class _OfEngine:
             ),
             ("generated_tokens", "Tokens of answers.", counts.stats.n_generated),
             ("passes", "Passes through the model.", counts.n_passes),
+            ("cell_moves", "Times that K/V cells were moved.", counts.n_moves),
+            ("disordered_texts", "Texts whose K/V cells lost their order.", counts.n_disordered),
         ):
             yield CounterMetricFamily(f"pyselfspec_{name}", help_, count)
         drafted = CounterMetricFamily(

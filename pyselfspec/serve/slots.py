@@ -1,8 +1,9 @@
 """Sequences of a context for several texts: which of them a new text gets, what of earlier texts it
 can go on from, and whether there is room for it.
 
-A text has all the room that it may need before it begins, so none ends early because of others.
-What texts have left behind is kept as long as nobody needs its room.
+A text has all the room that it may need before it begins, so none ends early because of others, and
+the cells of each stay in the order that gives it the bits that it has alone. What texts have left
+behind is kept as long as nobody needs its room.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Slots:
         self._context = context
         self._n_cells = n_cells
         self._n_texts = 0
+        self.n_disordered = 0  # texts whose cells were not in order at their end
         self._slots = [Slot(context.sequence(i)) for i in range(n_slots)]
         for slot in self._slots:
             slot.seq.claim()
@@ -62,8 +64,14 @@ class Slots:
         return max(self._n_usable(slot, prompt) for slot in self._slots)
 
     def free(self, slot: Slot) -> None:
-        """Its text has ended; what it holds may serve another one."""
+        """Its text has ended; what it holds may serve another one, which would inherit an order of
+        cells that is not the one that it would have alone: such a text is read anew."""
         slot.n_reserved = 0
+        if slot.seq.in_order:
+            slot.seq.reserve(slot.seq.n_past)
+        else:
+            self.n_disordered += 1
+            self._forget(slot)
 
     def _place(self, best: Slot, idle: Sequence[Slot], n_usable: int) -> Slot:
         """The best one, where a text goes on with most of it; else the one unused for longest, so
@@ -89,5 +97,8 @@ class Slots:
         for slot in sorted(idle, key=lambda slot: -slot.used_at):
             n_left -= slot.seq.n_past
             if n_left < 0:
-                slot.seq.drop()
-                slot.seq.claim()
+                self._forget(slot)
+
+    def _forget(self, slot: Slot) -> None:
+        slot.seq.drop()
+        slot.seq.claim()

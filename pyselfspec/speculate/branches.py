@@ -9,10 +9,9 @@ K/V moves. Miao et al., "SpecInfer", section 4, https://arxiv.org/abs/2305.09781
 one pass; what Zhang et al., "Draft & Verify", https://arxiv.org/abs/2309.08168, shuffle in memory
 is metadata here.
 
-Cells of other branches that lie between those of the text are lost to it, since the order of cells
-is part of its bits. So there are no branches where the longest text that was asked for would need
-them, and none without flash attention, where bits depend on where cells are as well, see
-Context.n_branches.
+Cells of other branches that lie between those of the text stay empty until cells are moved, since
+their order is part of the text's bits. Without flash attention bits depend on where cells are as
+well, so there are no branches, see Context.n_branches.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def fitting(seq: KVSequence, draft: Draft, n_end: int) -> Draft:
     """
     context = seq.context
     draft = draft.beginning(context.pass_width - 1)
-    has_room = n_end + seq.n_lost + len(draft.tokens) <= context.n_ctx
+    has_room = n_end + len(draft.tokens) <= context.n_ctx
     return draft.beginning(n_within(draft, context.n_branches if has_room else 1))
 
 
@@ -87,7 +86,7 @@ class Branches:
         last = verdict.path[-1]
         taken = self.sequences[last + 1]
         if seq not in taken:
-            seq.take_over(taken[0], n_past, n_lost=last + 1 - verdict.n_accepted)
+            seq.take_over(taken[0], n_past)
 
 
 @contextmanager

@@ -89,11 +89,10 @@ class Text:
         """Evaluate the prompt, all but its last token, as far as the sequence does not hold it, or
         the drafter has not followed it."""
         wanted = self.history[:-1]
-        if self.seq.n_lost and self._n_end + self.seq.n_lost > self._context.n_ctx:
-            self.seq.rollback(0)  # this text may need the cells that branches have left empty
         if self._follower is not None:
             wanted = wanted[: self._follower.known(self.seq, self.history)]
         self.n_reused = self.seq.keep(wanted if self._plain == FULL else [])
+        self.seq.reserve(self._n_end)
         pos, end = self.n_reused, len(self.history) - 1
         while pos < end:
             part = self.history[pos : min(pos + self.n_piece, end)]

@@ -173,6 +173,9 @@ class FakeSequence:
     def claim(self) -> None:
         self.context.ledger.claim(self.seq_id)
 
+    def reserve(self, n_tokens: int | None) -> None:
+        """Cells of a fake lie nowhere."""
+
     def fork(self, seq_id: int, part: Part | None = None) -> FakeSequence:
         """The whole of it: the script's laws know the whole text."""
         assert seq_id != self.seq_id
@@ -181,14 +184,9 @@ class FakeSequence:
         other.cells[:] = self.cells
         return other
 
-    @property
-    def n_lost(self) -> int:
-        return self.context.ledger.lost[self.seq_id]
-
-    def take_over(self, fork: FakeSequence, n_keep: int, *, n_lost: int) -> None:
+    def take_over(self, fork: FakeSequence, n_keep: int) -> None:
         self.rollback(n_keep)
         self.cells[:] = fork.cells
-        self.context.ledger.lost[self.seq_id] += n_lost
 
     def rollback(self, n_keep: int) -> None:
         assert n_keep >= 0

@@ -1,0 +1,67 @@
+// Room in the K/V caches of a context: what sequences were promised, and whether they kept their order.
+
+#include "selfspec-cells.h"
+#include "selfspec-session.h"
+
+#include "llama-context.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-kv-cache.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
+
+#include <algorithm>
+
+// Those whose cells nobody else counts on. (Caches that mirror one another are not among them.)
+std::vector<llama_kv_cache *> selfspec_session::caches() const {
+    const auto both = [](const llama_kv_cache_iswa & iswa) -> std::vector<llama_kv_cache *> {
+        return { iswa.get_base(), iswa.get_swa() };
+    };
+    auto * mem = ctx->get_memory();
+    if (auto * cache = dynamic_cast<llama_kv_cache *>(mem)) {
+        return { cache };
+    }
+    if (const auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(mem)) {
+        return both(*iswa);
+    }
+    if (const auto * hybrid = dynamic_cast<llama_memory_hybrid *>(mem)) {
+        return { hybrid->get_mem_attn() };
+    }
+    if (const auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(mem)) {
+        return both(*hybrid->get_mem_attn());
+    }
+    return {};
+}
+
+void selfspec_session::allow_moves() {
+    for (llama_kv_cache * cache : caches()) {
+        cache->selfspec.can_move = true;
+    }
+}
+
+int32_t selfspec_session::reserve(int32_t seq_id, int32_t n) {
+    require_seq(seq_id);
+    for (llama_kv_cache * cache : caches()) {
+        auto & room = cache->selfspec;
+        if (seq_id >= (int32_t) room.reserved.size()) {
+            room.reserved.resize(seq_id + 1, selfspec_room::UNKNOWN);
+        }
+        room.reserved[seq_id] = std::max(n, selfspec_room::UNKNOWN);
+    }
+    return SELFSPEC_OK;
+}
+
+bool selfspec_session::in_order(int32_t seq_id) const {
+    require_seq(seq_id);
+    const auto all = caches();
+    return std::all_of(all.begin(), all.end(), [&](const llama_kv_cache * cache) {
+        return selfspec_ascends(selfspec_cache::cells_of(*cache), seq_id);
+    });
+}
+
+int64_t selfspec_session::n_moves() const {
+    int64_t n = 0;
+    for (const llama_kv_cache * cache : caches()) {
+        n += cache->selfspec.n_moves;
+    }
+    return n;
+}
