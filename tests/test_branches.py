@@ -13,7 +13,6 @@ from pyselfspec.runtime import _lib
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.speculate.branches import branched, n_within
 from pyselfspec.speculate.loop import generate_steps
-from pyselfspec.speculate.requests import run
 from pyselfspec.speculate.text import Text
 from pyselfspec.speculate.together import steps_together
 from pyselfspec.speculate.types import Draft, GenerationStats, Step, Verdict

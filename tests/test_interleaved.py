@@ -297,7 +297,7 @@ def test_after_a_failed_decode_no_row_has_an_output(
 
 
 def test_a_second_text_takes_the_last_cells(tiny: TinyModel, new_context: NewContext) -> None:
-    """Order is a wish: where only cells below are free, they are taken."""
+    """Where only cells below those of a text are free, cells are moved."""
     context = new_context(tiny())
     one, other = context.sequence(0), context.sequence(1)
     for _ in range(3):
@@ -310,6 +310,7 @@ def test_a_second_text_takes_the_last_cells(tiny: TinyModel, new_context: NewCon
     one.rollback(100)
     context.decode([5] * 64, seq=other)
     assert (one.n_past, other.n_past) == (100, 128)
+    assert one.in_order and other.in_order
 
 
 def test_asking_twice_builds_no_graph(tiny: TinyModel, new_context: NewContext) -> None:

@@ -5,6 +5,7 @@
 #include "selfspec-batch.h"
 
 #include <algorithm>
+#include <optional>
 
 bool selfspec_in_place(const selfspec_batch_ptr & batch) {
     return batch && batch->pass.in_place;
@@ -27,7 +28,7 @@ std::vector<uint32_t> selfspec_find_cells(const llama_ubatch & ubatch, const lla
 }
 
 std::vector<uint32_t> selfspec_place_cells(const llama_ubatch & ubatch, const llama_kv_cells & cells, const selfspec_room & room) {
-    return selfspec_cell_finder(cells, room, selfspec_rows_of(ubatch)).find_all();
+    return selfspec_place(cells, room, selfspec_rows_of(ubatch)).cells;
 }
 
 std::vector<selfspec_row> selfspec_rows_of(const llama_ubatch & ubatch) {
@@ -99,180 +100,217 @@ void selfspec_needs::placed(const selfspec_row & row) {
 // finding free cells
 //
 
-selfspec_cell_finder::selfspec_cell_finder(const llama_kv_cells & cells, const selfspec_room & room, std::vector<selfspec_row> rows)
-    : cells(cells), rows(std::move(rows)), needs(cells, room, this->rows) {}
+namespace {
 
-std::vector<uint32_t> selfspec_cell_finder::find_all() {
-    std::vector<uint32_t> idxs;
-    idxs.reserve(rows.size());
+struct run {
+    uint32_t begin = 0;
+    uint32_t size  = 0;
+    uint32_t end() const { return begin + size; }
+};
 
-    for (const auto & row : rows) {
-        const auto cell = find(row);
-        if (!cell) {
+// Finds free cells row by row. A cell that one row was given is no longer free for the next.
+class finder {
+public:
+    finder(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows, bool tightly)
+        : cells(cells), tightly(tightly), needs(cells, room, rows) {}
+
+    selfspec_placed place(const std::vector<selfspec_row> & rows) {
+        for (const auto & row : rows) {
+            const auto cell = find(row);
+            if (!cell) {
+                return {};
+            }
+            taken.emplace(*cell, row.first());
+            for (int32_t i = 0; i < row.n; ++i) {
+                last[row.seq_ids[i]] = *cell;
+            }
+            needs.placed(row);
+            found.cells.push_back(*cell);
+        }
+        return std::move(found);
+    }
+
+private:
+    // By the first cell of a run: who goes on there.
+    using fronts = std::map<uint32_t, std::vector<llama_seq_id>>;
+
+    std::optional<uint32_t> find(const selfspec_row & row) {
+        const llama_seq_id seq_id = row.first();
+        const auto         above  = above_all(row);
+        if (above) {
+            const auto next = front(seq_id, *above);
+            if (next && !is_contested(seq_id, *next)) {
+                return next;
+            }
+        }
+        const auto runs = free_runs(above.value_or(0));
+        if (!runs.empty()) {
+            const auto others = fronts_beside(seq_id);
+            if (const auto cell = tightly ? tight(runs, others) : roomy(seq_id, runs, others)) {
+                return cell;
+            }
+        }
+        const auto anywhere = free_runs(0);
+        if (anywhere.empty()) {
             return {};
         }
-        taken.emplace(*cell, row);
-        for (int32_t i = 0; i < row.n; ++i) {
-            last[row.seq_ids[i]] = *cell;
-        }
-        needs.placed(row);
-        idxs.push_back(*cell);
+        found.disordered = true; // better than no room
+        return anywhere.front().begin;
     }
-    return idxs;
-}
 
-std::optional<uint32_t> selfspec_cell_finder::find(const selfspec_row & row) {
-    const llama_seq_id seq_id = row.first();
-    const auto         above  = above_all(row);
-    if (above) {
-        const auto next = front(seq_id, *above);
-        if (next && !is_contested(seq_id, *next)) {
-            return next;
-        }
-    }
-    auto found = jump(seq_id, above.value_or(0));
-    if (!found && above) {
-        disordered = true; // better than no room
-        found = jump(seq_id, 0);
-    }
-    return found;
-}
-
-// A cell above all that a sequence holds where it did not reach one by going on.
-std::optional<uint32_t> selfspec_cell_finder::jump(llama_seq_id seq_id, uint32_t above) {
-    const auto runs = free_runs(above);
-    if (runs.empty()) {
-        return {};
-    }
-    const uint32_t need   = needs.firm(seq_id);
-    const auto     fronts = fronts_beside(seq_id);
-
-    const auto claimed = [&](const run & r, auto f) {
+    // The most that others claim at the beginning of a run; f(sequence): how many cells.
+    template <typename F> static uint32_t claimed(const run & r, const fronts & others, F f) {
         uint32_t most = 0;
-        if (const auto it = fronts.find(r.begin); it != fronts.end()) {
+        if (const auto it = others.find(r.begin); it != others.end()) {
             for (const llama_seq_id other : it->second) {
                 most = std::max(most, f(other));
             }
         }
         return std::min(most, r.size);
-    };
-    const auto soft = [&](llama_seq_id s) { return needs.soft(s); };
-    const auto firm = [&](llama_seq_id s) { return needs.firm(s); };
-
-    for (const run & r : runs) {
-        const uint32_t n = claimed(r, soft);
-        if (r.size - n >= need) {
-            return r.begin + n;
-        }
     }
-    for (const run & r : runs) {
-        if (r.size - claimed(r, firm) >= need) {
-            return r.end() - need; // as far as possible from a text that may grow up to it
-        }
-    }
-    crowded |= needs.is_known(seq_id);
 
-    // beside another one in the largest run, near to it, so that passes over both look at few cells
-    const run      best = *std::max_element(runs.begin(), runs.end(), [](const run & a, const run & b) { return a.size < b.size; });
-    const uint32_t own  = std::min(best.size, needs.n_pending(seq_id));
-    return best.begin + std::min({ std::max(MIN_SOFT, claimed(best, soft)/2), best.size/2, best.size - own });
-}
+    std::optional<uint32_t> roomy(llama_seq_id seq_id, const std::vector<run> & runs, const fronts & others) {
+        const uint32_t need = needs.firm(seq_id);
+        const auto     soft = [&](llama_seq_id s) { return needs.soft(s); };
+        const auto     firm = [&](llama_seq_id s) { return needs.firm(s); };
 
-std::optional<uint32_t> selfspec_cell_finder::last_of(llama_seq_id seq_id) const {
-    if (const auto it = last.find(seq_id); it != last.end()) {
-        return it->second;
-    }
-    const auto & held = cells.seq_pos_get(seq_id);
-    if (held.empty()) {
-        return {};
-    }
-    return held.rbegin()->second;
-}
-
-// The first cell above all that the row's sequences hold; nothing if they hold none.
-std::optional<uint32_t> selfspec_cell_finder::above_all(const selfspec_row & row) const {
-    std::optional<uint32_t> above;
-    for (int32_t i = 0; i < row.n; ++i) {
-        if (const auto cell = last_of(row.seq_ids[i])) {
-            above = std::max(above.value_or(0), *cell + 1);
-        }
-    }
-    return above;
-}
-
-// The free cell in which a sequence can go on, past cells of drafts that start from it.
-std::optional<uint32_t> selfspec_cell_finder::front(llama_seq_id seq_id, uint32_t begin) const {
-    for (uint32_t cell = begin; cell < cells.size(); ++cell) {
-        if (is_free(cell)) {
-            return cell;
-        }
-        if (!may_pass(seq_id, cell)) {
-            return {};
-        }
-    }
-    return {};
-}
-
-// Whether another text was promised the cells from here on: two that go on from the same prompt.
-bool selfspec_cell_finder::is_contested(llama_seq_id seq_id, uint32_t cell) const {
-    const auto & held = cells.seq_pos_get(seq_id);
-    if (last.count(seq_id) || !needs.is_known(seq_id) || held.empty() || cells.seq_count(held.rbegin()->second) == 1) {
-        return false;
-    }
-    return fronts_beside(seq_id).count(cell);
-}
-
-bool selfspec_cell_finder::may_pass(llama_seq_id seq_id, uint32_t cell) const {
-    if (const auto it = taken.find(cell); it != taken.end()) {
-        return is_draft_of(it->second.first(), seq_id) || is_draft_of(seq_id, it->second.first());
-    }
-    const auto & holders = cells.seq_get_all(cell);
-    for (const llama_seq_id other : needs.sequences()) {
-        if (holders.test(other) && other != seq_id && !is_draft_of(other, seq_id) && !is_draft_of(seq_id, other)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-// Drafts live in forks that nobody has promised any room.
-bool selfspec_cell_finder::is_draft_of(llama_seq_id seq_id, llama_seq_id other) const {
-    return !needs.is_known(seq_id) && (holds_last_of(seq_id, other) || holds_last_of(other, seq_id));
-}
-
-bool selfspec_cell_finder::holds_last_of(llama_seq_id seq_id, llama_seq_id other) const {
-    const auto & held = cells.seq_pos_get(other);
-    return !held.empty() && cells.seq_has(held.rbegin()->second, seq_id);
-}
-
-std::vector<selfspec_cell_finder::run> selfspec_cell_finder::free_runs(uint32_t above) const {
-    std::vector<run> runs;
-    bool             open = false;
-    for (uint32_t cell = above; cell < cells.size(); ++cell) {
-        const bool free = is_free(cell);
-        if (free && !open) {
-            runs.push_back({ cell, 0 });
-        }
-        if (free) {
-            runs.back().size++;
-        }
-        open = free;
-    }
-    return runs;
-}
-
-// Where the other sequences go on, and which: without drafts that start from this one, and their origin.
-std::map<uint32_t, std::vector<llama_seq_id>> selfspec_cell_finder::fronts_beside(llama_seq_id seq_id) const {
-    std::map<uint32_t, std::vector<llama_seq_id>> fronts;
-    for (const llama_seq_id other : needs.sequences()) {
-        if (other == seq_id || is_draft_of(other, seq_id) || is_draft_of(seq_id, other)) {
-            continue;
-        }
-        if (const auto cell = last_of(other)) {
-            if (const auto at = front(other, *cell + 1)) {
-                fronts[*at].push_back(other);
+        for (const run & r : runs) {
+            const uint32_t n = claimed(r, others, soft);
+            if (r.size - n >= need) {
+                return r.begin + n;
             }
         }
+        for (const run & r : runs) {
+            if (r.size - claimed(r, others, firm) >= need) {
+                return r.end() - need; // as far as possible from a text that may grow up to it
+            }
+        }
+        found.crowded |= needs.is_known(seq_id);
+
+        // beside another one, near to it, so that passes over both look at few cells
+        const run      best   = *std::max_element(runs.begin(), runs.end(), [](const run & a, const run & b) { return a.size < b.size; });
+        const uint32_t n_near = std::max(MIN_SOFT, claimed(best, others, soft)/2);
+        const uint32_t n_last = best.size - std::min(best.size, std::max(1u, needs.n_pending(seq_id)));
+        return best.begin + std::min({ n_near, best.size/2, n_last });
     }
-    return fronts;
+
+    // The first free cell that no row of another sequence will need to go on.
+    std::optional<uint32_t> tight(const std::vector<run> & runs, const fronts & others) const {
+        for (const run & r : runs) {
+            const uint32_t n = claimed(r, others, [&](llama_seq_id s) { return needs.n_pending(s); });
+            if (n < r.size) {
+                return r.begin + n;
+            }
+        }
+        return {};
+    }
+
+    std::optional<uint32_t> last_of(llama_seq_id seq_id) const {
+        if (const auto it = last.find(seq_id); it != last.end()) {
+            return it->second;
+        }
+        const auto & held = cells.seq_pos_get(seq_id);
+        return held.empty() ? std::nullopt : std::make_optional(held.rbegin()->second);
+    }
+
+    // The first cell above all that the row's sequences hold; nothing if they hold none.
+    std::optional<uint32_t> above_all(const selfspec_row & row) const {
+        std::optional<uint32_t> above;
+        for (int32_t i = 0; i < row.n; ++i) {
+            if (const auto cell = last_of(row.seq_ids[i])) {
+                above = std::max(above.value_or(0), *cell + 1);
+            }
+        }
+        return above;
+    }
+
+    // The free cell in which a sequence can go on, past cells of drafts that start from it.
+    std::optional<uint32_t> front(llama_seq_id seq_id, uint32_t begin) const {
+        for (uint32_t cell = begin; cell < cells.size(); ++cell) {
+            if (is_free(cell)) {
+                return cell;
+            }
+            if (!may_pass(seq_id, cell)) {
+                break;
+            }
+        }
+        return {};
+    }
+
+    // Whether another text goes on in this cell as well: two that begin with the same prompt.
+    bool is_contested(llama_seq_id seq_id, uint32_t cell) const {
+        const auto & held = cells.seq_pos_get(seq_id);
+        if (last.count(seq_id) || !needs.is_known(seq_id) || held.empty() || cells.seq_count(held.rbegin()->second) == 1) {
+            return false;
+        }
+        return fronts_beside(seq_id).count(cell);
+    }
+
+    bool may_pass(llama_seq_id seq_id, uint32_t cell) const {
+        if (const auto it = taken.find(cell); it != taken.end()) {
+            return are_draft_and_text(seq_id, it->second);
+        }
+        const auto & holders = cells.seq_get_all(cell);
+        const auto & all     = needs.sequences();
+        return std::all_of(all.begin(), all.end(), [&](llama_seq_id other) {
+            return other == seq_id || !holders.test(other) || are_draft_and_text(seq_id, other);
+        });
+    }
+
+    // One of them is a fork that nobody has promised any room: a draft, whose cells are free again soon.
+    bool are_draft_and_text(llama_seq_id a, llama_seq_id b) const {
+        return !(needs.is_known(a) && needs.is_known(b)) && (holds_last_of(a, b) || holds_last_of(b, a));
+    }
+
+    bool holds_last_of(llama_seq_id seq_id, llama_seq_id other) const {
+        const auto & held = cells.seq_pos_get(other);
+        return !held.empty() && cells.seq_has(held.rbegin()->second, seq_id);
+    }
+
+    bool is_free(uint32_t cell) const { return cells.is_empty(cell) && !taken.count(cell); }
+
+    std::vector<run> free_runs(uint32_t above) const {
+        std::vector<run> runs;
+        bool             open = false;
+        for (uint32_t cell = above; cell < cells.size(); ++cell) {
+            const bool free = is_free(cell);
+            if (free && !open) {
+                runs.push_back({ cell, 0 });
+            }
+            if (free) {
+                runs.back().size++;
+            }
+            open = free;
+        }
+        return runs;
+    }
+
+    fronts fronts_beside(llama_seq_id seq_id) const {
+        fronts others;
+        for (const llama_seq_id other : needs.sequences()) {
+            const auto cell = last_of(other);
+            if (other == seq_id || !cell || are_draft_and_text(seq_id, other)) {
+                continue;
+            }
+            if (const auto at = front(other, *cell + 1)) {
+                others[*at].push_back(other);
+            }
+        }
+        return others;
+    }
+
+    const llama_kv_cells & cells;
+    const bool             tightly;
+    selfspec_needs         needs;
+
+    std::map<uint32_t, llama_seq_id> taken; // by rows of this batch
+    std::map<llama_seq_id, uint32_t> last;  // cell of the sequence among these
+    selfspec_placed                  found;
+};
+
+} // namespace
+
+selfspec_placed selfspec_place(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows) {
+    selfspec_placed placed = finder(cells, room, rows, false).place(rows);
+    return placed.disordered ? finder(cells, room, rows, true).place(rows) : placed;
 }

@@ -37,18 +37,18 @@ class Slots:
         self._n_cells = n_cells
         self._n_texts = 0
         self.n_disordered = 0  # texts whose cells were not in order at their end
-        self._slots = [Slot(context.sequence(i)) for i in range(n_slots)]
-        for slot in self._slots:
+        self.slots = [Slot(context.sequence(i)) for i in range(n_slots)]
+        for slot in self.slots:
             slot.seq.claim()
 
     def take(self, prompt: Sequence[int], n_tokens: int) -> Slot | None:
         """A slot for a text of at most so many tokens, prompt included, which holds as much of the
         prompt as any other does; None where it has to wait for room."""
-        n_running = sum(slot.n_reserved for slot in self._slots)
-        idle = [slot for slot in self._slots if slot.is_idle]
+        n_running = sum(slot.n_reserved for slot in self.slots)
+        idle = [slot for slot in self.slots if slot.is_idle]
         if not idle or n_running + n_tokens > self._n_cells:
             return None
-        best = max(self._slots, key=lambda slot: (self._n_usable(slot, prompt), slot.is_idle))
+        best = max(self.slots, key=lambda slot: (self._n_usable(slot, prompt), slot.is_idle))
         slot = self._place(best, idle, self._n_usable(best, prompt))
         if slot is not best and self._n_usable(best, prompt) > self._n_usable(slot, prompt):
             best.seq.fork(slot.seq.seq_id)
@@ -61,7 +61,7 @@ class Slots:
 
     def n_held(self, prompt: Sequence[int]) -> int:
         """Tokens of this prompt that a text could go on from."""
-        return max(self._n_usable(slot, prompt) for slot in self._slots)
+        return max(self._n_usable(slot, prompt) for slot in self.slots)
 
     def free(self, slot: Slot) -> None:
         """Its text has ended; what it holds may serve another one, which would inherit an order of
@@ -92,8 +92,8 @@ class Slots:
     def _make_room(self) -> None:
         """Forget what was unused for longest, until the rest fits. Cells that several sequences
         share count for each of them."""
-        n_left = self._n_cells - sum(slot.n_reserved for slot in self._slots)
-        idle = [slot for slot in self._slots if slot.is_idle]
+        n_left = self._n_cells - sum(slot.n_reserved for slot in self.slots)
+        idle = [slot for slot in self.slots if slot.is_idle]
         for slot in sorted(idle, key=lambda slot: -slot.used_at):
             n_left -= slot.seq.n_past
             if n_left < 0:
