@@ -1,4 +1,5 @@
-"""A token's logits are the same bits at every width, context length and number of threads.
+"""A token's logits are the same bits at every width, context length and number of threads, and
+a prompt's in whatever pieces it is read.
 
 The oracle is the same model fed one token at a time. What is compared runs through the kernels in
 pyselfspec/native/kernels, for every type they know, with and without flash attention.
@@ -32,6 +33,8 @@ from tools.models import random_gguf, tiny_gguf
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 31, 32)
 N_TOKENS = 32
+N_PROMPT = 130
+PIECES = (512, 97, 33, 7)
 TYPES = ("Q4_0", "Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16", "F32")
 # The vocabulary is no multiple of eight, so the head is not repacked; rows are 3 or 5 K-blocks.
 SHAPE = random_gguf.Shape(n_layer=2, n_embd=768, n_ff=1280, n_vocab=519)
@@ -75,6 +78,41 @@ def assert_same_at_all_widths(context: Context, tokens: list[int]) -> Logits:
     for width in WIDTHS:
         np.testing.assert_array_equal(decoded(context, tokens, width), want, f"width {width}")
     return want
+
+
+def assert_same_in_all_pieces(context: Context, n_prompt: int = N_PROMPT) -> None:
+    """A prompt's logits, and those of the token after it, which reads K and V of the prompt."""
+    tokens = ids(n_prompt, seed=8)
+    context.sequence().drop()
+
+    def read(width: int) -> Logits:
+        logits = [context.decode(tokens[i : i + width]).logits for i in range(0, n_prompt, width)]
+        logits.append(context.decode(tokens[:1]).logits)
+        context.sequence().drop()
+        return np.concatenate(logits)
+
+    want = read(N_TOKENS)
+    assert np.isfinite(want).all()
+    for piece in PIECES:
+        np.testing.assert_array_equal(read(piece), want, f"pieces of {piece}")
+
+
+@pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), None])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_prompt_does_not_depend_on_its_pieces(
+    types: tuple[str, str] | None,
+    n_threads: int,
+    models: Callable[[str], Model],
+    new_context: NewContext,
+) -> None:
+    """K and V of several types, and without flash attention; to beyond the 512 cells from which
+    attention is divided among threads elsewhere."""
+    options: dict[str, Any] = {"flash_attn": False}
+    if types:
+        options = {"flash_attn": True, "type_k": types[0], "type_v": types[1]}
+    context = new_context(models("Q4_K_M"), n_ctx=1024, n_batch=512, n_threads=n_threads, **options)
+    assert context.exact_prompts
+    assert_same_in_all_pieces(context, 600)
 
 
 @pytest.mark.parametrize("flash_attn", [False, True])
@@ -135,15 +173,16 @@ def test_every_architecture(
     arch: str, qtype: str, flash_attn: bool, tiny: TinyModel, new_context: NewContext
 ) -> None:
     """Small rows, experts, biases, shared and single K/V heads, windows."""
-    context = new_context(tiny(arch, qtype=qtype), flash_attn=flash_attn)
+    context = new_context(tiny(arch, qtype=qtype), flash_attn=flash_attn, n_batch=N_PROMPT)
     context.prefill(ids(40, seed=3))
     assert_same_at_all_widths(context, ids(N_TOKENS, seed=4))
+    assert_same_in_all_pieces(context)
 
 
 # Types of matrices; the others are activations, indices, or for reference only.
 NO_WEIGHTS = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
 ALL_TYPES = {name: n for n, (name, *_) in TENSOR_TYPES.items() if name not in NO_WEIGHTS}
-# A pass multiplies these token by token, as upstream does one.
+# A pass multiplies these token by token, as upstream does one; for prompts it has other ways.
 SLOW = {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M"}
 SLOW |= {"TQ1_0", "TQ2_0", "NVFP4", "Q1_0", "Q2_0"}
 
@@ -194,11 +233,14 @@ def test_every_type_of_the_pin(
         source = tiny_path(n_embd=256, n_layer=1)
         assert _lib.quantize(bytes(source), bytes(path), quantize.TYPES[type_name.lower()], 1) == 0
     with Model(path) as model:
-        context = new_context(model, n_threads=1)
+        context = new_context(model, n_batch=N_PROMPT)
         if not context.exact_width:
             pytest.skip("our kernels do not compute here")
         assert any(t.type == type_name for t in model.file.tensors)
         assert_same_at_all_widths(context, ids(N_TOKENS, seed=6))
+        assert context.exact_prompts == (type_name not in SLOW)
+        if context.exact_prompts:
+            assert_same_in_all_pieces(context)
     assert type_name in exact_types()
     assert (type_name in exact_types(fast=True)) == (type_name not in SLOW)
 

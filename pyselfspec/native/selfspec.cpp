@@ -5,6 +5,8 @@
 #include "selfspec-logits.h"
 #include "selfspec-session.h"
 
+#include "llama-model.h"
+
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -88,6 +90,14 @@ int32_t selfspec_exact_width(const selfspec_session * session) {
     return session->exact_width;
 }
 
+int32_t selfspec_exact_prompts(const selfspec_session * session) {
+    const auto width_of = selfspec_width_of_weights();
+    const auto & tensors = session->model.tensors_by_name;
+    return selfspec_exact_width(session) > 0 && std::all_of(tensors.begin(), tensors.end(), [&](const auto & named) {
+        return width_of(named.second, false) == INT32_MAX;
+    });
+}
+
 int32_t selfspec_type_width(int32_t type, bool fast) {
     const auto width_of = selfspec_width_of_weights();
     if (!width_of || type < 0 || type >= GGML_TYPE_COUNT || ggml_type_size((ggml_type) type) == 0) {
@@ -96,7 +106,7 @@ int32_t selfspec_type_width(int32_t type, bool fast) {
     ggml_tensor weights = {};
     weights.type  = (ggml_type) type;
     weights.nb[0] = ggml_type_size(weights.type);
-    return width_of(&weights, fast);
+    return std::min(width_of(&weights, fast), SELFSPEC_EXACT_WIDTH);
 }
 
 size_t selfspec_graph_bytes(const selfspec_session * session) {

@@ -110,7 +110,11 @@ SELFSPEC_API int64_t selfspec_n_moves(const struct selfspec_session * session);
 // or not made for this processor.
 SELFSPEC_API int32_t selfspec_exact_width(const struct selfspec_session * session);
 
-// The same for products on the CPU with weights of a ggml type. With `fast`, 0 also where such products are exact because
+// 1 when that holds for any number of rows, so that a prompt gives the same text in whatever pieces it is read. 0 where
+// there is no such promise, or where wide batches are upstream's because of weights without a kernel of ours.
+SELFSPEC_API int32_t selfspec_exact_prompts(const struct selfspec_session * session);
+
+// selfspec_exact_width() for products on the CPU with weights of a ggml type. With `fast`, 0 also where such products are exact because
 // every row is multiplied by itself: a pass then costs about as much as its rows one by one.
 SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
 

@@ -193,6 +193,8 @@ _in_order = _bind("selfspec_in_order", _i32, _ptr, _i32)
 n_moves = _bind("selfspec_n_moves", ctypes.c_int64, _ptr)
 # int32_t selfspec_exact_width(const struct selfspec_session * session);
 exact_width = _bind("selfspec_exact_width", _i32, _ptr)
+# int32_t selfspec_exact_prompts(const struct selfspec_session * session);
+exact_prompts = _bind("selfspec_exact_prompts", _i32, _ptr)
 # int32_t selfspec_type_width(int32_t type, bool fast);
 type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);

@@ -391,6 +391,13 @@ class Context(Closing):
         with self.alone:
             return int(_lib.exact_width(self.session))
 
+    @cached_property
+    def exact_prompts(self) -> bool:
+        """Whether a prompt has the same bits in whatever pieces it is read, wider than exact_width
+        too; False where the library cannot promise that."""
+        with self.alone:
+            return bool(_lib.exact_prompts(self.session))
+
     @property
     def pass_width(self) -> int:
         """Most rows of a verification pass: wider ones could change the text."""

@@ -97,6 +97,7 @@ struct Inputs {
     std::vector<float>       q;     // [head][token][dk]
     std::vector<ggml_fp16_t> mask;  // [token][cell]
     std::vector<float>       sinks;
+    int32_t                  unknown_hint = 0;
 
     explicit Inputs(const Case & c) :
         c(c), k(c.type_k, c.dk, c.n_cells, c.n_kv_heads), v(c.type_v, c.dv, c.n_cells, c.n_kv_heads),
@@ -136,6 +137,7 @@ std::vector<float> computed(const Inputs & in, int64_t first, int64_t n, int n_t
     op.op = GGML_OP_FLASH_ATTN_EXT;
     const float parameters[] = {scale_of(c), c.max_bias, c.softcap};
     memcpy(op.op_params, parameters, sizeof(parameters));
+    op.op_params[4] = in.unknown_hint;
     op.src[0] = &q;
     op.src[1] = &k;
     op.src[2] = &v;
@@ -224,11 +226,42 @@ void check(const Case & c) {
     }
 }
 
-// Whatever a broken model computes, nothing beyond the cells is read: for AddressSanitizer.
+// Queries that are not numbers have no results that are, unless they see nothing; and nothing beyond the cells is read,
+// for AddressSanitizer. So it is with a cell of K, for those that see it.
 void check_not_numbers() {
     Inputs in({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 40, 6, 2, 5, 0, 0, true, false});
+    const auto all_are_nan = [&](const std::vector<float> & out, int64_t token) {
+        const auto begin = out.begin() + token*in.c.n_heads*in.c.dv;
+        return std::all_of(begin, begin + in.c.n_heads*in.c.dv, [](float x) { return std::isnan(x); });
+    };
+    const ggml_fp16_t none = 0x7e00;
+    const auto k_before = in.k.bytes;
+    for (int64_t t = 0; t < in.c.n_tokens; t++) {
+        // all but one see cell t alone, whose K is no number
+        for (int64_t i = 0; i < in.c.n_cells; i++) {
+            in.mask[t*in.c.n_cells + i] = ggml_fp32_to_fp16(i == t && t != 1 ? 0 : -INFINITY);
+        }
+        for (int64_t head = 0; head < in.c.n_kv_heads && t != 3; head++) {
+            memcpy(in.k.bytes.data() + t*in.k.t.nb[1] + head*in.k.t.nb[2], &none, sizeof(none));
+        }
+    }
+    const auto of_k = computed(in, 0, in.c.n_tokens, 2);
+    in.k.bytes = k_before;
+    in.k.t.data = in.k.bytes.data();
     std::fill(in.q.begin(), in.q.end(), NAN);
-    computed(in, 0, in.c.n_tokens, 2);
+    const auto of_q = computed(in, 0, in.c.n_tokens, 2);
+    for (int64_t t = 0; t < in.c.n_tokens; t++) {
+        n_failed += all_are_nan(of_q, t) != (t != 1);
+        n_failed += all_are_nan(of_k, t) != (t != 1 && t != 3);
+    }
+}
+
+// What nothing is computed for is left to upstream: no rows, or a hint that may mean something else.
+void check_what_is_left_alone() {
+    Inputs in({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 40, 6, 2, 5, 0, 0, true, false});
+    n_failed += !computed(in, 0, 0, 1).empty();
+    in.unknown_hint = 1;
+    n_failed += !computed(in, 0, in.c.n_tokens, 1).empty();
 }
 
 // A cell whose values are not numbers changes nothing for tokens that do not see it.
@@ -267,6 +300,7 @@ void check_sums() {
 int main() {
     check_sums();
     check_not_numbers();
+    check_what_is_left_alone();
     check_others_are_left_alone();
     const std::pair<ggml_type, ggml_type> types[] = {
         {GGML_TYPE_F16, GGML_TYPE_F16}, {GGML_TYPE_F32, GGML_TYPE_F32}, {GGML_TYPE_BF16, GGML_TYPE_BF16},
@@ -287,6 +321,12 @@ int main() {
     check({GGML_TYPE_F32, GGML_TYPE_F32, 7, 3, 100, 2, 2, 3, 0, 0, true, false});
     check({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 9000, 8, 4, 5, 0, 0, true, false});  // more than is computed at once
     n++;
+    // prompts: more tokens than are computed at once, and what is left of them
+    for (const int64_t n_tokens : {33, 70}) {
+        n += 2;
+        check({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 257, 6, 2, n_tokens, 0, 0, true, false});
+        check({GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, 32, 96, 100, 3, 3, n_tokens, 8, 2, true, true});
+    }
     printf("%d kinds of attention, %d wrong\n", n, n_failed);
     return n_failed > 0;
 }

@@ -229,6 +229,33 @@ void check(const Case & c) {
     }
 }
 
+// A broken activation breaks every result of its token, and no other token's.
+void check_not_numbers(const Case & c) {
+    std::vector<float> w(c.n_rows*c.k, 1);
+    std::vector<char>  rows(c.n_rows*ggml_row_size(c.type, c.k));
+    ggml_quantize_chunk(c.type, w.data(), rows.data(), 0, c.n_rows, c.k, nullptr);
+    if (c.in_columns) {
+        rows = in_columns(c.type, rows, c.n_rows, c.k);
+    }
+    const size_t size = activation_size(c.scheme.form, c.k);
+    Aligned      activations(2*size);
+    std::vector<float> out(2*c.n_rows);
+    std::vector<Token> tokens;
+    for (int t = 0; t < 2; t++) {
+        auto   x    = random_floats(c.k);
+        char * base = activations.data.get() + t*size;
+        x[rng()%c.k] = t == 0 ? NAN : 1;
+        prepare(c.scheme.form, c.k, 0, c.k, x.data(), base);
+        tokens.push_back({activation_view(c.scheme.form, c.k, base), out.data() + t*c.n_rows});
+    }
+    c.scheme.kernel({rows.data(), ggml_row_size(c.type, c.k), c.k}, 0, c.n_rows, tokens.data(), 2);
+    for (int64_t r = 0; r < c.n_rows; r++) {
+        if (!std::isnan(out[r]) || !std::isfinite(out[c.n_rows + r])) {
+            return fail(c, 2, "hides or spreads what is not a number");
+        }
+    }
+}
+
 // The masked cells of attention are found by comparing halves.
 void check_differ16() {
     const int16_t wanted = (int16_t) 0xfc00;
@@ -251,24 +278,32 @@ void check_differ16() {
 
 int main() {
     check_differ16();
-    int n_types = 0;
-    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
-        const auto    type = (ggml_type) i;
+    int n_kinds = 0;
+    const auto check_all = [&](ggml_type type, const Scheme & scheme, bool in_columns) {
+        if (!scheme.kernel) {
+            return;
+        }
+        n_kinds++;
         const int64_t size = ggml_blck_size(type);
-        for (bool in_columns : {false, true}) {
-            const Scheme scheme = in_columns ? column_scheme(type) : file_scheme(type);
-            if (!scheme.kernel) {
-                continue;
-            }
-            n_types++;
-            for (int64_t n_rows : {1, 2, 3, 5, 7, 13}) {
-                for (int64_t n_blocks : {1, 2, 3, 5, 9, 17}) {
-                    const int64_t odd = size == 1 ? n_blocks*n_blocks*3 : n_blocks*size;
-                    check({type, scheme, in_columns, in_columns ? 8*n_rows : n_rows, odd});
-                }
+        for (int64_t n_rows : {1, 2, 3, 5, 7, 13}) {
+            for (int64_t n_blocks : {1, 2, 3, 5, 9, 17}) {
+                const int64_t odd = size == 1 ? n_blocks*n_blocks*3 : n_blocks*size;
+                const Case c = {type, scheme, in_columns, in_columns ? 8*n_rows : n_rows, odd};
+                check(c);
+                check_not_numbers(c);
             }
         }
+    };
+    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
+        const auto type = (ggml_type) i;
+        check_all(type, file_scheme(type, GGML_PREC_UNDEFINED), false);
+        check_all(type, column_scheme(type), true);
     }
-    printf("%d kinds of weights, %d wrong\n", n_types, n_failed);
+    for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16}) {
+        const Scheme unrounded = float_scheme(type, GGML_PREC_F32);
+        n_failed += unrounded.form.layout != Layout::f32;
+        check_all(type, unrounded, false);
+    }
+    printf("%d kinds of weights, %d wrong\n", n_kinds, n_failed);
     return n_failed > 0;
 }

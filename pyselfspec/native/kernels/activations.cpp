@@ -51,16 +51,18 @@ Activations activation_view(Form form, int64_t k, const char * base) {
     return {base, (const float *) (base + values_end(form, k)), (const int16_t *) (base + scales_end(form, k))};
 }
 
-// Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale.
+// Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale. Sizes are compared as
+// integers, among which NaN is the largest: it becomes the scale, and what is multiplied by that is no number either.
 static float quantise(const float * x, int n, int8_t * q) {
-    const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 top = _mm256_setzero_ps();
+    const __m256i size = _mm256_set1_epi32(0x7fffffff);
+    __m256i top = _mm256_setzero_si256();
     for (int i = 0; i < n; i += 8) {
-        top = _mm256_max_ps(top, _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)));
+        top = _mm256_max_epi32(top, _mm256_and_si256(size, _mm256_loadu_si256((const __m256i *) (x + i))));
     }
-    __m128 top4 = _mm_max_ps(_mm256_castps256_ps128(top), _mm256_extractf128_ps(top, 1));
-    top4 = _mm_max_ps(top4, _mm_movehl_ps(top4, top4));
-    const float largest = _mm_cvtss_f32(_mm_max_ss(top4, _mm_movehdup_ps(top4)));
+    __m128i top4 = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    top4 = _mm_max_epi32(top4, _mm_shuffle_epi32(top4, 0x4e));
+    top4 = _mm_max_epi32(top4, _mm_shuffle_epi32(top4, 0xb1));
+    const float largest = _mm_cvtss_f32(_mm_castsi128_ps(top4));
 
     const __m256  inverse = _mm256_set1_ps(largest != 0 ? 127/largest : 0);
     const __m256i order   = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

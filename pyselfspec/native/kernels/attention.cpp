@@ -1,4 +1,4 @@
-// Flash attention for few tokens.
+// Flash attention, for MAX_WIDTH tokens at a time.
 //
 // Upstream splits the cells among the threads when there is one token, and goes through them in a row otherwise; the
 // sums then differ with the width and with the number of threads. Here it is three steps between which the threads
@@ -6,8 +6,9 @@
 // integers, in whatever order; and a result takes the cells one after another, whoever computes it. So it depends on
 // what a query sees and in which order, not on where in the cache that lies. Queries that read the same K and V (the
 // heads of a group, and the tokens) go through a block of cells together: it is read and unpacked once for all of them.
-// A block that none of them sees is not read, and queries that see nothing of a block, as those of other texts, have no
+// A block that none of them sees is not visited, and queries that see nothing of a block, as those of other texts, have no
 // part in it: a pass over 16 texts costs about what they see, not 16 times that.
+// A prompt is computed as so many narrow passes, so a token has the same bits whatever else is read with it.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -48,20 +49,22 @@ struct Query {
     float *             out;
 };
 
-// A head is one of K and V, of one stream; its queries are numbered.
+// Tokens [first_token, first_token + n_tokens) of an op. A head is one of K and V, of one stream; its queries are numbered.
 struct Task {
     const ggml_tensor * op;
+    int64_t             first_token;
     const ggml_tensor * q     = op->src[0];
     const ggml_tensor * k     = op->src[1];
     const ggml_tensor * v     = op->src[2];
     const ggml_tensor * mask  = op->src[3];
     const ggml_tensor * sinks = op->src[4];
     struct { float scale, max_bias, softcap; } parameters;
-    int64_t dk = k->ne[0], dv = v->ne[0], n_cells = k->ne[1], n_tokens = q->ne[1];
+    int64_t n_tokens = std::min<int64_t>(MAX_WIDTH, q->ne[1] - first_token);
+    int64_t dk = k->ne[0], dv = v->ne[0], n_cells = k->ne[1];
     int64_t group     = q->ne[2]/k->ne[2];
     int64_t n_queries = group*n_tokens, n_heads = k->ne[2]*q->ne[3], n_blocks = (n_cells + CELLS - 1)/CELLS;
 
-    explicit Task(const ggml_tensor * op) : op(op) {
+    Task(const ggml_tensor * op, int64_t first_token) : op(op), first_token(first_token) {
         memcpy(&parameters, op->op_params, sizeof(parameters));
         if (parameters.softcap != 0) {
             parameters.scale /= parameters.softcap;
@@ -74,7 +77,7 @@ struct Task {
     }
 
     Query query(int64_t head, int64_t query) const {
-        const int64_t i1 = query%n_tokens, i2 = head%k->ne[2]*group + query/n_tokens, i3 = head/k->ne[2];
+        const int64_t i1 = first_token + query%n_tokens, i2 = head%k->ne[2]*group + query/n_tokens, i3 = head/k->ne[2];
         return {
             (const float *) ((const char *) q->data + i1*q->nb[1] + i2*q->nb[2] + i3*q->nb[3]),
             mask ? (const ggml_fp16_t *) ((const char *) mask->data + i1*mask->nb[1] + i2%mask->ne[2]*mask->nb[2] +
@@ -118,6 +121,9 @@ struct Task {
 
     // Queries that may see different cells: tokens come first among queries, then heads, which mostly see the same.
     int64_t n_views() const { return mask && mask->ne[2] != 1 ? n_queries : n_tokens; }
+
+    // Heads of which every one may see different cells than the others.
+    int64_t n_masked_apart() const { return !mask || (mask->ne[2] == 1 && mask->ne[3] == 1) ? 1 : n_heads; }
 };
 
 //
@@ -134,33 +140,35 @@ struct Memory {
     }
 };
 
-// For as many heads as are computed at once, and for one thread. The weights are scores at first.
+// For as many heads as are computed at once, and for one thread. Only the blocks of cells of which some query sees
+// something are computed; they are numbered, and the scores of a query are those of these blocks. Weights are scores at first.
 struct Work {
-    int64_t   at_once;
-    int64_t   n_weights;  // of a query
+    int64_t   most_pairs;    // of a head and a block, computed at once
     float *   weights;
-    float *   largest;    // score in a block, of each query
-    int64_t * sums;       // of the weights in a block, where ONE is 1, of each query
-    float *   rows;       // of K or V
-    float *   padded;     // queries that are not whole vectors
+    float *   largest;       // score in a block, of each query
+    int64_t * sums;          // of the weights in a block, where ONE is 1, of each query
+    float *   rows;          // of K or V
+    float *   padded;        // queries that are not whole vectors
     float *   totals;
+    int32_t * blocks;        // where they are, by their numbers
+    int64_t   n_blocks = 0;
+    int64_t   at_once  = 0;  // heads
 
     // of one head
     int64_t    head = -1;  // which
     Query *    queries;
     float *    tops;       // largest score of each query
     int64_t    topped = -1;
-    uint32_t * seen;       // by block and view: bits of its cells
-    int32_t *  views;      // by block: the first view that sees any of it, and the one behind the last
+    uint32_t * seen;       // by block of the cache and view: bits of its cells
+    int32_t *  views;      // by block of the cache: the first view that sees any of it, and the one behind the last
     int32_t *  looking;    // room for a Sight
 
-    Work(const Task & task, int n_threads, int ith, Memory & memory) : n_weights(task.n_blocks*CELLS) {
-        const int64_t near = n_threads*NEAR/(task.n_queries*n_weights*(int64_t) sizeof(float));
-        const int64_t n    = (task.n_heads + std::max<int64_t>(1, near) - 1)/std::max<int64_t>(1, near);
-        at_once = (task.n_heads + n - 1)/n;
-        weights = memory.take<float>(at_once*task.n_queries*n_weights);
-        largest = memory.take<float>(at_once*up(task.n_queries)*task.n_blocks);
-        sums    = memory.take<int64_t>(at_once*task.n_queries*task.n_blocks);
+    Work(const Task & task, int n_threads, int ith, Memory & memory) {
+        const int64_t near = n_threads*NEAR/(task.n_queries*CELLS*(int64_t) sizeof(float));
+        most_pairs = std::max(task.n_blocks, std::min(task.n_heads*task.n_blocks, near));
+        weights = memory.take<float>(most_pairs*task.n_queries*CELLS);
+        largest = memory.take<float>(most_pairs*up(task.n_queries));
+        sums    = memory.take<int64_t>(most_pairs*task.n_queries);
         const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = QUERIES*up(task.dk);
         const int64_t of_totals = task.n_queries*up(task.dv);
         float * const own = memory.take<float>(n_threads*up(of_rows + of_queries + of_totals, 16)) +
@@ -173,6 +181,26 @@ struct Work {
         seen    = memory.take<uint32_t>(n_threads*task.n_views()*task.n_blocks) + ith*task.n_views()*task.n_blocks;
         views   = memory.take<int32_t>(n_threads*2*task.n_blocks) + ith*2*task.n_blocks;
         looking = memory.take<int32_t>(n_threads*task.n_queries) + ith*task.n_queries;
+        blocks  = memory.take<int32_t>(n_threads*task.n_blocks) + ith*task.n_blocks;
+    }
+
+    // Finds the blocks to compute, the same ones in every thread.
+    void plan(const Task & task) {
+        std::fill_n(blocks, task.n_blocks, 0);
+        for (int64_t i = 0; i < task.n_masked_apart(); i++) {
+            queries_of(task, i);
+            for (int64_t block = 0; block < task.n_blocks; block++) {
+                blocks[block] |= views[2*block + 1];
+            }
+        }
+        for (int64_t block = 0; block < task.n_blocks; block++) {
+            if (blocks[block]) {
+                blocks[n_blocks++] = (int32_t) block;
+            }
+        }
+        const int64_t most  = std::max<int64_t>(1, most_pairs/std::max<int64_t>(1, n_blocks));
+        const int64_t times = (task.n_heads + most - 1)/most;
+        at_once = (task.n_heads + times - 1)/times;
     }
 
     const Query * queries_of(const Task & task, int64_t of_head) {
@@ -206,11 +234,15 @@ struct Work {
         }
     }
 
-    float *   largest_in(const Task & task, int64_t i) const { return largest + i*up(task.n_queries); }
-    int64_t * sums_in(const Task & task, int64_t i) const    { return sums + i*task.n_queries; }
+    // Of block i of one of the heads that are computed at once.
+    float *   largest_in(const Task & task, int64_t head, int64_t i) const { return largest + (head*n_blocks + i)*up(task.n_queries); }
+    int64_t * sums_in(const Task & task, int64_t head, int64_t i) const    { return sums + (head*n_blocks + i)*task.n_queries; }
+    float *   weights_in(const Task & task, int64_t head, int64_t query, int64_t i) const {
+        return weights + ((head*task.n_queries + query)*n_blocks + i)*CELLS;
+    }
 };
 
-// What some of the head's queries see of a block: cells by their bits, seen by one of them, and which queries look there.
+// What some of the head's queries see of a block of the cache: cells by their bits, seen by one of them, and which queries look there.
 struct Sight {
     uint32_t        cells = 0;
     int             n     = 0;
@@ -309,10 +341,17 @@ int64_t unit_of(const ggml_tensor * t) { return std::max<int64_t>(VL, ggml_blck_
 // scores
 //
 
+// Not a number if one of them is none, as after a broken activation: the largest of the others would hide it.
 float largest_of(const float * scores) {
-    vf largest = repeat_f(-INFINITY);
-    for (int c = 0; c < CELLS; c += VL) {
-        largest = max(largest, load_f(scores + c));
+    vf   largest = repeat_f(-INFINITY);
+    bool broken  = false;
+    for (int c = 0; c < CELLS; c += 2*VL) {
+        const vf x = load_f(scores + c), y = load_f(scores + c + VL);
+        largest = max(largest, max(x, y));
+        broken |= no_number(x, y);
+    }
+    if (broken) {
+        return NAN;
     }
     float of_lane[VL];
     store_f(of_lane, largest);
@@ -369,10 +408,11 @@ void score(const Task & task, const Work & work, const Query * const * queries, 
     }
 }
 
-void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t head, int64_t block) {
+// Of block i that is computed, as everywhere below. `of_heads`: which of those that are computed at once.
+void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t of_heads, int64_t i) {
+    const int64_t head = first_head + of_heads, block = work.blocks[i];
     const Query * const queries = work.queries_of(task, head);
-    const int64_t  of_head = (head - first_head)*task.n_queries;
-    float * const  largest = work.largest_in(task, (head - first_head)*task.n_blocks + block);
+    float * const  largest = work.largest_in(task, of_heads, i);
     const Sight    sight(task, work, 0, task.n_queries, block);
     std::fill_n(largest, up(task.n_queries), -INFINITY);
     unpack(task.k, task.rows(task.k, head) + block*CELLS*task.k->nb[1], Cells(sight.cells), task.dk, work.rows);
@@ -382,7 +422,7 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
         for (int t = 0; t < n; t++) {
             const int64_t j = sight.queries[first + t];
             looking[t] = queries + j;
-            scores[t]  = work.weights + (of_head + j)*work.n_weights + block*CELLS;
+            scores[t]  = work.weights_in(task, of_heads, j, i);
         }
         score<n>(task, work, looking, block, scores);
         for (int t = 0; t < n; t++) {
@@ -405,8 +445,8 @@ const float * tops_of(const Task & task, Work & work, int64_t first_head, int64_
     for (int64_t j = 0; j < up(task.n_queries); j++) {
         work.tops[j] = j < task.n_queries && queries[j].sink ? *queries[j].sink : -INFINITY;
     }
-    for (int64_t block = 0; block < task.n_blocks; block++) {
-        const float * const largest = work.largest_in(task, (head - first_head)*task.n_blocks + block);
+    for (int64_t i = 0; i < work.n_blocks; i++) {
+        const float * const largest = work.largest_in(task, head - first_head, i);
         for (int64_t j = 0; j < up(task.n_queries); j += VL) {
             store_f(work.tops + j, max(load_f(work.tops + j), load_f(largest + j)));
         }
@@ -482,16 +522,15 @@ uint32_t used(const float * weights) {
     return bits;
 }
 
-void weights_of_block(const Task & task, Work & work, int64_t first_head, int64_t head, int64_t block) {
-    const int64_t of_heads = head - first_head;
-    const float * const tops    = tops_of(task, work, first_head, head);
-    const float * const largest = work.largest_in(task, of_heads*task.n_blocks + block);
-    int64_t * const     sums    = work.sums_in(task, of_heads*task.n_blocks + block);
+void weights_of_block(const Task & task, Work & work, int64_t first_head, int64_t of_heads, int64_t i) {
+    const float * const tops    = tops_of(task, work, first_head, first_head + of_heads);
+    const float * const largest = work.largest_in(task, of_heads, i);
+    int64_t * const     sums    = work.sums_in(task, of_heads, i);
     std::fill_n(sums, task.n_queries, 0);
-    const Sight sight(task, work, 0, task.n_queries, block);
-    for (int i = 0; i < sight.n; i++) {
-        const int64_t j = sight.queries[i];
-        float * const weights = work.weights + (of_heads*task.n_queries + j)*work.n_weights + block*CELLS;
+    const Sight sight(task, work, 0, task.n_queries, work.blocks[i]);
+    for (int n = 0; n < sight.n; n++) {
+        const int64_t j = sight.queries[n];
+        float * const weights = work.weights_in(task, of_heads, j, i);
         if (largest[j] == -INFINITY) {  // what it sees is infinite
             std::fill_n(weights, CELLS, 0.0f);
         } else {
@@ -514,20 +553,20 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
     const Query * const queries = work.queries_of(task, head);
     const int64_t begin = piece.unit0*unit_of(task.v), n = std::min(piece.unit1*unit_of(task.v), task.dv) - begin;
     const int64_t width = up(n);
-    const int64_t of_head = piece.head*task.n_queries;
     const char * const v = task.rows(task.v, head) + begin/ggml_blck_size(task.v->type)*task.v->nb[0];
     std::fill_n(work.totals, (piece.query1 - piece.query0)*width, 0.0f);
-    for (int64_t block = 0; block < task.n_blocks; block++) {
+    for (int64_t i = 0; i < work.n_blocks; i++) {
+        const int64_t block = work.blocks[i];
         const Sight sight(task, work, piece.query0, piece.query1, block);
         const Cells cells(sight.cells);
         unpack(task.v, v + block*CELLS*task.v->nb[1], cells, n, work.rows);
-        const auto weights_of = [&](int64_t j) { return work.weights + (of_head + j)*work.n_weights + block*CELLS; };
+        const auto weights_of = [&](int64_t j) { return work.weights_in(task, piece.head, j, i); };
         const auto totals_of  = [&](int64_t j) { return work.totals + (j - piece.query0)*width; };
         if (!all_numbers(work.rows, width, cells)) {
             // zero times such a value is none: every query takes only what it sees
-            for (int i = 0; i < sight.n; i++) {
-                const float * weights[] = {weights_of(sight.queries[i])};
-                float *       totals[]  = {totals_of(sight.queries[i])};
+            for (int n_done = 0; n_done < sight.n; n_done++) {
+                const float * weights[] = {weights_of(sight.queries[n_done])};
+                float *       totals[]  = {totals_of(sight.queries[n_done])};
                 mix_all<1>(work.rows, width, Cells(used(weights[0])), weights, totals);
             }
             continue;
@@ -547,8 +586,8 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
         const Query & query = queries[j];
         const float * total = work.totals + (j - piece.query0)*width;
         int64_t sum = 0;
-        for (int64_t block = 0; block < task.n_blocks; block++) {
-            sum += work.sums_in(task, piece.head*task.n_blocks + block)[j];
+        for (int64_t i = 0; i < work.n_blocks; i++) {
+            sum += work.sums_in(task, piece.head, i)[j];
         }
         const float factor = factor_of(tops[j], sum, query.sink);
         for (int64_t i = 0; i < n; i++) {
@@ -559,25 +598,32 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
 
 }  // namespace
 
+// A hint or an operand that is not known here may change what is meant; the precision that is asked for in params[3] is at
+// most the one that sums have here.
 bool takes_attention(const ggml_tensor * op) {
     const ggml_tensor * q = op->src[0];
     const ggml_tensor * k = op->src[1];
     const ggml_tensor * v = op->src[2];
-    const bool known_only = std::all_of(op->src + 5, std::end(op->src), [](const ggml_tensor * t) { return !t; });
-    return known_only && q->ne[1] <= MAX_WIDTH && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
+    const bool known_only = std::all_of(op->src + 5, std::end(op->src), [](const ggml_tensor * t) { return !t; }) &&
+                            std::all_of(op->op_params + 4, std::end(op->op_params), [](int32_t hint) { return hint == 0; });
+    return known_only && !ggml_is_empty(op) && !ggml_is_empty(k) && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
            known_type(k) && known_type(v) && k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
 }
 
 size_t attention_work_size(const ggml_tensor * op, int n_threads) {
-    Memory memory = {64};  // an address that is not zero, and what may be lost before the first that is aligned
-    Work(Task(op), n_threads, 0, memory);
-    return memory.end;
+    const auto size = [&](int64_t first_token) {
+        Memory memory = {64};  // an address that is not zero, and what may be lost before the first that is aligned
+        Work(Task(op, first_token), n_threads, 0, memory);
+        return memory.end;
+    };
+    return std::max(size(0), size((op->src[0]->ne[1] - 1)/MAX_WIDTH*MAX_WIDTH));
 }
 
-void attention(const ggml_compute_params * params, ggml_tensor * op) {
-    const Task task(op);
+static void attention_from(const ggml_compute_params * params, const ggml_tensor * op, int64_t first_token) {
+    const Task task(op, first_token);
     Memory     memory = {(uintptr_t) params->wdata};
     Work work(task, params->nth, params->ith, memory);
+    work.plan(task);
     const auto share = [&](int64_t n, auto f) { selfspec::share(n, params->ith, params->nth, f); };
 
     for (int64_t first = 0; first < task.n_heads; first += work.at_once) {
@@ -585,18 +631,23 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
         if (first > 0) {
             ggml_barrier(params->threadpool);
         }
-        share(task.n_blocks*n_heads, [&](int64_t i) {
-            scores_of_block(task, work, first, first + i/task.n_blocks, i%task.n_blocks);
-        });
+        share(work.n_blocks*n_heads, [&](int64_t i) { scores_of_block(task, work, first, i/work.n_blocks, i%work.n_blocks); });
         ggml_barrier(params->threadpool);
 
-        share(task.n_blocks*n_heads, [&](int64_t i) {
-            weights_of_block(task, work, first, first + i/task.n_blocks, i%task.n_blocks);
-        });
+        share(work.n_blocks*n_heads, [&](int64_t i) { weights_of_block(task, work, first, i/work.n_blocks, i%work.n_blocks); });
         ggml_barrier(params->threadpool);
 
         const HeadPieces pieces(n_heads, (task.dv + unit_of(task.v) - 1)/unit_of(task.v), task.n_queries, params->nth);
         share(pieces.n, [&](int64_t i) { values_of(task, work, first, pieces.piece(i)); });
+    }
+}
+
+void attention(const ggml_compute_params * params, ggml_tensor * op) {
+    for (int64_t first_token = 0; first_token < op->src[0]->ne[1]; first_token += MAX_WIDTH) {
+        if (first_token > 0) {
+            ggml_barrier(params->threadpool);  // the work memory is used again
+        }
+        attention_from(params, op, first_token);
     }
 }
 

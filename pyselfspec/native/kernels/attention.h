@@ -1,4 +1,4 @@
-// Flash attention of up to MAX_WIDTH tokens.
+// Flash attention of any number of tokens.
 #pragma once
 
 #include "ggml-cpu-impl.h"

@@ -50,11 +50,13 @@ struct HeadPieces {
     int64_t n;                   // pieces in all
 
     HeadPieces(int64_t n_heads, int64_t n_units, int64_t n_queries, int n_threads) : n_units(n_units), n_queries(n_queries) {
+        constexpr double ENOUGH = 0.9;  // a division that saves a thread less than a tenth is not worth it
+        const double ideal = (double) n_heads*n_units*n_queries/n_threads;
         double least = 0;
-        for (int64_t g = 1; g <= n_queries; g++) {
-            for (int64_t p = 1; p <= n_units; p++) {
+        for (int64_t g = 1; g <= n_queries && (g == 1 || least*ENOUGH > ideal); g++) {
+            for (int64_t p = 1; p <= n_units && (p*g == 1 || least*ENOUGH > ideal); p++) {
                 const double share = work_of_a_thread(n_heads, p, g, n_threads);
-                if (least == 0 || share < least*0.9) {
+                if (least == 0 || share < least*ENOUGH) {
                     least  = share;
                     parts  = p;
                     groups = g;

@@ -64,8 +64,10 @@ bool selfspec_is_narrow(int64_t n_tokens) {
 int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
     const ggml_backend_buffer_t buffer = weights->buffer;
     const bool known = !buffer || ggml_backend_buffer_is_host(buffer) || buffer->buft == ggml_backend_cpu_repack_buffer_type();
-    const bool exact = known && !switched_off();
-    return exact && (!fast || selfspec::has_kernel(weights)) ? selfspec::MAX_WIDTH : 0;
+    if (!known || switched_off()) {
+        return 0;
+    }
+    return selfspec::has_kernel(weights) ? INT32_MAX : fast ? 0 : selfspec::MAX_WIDTH;
 }
 
 #else

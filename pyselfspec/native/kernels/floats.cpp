@@ -21,10 +21,19 @@ struct F32 {
     static vf  mac(vf w, vf a, vf acc)  { return fma(w, a, acc); }
 };
 
-struct F16 : F32 {
+// With activations that are not rounded, where the graph asks for that: they may be beyond what a half can be.
+struct F16_F32 : F32 {
     using weight = ggml_fp16_t;
-    using value  = ggml_fp16_t;
     static vf  load_w(const weight * p) { return load_f16(p); }
+};
+
+struct BF16_F32 : F32 {
+    using weight = ggml_bf16_t;
+    static vf  load_w(const weight * p) { return load_bf16(p); }
+};
+
+struct F16 : F16_F32 {
+    using value = ggml_fp16_t;
     static vf  load_a(const value * p)  { return load_f16(p); }
 };
 
@@ -38,10 +47,7 @@ struct BF16 {
     static vf  mac(vi w, vi a, vf acc)  { return _mm512_dpbf16_ps(acc, (__m512bh) w, (__m512bh) a); }
 };
 #else
-struct BF16 : F32 {
-    using weight = ggml_bf16_t;
-    static vf  load_w(const weight * p) { return load_bf16(p); }
-};
+using BF16 = BF16_F32;
 #endif
 
 template <typename W, int R, int T>
@@ -117,18 +123,20 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
 
 }  // namespace
 
-Scheme float_scheme(ggml_type type) {
+Scheme float_scheme(ggml_type type, ggml_prec precision) {
+    const bool may_be_bf16 = precision == GGML_PREC_UNDEFINED || precision >= GGML_PREC_BF16;
+    const bool may_be_f16  = precision == GGML_PREC_UNDEFINED || precision >= GGML_PREC_F16;
     switch (type) {
-        case GGML_TYPE_F32:  return {{Layout::f32},  product<F32>};
-        case GGML_TYPE_F16:  return {{Layout::f16},  product<F16>};
-        case GGML_TYPE_BF16: return {{Layout::bf16}, product<BF16>};
+        case GGML_TYPE_F32:  return {{Layout::f32}, product<F32>};
+        case GGML_TYPE_F16:  return may_be_f16 ? Scheme{{Layout::f16}, product<F16>} : Scheme{{Layout::f32}, product<F16_F32>};
+        case GGML_TYPE_BF16: return may_be_bf16 ? Scheme{{Layout::bf16}, product<BF16>} : Scheme{{Layout::f32}, product<BF16_F32>};
         default:             return {};
     }
 }
 
-Scheme file_scheme(ggml_type type) {
-    for (const auto scheme_of : {float_scheme, block_scheme, superblock_scheme}) {
-        if (const Scheme scheme = scheme_of(type); scheme.kernel) {
+Scheme file_scheme(ggml_type type, ggml_prec precision) {
+    for (const Scheme & scheme : {float_scheme(type, precision), block_scheme(type), superblock_scheme(type)}) {
+        if (scheme.kernel) {
             return scheme;
         }
     }

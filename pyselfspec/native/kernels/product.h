@@ -14,7 +14,7 @@
 
 namespace selfspec {
 
-// Up to this width a token's result is the same bits as at width 1. Wider batches are prompts, and partly upstream's.
+// The most tokens that a kernel takes at once; a wider product is computed as several.
 constexpr int MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
 
 // How a kernel wants a token's activations.
@@ -103,11 +103,11 @@ struct Scheme {
 };
 
 // No kernel where there is none for the type.
-Scheme float_scheme(ggml_type type);       // floats.cpp
+Scheme float_scheme(ggml_type type, ggml_prec precision);  // floats.cpp; activations are not rounded below that precision
 Scheme block_scheme(ggml_type type);       // blocks.cpp: blocks of 32 as they are in the file
 Scheme superblock_scheme(ggml_type type);  // superblocks.cpp: blocks of 256 as they are in the file
 Scheme column_scheme(ggml_type type);      // columns.cpp: eight rows interleaved by upstream's repacking
-Scheme file_scheme(ggml_type type);        // whichever of the first three there is
+Scheme file_scheme(ggml_type type, ggml_prec precision);   // whichever of the first three there is
 
 // Calls f(0), f(1), ... with constants of the compiler. It keeps what an array holds in registers only if every index is
 // constant from the start; a loop that it unrolls later comes too late, and one that clears an array becomes a slow `rep stos`.

@@ -22,8 +22,8 @@ bool in_repacked_buffer(const ggml_tensor * t) {
     return t->buffer && t->buffer->buft == ggml_backend_cpu_repack_buffer_type();
 }
 
-// The kernel for the weights of a product; none if upstream has to compute it.
-Scheme scheme_of(const ggml_tensor * weights) {
+// The kernel for weights; none if upstream has to compute products with them. `precision`: that of the activations at least.
+Scheme scheme_of(const ggml_tensor * weights, int32_t precision) {
     if (in_repacked_buffer(weights)) {
         return weights->extra ? column_scheme(weights->type) : Scheme{};
     }
@@ -31,7 +31,20 @@ Scheme scheme_of(const ggml_tensor * weights) {
         weights->nb[0] != ggml_type_size(weights->type)) {
         return {};
     }
-    return file_scheme(weights->type);
+    return file_scheme(weights->type, (ggml_prec) precision);
+}
+
+// Hints of a product: precision of the sums, a kind of weights, and in `ACTIVATIONS` how far those may be rounded.
+enum { SUMS, KIND, UNUSED, ACTIVATIONS, N_KNOWN };
+
+Scheme scheme_of_product(const ggml_tensor * op) { return scheme_of(op->src[0], op->op_params[ACTIVATIONS]); }
+
+// Sums are as exact as any hint asks for.
+bool knows_hints(const ggml_tensor * op) {
+    const int32_t sums = op->op_params[SUMS], activations = op->op_params[ACTIVATIONS];
+    const auto is_precision = [](int32_t x) { return x == GGML_PREC_UNDEFINED || (GGML_PREC_F32 <= x && x <= GGML_PREC_Q4); };
+    return is_precision(sums) && is_precision(activations) && op->op_params[KIND] == GGML_HINT_NONE && op->op_params[UNUSED] == 0 &&
+           std::all_of(op->op_params + N_KNOWN, std::end(op->op_params), [](int32_t hint) { return hint == 0; });
 }
 
 // Rows of the weights to multiply, ids in rising order, instead of all: a third operand of ours, see selfspec-hooks.cpp.
@@ -41,27 +54,19 @@ bool is_known_list(const ggml_tensor * list) {
     return !list || (list->type == GGML_TYPE_I32 && ggml_is_vector(list) && ggml_is_contiguous(list));
 }
 
-// Prompts: upstream has tiles for superblocks as they are in the file, and for floats, that are faster than the kernels here
-// with MAX_WIDTH tokens at a time; interleaved Q2_K is about as fast there.
-bool is_fast_when_wide(const ggml_tensor * weights) {
-    return ggml_blck_size(weights->type) == 32 || (in_repacked_buffer(weights) && weights->type == GGML_TYPE_Q4_K);
-}
-
 }  // namespace
 
-bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights).kernel; }
+bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights, GGML_PREC_UNDEFINED).kernel; }
 
 // An operand or a hint that is not known here may change what is meant.
 bool takes_product(const ggml_tensor * op) {
-    const bool with_ids = op->op == GGML_OP_MUL_MAT_ID;
-    if (op->op != GGML_OP_MUL_MAT && !with_ids) {
+    if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
         return false;
     }
     const bool known_only = std::all_of(op->src + 3, std::end(op->src), [](const ggml_tensor * t) { return !t; });
     const ggml_tensor * x = op->src[1];
-    const bool of_width  = x->ne[with_ids ? 2 : 1] <= MAX_WIDTH || (!with_ids && is_fast_when_wide(op->src[0]));
-    return known_only && is_known_list(list_of(op)) && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE && of_width &&
-           x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && scheme_of(op->src[0]).kernel;
+    return known_only && is_known_list(list_of(op)) && knows_hints(op) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
+           scheme_of_product(op).kernel;
 }
 
 namespace {
@@ -142,7 +147,7 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * w = op->src[0];
     const ggml_tensor * list = list_of(op);
     const ggml_tensor * x = op->src[1];
-    const Scheme   scheme = scheme_of(w);
+    const Scheme   scheme = scheme_of_product(op);
     const Prepared in     = prepare_all(params, x, scheme.form);
     meet(params);
 
@@ -175,59 +180,82 @@ int32_t expert_of(const ggml_tensor * ids, int64_t id, int64_t token) {
     return *(const int32_t *) ((const char *) ids->data + id*ids->nb[0] + token*ids->nb[1]);
 }
 
-// The experts that some token goes through, written behind the activations: their number, then they.
-int32_t * chosen_experts(const ggml_compute_params * params, const ggml_tensor * op, Form form) {
-    const ggml_tensor * x = op->src[1];
-    char * const base = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-    return (int32_t *) (base + ggml_nrows(x)*activation_size(form, x->ne[0]));
-}
+// Which rows go through which expert, written behind the activations. Row `id` of token `t` has number id + n_ids*t.
+struct Routes {
+    int32_t * n_used;   // experts that some row goes through
+    int32_t * experts;  // they, in rising order
+    int32_t * ends;     // by expert: where in `rows` its rows end; they begin where those of the expert before end
+    int32_t * rows;
 
-void choose_experts(const ggml_tensor * op, int32_t * n, int32_t * experts) {
-    const ggml_tensor * ids = op->src[2];
-    int32_t * end = experts;
-    for (int64_t i = 0; i < ggml_nelements(ids); i++) {
-        const int32_t expert = expert_of(ids, i%ids->ne[0], i/ids->ne[0]);
-        if (expert >= 0 && expert < op->src[0]->ne[2]) {
-            *end++ = expert;
+    static size_t size(const ggml_tensor * op) { return (1 + 2*op->src[0]->ne[2] + ggml_nelements(op->src[2]))*sizeof(int32_t); }
+
+    Routes(const ggml_compute_params * params, const ggml_tensor * op, Form form) {
+        const ggml_tensor * x = op->src[1];
+        n_used  = (int32_t *) ((char *) GGML_PAD((uintptr_t) params->wdata, 64) + ggml_nrows(x)*activation_size(form, x->ne[0]));
+        experts = n_used + 1;
+        ends    = experts + op->src[0]->ne[2];
+        rows    = ends + op->src[0]->ne[2];
+    }
+
+    // By one thread. Ids of no expert are passed over.
+    void fill(const ggml_tensor * op) {
+        const ggml_tensor * ids = op->src[2];
+        const int64_t n_experts = op->src[0]->ne[2], n_rows = ggml_nelements(ids);
+        const auto expert_of = [&](int64_t i) {
+            return *(const int32_t *) ((const char *) ids->data + i%ids->ne[0]*ids->nb[0] + i/ids->ne[0]*ids->nb[1]);
+        };
+        const auto is_expert = [&](int32_t expert) { return expert >= 0 && expert < n_experts; };
+        std::fill_n(ends, n_experts, 0);
+        for (int64_t i = 0; i < n_rows; i++) {
+            if (is_expert(expert_of(i))) {
+                ends[expert_of(i)]++;
+            }
+        }
+        int32_t n = 0, end = 0;
+        for (int64_t expert = 0; expert < n_experts; expert++) {
+            if (ends[expert] > 0) {
+                experts[n++] = (int32_t) expert;
+            }
+            end += ends[expert];
+            ends[expert] = end - ends[expert];  // where they begin, until all are in their places
+        }
+        *n_used = n;
+        for (int64_t i = 0; i < n_rows; i++) {
+            if (is_expert(expert_of(i))) {
+                rows[ends[expert_of(i)]++] = (int32_t) i;
+            }
         }
     }
-    std::sort(experts, end);
-    *n = (int32_t) (std::unique(experts, end) - experts);
-}
+
+    const int32_t * begin(int32_t expert) const { return rows + (expert > 0 ? ends[expert - 1] : 0); }
+    const int32_t * end(int32_t expert) const   { return rows + ends[expert]; }
+};
 
 // Experts: row `id` of token `t` goes through matrix ids[id, t].
 void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * w   = op->src[0];
     const ggml_tensor * x   = op->src[1];
-    const ggml_tensor * ids = op->src[2];
-    const Scheme    scheme  = scheme_of(w);
-    const Prepared  in      = prepare_all(params, x, scheme.form);
-    int32_t * const n_used  = chosen_experts(params, op, scheme.form);
-    int32_t * const experts = n_used + 1;
+    const int64_t    n_ids  = op->src[2]->ne[0];
+    const Scheme     scheme = scheme_of_product(op);
+    const Prepared   in     = prepare_all(params, x, scheme.form);
+    Routes           routes(params, op, scheme.form);
     if (params->ith == 0) {
-        choose_experts(op, n_used, experts);
+        routes.fill(op);
     }
     meet(params);
 
-    const Chunks chunks(*n_used, w->ne[1], params->nth);
+    const Chunks chunks(*routes.n_used, w->ne[1], params->nth);
     share(chunks, params, [&](int64_t used, int64_t row0, int64_t row1) {
-        const int32_t expert  = experts[used];
+        const int32_t expert  = routes.experts[used];
         const Weights weights = {(const char *) w->data + expert*w->nb[2], w->nb[1], w->ne[0]};
-        Token tokens[MAX_WIDTH];
-        int   n = 0;
-        for (int64_t i = 0; i < ids->ne[0]*ids->ne[1]; i++) {
-            const int64_t id = i%ids->ne[0], t = i/ids->ne[0];
-            if (expert_of(ids, id, t) != expert) {
-                continue;
+        const int32_t * const end = routes.end(expert);
+        for (const int32_t * i = routes.begin(expert); i < end; i += MAX_WIDTH) {
+            const int n = (int) std::min<int64_t>(MAX_WIDTH, end - i);
+            Token tokens[MAX_WIDTH];
+            for (int j = 0; j < n; j++) {
+                const int64_t id = i[j]%n_ids, t = i[j]/n_ids;
+                tokens[j] = {in.row(id%x->ne[1] + x->ne[1]*t), (float *) ((char *) op->data + id*op->nb[1] + t*op->nb[2])};
             }
-            char * out = (char *) op->data + id*op->nb[1] + t*op->nb[2];
-            tokens[n++] = {in.row(id%x->ne[1] + x->ne[1]*t), (float *) out};
-            if (n == MAX_WIDTH) {
-                scheme.kernel(weights, row0, row1, tokens, n);
-                n = 0;
-            }
-        }
-        if (n > 0) {
             scheme.kernel(weights, row0, row1, tokens, n);
         }
     });
@@ -237,8 +265,8 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
 
 size_t product_work_size(const ggml_tensor * op) {
     const ggml_tensor * x = op->src[1];
-    const size_t n_ids = op->op == GGML_OP_MUL_MAT_ID ? 1 + ggml_nelements(op->src[2]) : 0;
-    return 64 + ggml_nrows(x)*activation_size(scheme_of(op->src[0]).form, x->ne[0]) + n_ids*sizeof(int32_t);
+    return 64 + ggml_nrows(x)*activation_size(scheme_of_product(op).form, x->ne[0]) +
+           (op->op == GGML_OP_MUL_MAT_ID ? Routes::size(op) : 0);
 }
 
 void product(const ggml_compute_params * params, ggml_tensor * op) {

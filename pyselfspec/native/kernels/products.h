@@ -1,4 +1,4 @@
-// Matrix products of up to MAX_WIDTH tokens, and of more where upstream is slower.
+// Matrix products with any number of tokens.
 #pragma once
 
 #include "ggml-cpu-impl.h"

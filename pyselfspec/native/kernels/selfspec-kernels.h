@@ -1,4 +1,4 @@
-// What patch 0006 calls: matrix products and attention of a few tokens, computed here instead of upstream.
+// What patch 0006 calls: matrix products and attention, computed here instead of upstream.
 #pragma once
 
 #include <stdbool.h>
@@ -23,8 +23,8 @@ bool selfspec_compute_forward(const struct ggml_compute_params * params, struct 
 bool    selfspec_is_narrow(int64_t n_tokens);
 int64_t selfspec_rows_in_fours(int64_t n_rows);  // that such a product may take
 
-// Up to how many tokens a product with these weights, or attention over their K and V, gives a token the bits that it has
-// alone; 0 if that is not known, because these kernels are switched off, are empty on this processor, or the weights
+// Up to how many tokens a product with these weights gives a token the bits that it has alone: INT32_MAX with a kernel of
+// ours, less where wide batches go through upstream's tiles; 0 if that is not known, because these kernels are switched off, are empty on this processor, or the weights
 // are in an order that neither they nor repack.cpp knows. With `fast`, 0 also where there is no kernel for them here. Asked
 // through the backend's registry under this name.
 int32_t selfspec_kernel_width(const struct ggml_tensor * weights, bool fast);

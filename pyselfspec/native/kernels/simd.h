@@ -76,6 +76,7 @@ inline void store(void * p, vi a)        { _mm512_storeu_si512(p, a); }
 inline vi to_int(vf a)                   { return _mm512_cvtps_epi32(a); }
 inline vf max(vf a, vf b)                { return _mm512_max_ps(a, b); }
 inline uint32_t nonzero(vf a)            { return _mm512_cmp_ps_mask(a, zero(), _CMP_NEQ_UQ); }  // a bit for each lane
+inline bool no_number(vf a, vf b)        { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }  // in any lane
 // a where x is above the limit, else x.
 inline vf where_above(vf x, float limit, vf a) {
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GT_OQ), a);
@@ -195,6 +196,7 @@ inline void store(void * p, vi a)        { _mm256_storeu_si256((__m256i *) p, a)
 inline vi to_int(vf a)                   { return _mm256_cvtps_epi32(a); }
 inline vf max(vf a, vf b)                { return _mm256_max_ps(a, b); }
 inline uint32_t nonzero(vf a)            { return (uint32_t) _mm256_movemask_ps(_mm256_cmp_ps(a, zero(), _CMP_NEQ_UQ)); }
+inline bool no_number(vf a, vf b)        { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0; }
 inline vf where_above(vf x, float limit, vf a) {
     return _mm256_blendv_ps(x, a, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GT_OQ));
 }
