@@ -154,42 +154,40 @@ def test_soak(tiny) -> None:
     assert n_different(tiny("llama", qtype="Q4_0"), 1024, 600, 0) == 0
 
 
-def fill_in_turn(context: Context, n_each: int) -> None:
-    """Two texts that nobody promised any room, four tokens of each in turn."""
-    for _ in range(n_each // 4):
-        for seq_id in (0, 1):
-            context.decode([5] * 4, seq=context.sequence(seq_id), outputs="none")
+def grow_where_no_cells_above_are_free(context: Context) -> None:
+    """Sequence 1 holds the last cells, and goes on when cells below them are free."""
+    first, second = context.sequence(0), context.sequence(1)
+    for _ in range(3):
+        context.decode([5] * 64, seq=first, outputs="none")
+    context.decode([5] * 64, seq=second, outputs="none")
+    first.rollback(100)
+    context.decode([5] * 64, seq=second, outputs="none")
+    assert (first.n_past, second.n_past, context.n_ctx) == (100, 128, 256)
 
 
 def test_cells_are_not_moved_where_their_place_has_a_say_in_the_bits(tiny, new_context) -> None:
-    """Without flash attention, order is told rather than kept."""
+    """Without flash attention, whether they are in order is told instead."""
     moving = new_context(tiny(), n_ctx=256)
     staying = new_context(tiny(), n_ctx=256, flash_attn=False)
     for context in (moving, staying):
-        fill_in_turn(context, 100)
-        context.sequence(0).rollback(50)
-        context.decode([5] * 64, seq=context.sequence(1))
-    assert moving.n_moves and moving.sequence(0).in_order and moving.sequence(1).in_order
-    assert not staying.n_moves and not staying.sequence(1).in_order
-    staying.sequence(1).rollback(100)
+        grow_where_no_cells_above_are_free(context)
+        assert context.sequence(0).in_order
+    assert moving.n_moves == 1 and moving.sequence(1).in_order
+    assert staying.n_moves == 0 and not staying.sequence(1).in_order
+    staying.sequence(1).rollback(64)
     assert staying.sequence(1).in_order
 
 
 def test_a_text_whose_cells_lost_their_order_is_read_anew(tiny, new_context) -> None:
     context = new_context(tiny(), n_ctx=256, flash_attn=False)
     slots = Slots(context, 2, 256)
-    prompt = [5] * 100
-    for _ in range(2):
-        taken = slots.take(prompt, 128)
-        assert taken is not None
-    fill_in_turn(context, 100)
-    context.sequence(0).rollback(50)
-    context.decode([5] * 64, seq=context.sequence(1), outputs="none")
+    for _ in slots.slots:
+        assert slots.take([5] * 100, 128) is not None
+    grow_where_no_cells_above_are_free(context)
     for slot in slots.slots:
-        slot.seq.holds(prompt[: slot.seq.n_past])
         slots.free(slot)
     assert slots.n_disordered == 1
-    assert [slot.seq.n_past for slot in slots.slots] == [50, 0]
+    assert [slot.seq.n_past for slot in slots.slots] == [100, 0]
 
 
 def test_a_promise_ends_with_its_sequence(tiny, new_context) -> None:
