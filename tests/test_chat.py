@@ -27,11 +27,13 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
-from pyselfspec.chat.conversation import Conversation, Piece
+from pyselfspec.chat.conversation import Conversation
 from pyselfspec.chat.messages import Message
 from pyselfspec.chat.template import ChatTemplate
+from pyselfspec.chat.thoughts import Piece
+from pyselfspec.cli._chat_answers import printable
 from pyselfspec.cli._chat_commands import COMMANDS, Commands, talk
-from pyselfspec.cli._chat_terminal import CommandNames, Terminal, printable
+from pyselfspec.cli._chat_terminal import CommandNames, Terminal
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.util.records import RecordError
 
