@@ -54,9 +54,7 @@ class Answers:
             if message.role == USER:
                 self.note(PROMPT + _shortened(message.text))
             elif message.role == ASSISTANT:
-                text = printable(_shortened(without_thoughts(message.text)))
-                self._show(self._wrapper().put(text))
-                self._print("\n")
+                self._wrapped(_shortened(without_thoughts(message.text)) + "\n")
 
     def stopped(self) -> None:
         self._print()
@@ -68,10 +66,14 @@ class Answers:
         self.note(closing_line(completion) + "\n")
 
     def note(self, text: str) -> None:
-        self._print(Text(printable(text), "dim"))
+        self._wrapped(text, "dim")
 
     def error(self, text: str) -> None:
-        self._print(Text(printable(text), "red"))
+        self._wrapped(text, "red")
+
+    def _wrapped(self, text: str, style: str = "") -> None:
+        self._show(self._wrapper().put(printable(text), style))
+        self._print()
 
     def _wrapper(self) -> Wrapper:
         return Wrapper(lambda: self._console.width)
@@ -87,14 +89,14 @@ class Answers:
     def _with_hint(self, steps: list[Span | Erase]) -> Iterator[Span | Erase]:
         """The hint follows the first line break, once."""
         for step in steps:
-            before, end, after = step.text.partition("\n") if isinstance(step, Span) else "", "", ""
-            if isinstance(step, Span) and end and not self._hinted:
-                self._hinted = True
-                yield Span(before + end, step.style)
-                yield Span("(Ctrl-C stops the answer)\n", "dim")
-                yield Span(after, step.style)
-            else:
+            if self._hinted or isinstance(step, Erase) or "\n" not in step.text:
                 yield step
+                continue
+            self._hinted = True
+            line, _, rest = step.text.partition("\n")
+            yield Span(f"{line}\n", step.style)
+            yield Span("(Ctrl-C stops the answer)\n", "dim")
+            yield Span(rest, step.style)
 
     def _style(self, piece: Piece) -> str:
         colour = self._colour(piece.origin) if self._show_drafts else OWN

@@ -27,6 +27,7 @@ from ..speculate.controllers.fixed import Fixed
 from ..speculate.report import Explainer, closing_line, report
 from ..speculate.residual import MATCH, RESIDUAL, VERIFY
 from ..util.files import locked
+from ._chat_hint import suggest_chat
 from ._drafting import (
     adapt_from,
     adapt_options,
@@ -235,6 +236,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                 click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
             if _needs_chat(completion):
                 click.echo("nothing follows; to ask this model, use pyselfspec chat", err=True)
+            suggest_chat(completion, model)
             line = closing_line(completion, plain, verbose=_lib.is_verbose())
             click.echo(line, err=True)
         completion.remember()
