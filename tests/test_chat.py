@@ -528,22 +528,28 @@ class Pty:
             os.execve(command[0], command, environment() | dumb)
         self._new = ""
 
-    def wait_for(self, pattern: str) -> None:
-        """Until it shows this, behind what was waited for before."""
+    def wait_for(self, pattern: str) -> str:
+        """Until it shows this, after what was waited for before; what it shows until then."""
         end = time.monotonic() + 60
         while not (found := re.search(pattern, self._new)):
             ready, _, _ = select.select([self._terminal], [], [], max(0, end - time.monotonic()))
             assert ready, f"no {pattern!r} in {self._new[-300:]!r}"
             self._new += os.read(self._terminal, 4096).decode(errors="replace")
-        self._new = self._new[found.end() :]
+        before, self._new = self._new[: found.start()], self._new[found.end() :]
+        return before
+
+    def rest(self) -> str:
+        """All that it shows until it ends."""
+        self.end()
+        return self._new
 
     def type(self, keys: str) -> None:
         os.write(self._terminal, keys.encode())
 
     def end(self) -> int:
         try:
-            while os.read(self._terminal, 4096):
-                pass
+            while block := os.read(self._terminal, 4096):
+                self._new += block.decode(errors="replace")
         except OSError:  # the other side is closed
             pass
         os.close(self._terminal)

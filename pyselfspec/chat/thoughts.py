@@ -105,7 +105,8 @@ def without_thoughts(text: str) -> str:
     >>> without_thoughts("<think>hm</think>\\n\\nyes"), without_thoughts("hm</think>yes")
     ('yes', 'yes')
     """
-    begun = END in text and not text.lstrip().startswith(BEGIN)
+    before, end, _ = text.partition(END)
+    begun = bool(end) and BEGIN not in before
     thoughts = Thoughts(begun=begun)
     pieces = [*thoughts.take([Piece(text)]), *thoughts.rest()]
     return _text([piece for piece in pieces if not piece.is_thought])

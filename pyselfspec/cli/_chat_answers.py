@@ -41,10 +41,10 @@ class Answers:
             if piece.is_thought != thought:
                 self._show(wrapper.put("thinking:\n" if piece.is_thought else "\n\n", "dim"))
                 thought = piece.is_thought
+            was_in_code = wrapper.in_code
             steps = wrapper.put(printable(piece.text), self._style(piece))
-            if time.monotonic() - began > LONG_S and not wrapper.in_code:
-                steps = self._with_hint(steps)
-            self._show(steps)
+            hints = time.monotonic() - began > LONG_S and not (was_in_code or wrapper.in_code)
+            self._show(self._with_hint(steps) if hints else steps)
         self._print()
 
     def turns(self, messages: Sequence[Message]) -> None:
