@@ -141,6 +141,13 @@ def test_wide_characters() -> None:
     assert Wrapper(lambda: 9).put(composed) == [Span(composed)], "accents fill no cell"
 
 
+def test_tabs_go_to_the_next_eighth_cell() -> None:
+    """In code, too; at the margin they end."""
+    assert Wrapper(lambda: 20).put("a\tb") == [Span("a" + 7 * " " + "b")]
+    assert Wrapper(lambda: 20).put("```\nab\tc") == [Span("```\nab" + 6 * " " + "c")]
+    assert Wrapper(lambda: 20).put("a b c d e f g h i\tj") == [Span("a b c d e f g h i   \nj")]
+
+
 def test_a_window_can_be_resized_meanwhile() -> None:
     width = 40
     wrapper = Wrapper(lambda: width)
@@ -488,7 +495,7 @@ def test_the_chat_model_that_is_here_is_taken(cache: Path) -> None:
     pulled("smollm2-135m", 5)
     (cache / "broken.gguf").write_text("GGUF")
     outcome = run("chat", "-p", "hi", *OPTIONS)
-    assert outcome.status == 0 and outcome.stderr == "model: smollm2-135m\n"
+    assert outcome.status == 0 and outcome.stderr == "model: smollm2-135m (used or pulled last)\n"
     assert outcome.stdout == run("chat", "smollm2-135m", "hi", *OPTIONS).stdout
     named = run("chat", "-p", "hi", *OPTIONS, PYSELFSPEC_MODEL="smollm2-135m")
     assert named.stdout == outcome.stdout and named.stderr == ""
@@ -497,17 +504,16 @@ def test_the_chat_model_that_is_here_is_taken(cache: Path) -> None:
 def test_the_chat_model_that_was_used_last_is_taken(cache: Path, path: Path) -> None:
     """Or fetched last, or a file of the user's own."""
     old, new = pulled("smollm2-135m", 5), pulled("gemma3-270m", 9)
-    assert installed.latest()[0].name == "gemma3-270m" and installed.latest()[1] == 2
+    assert installed.latest().name == "gemma3-270m"
     run("chat", "smollm2-135m", "hi", *OPTIONS)
-    assert installed.latest()[0].path == old
+    assert installed.latest().path == old
     outcome = run("chat", "-p", "hi", *OPTIONS)
-    assert "model: smollm2-135m, the latest of 2 chat models here\n" == outcome.stderr
+    assert outcome.stderr == "model: smollm2-135m (used or pulled last)\n"
     run("chat", path, "hi", *OPTIONS)
-    found, n = installed.latest()
-    assert (found.path, n) == (path, 3)
+    assert installed.latest().path == path
     new.unlink()
     old.unlink()
-    assert installed.latest() == (found, 1)
+    assert installed.latest().path == path
 
 
 def test_what_was_used_last_may_be_gone_or_broken(
@@ -515,9 +521,9 @@ def test_what_was_used_last_may_be_gone_or_broken(
 ) -> None:
     here = pulled("smollm2-135m", 5)
     installed.remember(tmp_path / "gone.gguf")
-    assert installed.latest()[0].path == here
+    assert installed.latest().path == here
     (user_data / "pyselfspec" / "chat" / "last.json").write_text("{")
-    assert installed.latest()[0].path == here
+    assert installed.latest().path == here
     here.unlink()
     with pytest.raises(ArgumentError, match="no chat model is here"):
         installed.latest()
@@ -530,8 +536,7 @@ def test_a_model_that_does_not_chat_is_said_to_be_none(cache: Path, path: Path) 
     assert "pyselfspec pull smollm2-135m" in outcome.stderr
     for args in (("demo", "--chat-template", "plain"), (path,)):
         assert "not a chat model" not in run("chat", *args, *OPTIONS, "-p", "hi").stderr
-    found, _ = installed.latest()
-    assert found.path == path, "the demo model is not kept as the latest"
+    assert installed.latest().path == path, "the demo model is not kept as the latest"
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ _ROLE = re.compile(r"\brole\b")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A chat model. name: what opens it. time: when it was used or fetched last, in seconds since
-    1970."""
+    """A model on this machine. name: what opens it. time: when it was used or fetched last, in
+    seconds since 1970."""
 
     name: str
     path: Path
@@ -47,17 +47,15 @@ def tells_speakers_apart(template: str) -> bool:
     return _ROLE.search(template) is not None
 
 
-def latest() -> tuple[Installed, int]:
-    """The chat model that was used or fetched last, and how many chat models are here.
+def latest() -> Installed:
+    """The chat model that was used or fetched last.
 
     Raises ArgumentError with the way to get one when none is here.
     """
-    found = sorted(_chat_models(), key=lambda each: each.time)
-    if not found:
-        raise ArgumentError(
-            f"no chat model is here; get a small one with: {GET_ONE}, or give a MODEL"
-        )
-    return found[-1], len(found)
+    for model in sorted(_models(), key=lambda each: each.time, reverse=True):
+        if _is_chat_model(model.path):
+            return model
+    raise ArgumentError(f"no chat model is here; get a small one with: {GET_ONE}, or give a MODEL")
 
 
 def remember(path: Path) -> None:
@@ -68,18 +66,24 @@ def remember(path: Path) -> None:
         records.save(file, LastChat(str(path.absolute())))
 
 
-def _chat_models() -> Iterator[Installed]:
+def _models() -> Iterator[Installed]:
+    """All models with names, and the one of the last chat, whether they chat or not."""
     last, used_at = _last_chat()
-    pulled = {name: path for name in hub.names() if (path := hub.find(name)) is not None}
-    if last is not None and last.resolve() not in {path.resolve() for path in pulled.values()}:
-        pulled[str(last)] = last
-    for name, path in pulled.items():
-        with suppress(OSError, ModelFileError):
-            template = read_header(path).metadata.get(TEMPLATE)
-            if isinstance(template, str) and tells_speakers_apart(template):
-                used = last is not None and path.resolve() == last.resolve()
-                fetched_at = path.stat().st_mtime
-                yield Installed(name, path, max(fetched_at, used_at) if used else fetched_at)
+    here = hub.here()
+    if last is not None and last.resolve() not in {path.resolve() for path in here.values()}:
+        here[str(last)] = last
+    for name, path in here.items():
+        with suppress(OSError):
+            used = last is not None and path.resolve() == last.resolve()
+            fetched_at = path.stat().st_mtime
+            yield Installed(name, path, max(fetched_at, used_at) if used else fetched_at)
+
+
+def _is_chat_model(path: Path) -> bool:
+    with suppress(ModelFileError):
+        template = read_header(path).metadata.get(TEMPLATE)
+        return isinstance(template, str) and tells_speakers_apart(template)
+    return False
 
 
 def _last_chat() -> tuple[Path | None, float]:

@@ -8,7 +8,7 @@ import select
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 QUOTES = '"""'
 _QUOTED = re.compile(
@@ -54,7 +54,8 @@ def typing_waits() -> Iterator[str]:
     try:
         yield _waiting(terminal).replace("\n", "\r")
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _waiting(terminal: int) -> str:

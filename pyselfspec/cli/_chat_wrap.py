@@ -65,11 +65,12 @@ class Wrapper:
             yield Span(c, style)
             return
         self._line += c
+        shown = " " * (TAB - self._column % TAB) if c == "\t" else c
         if self._fence or self._line.lstrip().startswith(WHOLE):
-            self._column += cell_len(c)
-            yield Span(c, style)
+            self._column += cell_len(shown)
+            yield Span(shown, style)
         elif c in " \t":
-            yield from self._space(c, style, width)
+            yield from self._space(shown, style, width)
         else:
             yield from self._letter(c, style, width)
 
@@ -83,13 +84,12 @@ class Wrapper:
             self._fence = line[:n]
         self._line, self._column, self._word = "", 0, []
 
-    def _space(self, c: str, style: str, width: int) -> Iterator[Span]:
-        """Space at the margin is not shown: a new line or nothing follows it."""
+    def _space(self, shown: str, style: str, width: int) -> Iterator[Span]:
+        """Space beyond the margin is not shown: a new line or nothing follows it."""
         self._word = []
-        n = TAB - self._column % TAB if c == "\t" else 1
-        if self._column + n <= width:
-            self._column += n
-            yield Span(c, style)
+        shown = shown[: max(0, width - self._column)]
+        self._column += len(shown)
+        yield Span(shown, style)
 
     def _letter(self, c: str, style: str, width: int) -> Iterator[Span | Erase]:
         """A wide character is a word: Chinese and Japanese have no spaces."""

@@ -159,11 +159,11 @@ def _choose(model: str | None, *, say: bool) -> tuple[str, str]:
     """What opens the model, and what people call it. say: which one was chosen for them."""
     if model is not None:
         return model, model
-    found, n = installed.latest()
-    title = found.name if n == 1 else f"{found.name}, the latest of {n} chat models here"
+    name = installed.latest().name
+    title = f"{name} (used or pulled last)"
     if say:
         click.echo(f"model: {title}", err=True)
-    return found.name, title
+    return name, title
 
 
 def _note_model(name: str, path: Path, template: str) -> None:
