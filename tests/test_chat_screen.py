@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import termios
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -375,6 +376,35 @@ def test_what_is_typed_during_an_answer_waits(path: Path, tmp_path: Path) -> Non
     messages = json.loads(saved.read_text())["messages"]
     asked = [each["content"] for each in messages if each["role"] == "user"]
     assert asked == ["EARLY", "SECOND", "THIRD"]
+
+
+def echoes(program: Pty) -> bool:
+    """Whether the terminal shows what is typed, as it does for shells."""
+    return bool(termios.tcgetattr(program.terminal)[3] & termios.ECHO)
+
+
+def test_the_terminal_is_set_again_after_a_pause(path: Path, tmp_path: Path) -> None:
+    """Shells put it back while a program is paused, and so does the program in the end."""
+    grammar = tmp_path / "letters.gbnf"
+    grammar.write_text("root ::= [a-z] root")
+    options = ("-n", "-1", "-c", "65536", "--temp", "0", "--grammar", grammar, *ONE_THREAD)
+    with terminal("chat", path, *options) as program:
+        program.wait_for(READING)
+        program.type("hi\r")
+        program.wait_for(READ)
+        program.wait_for("[a-z]{20}")
+        assert not echoes(program)
+        shell = termios.tcgetattr(program.terminal)
+        shell[3] |= termios.ECHO | termios.ICANON
+        termios.tcsetattr(program.terminal, termios.TCSANOW, shell)
+        os.kill(program.pid, signal.SIGCONT)
+        while echoes(program):  # wait_for fails when nothing comes any more
+            program.wait_for("[a-z]")
+        program.type("\x03")
+        program.wait_for("stopped")
+        program.wait_for(READING)
+        program.type("\x04")
+        assert program.end() == 0
 
 
 # --- files -----------------------------------------------------------------------------------

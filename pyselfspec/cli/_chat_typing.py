@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 QUOTES = '"""'
 _QUOTED = re.compile(
@@ -50,12 +52,21 @@ def typing_waits() -> Iterator[str]:
     waiting[_INPUT] &= ~(termios.ICRNL | termios.INLCR)
     waiting[_LOCAL] &= ~(termios.ECHO | termios.ICANON)
     waiting[_KEYS][termios.VMIN], waiting[_KEYS][termios.VTIME] = 1, 0
-    termios.tcsetattr(terminal, termios.TCSADRAIN, waiting)
+
+    def again(_number: int, _frame: FrameType | None) -> None:
+        """After Ctrl-Z and fg the terminal is as the shell has it."""
+        in_front = os.tcgetpgrp(terminal) == os.getpgrp()
+        if in_front and termios.tcgetattr(terminal)[_LOCAL] & termios.ECHO:
+            termios.tcsetattr(terminal, termios.TCSANOW, waiting)
+
+    termios.tcsetattr(terminal, termios.TCSANOW, waiting)
+    former = signal.signal(signal.SIGCONT, again)
     try:
         yield _waiting(terminal).replace("\n", "\r")
     finally:
+        signal.signal(signal.SIGCONT, former)
         with suppress(termios.error):  # the terminal may be gone
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def _waiting(terminal: int) -> str:
