@@ -480,6 +480,11 @@ def test_questions_that_cannot_be_asked(
     assert (outcome.status, outcome.stdout) == (status, "") and error in outcome.stderr
 
 
+def test_a_question_in_the_place_of_the_model() -> None:
+    outcome = run("chat", "Why is the sky blue?")
+    assert outcome.status == 2 and "give MODEL first, or use -p" in outcome.stderr
+
+
 def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
     """It ends after the answer; Ctrl-C ends it with the status that says so."""
     with terminal("chat", path, "hi", *OPTIONS) as program:
