@@ -1,4 +1,4 @@
-"""What people see of a chat: lines break between words, thoughts are dim, what they type while an
+"""A chat as people see it: lines break between words, thoughts are dim, what they type while an
 answer comes waits for the next line, and a question can be asked once."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyselfspec.cli._chat_commands import COMMANDS, find_command
 from pyselfspec.cli._chat_typing import is_open, unquoted
 from pyselfspec.cli._chat_wrap import Erase, Span, Wrapper
 from pyselfspec.errors import ArgumentError
-from pyselfspec.hub import packages
+from pyselfspec.hub import huggingface, packages
 from pyselfspec.util import seldom
 
 WORDS = "a in the word margin terminal understanding"
@@ -504,8 +504,9 @@ def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder of the user's."""
+    """An empty cache folder of the user's, and nothing pulled from a hub."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface, "pulled", lambda: iter(()))
     packages.cache().mkdir(parents=True)
     return packages.cache()
 
@@ -549,6 +550,15 @@ def test_the_chat_model_that_was_used_last_is_taken(cache: Path, path: Path) -> 
     new.unlink()
     old.unlink()
     assert installed.latest().path == path
+
+
+def test_models_of_the_hub_are_taken(
+    cache: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled("smollm2-135m", 5)
+    found = ("hf:user/repo:tiny.gguf", path)
+    monkeypatch.setattr(huggingface, "pulled", lambda: iter([found]))
+    assert (installed.latest().name, installed.latest().path) == found
 
 
 def test_what_was_used_last_may_be_gone_or_broken(
@@ -602,6 +612,15 @@ def test_a_long_answer_says_once_how_to_stop_it(text: str, monkeypatch: pytest.M
     lines = [row.strip() for row in rows(written.getvalue(), 30)]
     assert sum("Ctrl-C stops" in line for line in lines) == written.getvalue().count("Ctrl-C") == 1
     assert "```" not in text or lines.index("(Ctrl-C stops the answer)") > lines.index("b")
+
+
+def test_a_dumb_terminal_shows_each_word_once() -> None:
+    """It understands no control sequences, so nothing can be moved."""
+    written = StringIO()
+    text = "words and more words that go on until they are many, many words, more than fit a line"
+    dumb = Console(file=written, force_terminal=True, _environ={"TERM": "dumb"})
+    Answers(console=dumb).answer([Piece(piece) for piece in cut(text, 2)])
+    assert written.getvalue() == text + "\n"
 
 
 def test_a_short_answer_gives_no_hint() -> None:

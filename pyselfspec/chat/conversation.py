@@ -27,7 +27,7 @@ from .thoughts import BEGIN, END, Piece, Thoughts
 
 ANSWER_SHARE = 4  # of the context, a quarter at least is for the answer
 KEPT_SHARE = 2  # half of it is filled when turns are left out, so that the next ones have room
-N_LAST = 16  # tokens of a prompt that may hold a BEGIN of the template's
+N_LAST = 16  # tokens at the end of a prompt, where the template may begin thoughts
 
 
 class Conversation:

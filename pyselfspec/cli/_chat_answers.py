@@ -21,6 +21,7 @@ PROMPT = "> "
 OWN = ""  # the colour of the model's own tokens: the terminal's
 COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")  # of drafters, as they turn up
 LONG_S = 10.0  # an answer that takes longer brings the hint that it can be stopped
+UNBROKEN = 1 << 30  # cells of a line
 N_TURNS = 2  # shown of a saved conversation
 N_LINES = 16  # shown of a message of it
 
@@ -76,7 +77,8 @@ class Answers:
         self._print()
 
     def _wrapper(self) -> Wrapper:
-        return Wrapper(lambda: self._console.width)
+        """A dumb terminal cannot take a word back, so it breaks lines where it likes."""
+        return Wrapper(lambda: UNBROKEN if self._console.is_dumb_terminal else self._console.width)
 
     def _show(self, steps: Iterable[Span | Erase]) -> None:
         for step in steps:

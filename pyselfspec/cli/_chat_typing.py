@@ -1,4 +1,4 @@
-"""What people type in a chat: text in triple quotes, and keys that come before a line is read."""
+"""Typing in a chat: text in triple quotes, and keys that come before a line is read."""
 
 from __future__ import annotations
 

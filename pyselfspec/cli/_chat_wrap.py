@@ -35,7 +35,7 @@ class Erase:
 class Wrapper:
     """For one text. width: cells of a line, asked for again and again, since windows are resized.
 
-    is_line_start, in_code: of the place where the next part will be shown.
+    in_code: whether the next part is code, or ends a line that begins code.
     """
 
     def __init__(self, width: Callable[[], int]) -> None:
@@ -46,15 +46,11 @@ class Wrapper:
         self._fence = ""  # that a line of code waits for
 
     @property
-    def is_line_start(self) -> bool:
-        return self._column == 0
-
-    @property
     def in_code(self) -> bool:
         return bool(self._fence) or self._line.lstrip().startswith(FENCES)
 
     def put(self, text: str, style: str = "") -> list[Span | Erase]:
-        """What to show for the next part of the text."""
+        """Steps that show the next part of the text."""
         width = max(2, self._width())
         steps = [step for c in text for step in self._character(c, style, width)]
         return _joined(steps)
@@ -98,7 +94,7 @@ class Wrapper:
             self._word = []
         n_word = cell_len("".join(span.text for span in self._word))
         before = self._column - n_word
-        # one cell is left, since a cursor behind the last one cannot be moved back reliably
+        # the last cell stays empty: a cursor after it cannot be moved back reliably
         if self._column + n >= width and before > 0 and n_word + n < width:
             if n_word:
                 yield Erase(n_word)

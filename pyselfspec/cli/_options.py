@@ -190,7 +190,7 @@ def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advise_threads() -> None:
-    """As many threads as there are cores mostly wait for each other on a busy machine."""
+    """Warn on a busy machine, where as many threads as cores mostly wait for each other."""
     load, n_cores = overload(), usable_cores()
     if load is not None and n_cores > 1 and is_due("threads", ADVICE_S):
         click.echo(

@@ -156,7 +156,7 @@ def _question(argument: str | None, option: str | None) -> str | None:
 
 
 def _choose(model: str | None, *, say: bool) -> tuple[str, str]:
-    """What opens the model, and what people call it. say: which one was chosen for them."""
+    """The name that opens the model, and the title that people see; say: on stderr, too."""
     if model is not None and " " in model.strip() and not Path(model).exists():
         raise click.UsageError(
             f"{model!r} is no file; to ask something, give MODEL first, or use -p"
