@@ -232,11 +232,11 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
         if as_json:
             click.echo(json.dumps(report(completion, model, plain)))
         else:
+            suggest_chat(completion, model)
             if completion.finish_reason == CONTEXT_FULL:
                 click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
             if _needs_chat(completion):
                 click.echo("nothing follows; to ask this model, use pyselfspec chat", err=True)
-            suggest_chat(completion, model)
             line = closing_line(completion, plain, verbose=_lib.is_verbose())
             click.echo(line, err=True)
         completion.remember()
