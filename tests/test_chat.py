@@ -27,11 +27,13 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
-from pyselfspec.chat.conversation import Conversation, Piece
+from pyselfspec.chat.conversation import Conversation
 from pyselfspec.chat.messages import Message
 from pyselfspec.chat.template import ChatTemplate
+from pyselfspec.chat.thoughts import Piece
+from pyselfspec.cli._chat_answers import printable
 from pyselfspec.cli._chat_commands import COMMANDS, Commands, talk
-from pyselfspec.cli._chat_terminal import CommandNames, Terminal, printable
+from pyselfspec.cli._chat_terminal import CommandNames, Terminal
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.util.records import RecordError
 
@@ -519,32 +521,38 @@ class Pty:
     """The program in a terminal of its own."""
 
     def __init__(self, *args: str | Path) -> None:
-        self.pid, self._terminal = pty.fork()
+        self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             command = [*PROGRAM, *map(str, args)]
             dumb = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # it answers no questions
             os.execve(command[0], command, environment() | dumb)
         self._new = ""
 
-    def wait_for(self, pattern: str) -> None:
-        """Until it shows this, behind what was waited for before."""
+    def wait_for(self, pattern: str) -> str:
+        """Until it shows this, after what was waited for before; what it shows until then."""
         end = time.monotonic() + 60
         while not (found := re.search(pattern, self._new)):
-            ready, _, _ = select.select([self._terminal], [], [], max(0, end - time.monotonic()))
+            ready, _, _ = select.select([self.terminal], [], [], max(0, end - time.monotonic()))
             assert ready, f"no {pattern!r} in {self._new[-300:]!r}"
-            self._new += os.read(self._terminal, 4096).decode(errors="replace")
-        self._new = self._new[found.end() :]
+            self._new += os.read(self.terminal, 4096).decode(errors="replace")
+        before, self._new = self._new[: found.start()], self._new[found.end() :]
+        return before
+
+    def rest(self) -> str:
+        """All that it shows until it ends."""
+        self.end()
+        return self._new
 
     def type(self, keys: str) -> None:
-        os.write(self._terminal, keys.encode())
+        os.write(self.terminal, keys.encode())
 
     def end(self) -> int:
         try:
-            while os.read(self._terminal, 4096):
-                pass
+            while block := os.read(self.terminal, 4096):
+                self._new += block.decode(errors="replace")
         except OSError:  # the other side is closed
             pass
-        os.close(self._terminal)
+        os.close(self.terminal)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 

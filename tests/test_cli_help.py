@@ -54,6 +54,8 @@ TAKES_MODEL = [
     for name in main.list_commands(None)
     if any(p.name == "model" and not p.required for p in main.get_command(None, name).params)
 ]
+DEMO = '"demo".'
+DEFAULT_MODEL = {"chat": "the chat model on this machine that was used or pulled last."}
 
 
 @pytest.mark.parametrize("name", TAKES_MODEL)
@@ -61,5 +63,5 @@ def test_every_command_says_the_same_of_its_model(name):
     text = " ".join(run(name, "--help").stdout.split())
     assert (
         "MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, "
-        'else "demo".'
+        f"else {DEFAULT_MODEL.get(name, DEMO)}"
     ) in text

@@ -7,7 +7,7 @@ next prompt as the tokens that the model generated.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Unpack
@@ -23,17 +23,11 @@ from .fitting import fitting
 from .messages import ASSISTANT, SYSTEM, USER, Message
 from .saved import SavedChat
 from .template import ChatTemplate
+from .thoughts import BEGIN, END, Piece, Thoughts
 
 ANSWER_SHARE = 4  # of the context, a quarter at least is for the answer
 KEPT_SHARE = 2  # half of it is filled when turns are left out, so that the next ones have room
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text, and the drafter that proposed it; None for the model's own."""
-
-    text: str
-    origin: str | None
+N_LAST = 16  # tokens at the end of a prompt, where the template may begin thoughts
 
 
 class Conversation:
@@ -59,6 +53,7 @@ class Conversation:
         self.options = options
         self.messages: tuple[Message, ...] = ()
         self.completion: Completion | None = None  # of the latest answer
+        self.thoughts = Thoughts()  # of the latest answer
         self.n_left_out = 0  # messages that the model does not see any more, behind the system's
         self._n_again = 0  # times that the latest question was asked again
         self.system = system
@@ -141,6 +136,8 @@ class Conversation:
         prompt, n_left_out = self._prompt(messages)
         completion = Completion(self.context, prompt, **self._options())
         self.completion = completion
+        last = self.context.model.detokenize(prompt[-N_LAST:])
+        thoughts = self.thoughts = Thoughts(begun=last.rstrip().endswith(BEGIN))
         origins, piece_of, n_told = Origins[str | None](), self.context.model.piece, 0
         try:
             for text in completion:
@@ -148,7 +145,8 @@ class Conversation:
                 n_told = new.stop
                 for i in new:
                     origins.push(piece_of(completion.tokens[i]), completion.origins[i])
-                yield from _pieces(origins.take(text))
+                yield from thoughts.take(_pieces(origins.take(text)))
+            yield from thoughts.rest()
         finally:
             if completion.finish_reason is None:
                 completion.finish_reason = INTERRUPTED
@@ -166,8 +164,13 @@ class Conversation:
         return options
 
     def _said(self, completion: Completion) -> Message:
-        """The answer. Its text is that of its tokens, which a stop string has cut."""
+        """The answer. Its text is that of its tokens, which a stop string has cut.
+
+        Thoughts that did not end are ended, so that a template that leaves out thoughts finds them.
+        """
         model, tokens = self.context.model, completion.tokens
+        if self.thoughts.are_open and END in self.template.source:
+            return Message(ASSISTANT, f"{completion.text}\n{END}\n\n")
         if completion.finish_reason == "stop":
             return Message(ASSISTANT, completion.text)
         if model.is_eog(tokens[-1]):  # the template writes it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import click
 
-from ..chat.conversation import Conversation, Piece
+from ..chat.conversation import Conversation
+from ..chat.thoughts import Piece
 from ..errors import ArgumentError, SelfSpecError
-from ..speculate.completion import CONTEXT_FULL
+from ..speculate.completion import CONTEXT_FULL, INTERRUPTED
 from ..speculate.report import closing_line
+from ..util.files import require_no_model
 from ._chat_screen import Screen
+from ._chat_typing import unquoted
 from ._drafting import OFF, parse_draft
 from ._signals import Ended
 from ._words import in_options
@@ -23,42 +27,54 @@ SIGN = "/"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """argument: its name in /help; run gets what is typed there, nothing for nothing."""
+    """argument: its name in /help; run gets what is typed there, nothing for nothing. also: other
+    names, as other programs have them."""
 
     argument: str
     help: str
     run: Callable[[Commands, str], None]
+    also: tuple[str, ...] = ()
 
 
 class Commands:
-    """For one conversation. draft: what the next line begins as, to be edited."""
+    """For one conversation. draft: what the next line begins as, to be edited. file: that holds
+    this conversation, so /save may replace it unasked."""
 
     def __init__(self, conversation: Conversation, screen: Screen) -> None:
         self.conversation = conversation
         self.screen = screen
         self.draft = ""
         self.mask = conversation.options.get("mask")  # of the command line
+        self.file: Path | None = None
         self.ended = False
 
     def take(self, said: str) -> None:
         """Do what was typed. Errors are shown, and the conversation goes on."""
-        said = said.strip()
+        said, is_quoted = unquoted(said)
         if not said:
             return
         try:
-            if not said.startswith(SIGN) or said.startswith(2 * SIGN):
-                self.answer(self.conversation.ask(said.removeprefix(SIGN)))
+            if is_quoted or not said.startswith(SIGN) or said.startswith(2 * SIGN):
+                self.answer(self.conversation.ask(said if is_quoted else said.removeprefix(SIGN)))
                 return
-            name, *rest = said.removeprefix(SIGN).split(maxsplit=1) or ("",)
-            command = COMMANDS.get(name)
-            if command is None:
+            found = find_command(said.removeprefix(SIGN))
+            if found is None:
+                name = said.split()[0]
                 known = ", ".join(SIGN + each for each in COMMANDS)
-                self.screen.error(f"there is no /{name}; known are {known}; // says a slash")
+                self.screen.error(f"there is no {name}; known are {known}; // says a slash")
                 return
-            command.run(self, "".join(rest))
+            command, argument = found
+            command.run(self, argument)
         except (SelfSpecError, click.UsageError) as error:
             text = error.message if isinstance(error, click.UsageError) else str(error)
             self.screen.error(in_options(text))
+
+    def goes_on_from(self, path: Path) -> None:
+        """Show the last turns of the conversation that was loaded from this file."""
+        self.file = path.resolve()
+        messages = self.conversation.messages
+        self.screen.turns(messages)
+        self.screen.note(f"{len(messages)} messages from {path}")
 
     def answer(self, pieces: Generator[Piece, None, None]) -> None:
         """Show an answer while it comes; Ctrl-C stops it."""
@@ -80,7 +96,19 @@ class Commands:
             )
         if completion.finish_reason == CONTEXT_FULL:
             self.screen.note("the context is full, so the answer ends here; see -c")
+        elif self.conversation.thoughts.are_open and completion.finish_reason != INTERRUPTED:
+            self.screen.note("the model was still thinking; a larger -n leaves room for an answer")
         self.screen.answered(self.conversation, completion)
+
+
+def find_command(typed: str) -> tuple[Command, str] | None:
+    """The command that was typed, without its sign, and what follows its name."""
+    for name, command in COMMANDS.items():
+        for each in (name, *command.also):
+            match = re.fullmatch(rf"{re.escape(each)}(?:\s+(?P<argument>.*))?", typed, re.DOTALL)
+            if match is not None:
+                return command, match["argument"] or ""
+    return None
 
 
 def talk(commands: Commands) -> None:
@@ -120,7 +148,14 @@ def _edit(commands: Commands, text: str) -> None:
 def _save(commands: Commands, name: str) -> None:
     path = _path(name, "/save")
     with _errors_of(path):
+        require_no_model(path)  # before anybody is asked
+        is_other = path.exists() and path.resolve() != commands.file
+    if is_other and not commands.screen.confirms(f"{path} exists; replace it?"):
+        commands.screen.note("not saved")
+        return
+    with _errors_of(path):
         commands.conversation.save(path)
+    commands.file = path.resolve()
     commands.screen.note(f"saved to {path}")
 
 
@@ -128,8 +163,7 @@ def _load(commands: Commands, name: str) -> None:
     path = _path(name, "/load")
     with _errors_of(path):
         commands.conversation.load(path)
-    n = len(commands.conversation.messages)
-    commands.screen.note(f"{n} messages from {path}")
+    commands.goes_on_from(path)
 
 
 def _path(name: str, command: str) -> Path:
@@ -161,7 +195,7 @@ def _stats(commands: Commands, _argument: str) -> None:
         return
     stats, context = completion.stats, commands.conversation.context
     n_held = len(completion.prompt) + len(completion.tokens)
-    commands.screen.note(closing_line(completion))
+    commands.screen.note(closing_line(completion, verbose=True))
     commands.screen.note(
         f"{stats.n_prompt} tokens were said until then, {stats.n_prompt_reused} of them known from "
         f"before; the first token came after {stats.prefill_us / 1000:.0f} ms; the context holds "
@@ -181,6 +215,7 @@ def _draft(commands: Commands, name: str) -> None:
 
 def _clear(commands: Commands, _argument: str) -> None:
     commands.conversation.clear()
+    commands.file = None
     commands.screen.note("a new conversation")
 
 
@@ -189,6 +224,7 @@ def _help(commands: Commands, _argument: str) -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         commands.screen.note(f"{name:{width}}  {text}")
+    commands.screen.note("/bye and /exit end, too; /? is /help, and /set system is /system")
     for line in commands.screen.keys:
         commands.screen.note(line)
 
@@ -203,9 +239,11 @@ COMMANDS = {
     "save": Command("FILE", "Write the conversation to a file.", _save),
     "load": Command("FILE", "Go on with a saved conversation.", _load),
     "clear": Command("", "Begin a new conversation.", _clear),
-    "system": Command("[TEXT|off]", "Show or change what the model is told first.", _system),
+    "system": Command(
+        "[TEXT|off]", "Show or change what the model is told first.", _system, ("set system",)
+    ),
     "draft": Command("[NAME]", "Show or change how to draft, as --draft does.", _draft),
     "stats": Command("", "How the latest answer went.", _stats),
-    "help": Command("", "Show this.", _help),
-    "quit": Command("", "End, as Ctrl-D does.", _quit),
+    "help": Command("", "Show this.", _help, ("?",)),
+    "quit": Command("", "End, as Ctrl-D does.", _quit, ("bye", "exit")),
 }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import click
 
-from ..chat.conversation import Conversation, Piece
+from ..chat.conversation import Conversation
+from ..chat.messages import Message
+from ..chat.thoughts import Piece
 from ..errors import ArgumentError
 from ..speculate.completion import Completion
 from ..speculate.report import report
+from ._chat_typing import is_open
 from ._options import MAX_TEXT
 
 
@@ -25,8 +28,16 @@ class Screen(Protocol):
         """What is typed next, None at the end. draft: what it begins as."""
         ...
 
+    def confirms(self, question: str) -> bool:
+        """Whether to do what nobody can undo."""
+        ...
+
     def answer(self, pieces: Iterable[Piece]) -> None:
         """Show an answer while it comes."""
+        ...
+
+    def turns(self, messages: Sequence[Message]) -> None:
+        """Show the end of a conversation that goes on."""
         ...
 
     def stopped(self) -> None:
@@ -43,12 +54,19 @@ class Screen(Protocol):
 
 
 class Lines:
-    """Each line of stdin is said in turn; answers on stdout, everything else on stderr. What goes
-    wrong ends the chat: nobody is there to put it right."""
+    """Each line of stdin is said in turn. Answers are on stdout, without the model's thoughts, and
+    everything else is on stderr. What goes wrong ends the chat: nobody is there to put it right."""
 
     keys: tuple[str, ...] = ()
 
     def read(self, draft: str) -> str | None:
+        said = line = self._line()
+        while line and said and is_open(said):
+            line = self._line()
+            said += line or ""
+        return said
+
+    def _line(self) -> str | None:
         if sys.stdin is None:
             raise ArgumentError("stdin is closed")
         data = sys.stdin.buffer.readline(MAX_TEXT)
@@ -59,10 +77,17 @@ class Lines:
                 f"stdin is not UTF-8 text: byte 0x{data[error.start]:02x}"
             ) from None
 
+    def confirms(self, question: str) -> bool:
+        return True
+
     def answer(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
-            click.echo(piece.text, nl=False)
+            if not piece.is_thought:
+                click.echo(piece.text, nl=False)
         click.echo()
+
+    def turns(self, messages: Sequence[Message]) -> None:
+        pass
 
     def stopped(self) -> None:
         raise KeyboardInterrupt
@@ -82,11 +107,12 @@ class Records(Lines):
 
     def __init__(self, model: str) -> None:
         self._model = model
+        self._answer = ""
 
     def answer(self, pieces: Iterable[Piece]) -> None:
-        for _piece in pieces:
-            pass
+        self._answer = "".join([piece.text for piece in pieces if not piece.is_thought])
 
     def answered(self, conversation: Conversation, completion: Completion) -> None:
-        said = {"question": conversation.question, "n_left_out": conversation.n_left_out}
+        said: dict[str, Any] = {"question": conversation.question, "answer": self._answer}
+        said["n_left_out"] = conversation.n_left_out
         click.echo(json.dumps(said | report(completion, self._model)))

@@ -1,4 +1,4 @@
-"""A chat in a terminal: lines that can be edited, answers that stream in, colours."""
+"""A chat in a terminal: lines that can be edited, between answers."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ from prompt_toolkit.completion import CompleteEvent, Completer
 from prompt_toolkit.completion import Completion as Choice
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.vt100_parser import Vt100Parser
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from rich.console import Console
-from rich.text import Text
 
-from ..chat.conversation import Conversation, Piece
-from ..speculate.completion import Completion
-from ..speculate.report import closing_line
 from ..util.paths import data
+from ._chat_answers import PROMPT, Answers
+from ._chat_typing import is_open
 from ._signals import Ended
 
-PROMPT, MORE = "> ", ". "
-OWN = ""  # the colour of the model's own tokens: the terminal's
-COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")  # of drafters, as they turn up
+MORE = ". "
 
 
-class Terminal:
-    """commands: names that are completed behind a slash. show_drafts: colours of drafters.
+class Terminal(Answers):
+    """title: what the first line says of the model. commands: names that are completed after a
+    slash. typed: keys that came before. show_drafts: colours of drafters.
 
     input, output: of prompt_toolkit, default: the terminal's.
     """
 
     keys: tuple[str, ...] = (
         "Enter sends, Alt-Enter begins a new line, Tab completes commands",
+        'text of several lines may stand between """ and """',
         "Ctrl-C stops an answer or forgets a line, Ctrl-D ends, up and down go through the history",
     )
 
     def __init__(
         self,
-        model: str,
+        title: str,
         commands: Iterable[str],
         *,
+        typed: str = "",
         show_drafts: bool = False,
         console: Console | None = None,
         **session: Any,
     ) -> None:
-        self._console = console or Console(highlight=False)
-        self._show_drafts = show_drafts
-        self._colours: dict[str | None, str] = {None: OWN}
+        super().__init__(show_drafts=show_drafts, console=console)
         self._session: PromptSession[str] = PromptSession(
             history=_history(),
             completer=CommandNames(commands),
@@ -57,7 +56,11 @@ class Terminal:
             prompt_continuation=MORE,
             **session,
         )
-        self.note(f"{model}; /help lists commands, Ctrl-D ends")
+        keys: list[KeyPress] = []
+        Vt100Parser(keys.append).feed_and_flush(typed)
+        store_typeahead(self._session.input, keys)
+        self._yes_or_no: PromptSession[str] = PromptSession(history=InMemoryHistory(), **session)
+        self.note(f"{title}; /help lists commands, Ctrl-D ends")
 
     def read(self, draft: str) -> str | None:
         try:
@@ -69,52 +72,17 @@ class Terminal:
         except KeyboardInterrupt:  # forget the line
             return ""
 
-    def answer(self, pieces: Iterable[Piece]) -> None:
-        for piece in pieces:
-            style = self._colour(piece.origin) if self._show_drafts else OWN
-            self._print(Text(printable(piece.text), style), end="")
-        self._print()
-
-    def _colour(self, origin: str | None) -> str:
-        """Of a drafter, the next free one when it first turns up."""
-        n = len(self._colours) - 1
-        return self._colours.setdefault(origin, COLOURS[n % len(COLOURS)])
-
-    def stopped(self) -> None:
-        self._print()
-        self.note("stopped")
-
-    def answered(self, conversation: Conversation, completion: Completion) -> None:
-        if self._show_drafts:
-            self._print(self._legend(completion))
-        self.note(closing_line(completion) + "\n")
-
-    def _legend(self, completion: Completion) -> Text:
-        n_of = {origin: completion.origins.count(origin) for origin in self._colours}
-        parts: Iterator[Text] = (
-            Text(f"■ {origin or 'the model'}: {n_of[origin]}", colour)
-            for origin, colour in self._colours.items()
-            if n_of[origin]
-        )
-        return Text("  ").join(parts)
-
-    def note(self, text: str) -> None:
-        self._print(Text(printable(text), "dim"))
-
-    def error(self, text: str) -> None:
-        self._print(Text(printable(text), "red"))
-
-    def _print(self, text: Text | str = "", end: str = "\n") -> None:
-        self._console.print(text, end=end, soft_wrap=True, markup=False)
-
-
-def printable(text: str) -> str:
-    """Without what would steer the terminal: models and files may hold anything.
-
-    >>> printable("a\\x1b[31mb\\n")
-    'a�[31mb\\n'
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    def confirms(self, question: str) -> bool:
+        """Whether the user says yes."""
+        try:
+            said = self._yes_or_no.prompt(f"{question} [y/N] ")
+        except EOFError:
+            return False
+        except Ended:
+            raise
+        except KeyboardInterrupt:
+            return False
+        return said.strip().lower() in ("y", "yes")
 
 
 def _history() -> History:
@@ -133,7 +101,10 @@ def _keys() -> KeyBindings:
 
     @keys.add("enter")
     def _send(event: KeyPressEvent) -> None:
-        event.current_buffer.validate_and_handle()
+        if is_open(event.current_buffer.text):
+            event.current_buffer.insert_text("\n")
+        else:
+            event.current_buffer.validate_and_handle()
 
     @keys.add("escape", "enter")
     @keys.add("c-j")

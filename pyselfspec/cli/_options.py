@@ -22,6 +22,7 @@ from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..util.files import read_limited
 from ..util.machine import overload, usable_cores
 from ..util.records import MAX_BYTES
+from ..util.seldom import is_due
 from ._completion import complete_model
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,6 +78,7 @@ common_options = cloup.option_group(
     cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
 )
 
+ADVICE_S = 3600.0  # between two times that advice is given
 MACHINE = "Machine"
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
 
@@ -176,21 +178,26 @@ def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What device_options say about making a Context. Tells whoever watches where as many threads
-    as there are cores would mostly wait for each other."""
-    load = overload() if _is_watched() else None
-    if options["threads"] is None and load is not None and usable_cores() > 1:
-        click.echo(
-            f"Warning: other programs keep this machine busy (load {load:.1f}, {usable_cores()} "
-            "cores); fewer threads may be much faster, see -t",
-            err=True,
-        )
+    """What device_options say about making a Context."""
+    if options["threads"] is None and _is_watched():
+        _advise_threads()
     return {
         "n_threads": options["threads"],
         "flash_attn": FLASH_ATTN[options["flash_attn"]],
         "type_k": options["cache_type_k"],
         "type_v": options["cache_type_v"],
     }
+
+
+def _advise_threads() -> None:
+    """Warn on a busy machine, where as many threads as cores mostly wait for each other."""
+    load, n_cores = overload(), usable_cores()
+    if load is not None and n_cores > 1 and is_due("threads", ADVICE_S):
+        click.echo(
+            f"Warning: other programs keep this machine busy (load {load:.1f}, {n_cores} cores); "
+            f"fewer threads may be much faster: try -t {n_cores // 2}",
+            err=True,
+        )
 
 
 # What decides the speed of a context.

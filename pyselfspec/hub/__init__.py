@@ -105,8 +105,13 @@ def fetch(offered: Offer) -> Path:
 
 def names() -> list[str]:
     """Names of all models that are here."""
-    ours = [name for name in packages.MODELS if packages.find(name) is not None]
-    return [DEMO_NAME, *ours, *(name for name, _ in huggingface.pulled())]
+    return list(here())
+
+
+def here() -> dict[str, Path]:
+    """All models that are here, by their names."""
+    ours = {name: path for name in packages.MODELS if (path := packages.find(name)) is not None}
+    return {DEMO_NAME: DEMO, **ours, **dict(huggingface.pulled())}
 
 
 def entries() -> Iterator[Entry]:

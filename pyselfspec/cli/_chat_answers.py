@@ -1,0 +1,154 @@
+"""Answers in a terminal: they stream in, lines break between words, thoughts are dim."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
+from rich.text import Text
+
+from ..chat.conversation import Conversation
+from ..chat.messages import ASSISTANT, USER, Message
+from ..chat.thoughts import Piece, without_thoughts
+from ..speculate.completion import Completion
+from ..speculate.report import closing_line
+from ._chat_wrap import Erase, Span, Wrapper
+
+PROMPT = "> "
+OWN = ""  # the colour of the model's own tokens: the terminal's
+COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")  # of drafters, as they turn up
+LONG_S = 10.0  # an answer that takes longer brings the hint that it can be stopped
+UNBROKEN = 1 << 30  # cells of a line
+N_TURNS = 2  # shown of a saved conversation
+N_LINES = 16  # shown of a message of it
+
+
+class Answers:
+    """show_drafts: colours of drafters."""
+
+    def __init__(self, *, show_drafts: bool = False, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._show_drafts = show_drafts
+        self._colours: dict[str | None, str] = {None: OWN}
+        self._hinted = False  # that Ctrl-C stops
+
+    def answer(self, pieces: Iterable[Piece]) -> None:
+        wrapper = self._wrapper()
+        began, thought = time.monotonic(), False
+        for piece in pieces:
+            if piece.is_thought != thought:
+                self._show(wrapper.put("thinking:\n" if piece.is_thought else "\n\n", "dim"))
+                thought = piece.is_thought
+            was_in_code = wrapper.in_code
+            steps = wrapper.put(printable(piece.text), self._style(piece))
+            hints = time.monotonic() - began > LONG_S and not (was_in_code or wrapper.in_code)
+            self._show(self._with_hint(steps) if hints else steps)
+        self._print()
+
+    def turns(self, messages: Sequence[Message]) -> None:
+        """Show the last turns of a conversation."""
+        asked = [i for i, message in enumerate(messages) if message.role == USER]
+        for message in messages[asked[-N_TURNS:][0] :] if asked else ():
+            if message.role == USER:
+                self.note(PROMPT + _shortened(message.text))
+            elif message.role == ASSISTANT:
+                self._wrapped(_shortened(without_thoughts(message.text)) + "\n")
+
+    def stopped(self) -> None:
+        self._print()
+        self.note("stopped")
+
+    def answered(self, conversation: Conversation, completion: Completion) -> None:
+        if self._show_drafts:
+            self._print(self._legend(completion))
+        self.note(closing_line(completion) + "\n")
+
+    def note(self, text: str) -> None:
+        self._wrapped(text, "dim")
+
+    def error(self, text: str) -> None:
+        self._wrapped(text, "red")
+
+    def _wrapped(self, text: str, style: str = "") -> None:
+        self._show(self._wrapper().put(printable(text), style))
+        self._print()
+
+    def _wrapper(self) -> Wrapper:
+        """A dumb terminal cannot take a word back, so it breaks lines where it likes."""
+        return Wrapper(lambda: UNBROKEN if self._console.is_dumb_terminal else self._console.width)
+
+    def _show(self, steps: Iterable[Span | Erase]) -> None:
+        for step in steps:
+            if isinstance(step, Span):
+                self._print(Text(step.text, step.style), end="")
+            else:
+                back, erase = ControlType.CURSOR_BACKWARD, ControlType.ERASE_IN_LINE
+                self._console.control(Control((back, step.n), (erase, 0)))
+
+    def _with_hint(self, steps: list[Span | Erase]) -> Iterator[Span | Erase]:
+        """The hint follows the first line break, once."""
+        for step in steps:
+            if self._hinted or isinstance(step, Erase) or "\n" not in step.text:
+                yield step
+                continue
+            self._hinted = True
+            line, _, rest = step.text.partition("\n")
+            yield Span(f"{line}\n", step.style)
+            yield Span("(Ctrl-C stops the answer)\n", "dim")
+            yield Span(rest, step.style)
+
+    def _style(self, piece: Piece) -> str:
+        colour = self._colour(piece.origin) if self._show_drafts else OWN
+        return f"dim {colour}".strip() if piece.is_thought else colour
+
+    def _colour(self, origin: str | None) -> str:
+        """Of a drafter, the next free one when it first turns up."""
+        n = len(self._colours) - 1
+        return self._colours.setdefault(origin, COLOURS[n % len(COLOURS)])
+
+    def _legend(self, completion: Completion) -> Text:
+        n_of = {origin: completion.origins.count(origin) for origin in self._colours}
+        parts: Iterator[Text] = (
+            Text(f"■ {origin or 'the model'}: {n_of[origin]}", colour)
+            for origin, colour in self._colours.items()
+            if n_of[origin]
+        )
+        return Text("  ").join(parts)
+
+    def _print(self, text: Text | str = "", end: str = "\n") -> None:
+        self._console.print(text, end=end, soft_wrap=True, markup=False)
+
+
+class Once(Answers):
+    """For one question: nothing is read, and Ctrl-C ends the program."""
+
+    keys: tuple[str, ...] = ()
+
+    def read(self, draft: str) -> str | None:
+        return None
+
+    def confirms(self, question: str) -> bool:
+        return False
+
+    def stopped(self) -> None:
+        self._print()
+        raise KeyboardInterrupt
+
+
+def printable(text: str) -> str:
+    """Without what would steer the terminal: models and files may hold anything.
+
+    >>> printable("a\\x1b[31mb\\n")
+    'a�[31mb\\n'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def _shortened(text: str) -> str:
+    """The first and the last lines of a long text."""
+    lines = text.splitlines()
+    half = N_LINES // 2
+    return text if len(lines) <= N_LINES else "\n".join([*lines[:half], "...", *lines[-half:]])

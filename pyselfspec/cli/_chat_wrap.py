@@ -1,0 +1,120 @@
+"""Breaks lines between words while a text streams in. Pure.
+
+Each part of a text is shown as soon as it comes. A word that reaches the margin moves to a new
+line. What somebody may want to copy stays whole, and the terminal breaks it where it must: words
+longer than a line, rows of tables, and everything between code fences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+TAB = 8  # cells
+FENCES = ("```", "~~~")
+WHOLE = (*FENCES, "|")  # lines that begin like this stay as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Text to show in a style."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Take back the last n cells of the line."""
+
+    n: int
+
+
+class Wrapper:
+    """For one text. width: cells of a line, asked for again and again, since windows are resized.
+
+    in_code: whether the next part is code, or ends a line that begins code.
+    """
+
+    def __init__(self, width: Callable[[], int]) -> None:
+        self._width = width
+        self._column = 0
+        self._word: list[Span] = []  # shown already, and may move yet
+        self._line = ""  # the beginning of this line of the text
+        self._fence = ""  # that a line of code waits for
+
+    @property
+    def in_code(self) -> bool:
+        return bool(self._fence) or self._line.lstrip().startswith(FENCES)
+
+    def put(self, text: str, style: str = "") -> list[Span | Erase]:
+        """Steps that show the next part of the text."""
+        width = max(2, self._width())
+        steps = [step for c in text for step in self._character(c, style, width)]
+        return _joined(steps)
+
+    def _character(self, c: str, style: str, width: int) -> Iterator[Span | Erase]:
+        if c == "\n":
+            self._end_line()
+            yield Span(c, style)
+            return
+        self._line += c
+        shown = " " * (TAB - self._column % TAB) if c == "\t" else c
+        if self._fence or self._line.lstrip().startswith(WHOLE):
+            self._column += cell_len(shown)
+            yield Span(shown, style)
+        elif c in " \t":
+            yield from self._space(shown, style, width)
+        else:
+            yield from self._letter(c, style, width)
+
+    def _end_line(self) -> None:
+        line = self._line.strip()
+        if self._fence:
+            ends = line.startswith(self._fence) and not line.strip(self._fence[0])
+            self._fence = "" if ends else self._fence
+        elif line.startswith(FENCES):
+            n = len(line) - len(line.lstrip(line[0]))
+            self._fence = line[:n]
+        self._line, self._column, self._word = "", 0, []
+
+    def _space(self, shown: str, style: str, width: int) -> Iterator[Span]:
+        """Space beyond the margin is not shown: a new line or nothing follows it."""
+        self._word = []
+        shown = shown[: max(0, width - self._column)]
+        self._column += len(shown)
+        yield Span(shown, style)
+
+    def _letter(self, c: str, style: str, width: int) -> Iterator[Span | Erase]:
+        """A wide character is a word: Chinese and Japanese have no spaces."""
+        n = cell_len(c)
+        if n > 1:
+            self._word = []
+        n_word = cell_len("".join(span.text for span in self._word))
+        before = self._column - n_word
+        # the last cell stays empty: a cursor after it cannot be moved back reliably
+        if self._column + n >= width and before > 0 and n_word + n < width:
+            if n_word:
+                yield Erase(n_word)
+            yield Span("\n")
+            yield from self._word
+            self._column = n_word
+        elif self._column + n > width:  # the terminal goes on in a new line
+            self._column, self._word = 0, []
+        self._column += n
+        self._word = [*self._word, Span(c, style)] if n < 2 else []
+        yield Span(c, style)
+
+
+def _joined(steps: list[Span | Erase]) -> list[Span | Erase]:
+    """Neighbours of one style as one span."""
+    joined: list[Span | Erase] = []
+    for step in steps:
+        last = joined[-1] if joined else None
+        if isinstance(step, Span) and isinstance(last, Span) and step.style == last.style:
+            joined[-1] = Span(last.text + step.text, step.style)
+        else:
+            joined.append(step)
+    return joined
