@@ -112,8 +112,11 @@ export function inline(text, lines) {
   const at = [];
   lines.forEach((line, i) => {
     if (i) joined += "\n", at.push(lines[i - 1].end);
-    joined += of(text, line);
-    for (let j = line.start; j < line.end; j++) at.push(j);
+    for (let j = line.start; j < line.end; j++) {
+      if (line.isCell && text.startsWith("\\|", j)) continue; // a bar that ends no cell, even in code
+      joined += text[j];
+      at.push(j);
+    }
   });
   if (joined.length > N_INLINE) return [{text: joined, at}];
   return marked(joined, at);

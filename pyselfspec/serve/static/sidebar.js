@@ -42,25 +42,22 @@ export function remove(id) {
   const its = chat.remove(id);
   if (id === chat.conversation().id) visit(null);
   list();
-  toast("Conversation deleted.", "Undo", () => {
-    chat.restore(its);
-    address();
-  });
+  toast("Conversation deleted.", "Undo", () => chat.restore(its));
 }
 
 // Shows a conversation, null for a new one. It can be left with the browser's Back.
 export function visit(id) {
+  history.pushState(null, "", id ? `#${id}` : location.pathname);
   chat.open(id);
-  address("pushState");
   drawer(false);
   byId("message").focus();
 }
 
-// The address names the conversation, so that a reload finds it.
-export function address(how = "replaceState") {
+// The address names the conversation once something was said in it, so that a reload finds it.
+export function address() {
   const {id, messages} = chat.conversation();
   const wanted = messages.length ? `#${id}` : "";
-  if (location.hash !== wanted) history[how](null, "", wanted || location.pathname);
+  if (location.hash !== wanted) history.replaceState(null, "", wanted || location.pathname);
 }
 
 // The conversation that the address names.

@@ -30,7 +30,7 @@ const alignment = (dashes) =>
 
 // Rows may have fewer cells than names, and what is too much is left out.
 function filled(row, n, end) {
-  return Array.from({length: n}, (_, i) => row[i] ?? {start: end, end});
+  return Array.from({length: n}, (_, i) => row[i] ?? {start: end, end, isCell: true});
 }
 
 // Between bars that no backslash precedes; the outer bars may be missing.
@@ -48,5 +48,5 @@ const isEmpty = ({start, end}) => start === end;
 function trimmed(text, start, end) {
   while (start < end && /\s/.test(text[start])) start += 1;
   while (end > start && /\s/.test(text[end - 1])) end -= 1;
-  return {start, end};
+  return {start, end, isCell: true};
 }

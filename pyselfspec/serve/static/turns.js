@@ -8,8 +8,9 @@ import {h, icon} from "./dom.js";
 import {Painter, typed} from "./paint.js";
 import {shown} from "./store.js";
 
-const tool = (name, text, onclick) =>
-  h("button", {class: "tool", type: "button", onclick, title: text}, icon(name), h("span", {}, text));
+// kind: "acts" for those that wait until nothing is being written.
+const tool = (name, text, onclick, kind = "acts") =>
+  h("button", {class: `tool ${kind}`, type: "button", onclick, title: text}, icon(name), h("span", {}, text));
 
 export function question(message, actions) {
   const element = h(
@@ -19,7 +20,7 @@ export function question(message, actions) {
     h(
       "div",
       {class: "tools"},
-      tool("copy", "Copy", () => actions.copy(message.text)),
+      tool("copy", "Copy", () => actions.copy(message.text), ""),
       tool("edit", "Edit", () => element.replaceChildren(editor(message, actions, restore))),
     ),
   );
@@ -116,6 +117,7 @@ export class AnswerView {
     this.#due = null;
     this.#painter.paint();
     this.element.removeAttribute("aria-busy");
+    this.element.classList.remove("replacing");
     const answer = this.#answer;
     const compare = answer.marks.length && tool("scale", "Compare with plain", () => this.#compare());
     this.#below.replaceChildren(
@@ -136,7 +138,7 @@ export class AnswerView {
     return [
       ...this.#versions(),
       !answer.error && isUnfinished(answer) && tool("on", "Continue", () => goOn(message)),
-      answer.text && tool("copy", "Copy", () => copy(answer.text)),
+      answer.text && tool("copy", "Copy", () => copy(answer.text), ""),
       !answer.error && tool("again", "Again", () => again(message)),
     ].filter(Boolean);
   }
