@@ -116,7 +116,7 @@ class PageServer:
         self, body: dict[str, Any], said: str, is_chat: bool, request: Request
     ) -> AsyncIterator[str]:
         """The answer, a step at a time: draft tokens and the model's own behind them."""
-        drafts = body["pyselfspec"]["draft"] is not None
+        drafts = body["pyselfspec"]["draft"] is not None and bool(self.works)
         step: list[list[str]] = []
         n, limit = 0, body.get("max_tokens", 1000)
         for token, source in self.tokens_after(body, said, drafts)[:limit]:
@@ -139,7 +139,7 @@ class PageServer:
             yield event({"error": {"message": "the model is out of memory"}})
             return
         yield chunk(is_chat, [], 0, "length" if n == limit else "stop")
-        yield event({"choices": [], "usage": {"pyselfspec": statistics(n, drafts)}})
+        yield event({"choices": [], "usage": {"pyselfspec": statistics(n, drafts, self.works)}})
         yield "data: [DONE]\n\n"
 
     def tokens_after(self, body: dict[str, Any], said: str, drafts: bool) -> list[tuple[str, str]]:
@@ -199,7 +199,7 @@ def tokens(text: str) -> list[tuple[str, str]]:
     return [(word[2:], SOURCES[word[:2]]) if word[:2] in SOURCES else (word, OWN) for word in words]
 
 
-def statistics(n: int, drafts: bool) -> dict[str, Any]:
+def statistics(n: int, drafts: bool, works: tuple[str, ...]) -> dict[str, Any]:
     """As GenerationStats.to_dict, of which the page reads these."""
     us = n * US[drafts]
     found: dict[str, Any] = {"n_generated": n, "n_steps": n, "tokens_per_second": 1e6 / US[drafts]}
@@ -207,11 +207,11 @@ def statistics(n: int, drafts: bool) -> dict[str, Any]:
     found |= {"estimated_speedup": None, "mask": None, "n_drafted": 0, "n_accepted": 0}
     if not drafts:
         return found | {"n_drafted_at": [], "n_accepted_at": [], "sources": {}}
+    found["mask"] = MASK if "layer-skip" in works else None
     skipped = [1, 1] if n >= 6 else []  # by position, all of which were right
     return found | {
         "n_steps": n / 2,
         "estimated_speedup": 1.42,
-        "mask": MASK,
         "n_drafted": 4 + sum(skipped),
         "n_accepted": 2 + sum(skipped),
         "n_drafted_at": [2, 2, *skipped],

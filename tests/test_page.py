@@ -693,21 +693,31 @@ def test_only_what_works_on_the_server_is_offered(window, server):
     assert server.asked[-1]["pyselfspec"]["draft"] == "auto"
 
 
-def test_the_layers_are_those_of_what_drafted(window):
-    page = window.page
-    answer = window.say("Tell me")
-    page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Drafts come from").select_option("plain")
-    page.keyboard.press("Escape")
-    plain = window.say("Tell me")
-    for each, said in ((answer, "left out the empty blocks"), (plain, "nothing was drafted with")):
+def test_the_layers_are_those_of_what_drafted(window, server):
+    masked = window.say("Tell me")
+    server.works = ("ngram",)
+    copied = window.say("Tell me")
+    for each, said in ((masked, "left out the empty blocks"), (copied, "no part of the model")):
         each.locator("summary").click()
         expect(each.locator(".card").last).to_contain_text(said)
 
 
+def test_an_answer_without_drafts_says_so(window, server):
+    page = window.page
+    server.works = ()
+    assert "nothing drafted" in window.say("Tell me").inner_text()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Drafts come from").select_option("plain")
+    page.keyboard.press("Escape")
+    answer = window.say("Tell me")
+    answer.locator("summary").click()
+    assert "drafted" not in answer.inner_text() and "plain," not in answer.inner_text()
+    assert answer.locator(".card").count() == 2
+
+
 def test_the_model_is_described_by_what_people_ask(window):
     facts = window.page.locator("#facts")
-    assert facts.inner_text() == "135 M parameters · Q4_1 · 98.4 MB · context 2,048"
+    assert facts.inner_text() == "135 M parameters · Q4_1 · 98 MB · context 2,048"
     assert "the same text, sooner" in window.page.locator("#welcome").inner_text()
     window.page.get_by_role("button", name="Settings").click()
     expect(window.page.get_by_role("dialog")).to_contain_text("there are no attachments")

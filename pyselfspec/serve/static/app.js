@@ -65,10 +65,11 @@ function facts({n_params, type, n_bytes, n_ctx}) {
   ].filter(Boolean);
 }
 
-// With three digits, or fewer.
+// Whole, or with one decimal below 10.
 function rounded(n, units) {
   const i = Math.min(units.length - 1, Math.floor(Math.log10(n) / 3));
-  return `${Number((n / 1000 ** i).toPrecision(3))} ${units[i]}`;
+  const value = n / 1000 ** i;
+  return `${value < 10 ? Number(value.toFixed(1)) : Math.round(value)} ${units[i]}`;
 }
 
 function notice(text, button, onclick) {

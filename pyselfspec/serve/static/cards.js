@@ -7,14 +7,16 @@ import {counts, OWN} from "./sources.js";
 
 // Tokens, speed, and how that compares with plain decoding: measured, or else estimated.
 export function figures(answer) {
-  const {marks, statistics, plain} = answer;
+  const {marks, statistics, plain, part, asked} = answer;
   const n = statistics?.n_generated ?? marks.length;
   const parts = [n === 1 ? "1 token" : `${n} tokens`];
   const now = speed(answer);
   if (now) parts.push(perSecond(now));
-  const [measured, estimated] = [ratioOf(plain), statistics?.estimated_speedup];
+  const known = statistics ?? part.statistics; // of what was written last, if not of all
+  const [measured, estimated] = [ratioOf(plain), known?.estimated_speedup];
   if (measured) parts.push(`${measured.toFixed(2)}x plain, measured`);
   else if (estimated) parts.push(`about ${estimated.toFixed(1)}x plain`);
+  else if (known?.n_drafted === 0 && asked.draft !== null) parts.push("nothing drafted");
   return parts.join(" · ");
 }
 
@@ -27,12 +29,9 @@ export function cards(answer, compare) {
     ["Against plain decoding", ...(plain ? comparison(answer) : invitation(statistics, compare))],
     ["Tokens by source", shares(counts(answer))],
   ];
-  if (statistics?.n_drafted) found.push(["Accepted by position, %", ...accepted(statistics)]);
-  if (statistics?.mask) {
-    const {mask} = statistics;
-    found.push(["Layers that drafts ran", layers(mask.n_layer, mask), small(MASKED)]);
-  } else if (statistics?.mask === null) {
-    found.push(["Layers that drafts ran", small(UNMASKED)]);
+  if (statistics?.n_drafted) {
+    found.push(["Accepted by position, %", ...accepted(statistics)]);
+    found.push(["Layers that drafts ran", ...ran(statistics)]);
   }
   return found.map(([title, ...content]) =>
     h("section", {class: "card"}, h("h3", {}, title), ...content),
@@ -40,7 +39,10 @@ export function cards(answer, compare) {
 }
 
 const MASKED = "Where a part of the model drafted, it left out the empty blocks. Every verification pass ran all of them.";
-const UNMASKED = "None: nothing was drafted with a part of the model. Every pass ran all of its layers.";
+const UNMASKED = "None: no part of the model drafted. Every pass ran all of its layers.";
+
+const ran = ({mask}) =>
+  mask ? [layers(mask.n_layer, mask), small(MASKED)] : [small(UNMASKED)];
 
 const small = (text) => h("p", {class: "quiet small"}, text);
 
