@@ -602,6 +602,51 @@ def test_tables_and_code_are_shown_as_such(window, shots):
         assert colour(found.first, "color") != colour(code, "color")
 
 
+# Blocks of texts that are nearly tables: what GitHub's specification of Markdown says of them.
+BLOCKS = """async (texts) => {
+  const {blocks} = await import("/markdown.js");
+  return texts.map((text) => blocks(text).map(({type, rows}) => (rows ? rows.length : type)));
+}"""
+
+
+def test_only_tables_are_tables(window):
+    """A number stands for a table with so many rows."""
+    expected = {
+        "| a | b |\n| --- | --- |\n| c | d |": [2],
+        "a | b\n-|-\nc | d\n\ntext": [2, "p"],
+        "text\na | b\n-|-": ["p", 1],
+        "| a |\n| - |\n- item": [1, "list"],
+        "> | a | b |\n> |:-:|-:|": ["quote"],
+        "| a | b |\n| --- |": ["p"],
+        "a\n---|---": ["p"],
+        "| a | b |\n| -- x | - |": ["p"],
+        "| a \\| b |\n| - |": [1],
+    }
+    found = window.page.evaluate(BLOCKS, list(expected))
+    assert dict(zip(expected, found, strict=True)) == expected
+
+
+def test_text_that_is_hard_to_read_is_read_at_once(window):
+    """No text takes time that grows with the square of its length."""
+    hard = [
+        "a|b\n-" + " " * 40_000 + "x",
+        "|" * 40_000 + "\n" + "|-" * 20_000,
+        "```py\n" + "'" * 40_000 + '"""' * 10_000,
+        "```js\n" + "/*" * 20_000,
+        "<think>" * 5_000,
+    ]
+    paint = """async (text) => {
+      const {Painter} = await import("/paint.js");
+      const start = performance.now();
+      const painter = new Painter(document.createElement("div"));
+      painter.add(text, [[text.length, "ngram"]]);
+      painter.paint();
+      return performance.now() - start;
+    }"""
+    took = [window.page.evaluate(paint, text) for text in hard]
+    assert max(took) < 5000, took
+
+
 def test_code_in_a_message_is_shown_as_code(window, server):
     text = "Why *this*?\n\n```js\nlet x = '<b>';\n```\n\n1. and <i>that</i>"
     window.page.get_by_label("Message", exact=True).fill(text)

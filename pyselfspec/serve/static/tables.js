@@ -5,15 +5,15 @@
 
 import {blank, of, run} from "./lines.js";
 
-const DASHES = /^ {0,3}\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
+const DASHES = /^:?-+:?$/;
 const N_COLUMNS = 64; // a wider one stays text
 
 // Whether a table begins with line i.
 export function startsTable(text, lines, i) {
-  const [head, dashes] = [lines[i], lines[i + 1]];
-  if (!dashes || !of(text, head).includes("|") || !DASHES.test(of(text, dashes))) return false;
-  const n = cells(text, head).length;
-  return n <= N_COLUMNS && n === cells(text, dashes).length;
+  if (i + 1 >= lines.length || !of(text, lines[i]).includes("|")) return false;
+  const dashes = cells(text, lines[i + 1]);
+  const isRow = dashes.length <= N_COLUMNS && dashes.every((cell) => DASHES.test(of(text, cell)));
+  return isRow && cells(text, lines[i]).length === dashes.length;
 }
 
 // How many lines the table has that begins with line i, and its fields. ends(i): whether another
