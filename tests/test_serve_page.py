@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import serving
 from serving import Served
+from test_masks import write_mamba
 
 from pyselfspec import Model
 from pyselfspec.serve.jobs import MODEL, Drafting
@@ -57,6 +59,16 @@ def test_a_file_that_the_server_was_given_makes_its_drafter_work(demo: Model) ->
     drafting = Drafting(draft=f"model:{demo.path}")
     with serving.running(demo, room=Room(n_ctx=192, n_slots=1), drafting=drafting) as served:
         assert "model" in served.client.get(f"{served.url}/props").json()["sources"]
+
+
+def test_nothing_is_offered_where_drafts_cannot_be_taken_back(tmp_path: Path) -> None:
+    with (
+        Model(write_mamba(tmp_path / "mamba.gguf")) as model,
+        serving.running(model, room=Room(n_ctx=192, n_slots=1), template=None) as served,
+    ):
+        assert served.client.get(f"{served.url}/props").json()["sources"] == []
+        body = {"prompt": [1, 2, 3], "pyselfspec": {"draft": "auto"}} | GREEDY
+        assert served.post("/v1/completions", body).status_code == 200
 
 
 def test_the_mask_that_drafted_is_told_with_the_answer(served: Served, demo: Model) -> None:

@@ -41,6 +41,8 @@ def usable(context: Context, drafting: Drafting) -> tuple[str, ...]:
 
     drafting: how the server drafts by default; its files are the only ones.
     """
+    if not context.can_rollback:  # drafts that turn out wrong could not be taken back
+        return ()
     files = given_files(drafting)
     found = []
     for name in drafters.names():
