@@ -2,7 +2,7 @@
 message. It keeps what it was asked, and notices clients that go away.
 
 Sources of tokens are given in the answers: "n:word " is a token that was copied, "s:word " one that
-a part of the model guessed, anything else the model's own.
+a part of the model drafted, anything else the model's own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from pyselfspec.serve.page import Page
+from pyselfspec.serve.sources import described
 
 KEY = "open sesame"
 OWN = "full"
@@ -41,6 +42,11 @@ MARKDOWN = (
     + "a_long_name_without_any_room_to_break_"
     * 4
 )
+TABLE = (
+    "Rivers:\n\n| River | Length | n:`a\\|b` |\n|:--|--:|---|\n| n:Rhine | 1233 | **long** |\n"
+    "| <b>Elbe</b> | 1094 |\n\n```py\n# a note\ndef n:f(x):\n    return 'one' + 2  # end\n```\n"
+)
+MASK = {"n_layer": 12, "skip_attn": [6, 7, 8, 9], "skip_ffn": [8, 9]}
 
 
 @dataclass
@@ -51,6 +57,8 @@ class PageServer:
     chat_template: bool = True
     plain_differs: bool = False
     slow_props: bool = False  # they wait for more, too
+    breaks_off: bool = False  # after the first step of an answer
+    works: tuple[str, ...] = ("ngram", "layer-skip")  # drafters
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
     left: threading.Event = field(default_factory=threading.Event)  # a client went away
@@ -58,7 +66,8 @@ class PageServer:
 
     def reset(self) -> None:
         """As it began, for the next test."""
-        self.needs_key = self.plain_differs = self.slow_props = False
+        self.needs_key = self.plain_differs = self.slow_props = self.breaks_off = False
+        self.works = ("ngram", "layer-skip")
         self.chat_template = True
         self.asked.clear()
         self.left.clear()
@@ -81,8 +90,11 @@ class PageServer:
                 "model": "toy-12b",
                 "n_layer": 12,
                 "n_ctx": 2048,
-                "sources": ["ngram", "layer-skip"],
-                "mask": {"n_layer": 12, "skip_attn": [6, 7, 8, 9], "skip_ffn": [8, 9]},
+                "n_share": 512,
+                "n_params": 134_515_008,
+                "n_bytes": 98_362_432,
+                "type": "Q4_1",
+                "drafters": described(self.works),
                 "chat_template": self.chat_template,
             }
         )
@@ -91,7 +103,7 @@ class PageServer:
         body = await request.json()
         self.asked.append(body)
         is_chat = request.url.path.endswith("chat/completions")
-        said = body["messages"][-1]["content"] if is_chat else body["prompt"]
+        said = said_last(body["messages"]) if is_chat else body["prompt"]
         if refused := self.refused(request):
             return refused
         if said == "busy":
@@ -103,17 +115,21 @@ class PageServer:
     async def chunks(
         self, body: dict[str, Any], said: str, is_chat: bool, request: Request
     ) -> AsyncIterator[str]:
-        """The answer, a step at a time: guessed tokens and the model's own behind them."""
-        drafts = body["pyselfspec"]["draft"] is not None
+        """The answer, a step at a time: draft tokens and the model's own behind them."""
+        drafts = body["pyselfspec"]["draft"] is not None and bool(self.works)
         step: list[list[str]] = []
-        n = 0
-        for token, source in tokens(self.text(said, drafts))[: body["max_tokens"]]:
+        n, limit = 0, body.get("max_tokens", 1000)
+        for token, source in self.tokens_after(body, said, drafts)[:limit]:
             n += 1
             step.append([token, source if drafts else OWN])
             if step[-1][1] == OWN:
                 yield chunk(is_chat, step, len(step) * US[drafts])
                 step = []
+                if self.breaks_off:
+                    return
             if said == "wait" and n == 5:
+                yield chunk(is_chat, step, len(step) * US[drafts])
+                step = []
                 await self.until_more(request)
         if step:
             yield chunk(is_chat, step, len(step) * US[drafts])
@@ -122,15 +138,27 @@ class PageServer:
         if said == "fail":
             yield event({"error": {"message": "the model is out of memory"}})
             return
-        yield chunk(is_chat, [], 0, "length" if n == body["max_tokens"] else "stop")
-        yield event({"choices": [], "usage": {"pyselfspec": statistics(n, drafts)}})
+        yield chunk(is_chat, [], 0, "length" if n == limit else "stop")
+        yield event({"choices": [], "usage": {"pyselfspec": statistics(n, drafts, self.works)}})
         yield "data: [DONE]\n\n"
+
+    def tokens_after(self, body: dict[str, Any], said: str, drafts: bool) -> list[tuple[str, str]]:
+        """Of the answer, or what is left of it where it is to be continued."""
+        found = tokens(self.text(said, drafts))
+        n_chars = 0
+        if body["pyselfspec"].get("continue"):
+            n_chars = len(body["messages"][-1]["content"])
+        while n_chars > 0:
+            n_chars -= len(found.pop(0)[0])
+        return found
 
     def text(self, said: str, drafts: bool) -> str:
         other = " otherwise" if self.plain_differs and not drafts else ""
         return {
             "html": EVIL,
             "markdown": MARKDOWN,
+            "table": TABLE,
+            "think": "<think>\nThe n:user wants *that*.\n</think>\n\nHere it is.",
             "long": "A line of many.\n\n" * 60,
         }.get(said, f"The n:old n:king s:had s:two sons{other}.")
 
@@ -160,26 +188,37 @@ class PageServer:
                 thread.join()
 
 
+def said_last(messages: list[dict[str, str]]) -> str:
+    """What the user has said last."""
+    return [each["content"] for each in messages if each["role"] == "user"][-1]
+
+
 def tokens(text: str) -> list[tuple[str, str]]:
     """Words with the white space behind them, and where they are from."""
     words = re.findall(r"\S+\s*", text)
     return [(word[2:], SOURCES[word[:2]]) if word[:2] in SOURCES else (word, OWN) for word in words]
 
 
-def statistics(n: int, drafts: bool) -> dict[str, Any]:
+def statistics(n: int, drafts: bool, works: tuple[str, ...]) -> dict[str, Any]:
     """As GenerationStats.to_dict, of which the page reads these."""
-    found: dict[str, Any] = {"n_generated": n, "tokens_per_second": 1e6 / US[drafts]}
+    us = n * US[drafts]
+    found: dict[str, Any] = {"n_generated": n, "n_steps": n, "tokens_per_second": 1e6 / US[drafts]}
+    found |= {"prefill_us": 0, "total_us": us, "draft_us": 0, "verify_us": us}
+    found |= {"estimated_speedup": None, "mask": None, "n_drafted": 0, "n_accepted": 0}
     if not drafts:
-        return found | {"n_drafted": 0, "n_accepted": 0, "n_drafted_at": [], "sources": {}}
+        return found | {"n_drafted_at": [], "n_accepted_at": [], "sources": {}}
+    found["mask"] = MASK if "layer-skip" in works else None
+    skipped = [1, 1] if n >= 6 else []  # by position, all of which were right
     return found | {
-        "n_drafted": 6,
-        "n_accepted": 4,
-        "n_drafted_at": [2, 2, 1, 1],
-        "n_accepted_at": [1, 1, 1, 1],
-        "tokens_per_step": n / 2,
+        "n_steps": n / 2,
+        "estimated_speedup": 1.42,
+        "n_drafted": 4 + sum(skipped),
+        "n_accepted": 2 + sum(skipped),
+        "n_drafted_at": [2, 2, *skipped],
+        "n_accepted_at": [1, 1, *skipped],
         "sources": {
             "ngram": {"n_drafted_at": [2, 2], "n_accepted_at": [1, 1]},
-            "layer-skip": {"n_drafted_at": [0, 0, 1, 1], "n_accepted_at": [0, 0, 1, 1]},
+            "layer-skip": {"n_drafted_at": [0, 0, *skipped], "n_accepted_at": [0, 0, *skipped]},
         },
     }
 

@@ -104,6 +104,10 @@ class ChatTemplate:
                 found += self._tokenizing.tokens(part, said.guard, goes_on=i > 0)
         return found
 
+    def answer_tokens(self, text: str) -> list[int]:
+        """Token ids of an answer that has begun with this text, to follow those of `tokens`."""
+        return self._tokenizing.answer(text)
+
     def text(
         self,
         messages: Messages,

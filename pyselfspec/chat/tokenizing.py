@@ -58,6 +58,10 @@ class Tokenizing:
                 parsed_from = stretch.stop
         return found + self._parsed(text[parsed_from:], goes_on=False)
 
+    def answer(self, text: str) -> list[int]:
+        """Tokens of an answer's text after its prompt; no control token is read in it."""
+        return self._tokenized(text, parse_special=False, goes_on=True)
+
     def _stretches(self, text: str) -> list[range]:
         """Between control tokens, and before the first and behind the last."""
         ends = [

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..chat.messages import FIELDS, ToolCall
+from ..chat.messages import ASSISTANT, FIELDS, ToolCall
 from ..chat.template import ChatTemplate
 from ..runtime import grammar
 from ..runtime.logprobs import LogProbs
@@ -68,7 +68,21 @@ def _tokens(template: ChatTemplate, asked: ChatRequest, use: ToolUse) -> tuple[i
     if not knows_tools:
         messages = told(messages, use)
     tools = use.tools if knows_tools and use.tools else None
-    return tuple(template.tokens(messages, tools=tools))
+    begun = _begun(messages) if asked.continues else ""
+    tokens = template.tokens(messages[:-1] if begun else messages, tools=tools)
+    return (*tokens, *template.answer_tokens(begun))
+
+
+def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The answer to continue. Raises ApiError where the last message is none."""
+    role, text = messages[-1].get("role"), messages[-1].get("content")
+    if role != ASSISTANT or not isinstance(text, str) or not text or len(messages) < 2:
+        raise ApiError(
+            400,
+            "to continue an answer, end the messages with it: role assistant, content a text",
+            param="messages",
+        )
+    return text
 
 
 def _grammar(asked: ChatRequest, use: ToolUse) -> str | None:

@@ -33,13 +33,15 @@ class MaskSettings(BaseModel):
 
 class DraftSettings(BaseModel):
     """The field pyselfspec. draft: "auto", names of drafters with + between them, null for plain
-    decoding; left out: the server's. show: say with every chunk which tokens it is made of."""
+    decoding; left out: the server's. show: say with every chunk which tokens it is made of.
+    continue: the last message is the beginning of an answer, which the model goes on with."""
 
     model_config = ConfigDict(extra="forbid")
 
     draft: str | None = Field(None, max_length=N_DRAFT)
     mask: MaskSettings | None = None
     show: bool = False
+    continues: bool = Field(False, alias="continue")
 
 
 class StreamOptions(BaseModel):
@@ -81,6 +83,10 @@ class TextRequest(BaseModel):
     @property
     def shows(self) -> bool:
         return self.pyselfspec is not None and self.pyselfspec.show
+
+    @property
+    def continues(self) -> bool:
+        return self.pyselfspec is not None and self.pyselfspec.continues
 
     @property
     def includes_usage(self) -> bool:

@@ -26,6 +26,7 @@ from .engine import Engine
 from .jobs import Drafting
 from .service import Service
 from .settings import GRACE_S, Room, Settings
+from .sources import usable
 
 N_BATCH = 512  # rows of a pass where no width is exact
 SWITCH_S = 0.0005  # Python's threads take turns as often as a pass over a small model takes
@@ -54,9 +55,9 @@ def serving(
         chat = ChatTemplate.of(model, template)
     with context_for(model, room, **options) as context:
         n_cells = room.n_ctx or _default_n_ctx(model, room)
-        mask = _default_mask(context, drafting)
+        mask, sources = _default_mask(context, drafting), usable(context, drafting)
         with Engine(context, n_slots=room.n_slots, n_queue=room.n_queue, n_cells=n_cells) as engine:
-            yield Service(engine, settings, chat, drafting, mask)
+            yield Service(engine, settings, chat, drafting, mask, sources)
 
 
 def context_for(model: Model, room: Room, **options: Any) -> Context:

@@ -29,6 +29,7 @@ from .jobs import Drafting, Event, Failed, Finished, Grown, Job, Origin, Started
 from .metrics import Metrics
 from .schemas import MaskSettings, TextRequest
 from .settings import Settings
+from .sources import described, given_files
 
 OFF = "off"  # as on the command line
 N_COMPLETION = 16  # tokens of a completion that says nothing of its length, as OpenAI's
@@ -37,7 +38,8 @@ REASONS = {"eog": "stop", "stop": "stop"}  # others are "length"
 
 class Service:
     """template: None where the model cannot chat. drafting: where requests say nothing of it; its
-    files are the only ones that are read. mask: what such drafts skip."""
+    files are the only ones that are read. mask: what such drafts skip. sources: names of the
+    drafters that can draft here."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Service:
         template: ChatTemplate | None,
         drafting: Drafting,
         mask: LayerMask | None,
+        sources: tuple[str, ...],
     ) -> None:
         self.engine = engine
         self.settings = settings
@@ -54,11 +57,8 @@ class Service:
         self.made_at = int(time.time())
         self._drafting = drafting
         self._mask = mask
-        named = () if drafting.draft in (None, AUTO) else split(drafting.draft, drafters.names())
-        given = {each.name: each for each in named}
-        free = {name for name in drafters.names() if not drafters.needs_file(name)}
-        self._sources = tuple(sorted(free | given.keys()))
-        self._files = {name: each.file for name, each in given.items() if each.file is not None}
+        self._sources = sources
+        self._files = given_files(drafting)
 
     @property
     def model(self) -> Model:
@@ -90,7 +90,11 @@ class Service:
         for name in names:
             if name not in self._sources:
                 known = ", ".join((AUTO, OFF, *self._sources))
-                raise ApiError(400, f"draft {name!r} is none of: {known}", param="pyselfspec.draft")
+                raise ApiError(
+                    400,
+                    f"draft {name!r} is none of: {known}, which is what works on this server",
+                    param="pyselfspec.draft",
+                )
         files = (f"{COLON}{self._files[name]}" if name in self._files else "" for name in names)
         drafts = tuple(name + file for name, file in zip(names, files, strict=True))
         mine = self._drafting.draft
@@ -137,7 +141,7 @@ class Service:
                 code="context_length_exceeded",
             )
         if asked is None and default is None:
-            share = self.engine.n_cells // self.engine.n_slots
+            share = self.n_share
             asked = max(share - len(prompt), share // 2, 1)
         return min(asked or default or 1, n_room)
 
@@ -146,6 +150,11 @@ class Service:
         """Tokens of a text at most."""
         n_train = self.model.n_ctx_train
         return min(self.engine.n_cells, n_train) if n_train > 0 else self.engine.n_cells
+
+    @property
+    def n_share(self) -> int:
+        """Tokens of the context for each slot, where all are in use."""
+        return self.engine.n_cells // self.engine.n_slots
 
     def now(self) -> int:
         return int(time.time())
@@ -169,11 +178,16 @@ class Service:
             "n_layer": self.model.n_layer,
             "n_embd": self.model.n_embd,
             "n_vocab": self.model.n_vocab,
+            "n_params": file.n_params,
+            "n_bytes": file.n_bytes,
+            "type": file.file_type,
             "n_ctx": self.n_ctx,
             "n_ctx_train": self.model.n_ctx_train,
             "slots": self.engine.n_slots,
+            "n_share": self.n_share,
             "draft": _shown(self._drafting.draft),
             "sources": list(self._sources),
+            "drafters": described(self._sources),
             "mask": _mask_fields(self._mask),
             "chat_template": self.template is not None,
             "version": __version__,

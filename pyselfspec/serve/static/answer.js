@@ -1,19 +1,20 @@
 // One answer of the server: what was asked, what came, and the same again without drafts.
 //
-// An answer is a message of a conversation, ready for JSON:
-//   {role: "assistant", text, marks: [[characters, source], ...] by token, us (of the tokens so
-//    far), finish, statistics (the server's, when it ended by itself), error, plain, asked}
-// and a question is {role: "user", text}.
+// An answer is ready for JSON:
+//   {text, marks: [[characters, source], ...] by token, us (of the tokens so far), finish,
+//    statistics (the server's, when it ended by itself), error, plain, asked,
+//    part: what it had when it was continued last, {chars, marks, us}, and statistics of the rest}
 
 import {stream} from "./api.js";
+import {merged} from "./statistics.js";
 
 export const STOPPED = "stopped"; // by the user; else what the server says
 
-// settings: see store.js. What is missing in asked is chat: whether the model has a chat template.
+// settings: of the conversation. What is missing in asked is chat: whether the model has a chat
+// template; and n_share: tokens of an answer without a limit of its own.
 export function newAnswer({draft, temperature, max_tokens, seed, system}) {
   const [drawn] = crypto.getRandomValues(new Uint32Array(1));
   return {
-    role: "assistant",
     text: "",
     marks: [],
     us: 0,
@@ -21,20 +22,20 @@ export function newAnswer({draft, temperature, max_tokens, seed, system}) {
     statistics: null,
     error: null,
     plain: null,
+    part: {chars: 0, marks: 0, us: 0, statistics: null},
     asked: {draft, temperature, max_tokens, system, seed: seed ?? drawn >>> 1},
   };
 }
 
-// Fills an answer to these messages; grown(text, marks) is told what came.
+// Fills an answer to these messages, from where it is; grown(text, marks) is told what came.
 export async function write(answer, messages, signal, grown) {
-  const {draft, temperature, max_tokens, seed, system, chat} = answer.asked;
-  const begin = chat && system ? [{role: "system", content: system}] : [];
-  const turns = messages.map(({role, text}) => ({role, content: text}));
-  const prompt = chat ? {messages: [...begin, ...turns]} : {prompt: continued(messages)};
-  const options = {temperature, seed, max_tokens, pyselfspec: {draft, show: true}};
-  const path = chat ? "v1/chat/completions" : "v1/completions";
+  const {finish, plain, part, statistics: before} = answer;
+  const isFirst = !answer.text;
+  answer.part = {chars: answer.text.length, marks: answer.marks.length, us: answer.us, statistics: null};
+  Object.assign(answer, {finish: null, error: null, plain: null, statistics: null});
+  const [path, body] = request(answer, messages);
   try {
-    for await (const chunk of stream(path, {...prompt, ...options}, signal)) {
+    for await (const chunk of stream(path, body, signal)) {
       const choice = chunk.choices?.[0];
       const text = choice?.delta?.content ?? choice?.text ?? "";
       const marks = (chunk.pyselfspec?.tokens ?? []).map(([token, source]) => [token.length, source]);
@@ -42,37 +43,73 @@ export async function write(answer, messages, signal, grown) {
       answer.marks.push(...marks);
       answer.us += chunk.pyselfspec?.us ?? 0;
       answer.finish = choice?.finish_reason ?? answer.finish;
-      answer.statistics = chunk.usage?.pyselfspec ?? answer.statistics;
-      grown(text, marks);
+      if (chunk.usage?.pyselfspec) answer.part.statistics = chunk.usage.pyselfspec;
+      if (text || marks.length) grown(text, marks);
     }
   } catch (error) {
+    const isNew = isFirst || answer.marks.length > answer.part.marks;
+    if (isNew) answer.finish = STOPPED;
+    else Object.assign(answer, {finish, plain, part, statistics: before}); // as it was
     if (error.name !== "AbortError") throw error;
-    answer.finish = STOPPED;
+    return;
   }
+  const {statistics} = answer.part;
+  answer.statistics = isFirst ? statistics : merged(before, statistics);
+}
+
+// The address and the body of what to ask.
+function request({asked, text}, messages) {
+  const {draft, temperature, max_tokens, seed, system, chat, n_share} = asked;
+  const options = {temperature, seed, pyselfspec: {draft, show: true}};
+  if (!chat) {
+    const limit = max_tokens ?? n_share; // left out, it would be very few
+    return ["v1/completions", {prompt: joined(messages) + text, ...options, max_tokens: limit}];
+  }
+  const begin = system ? [{role: "system", content: system}] : [];
+  const turns = messages.map(({role, text}) => ({role, content: text}));
+  if (text) {
+    turns.push({role: "assistant", content: text});
+    options.pyselfspec.continue = true;
+  }
+  if (max_tokens !== null) options.max_tokens = max_tokens;
+  return ["v1/chat/completions", {messages: [...begin, ...turns], ...options}];
 }
 
 // Without a chat template, a model goes on with the text; what is said next begins a paragraph.
-function continued(messages) {
+function joined(messages) {
   return messages
     .map(({role, text}, i) => (i && role === "user" ? `\n\n${text}` : text))
     .join("");
 }
 
-// Tokens per second behind the prompt; null while nothing is known.
+// Tokens per second after the prompt; null while nothing is known.
 export function speed({statistics, marks, us}) {
   return statistics?.tokens_per_second ?? (us > 0 ? (marks.length * 1e6) / us : null);
 }
 
-// The same prompt and seed without drafts. Leaves {speed, n, fork} in answer.plain; fork: the first
-// character in which the texts differ, null if they are the same.
+// The same of what was written last, where the answer was continued.
+export function speedOfPart({marks, us, part}) {
+  return speed({statistics: part.statistics, marks: marks.slice(part.marks), us: us - part.us});
+}
+
+// Whether there is more to come: it was stopped, broken off, or cut at a limit.
+export const isUnfinished = ({text, error, finish}) =>
+  Boolean(text) && (Boolean(error) || [STOPPED, null, "length"].includes(finish));
+
+// The same prompt and seed without drafts, of the part that was written last. Leaves {speed, fast,
+// n, fork} in answer.plain: both speeds, tokens, and the first character in which the texts differ,
+// null if they are the same.
 export async function compare(answer, messages, signal, grown) {
+  const {part, asked} = answer;
   const stopped = answer.finish === STOPPED;
-  const max_tokens = stopped ? answer.marks.length : answer.asked.max_tokens;
-  const plain = {...newAnswer({}), asked: {...answer.asked, max_tokens, draft: null}};
+  const max_tokens = stopped ? answer.marks.length - part.marks : asked.max_tokens;
+  const plain = {...newAnswer({}), asked: {...asked, max_tokens, draft: null}};
+  plain.text = answer.text.slice(0, part.chars);
   await write(plain, messages, signal, () => grown(plain));
   if (plain.finish === STOPPED) return;
   const expected = stopped ? plain.text.slice(0, answer.text.length) : plain.text;
-  answer.plain = {speed: speed(plain), n: plain.statistics?.n_generated ?? plain.marks.length, fork: fork(answer.text, expected)};
+  const n = plain.part.statistics?.n_generated ?? plain.marks.length;
+  answer.plain = {speed: speedOfPart(plain), fast: speedOfPart(answer), n, fork: fork(answer.text, expected)};
 }
 
 function fork(one, other) {

@@ -1,69 +1,75 @@
-// The page: which conversation is shown, what is being written, and what keys and buttons do.
+// The page: what the server is, and what keys and buttons do.
 
-import {ApiError, props as fetchProps} from "./api.js";
-import {compare, newAnswer, write} from "./answer.js";
+import {props as fetchProps} from "./api.js";
+import * as chat from "./chat.js";
 import {swatch} from "./charts.js";
-import {byId, h, icon} from "./dom.js";
+import {byId, h, setIcon} from "./dom.js";
+import "./more.js";
 import {askForKey, openSettings} from "./panels.js";
-import {label, meaning, OWN} from "./sources.js";
+import {address, addressed, drawer, list} from "./sidebar.js";
+import {label, meaning, OWN, setSources} from "./sources.js";
 import * as store from "./store.js";
-import {AnswerView, figures, question} from "./turns.js";
+import {copy} from "./toast.js";
 
 const EXAMPLES = {
   chat: [
     "Why is the sky blue?",
     "Write a Python function that merges two sorted lists.",
     "Tell me a short story about a lighthouse.",
-    "List five rivers of Europe as JSON.",
+    "Compare tea and coffee in a table.",
   ],
   plain: ["Once upon a time", "The three best things about rain are", "def fibonacci(n):"],
 };
-const N_TITLE = 60; // characters
-const NEAR = 80; // pixels from the end at which the view goes along
 const THEMES = {auto: "as the system", light: "light", dark: "dark"};
-
-let conversation = store.newConversation();
-let props = {sources: [], chat: true}; // of the server, and whether it has a chat template
-let ready; // a promise: the server has been asked what it is
-let running = null; // an AbortController while something is being written
-const elements = new Map(); // by message of the conversation
-const views = new Map(); // of its answers
+const NO_TEMPLATE = "This model has no chat template, so it goes on with your text instead of answering it.";
 
 const message = byId("message");
-const scroll = byId("scroll");
-const actions = {copy, edit, regenerate, compare: comparePlain};
 
 // --- the server
 
 async function connect() {
   try {
     const found = await fetchProps();
-    props = {...found, sources: found.sources ?? [], chat: Boolean(found.chat_template ?? true)};
-    notice(props.chat ? "" : NO_TEMPLATE);
+    chat.server.props = {...found, chat: Boolean(found.chat_template ?? true)};
+    setSources(found.drafters ?? []);
+    notice(chat.server.props.chat ? "" : NO_TEMPLATE);
   } catch (error) {
     if (error.status === 401 && (await askForKey(error.message))) return connect();
-    notice(error.message, "Try again", () => (ready = connect()));
+    notice(error.message, "Try again", () => (chat.server.ready = connect()));
   }
   describe();
+  legend();
 }
 
-const NO_TEMPLATE = "This model has no chat template, so it goes on with your text instead of answering it.";
-
 function describe() {
-  const {model, n_layer, n_ctx, chat} = props;
+  const {model, chat: chats = true} = chat.server.props;
   byId("model").textContent = model ?? "pyselfspec";
   document.title = model ? `${model} · pyselfspec` : "pyselfspec";
-  const number = (n) => n.toLocaleString("en");
-  byId("facts").textContent = [
-    n_layer && `${number(n_layer)} blocks`,
-    n_ctx && `context ${number(n_ctx)}`,
-  ].filter(Boolean).join(" · ");
-  message.placeholder = chat ? "Message" : "A text to go on with";
+  byId("facts").textContent = facts(chat.server.props).join(" · ");
+  message.placeholder = chats ? "Message" : "A text to go on with";
   byId("examples").replaceChildren(
-    ...EXAMPLES[chat ? "chat" : "plain"].map((text) =>
-      h("li", {}, h("button", {class: "example", type: "button", onclick: () => send(text)}, text)),
-    ),
+    ...EXAMPLES[chats ? "chat" : "plain"].map((text) => {
+      const onclick = () => chat.send(text);
+      return h("li", {}, h("button", {class: "example", type: "button", onclick}, text));
+    }),
   );
+}
+
+// What people ask of a model: how large, in which type, how much text it can see.
+function facts({n_params, type, n_bytes, n_ctx}) {
+  return [
+    n_params && `${rounded(n_params, ["", "K", "M", "B", "T"])} parameters`,
+    type,
+    n_bytes && `${rounded(n_bytes, ["bytes", "kB", "MB", "GB", "TB"])}`,
+    n_ctx && `context ${n_ctx.toLocaleString("en")}`,
+  ].filter(Boolean);
+}
+
+// Whole, or with one decimal below 10.
+function rounded(n, units) {
+  const i = Math.min(units.length - 1, Math.floor(Math.log10(n) / 3));
+  const value = n / 1000 ** i;
+  return `${value < 10 ? Number(value.toFixed(1)) : Math.round(value)} ${units[i]}`;
 }
 
 function notice(text, button, onclick) {
@@ -72,207 +78,45 @@ function notice(text, button, onclick) {
   byId("notice").hidden = !text;
 }
 
-// --- writing
+// --- what changes with a conversation
 
-function send(text) {
-  if (running || !text.trim()) return;
-  conversation.messages.push({role: "user", text: text.trim()});
-  conversation.title ||= text.trim().slice(0, N_TITLE);
-  answerNext();
-}
-
-function edit(question, text) {
-  if (running) return;
-  conversation.messages.splice(conversation.messages.indexOf(question));
-  if (!conversation.messages.length) conversation.title = "";
-  send(text);
-}
-
-function regenerate(answer) {
-  if (running) return;
-  conversation.messages.splice(conversation.messages.indexOf(answer));
-  answerNext();
-}
-
-async function answerNext() {
-  const its = conversation; // another one may be opened meanwhile
-  const messages = [...its.messages];
-  const answer = newAnswer(store.settings);
-  its.messages.push(answer);
-  show();
-  toEnd();
-  if (document.activeElement === document.body) message.focus();
-  const view = views.get(answer);
-  view.busy();
-  const ended = await work(async (signal) => {
-    await ready;
-    answer.asked.chat = props.chat;
-    await write(answer, messages, signal, (text, marks) => view.grow(text, marks, followEnd));
-  });
-  answer.error = ended.error?.message ?? null;
-  finish(its, view, ended.error ? "" : `Answer finished: ${figures(answer)}`);
-  if (ended.error?.status === 401 && (await askForKey(ended.error.message))) regenerate(answer);
-}
-
-async function comparePlain(answer) {
-  if (running) return;
-  const its = conversation;
-  const messages = its.messages.slice(0, its.messages.indexOf(answer));
-  const view = views.get(answer);
-  view.comparing({marks: [], us: 0});
-  const {error} = await work((signal) =>
-    compare(answer, messages, signal, (plain) => view.comparing(plain)),
-  );
-  finish(its, view, error ? "" : figures(answer));
-  if (error) toast(error.message);
-}
-
-// Runs a task that Esc and the stop button can end; returns what went wrong, if anything.
-async function work(task) {
-  const mine = (running = new AbortController());
-  composing();
-  try {
-    await task(mine.signal);
-    return {};
-  } catch (error) {
-    if (!(error instanceof ApiError)) console.error(error);
-    return {error};
-  } finally {
-    if (running === mine) running = null;
-    composing();
-  }
-}
-
-function finish(its, view, said) {
-  view.done();
-  followEnd();
+// what: "sources" where text has come and no more.
+function changed(what) {
   legend();
-  if (!store.keep(its)) toast("The browser’s storage is full: this is not kept.");
+  if (what === "sources") return;
+  address();
   list();
-  if (said) announce(said);
+  composing();
+  byId("more").disabled = !chat.conversation().messages.length;
+}
+
+let inLegend = "";
+function legend() {
+  const answers = chat.conversation().messages.filter(({versions}) => versions);
+  const found = new Set([OWN]);
+  for (const each of answers) store.shown(each).marks.forEach(([, source]) => found.add(source));
+  const items = [...found].map((source) => [source, label(source), meaning(source)]);
+  if (inLegend === String(items)) return;
+  inLegend = String(items);
+  byId("legend").replaceChildren(
+    ...items.map(([source, name, title]) => h("li", {title}, swatch(source), name)),
+  );
 }
 
 function composing() {
-  const send = byId("send");
-  send.setAttribute("aria-label", running ? "Stop" : "Send");
-  send.querySelector("use").setAttribute("href", `icons.svg#${running ? "stop" : "up"}`);
-  document.body.classList.toggle("running", Boolean(running));
+  const running = chat.isRunning();
+  byId("send").setAttribute("aria-label", running ? "Stop" : "Send");
+  setIcon(byId("send"), running ? "stop" : "up");
+  document.body.classList.toggle("running", running);
 }
-
-// --- showing
-
-// Leaves what is shown already alone, so that it is not read out again.
-function show() {
-  const shown = conversation.messages.map((each) => elements.get(each) ?? made(each));
-  for (const element of [...byId("log").children]) if (!shown.includes(element)) element.remove();
-  byId("log").append(...shown.filter((element) => !element.isConnected));
-  byId("welcome").hidden = shown.length > 0;
-  legend();
-  list();
-}
-
-function made(each) {
-  if (each.role === "user") return kept(each, question(each, actions));
-  const view = new AnswerView(each, () => props, actions);
-  views.set(each, view);
-  view.done();
-  return kept(each, view.element);
-}
-
-function kept(each, element) {
-  elements.set(each, element);
-  return element;
-}
-
-function open(other) {
-  running?.abort();
-  running = null;
-  conversation = other;
-  elements.clear();
-  views.clear();
-  drawer(false);
-  show();
-  toEnd();
-  message.focus();
-}
-
-function legend() {
-  const found = new Set([OWN]);
-  for (const {marks = []} of conversation.messages) marks.forEach(([, source]) => found.add(source));
-  byId("legend").replaceChildren(
-    ...[...found].map((source) => h("li", {title: meaning(source)}, swatch(source), label(source))),
-  );
-}
-
-function list() {
-  const rows = store.conversations().map((each) => {
-    const current = each.id === conversation.id;
-    const select = () => current || open(each);
-    const title = h("button", {class: "row", type: "button", onclick: select, "aria-current": current && "true"}, each.title);
-    const bin = h(
-      "button",
-      {class: "icon-button bin", type: "button", "aria-label": `Delete “${each.title}”`, onclick: () => remove(each)},
-      icon("bin"),
-    );
-    return h("li", {}, title, bin);
-  });
-  byId("conversations").replaceChildren(...rows);
-}
-
-function remove(each) {
-  store.forget(each);
-  if (each.id === conversation.id) open(store.newConversation());
-  list();
-  toast("Conversation deleted.", "Undo", () => {
-    store.keep(each);
-    open(each);
-  });
-}
-
-function isNearEnd() {
-  return scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR;
-}
-
-let follows = true; // the view goes along with the text until it is scrolled back
-scroll.addEventListener("scroll", () => (follows = isNearEnd()), {passive: true});
-const followEnd = () => follows && toEnd();
-const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
 
 // --- the rest
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    toast("Copied.");
-  } catch {
-    toast("The browser did not allow copying.");
-  }
-}
-
-let toasted = 0;
-function toast(text, button, onclick) {
-  const undo = button && h("button", {type: "button", class: "quiet-button", onclick}, button);
-  byId("toast").replaceChildren(h("div", {class: "toast"}, text, undo));
-  clearTimeout(toasted);
-  toasted = setTimeout(() => byId("toast").replaceChildren(), 6000);
-}
-
-function announce(text) {
-  byId("toast").replaceChildren(h("span", {class: "hidden"}, text));
-}
-
-function drawer(opened) {
-  document.body.classList.toggle("drawer", opened);
-  byId("veil").hidden = !opened;
-  byId("main").inert = opened; // the keyboard stays in the drawer, Esc closes it
-  byId("menu").setAttribute("aria-expanded", String(opened));
-}
 
 function showTheme() {
   const theme = store.theme();
   byId("theme").setAttribute("aria-label", `Colours: ${THEMES[theme]}`);
   byId("theme").title = `Colours: ${THEMES[theme]}`;
-  byId("theme").querySelector("use").setAttribute("href", `icons.svg#${theme}`);
+  setIcon(byId("theme"), theme);
 }
 
 function showSources() {
@@ -287,39 +131,30 @@ function fitMessage() {
 
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (running) return running.abort();
+  if (chat.isRunning()) return chat.stop();
   const text = message.value;
   message.value = "";
   fitMessage();
-  send(text);
+  chat.send(text);
 });
 message.addEventListener("input", fitMessage);
 message.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  if (!running) byId("composer").requestSubmit();
+  if (!chat.isRunning()) byId("composer").requestSubmit();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (event.key !== "Escape" || document.querySelector("dialog[open], :popover-open")) return;
   if (document.body.classList.contains("drawer")) drawer(false), byId("menu").focus();
-  else running?.abort();
+  else chat.stop();
 });
-// Whoever leaves finds what was written so far. Requests may have failed by the time of pagehide;
-// phones do not tell before.
-for (const leaving of ["beforeunload", "pagehide"]) {
-  window.addEventListener(leaving, () => {
-    if (!running) return;
-    running.abort();
-    store.keep(conversation);
-  });
-}
+// Requests may have failed by the time of pagehide; phones do not tell before.
+for (const leaving of ["beforeunload", "pagehide"]) window.addEventListener(leaving, chat.leave);
 document.addEventListener("copytext", (event) => copy(event.detail));
-byId("new").addEventListener("click", () => open(store.newConversation()));
-byId("menu").addEventListener("click", () => {
-  drawer(!document.body.classList.contains("drawer"));
-  byId("new").focus();
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the conversation
+  message.focus();
 });
-byId("veil").addEventListener("click", () => drawer(false));
 byId("theme").addEventListener("click", () => {
   const names = Object.keys(THEMES);
   store.setTheme(names[(names.indexOf(store.theme()) + 1) % names.length]);
@@ -330,11 +165,12 @@ byId("sources").addEventListener("click", () => {
   store.saveSettings();
   showSources();
 });
-byId("open-settings").addEventListener("click", () => openSettings(props));
+byId("open-settings").addEventListener("click", () => openSettings(chat));
 
 showTheme();
 showSources();
 describe();
-show();
+chat.whenChanged(changed);
+chat.open(addressed());
 message.focus();
-ready = connect();
+chat.server.ready = connect();

@@ -22,7 +22,12 @@ function filled(element, attributes, children) {
 }
 
 export function icon(name) {
-  return svg("svg", {class: "icon", "aria-hidden": "true"}, svg("use", {href: `icons.svg#${name}`}));
+  return svg("svg", {class: "icon", "aria-hidden": "true"}, svg("use", {href: `#icon-${name}`}));
+}
+
+// Another picture in an element with an icon.
+export function setIcon(element, name) {
+  element.querySelector("use").setAttribute("href", `#icon-${name}`);
 }
 
 export const byId = (id) => document.getElementById(id);

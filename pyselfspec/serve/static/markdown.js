@@ -2,8 +2,11 @@
 // Knows no document. A leaf says where in the text its characters are from, so that they can be
 // coloured.
 //
-// Blocks: {type: "p" | "heading" | "code" | "quote" | "list" | "rule", start, end, ...}.
+// Blocks: {type: "p" | "heading" | "code" | "quote" | "list" | "rule" | "table", start, end, ...}.
 // Lines: {start, end}, what is left of a line of the text when markers are taken off.
+
+import {blank, cut, linesOf, of, run, spaces} from "./lines.js";
+import {startsTable, table} from "./tables.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(?=\S)/;
@@ -13,15 +16,8 @@ const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +)(?=\S)/;
 const N_INLINE = 20000; // characters; in longer paragraphs marks stay text
 const DEEPEST = 8; // quotes and lists in one another
 
-export function blocks(text) {
-  const lines = [];
-  for (let start = 0; start < text.length; ) {
-    const at = text.indexOf("\n", start);
-    const end = at < 0 ? text.length : at;
-    lines.push({start, end});
-    start = end + 1;
-  }
-  return parsed(text, lines, 0);
+export function blocks(text, from = 0, to = text.length) {
+  return parsed(text, linesOf(text, from, to), 0);
 }
 
 function parsed(text, lines, depth) {
@@ -54,7 +50,11 @@ function block(text, lines, i, depth, found) {
     return add("quote", inner.length, {blocks: parsed(text, bare, depth + 1)});
   }
   if (depth < DEEPEST && ITEM.test(line)) return add("list", ...list(text, lines, i, depth));
-  const rest = run(lines, i + 1, (each) => !blank(text, each) && !starts(of(text, each)));
+  const ends = (at) => starts(of(text, lines[at]));
+  if (startsTable(text, lines, i)) return add("table", ...table(text, lines, i, ends));
+  const rest = run(lines, i + 1, (each, _, at) => {
+    return !blank(text, each) && !ends(at) && !startsTable(text, lines, at);
+  });
   return add("p", rest.length + 1, {lines: [lines[i], ...rest]});
 }
 
@@ -88,22 +88,8 @@ function list(text, lines, i, depth) {
   return [n, {ordered, first: parseInt(first, 10), items}];
 }
 
-// The lines from i on for which it holds.
-function run(lines, i, holds) {
-  let end = i;
-  while (end < lines.length && holds(lines[end], lines[end - 1])) end += 1;
-  return lines.slice(i, end);
-}
-
-const of = (text, line) => text.slice(line.start, line.end);
-const cut = (line, n) => ({start: line.start + n, end: line.end});
-const blank = (text, line) => !of(text, line).trim();
 const starts = (line) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((mark) => mark.test(line));
 const indented = (text, line, n) => spaces(text, line, n) === n;
-
-function spaces(text, line, most) {
-  return Math.min(most, /^ */.exec(of(text, line))[0].length);
-}
 
 // Inline marks, one alternative each; the group with the content is named.
 const INLINE = new RegExp(
@@ -126,8 +112,11 @@ export function inline(text, lines) {
   const at = [];
   lines.forEach((line, i) => {
     if (i) joined += "\n", at.push(lines[i - 1].end);
-    joined += of(text, line);
-    for (let j = line.start; j < line.end; j++) at.push(j);
+    for (let j = line.start; j < line.end; j++) {
+      if (line.isCell && text.startsWith("\\|", j)) continue; // a bar that ends no cell, even in code
+      joined += text[j];
+      at.push(j);
+    }
   });
   if (joined.length > N_INLINE) return [{text: joined, at}];
   return marked(joined, at);

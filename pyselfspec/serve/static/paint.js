@@ -1,13 +1,17 @@
 // The text of an answer as elements: Markdown's, its characters marked by where they are from.
 
+import {codeBlock} from "./code.js";
 import {h} from "./dom.js";
 import {blocks, inline} from "./markdown.js";
 import {OWN, meaning} from "./sources.js";
+
+const [THINK, THOUGHT] = ["<think>", "</think>"]; // around what a model thinks before it answers
 
 // Keeps what has not changed while the text grows.
 export class Painter {
   #element;
   #painted = []; // {key, node} by block
+  #thinking = null; // {details, body, painted, closed} where the model thinks first
   #text = "";
   #sources = []; // by character of the text
 
@@ -24,15 +28,36 @@ export class Painter {
   }
 
   paint() {
-    const text = this.#text;
-    const found = blocks(text);
+    const {start, end, rest} = thought(this.#text);
+    if (this.#text.slice(start, end).trim()) this.#paintThought(start, end, end < rest);
+    this.#paintInto(this.#element, this.#painted, blocks(this.#text, rest));
+  }
+
+  #paintThought(start, end, closed) {
+    const body = (this.#thinking ??= this.#newThought()).body;
+    this.#paintInto(body, this.#thinking.painted, blocks(this.#text, start, end));
+    if (closed === this.#thinking.closed) return;
+    this.#thinking.closed = closed;
+    this.#thinking.details.open = !closed;
+    this.#thinking.summary.textContent = closed ? "Thought first" : "Thinking …";
+  }
+
+  #newThought() {
+    const body = h("div", {class: "thought"});
+    const summary = h("summary");
+    const details = h("details", {class: "think"}, summary, body);
+    this.#element.prepend(details);
+    return {details, summary, body, painted: [], closed: null};
+  }
+
+  #paintInto(element, painted, found) {
     let n = 0;
-    while (n < found.length && this.#painted[n]?.key === key(found[n])) n += 1;
-    for (const {node} of this.#painted.splice(n)) node.remove();
+    while (n < found.length && painted[n]?.key === key(found[n])) n += 1;
+    for (const {node} of painted.splice(n)) node.remove();
     for (const block of found.slice(n)) {
       const node = this.#block(block);
-      this.#painted.push({key: key(block), node});
-      this.#element.append(node);
+      painted.push({key: key(block), node});
+      element.append(node);
     }
   }
 
@@ -44,6 +69,8 @@ export class Painter {
         return this.#code(block);
       case "rule":
         return h("hr");
+      case "table":
+        return this.#table(block);
       case "quote":
         return h("blockquote", {}, ...block.blocks.map((each) => this.#block(each)));
       case "list": {
@@ -58,16 +85,19 @@ export class Painter {
   }
 
   #code({language, lines}) {
-    const code = h("code");
-    lines.forEach(({start, end}, i) => {
-      if (i) code.append("\n");
-      code.append(...this.#leaf(this.#text.slice(start, end), (j) => start + j));
-    });
+    const texts = lines.map(({start, end}) => this.#text.slice(start, end));
+    const leaf = (i, text, dress) => this.#leaf(text, (j) => lines[i].start + j, dress);
+    return codeBlock(language, texts, leaf);
+  }
+
+  #table({align, rows: [names, ...rows]}) {
+    const cell = (tag, scope) => (range, i) =>
+      h(tag, {scope, class: align[i] || false}, ...this.#inline([range]));
+    const body = rows.map((row) => h("tr", {}, ...row.map(cell("td"))));
     return h(
       "div",
-      {class: "code"},
-      h("div", {class: "code-head"}, h("span", {}, language || "text"), copyCode(code)),
-      h("pre", {tabindex: 0, role: "region", "aria-label": `Code, ${language || "text"}`}, code),
+      {class: "table", tabindex: 0, role: "group", "aria-label": "Table"},
+      h("table", {}, h("thead", {}, h("tr", {}, ...names.map(cell("th", "col")))), h("tbody", {}, ...body)),
     );
   }
 
@@ -84,7 +114,8 @@ export class Painter {
 
   // Text nodes and marked spans for characters that are from these places. White space around
   // what is marked is not, so that marks do not hang over the ends of lines.
-  #leaf(text, place) {
+  // dress(from, to): nodes for a part of the text.
+  #leaf(text, place, dress = (from, to) => [text.slice(from, to)]) {
     const found = [];
     for (let from = 0, to = 0; from < text.length; from = to) {
       const source = this.#sources[place(from)] ?? OWN;
@@ -92,24 +123,47 @@ export class Painter {
       const piece = text.slice(from, to);
       const shown = source === OWN ? "" : piece.trim();
       if (!shown) {
-        found.push(piece);
+        found.push(...dress(from, to));
         continue;
       }
-      const mark = h("span", {class: "from", "data-source": source, title: meaning(source)}, shown);
-      const at = piece.indexOf(shown);
-      found.push(piece.slice(0, at), mark, piece.slice(at + shown.length));
+      const start = from + piece.indexOf(shown);
+      const end = start + shown.length;
+      const mark = h("span", {class: "from", "data-source": source, title: meaning(source)}, ...dress(start, end));
+      found.push(...dress(from, start), mark, ...dress(end, to));
     }
     return found;
   }
 }
 
+// Where the model thinks, and where its answer begins. Some templates write the first mark
+// themselves, so an answer may have the second one alone.
+function thought(text) {
+  const begin = text.search(/\S/);
+  const start = text.startsWith(THINK, begin) ? begin + THINK.length : 0;
+  const end = text.indexOf(THOUGHT);
+  const isThought = start || (end >= 0 && !text.slice(0, end).includes(THINK));
+  if (!isThought) return {start: 0, end: 0, rest: 0};
+  if (end < 0) return {start, end: text.length, rest: text.length};
+  return {start, end, rest: end + THOUGHT.length};
+}
+
 // A block's place says all: the text before its end never changes.
 const key = ({type, start, end}) => `${type} ${start} ${end}`;
 
-function copyCode(code) {
-  const button = h("button", {type: "button", class: "quiet-button"}, "Copy");
-  button.addEventListener("click", () =>
-    button.dispatchEvent(new CustomEvent("copytext", {bubbles: true, detail: code.textContent})),
-  );
-  return button;
+// What somebody typed: as it is, but for blocks of code.
+export function typed(text) {
+  const nodes = [];
+  let at = 0;
+  const plain = (end) => {
+    const part = text.slice(at, end).replace(/^\n+|\n+$/g, "");
+    if (part.trim()) nodes.push(h("p", {class: "typed"}, part));
+  };
+  for (const {type, start, end, language, lines} of blocks(text)) {
+    if (type !== "code") continue;
+    plain(start);
+    nodes.push(codeBlock(language, lines.map((line) => text.slice(line.start, line.end))));
+    at = end;
+  }
+  plain(text.length);
+  return nodes;
 }

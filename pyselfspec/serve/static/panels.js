@@ -1,23 +1,32 @@
 // The dialogs: settings, and the API key.
 
 import {byId, h} from "./dom.js";
-import {label} from "./sources.js";
+import {label, usable} from "./sources.js";
 import {saveSettings, setKey, settings} from "./store.js";
 
 const NUMBERS = ["temperature", "max_tokens", "seed"];
 const PLAIN = "plain"; // the choice that stands for null
 
-export function openSettings({sources, chat}) {
+let its = null; // the conversation that the dialog is about
+let kept = () => {}; // told of changes
+
+// chat: the module; the settings are those of its conversation.
+export function openSettings({conversation, draftHere, keep, server}) {
+  its = conversation();
+  kept = () => its.messages.length && keep(its);
   const draft = byId("draft");
-  const names = ["auto", PLAIN, ...sources];
+  const names = ["auto", PLAIN, ...usable()];
   draft.replaceChildren(...names.map((name) => h("option", {value: name}, said(name))));
-  draft.value = settings.draft ?? PLAIN;
-  if (!draft.value) draft.value = "auto";
-  for (const name of [...NUMBERS, "system"]) byId(name).value = settings[name] ?? "";
-  byId("system-field").hidden = !chat;
+  draft.value = draftHere(its.settings.draft) ?? PLAIN;
+  for (const name of [...NUMBERS, "system"]) byId(name).value = its.settings[name] ?? "";
+  byId("system-field").hidden = server.props.chat === false;
+  byId("about").textContent = about(server.props);
   showTemperature();
   byId("settings").showModal();
 }
+
+const about = ({model}) =>
+  `${model ?? "The model"} is what this server was started with; for another model, start another server. Messages are text: there are no attachments.`;
 
 function said(name) {
   if (name === "auto") return "whatever pays (auto)";
@@ -28,14 +37,17 @@ function showTemperature() {
   byId("temperature-value").value = Number(byId("temperature").value).toFixed(2);
 }
 
-// What is valid is taken over at once; the rest stays as it was.
+// What is valid is taken over at once, and for the next new conversation; the rest stays.
 function take({target}) {
   const {name, value} = target;
   if (!name || !target.validity.valid) return;
-  if (NUMBERS.includes(name)) settings[name] = value === "" ? null : Number(value);
-  else settings[name] = name === "draft" && value === PLAIN ? null : value;
+  let taken = value;
+  if (NUMBERS.includes(name)) taken = value === "" ? null : Number(value);
+  else if (name === "draft" && value === PLAIN) taken = null;
+  its.settings[name] = settings[name] = taken;
   showTemperature();
   saveSettings();
+  kept();
 }
 
 byId("settings").addEventListener("input", take);

@@ -1,21 +1,18 @@
-// Where tokens are from: what people call it, and what it means. Colours are in style.css.
+// Where tokens are from. What they are called is said by the server; colours are in style.css.
 
 export const OWN = "full"; // the full model's own token of each pass
 
-const KNOWN = {
-  [OWN]: ["model", "The full model wrote these itself"],
-  "ngram": ["n-gram", "Copied: what followed the same words before"],
-  "layer-skip": ["layer skip", "Guessed by a part of the model’s layers"],
-  "head": ["head", "Guessed by a draft head"],
-  "jacobi": ["Jacobi", "What the model had said behind a wrong guess"],
-  "lookahead": ["lookahead", "Found in a window that the model writes ahead of the text"],
-  "partial-kv": ["partial K/V", "Guessed by the model while it looked at a part of the text"],
-  "model": ["second model", "Guessed by a smaller model"],
-  "universal": ["other model", "Guessed by a model that has other tokens"],
-};
+let known = new Map(); // by name: {label, meaning, works}
 
-export const label = (source) => KNOWN[source]?.[0] ?? source;
-export const meaning = (source) => KNOWN[source]?.[1] ?? `Guessed by ${source}`;
+// The server's list of everything that tokens may be from.
+export function setSources(drafters) {
+  known = new Map(drafters.map((each) => [each.name, each]));
+}
+
+// Names of the drafters that can draft on this server.
+export const usable = () => [...known.values()].filter(({works}) => works).map(({name}) => name);
+export const label = (source) => known.get(source)?.label ?? (source === OWN ? "model" : source);
+export const meaning = (source) => known.get(source)?.meaning ?? `Drafted by ${source}`;
 
 // Sources of an answer's tokens and how many are from each, the model first, then by count. The
 // server counts best: a token without text, such as the one that ends the answer, has no mark.

@@ -1,25 +1,26 @@
-// How questions and answers look. What their buttons do is told by `actions`: copy(text),
-// edit(message, text), regenerate(message), compare(message), stop().
+// How questions and answers look. What their buttons do is said by `actions`: copy(text),
+// edit(question, text), and for answers again, goOn, compare, and choose(answer, version).
 
-import {speed, STOPPED} from "./answer.js";
-import {acceptance, layers, perSecond, percent, shares, speeds} from "./charts.js";
+import {isUnfinished, speed, STOPPED} from "./answer.js";
+import {cards, figures} from "./cards.js";
+import {perSecond} from "./charts.js";
 import {h, icon} from "./dom.js";
-import {Painter} from "./paint.js";
-import {counts, OWN} from "./sources.js";
+import {Painter, typed} from "./paint.js";
+import {shown} from "./store.js";
 
-const tool = (name, text, onclick) =>
-  h("button", {class: "tool", type: "button", onclick, title: text}, icon(name), h("span", {}, text));
+// kind: "acts" for those that wait until nothing is being written.
+const tool = (name, text, onclick, kind = "acts") =>
+  h("button", {class: `tool ${kind}`, type: "button", onclick, title: text}, icon(name), h("span", {}, text));
 
 export function question(message, actions) {
-  const bubble = h("div", {class: "bubble"}, message.text);
   const element = h(
     "article",
     {class: "turn question", "aria-label": "You"},
-    bubble,
+    h("div", {class: "bubble"}, ...typed(message.text)),
     h(
       "div",
       {class: "tools"},
-      tool("copy", "Copy", () => actions.copy(message.text)),
+      tool("copy", "Copy", () => actions.copy(message.text), ""),
       tool("edit", "Edit", () => element.replaceChildren(editor(message, actions, restore))),
     ),
   );
@@ -60,62 +61,70 @@ function editor(message, actions, restore) {
   return form;
 }
 
-// An answer as it grows, and afterwards.
+// An answer as it grows, and afterwards. Shows one of its versions.
 export class AnswerView {
   #message;
-  #props;
   #actions;
   #prose = h("div", {class: "prose"});
   #below = h("div", {class: "below"});
-  #painter = new Painter(this.#prose);
-  #due = false; // to be painted with the next frame
+  #painter;
+  #due = null; // the answer to be painted with the next frame
   #open = false;
   #compares = false; // the button that was pressed has gone meanwhile
   element = h("article", {class: "turn answer", "aria-label": "Answer"}, this.#prose, this.#below);
 
-  constructor(message, props, actions) {
-    [this.#message, this.#props, this.#actions] = [message, props, actions];
-    this.#painter.add(message.text, message.marks);
+  constructor(message, actions) {
+    [this.#message, this.#actions] = [message, actions];
+    this.show();
+  }
+
+  get #answer() {
+    return shown(this.#message);
+  }
+
+  // The chosen version, from its beginning.
+  show() {
+    const {text, marks} = this.#answer;
+    this.#prose.replaceChildren();
+    this.#painter = new Painter(this.#prose);
+    this.#painter.add(text, marks);
     this.#painter.paint();
   }
 
-  // After text has been added to the message; painted() is called when it can be seen.
-  grow(text, marks, painted) {
+  // After text has been added to the answer; painted() is called when it can be seen.
+  grow(answer, text, marks, painted) {
     this.#painter.add(text, marks);
     if (this.#due) return;
-    this.#due = true;
+    this.#due = answer;
     requestAnimationFrame(() => {
       if (!this.#due) return;
-      this.#due = false;
+      this.#due = null;
       this.#painter.paint();
-      this.busy();
+      this.busy(answer);
       painted();
     });
   }
 
-  busy() {
-    const {marks} = this.#message;
+  // While an answer is written, which is not shown yet where it replaces another one.
+  busy(answer) {
     this.element.setAttribute("aria-busy", "true");
-    const text = marks.length ? figures(this.#message) : "Reading the prompt …";
+    this.element.classList.toggle("replacing", answer !== this.#answer);
+    const text = answer.marks.length > answer.part.marks ? figures(answer) : "Reading the prompt …";
     this.#below.replaceChildren(h("p", {class: "figures quiet"}, text));
   }
 
   done() {
-    const message = this.#message;
-    this.#due = false;
+    this.#due = null;
     this.#painter.paint();
     this.element.removeAttribute("aria-busy");
-    const compare = tool("scale", "Compare with plain", () => this.#compare());
-    const tools = [
-      message.text && tool("copy", "Copy", () => this.#actions.copy(message.text)),
-      !message.error && tool("again", "Again", () => this.#actions.regenerate(message)),
-      message.marks.length && compare,
-    ];
+    this.element.classList.remove("replacing");
+    const answer = this.#answer;
+    const compare = answer.marks.length && tool("scale", "Compare with plain", () => this.#compare());
     this.#below.replaceChildren(
-      ...notes(message).map((text) => h("p", {class: "note quiet"}, text)),
-      ...(message.error ? [this.#failure()] : []),
-      ...(message.marks.length ? [this.#details()] : []),
-      h("div", {class: "tools"}, ...tools.filter(Boolean)),
+      ...notes(answer).map((text) => h("p", {class: "note quiet"}, text)),
+      ...(answer.error ? [this.#failure()] : []),
+      ...(answer.marks.length ? [this.#details()] : []),
+      h("div", {class: "tools"}, ...this.#tools(), compare || null),
     );
     if (this.#compares && document.activeElement === document.body) {
       compare.focus({preventScroll: true});
@@ -123,66 +132,72 @@ export class AnswerView {
     this.#compares = false;
   }
 
+  #tools() {
+    const [message, answer] = [this.#message, this.#answer];
+    const {copy, again, goOn} = this.#actions;
+    return [
+      ...this.#versions(),
+      !answer.error && isUnfinished(answer) && tool("on", "Continue", () => goOn(message)),
+      answer.text && tool("copy", "Copy", () => copy(answer.text), ""),
+      !answer.error && tool("again", "Again", () => again(message)),
+    ].filter(Boolean);
+  }
+
+  #versions() {
+    const {at, versions} = this.#message;
+    if (versions.length < 2) return [];
+    const step = (by, name, label) =>
+      h(
+        "button",
+        {class: "tool", type: "button", "aria-label": label, disabled: !versions[at + by], onclick: () => this.#choose(at + by)},
+        icon(name),
+      );
+    const said = h("span", {class: "number"}, `${at + 1} / ${versions.length}`);
+    return [h("span", {class: "versions"}, step(-1, "back", "Earlier version"), said, step(1, "forth", "Later version"))];
+  }
+
+  #choose(at) {
+    this.#actions.choose(this.#message, at);
+    this.#below.querySelector(".versions button:not(:disabled)")?.focus({preventScroll: true});
+  }
+
   #failure() {
-    const again = () => this.#actions.regenerate(this.#message);
+    const {again, goOn} = this.#actions;
+    const button = (text, kind, does) =>
+      h("button", {class: `button ${kind}`, type: "button", onclick: () => does(this.#message)}, text);
     return h(
       "div",
       {class: "notice failure", role: "alert"},
-      h("p", {}, this.#message.error),
-      h("button", {class: "button", type: "button", onclick: again}, "Try again"),
+      h("p", {}, this.#answer.error),
+      h(
+        "div",
+        {class: "actions"},
+        button("Try again", "", again),
+        isUnfinished(this.#answer) && button("Continue", "primary", goOn),
+      ),
     );
   }
 
   #details() {
     const body = h("div", {class: "cards"});
     const fill = () => {
-      if (!body.childElementCount) body.append(...this.#cards());
+      if (!body.childElementCount) body.append(...cards(this.#answer, () => this.#compare()));
     };
     const details = h(
       "details",
       {class: "how", open: this.#open},
-      h("summary", {}, h("span", {class: "figures"}, figures(this.#message))),
+      h("summary", {}, h("span", {class: "figures"}, figures(this.#answer))),
       body,
     );
     details.addEventListener("toggle", () => {
+      if (details.open === this.#open) return; // as it was made
       this.#open = details.open;
-      if (details.open) fill();
+      if (!details.open) return;
+      fill();
+      details.scrollIntoView({block: "nearest"});
     });
     if (this.#open) fill();
     return details;
-  }
-
-  #cards() {
-    const message = this.#message;
-    const {statistics} = message;
-    const {n_layer, mask} = this.#props();
-    const found = [
-      ["Against plain decoding", ...(message.plain ? comparison(message) : this.#invitation())],
-      ["Tokens by source", shares(counts(message))],
-    ];
-    if (statistics?.n_drafted) {
-      const {n_accepted, n_drafted} = statistics;
-      const said = `${n_accepted} of ${n_drafted} guesses were right (${percent(n_accepted, n_drafted)}).`;
-      found.push(["Accepted by position, %", acceptance(statistics), h("p", {class: "quiet small"}, said)]);
-    }
-    if (n_layer) {
-      found.push([
-        "Layers that ran",
-        layers(n_layer, mask),
-        h("p", {class: "quiet small"}, mask ? MASKED : UNMASKED),
-      ]);
-    }
-    return found.map(([title, ...content]) =>
-      h("section", {class: "card"}, h("h3", {}, title), ...content),
-    );
-  }
-
-  #invitation() {
-    const compare = () => this.#compare();
-    return [
-      h("p", {class: "quiet small"}, "The same prompt and seed without guesses: the text should not change, only the speed."),
-      h("p", {}, h("button", {class: "button", type: "button", onclick: compare}, "Compare with plain")),
-    ];
   }
 
   #compare() {
@@ -198,38 +213,13 @@ export class AnswerView {
   }
 }
 
-const MASKED = "When a part of the model guesses, it leaves out the empty blocks. Every pass that checks guesses runs all of them.";
-const UNMASKED = "No layer mask is in use, so every pass runs every block.";
-
-// Tokens, speed, and what drafts did for it, in a line.
-export function figures(message) {
-  const {marks, statistics} = message;
-  const n = statistics?.n_generated ?? marks.length;
-  const parts = [n === 1 ? "1 token" : `${n} tokens`];
-  const now = speed(message);
-  if (now) parts.push(perSecond(now));
-  if (message.plain?.speed && now) parts.push(`${(now / message.plain.speed).toFixed(2)}x plain`);
-  if (statistics?.n_drafted) {
-    parts.push(`${statistics.tokens_per_step.toFixed(2)} tokens per pass`);
-  }
-  return parts.join(" · ");
-}
-
-function comparison(message) {
-  const [fast, {speed: slow, fork, n}] = [speed(message), message.plain];
-  const said =
-    fork === null
-      ? `The same text, all ${n} tokens.`
-      : `The texts differ from character ${fork + 1} on.`;
-  const ratio = fast && slow ? `${(fast / slow).toFixed(2)} times the speed. ` : "";
-  const bars = fast && slow ? [speeds([["with guesses", fast, "ink"], ["plain", slow, OWN]])] : [];
-  return [...bars, h("p", {class: "verdict"}, h("b", {}, ratio), said)];
-}
-
-function notes({finish, error, marks, asked}) {
+function notes({finish, error, marks, part, asked}) {
   if (error) return [];
   if (finish === STOPPED || finish === null) return ["The answer was stopped here."];
   if (finish !== "length") return [];
-  if (marks.length < asked.max_tokens) return ["The context is full, so the answer ends here."];
-  return [`The answer ends at ${asked.max_tokens} tokens, the longest that the settings allow.`];
+  const {max_tokens} = asked;
+  if (max_tokens === null || marks.length - part.marks < max_tokens) {
+    return ["The answer was cut here: it has filled the room that the server gives it."];
+  }
+  return [`The answer was cut after ${max_tokens} tokens, the most that the settings allow.`];
 }

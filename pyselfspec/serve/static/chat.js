@@ -1,0 +1,251 @@
+// Conversations: which one is shown, and what is being written in any of them. An answer goes on
+// while another conversation is shown.
+
+import {compare, newAnswer, STOPPED, write} from "./answer.js";
+import {ApiError} from "./api.js";
+import {figures} from "./cards.js";
+import {byId} from "./dom.js";
+import {askForKey} from "./panels.js";
+import {followEnd, toEnd} from "./scroll.js";
+import {usable} from "./sources.js";
+import * as store from "./store.js";
+import {announce, copy, toast} from "./toast.js";
+import {AnswerView, question} from "./turns.js";
+
+const N_TITLE = 60; // characters
+const {shown} = store;
+
+// What the server is, as server.js finds out; ready: a promise, it has been asked.
+export const server = {ready: null, props: {}};
+
+let here = store.newConversation(); // the one that is shown
+const removed = new Set(); // ids; what is still written of these is not kept
+const running = new Map(); // by id, {conversation, abort} of what is being written
+const elements = new WeakMap(); // by message
+const views = new WeakMap(); // of answers
+let changed = () => {}; // told whenever something outside the log may have to look different
+
+export const conversation = () => here;
+export const isRunning = (id = here.id) => running.has(id);
+export const whenChanged = (listener) => (changed = listener);
+export const stop = () => running.get(here.id)?.abort();
+
+const actions = {copy, edit, again, goOn, compare: comparePlain, choose};
+
+// --- writing
+
+export function send(text) {
+  if (isRunning() || !text.trim()) return;
+  here.messages.push({role: "user", text: text.trim()});
+  here.title ||= text.trim().slice(0, N_TITLE);
+  const answer = newAnswer(here.settings);
+  const message = {role: "assistant", versions: [answer], at: 0};
+  here.messages.push(message);
+  show();
+  toEnd();
+  if (document.activeElement === document.body) byId("message").focus();
+  answerTo(here, message, answer);
+}
+
+function edit(question, text) {
+  if (isRunning()) return;
+  cutFrom(question);
+  if (!here.messages.length) here.title = "";
+  send(text);
+}
+
+// Another version of an answer. The one that there is stays until text of the new one comes.
+function again(message) {
+  if (isRunning()) return;
+  cutFrom(here.messages[here.messages.indexOf(message) + 1]);
+  show();
+  answerTo(here, message, newAnswer(here.settings));
+}
+
+// More of the same answer.
+function goOn(message) {
+  if (isRunning()) return;
+  const answer = shown(message);
+  answer.asked.max_tokens = here.settings.max_tokens;
+  answerTo(here, message, answer);
+}
+
+// Drops this message and those after it, which can be undone.
+function cutFrom(message) {
+  const at = here.messages.indexOf(message);
+  if (at < 0) return;
+  const [its, before] = [here, [...here.messages]];
+  const versions = before.map((each) => each.at);
+  here.messages.splice(at);
+  toast("What followed was removed.", "Undo", () => {
+    if (isRunning(its.id)) return toast("Stop the answer first.");
+    its.messages = before;
+    before.forEach((each, i) => each.versions && refresh(each, versions[i]));
+    finish(its, null, "");
+  });
+}
+
+// Shows this version of an answer.
+function refresh(message, at) {
+  message.at = at;
+  views.get(message)?.show();
+  views.get(message)?.done();
+}
+
+async function answerTo(its, message, answer) {
+  const messages = textsBefore(its, message);
+  const view = views.get(message);
+  view.busy(answer);
+  const ended = await work(its, async (signal) => {
+    await server.ready;
+    prepare(answer);
+    await write(answer, messages, signal, (text, marks) => {
+      if (shown(message) === answer) view.grow(answer, text, marks, () => its === here && followEnd());
+      else adopt(message, answer), view.show();
+      if (its === here) changed("sources");
+    });
+  });
+  const {error} = ended;
+  if (!error && answer.finish !== STOPPED) adopt(message, answer); // it may have no text
+  shown(message).error = error?.message ?? null;
+  view.show();
+  finish(its, view, error ? "" : `Answer finished: ${figures(answer)}`);
+  if (error?.status !== 401 || !(await askForKey(error.message)) || its !== here) return;
+  if (answer.text) goOn(message);
+  else again(message);
+}
+
+// Whatever the settings name that this server does not have becomes what it does by itself.
+function prepare({asked}) {
+  const {chat, n_share} = server.props;
+  asked.draft = draftHere(asked.draft);
+  Object.assign(asked, {chat, n_share});
+}
+
+export const draftHere = (draft) =>
+  draft === null || usable().includes(draft) ? draft : "auto";
+
+// A version without text is no loss.
+function adopt(message, answer) {
+  if (message.versions.includes(answer)) return;
+  if (shown(message).text) message.versions.push(answer);
+  else message.versions[message.at] = answer;
+  message.at = message.versions.indexOf(answer);
+}
+
+function choose(message, at) {
+  if (isRunning()) return;
+  refresh(message, at);
+  finish(here, null, `Version ${at + 1} of ${message.versions.length}`);
+}
+
+async function comparePlain(message) {
+  if (isRunning()) return;
+  const [its, answer] = [here, shown(message)];
+  const view = views.get(message);
+  view.comparing({marks: [], us: 0});
+  const {error} = await work(its, (signal) =>
+    compare(answer, textsBefore(its, message), signal, (plain) => view.comparing(plain)),
+  );
+  finish(its, view, error ? "" : figures(answer));
+  if (error) toast(error.message);
+}
+
+const textsBefore = ({messages}, message) =>
+  messages.slice(0, messages.indexOf(message)).map(({role, text, ...each}) => ({
+    role,
+    text: text ?? shown(each).text,
+  }));
+
+// Runs a task that Esc and the stop button can end; returns what went wrong, if anything.
+async function work(its, task) {
+  const mine = new AbortController();
+  running.set(its.id, {conversation: its, abort: () => mine.abort()});
+  keep(its);
+  changed();
+  try {
+    await task(mine.signal);
+    return {};
+  } catch (error) {
+    if (!(error instanceof ApiError)) console.error(error);
+    return {error};
+  } finally {
+    running.delete(its.id);
+  }
+}
+
+function finish(its, view, said) {
+  view?.done();
+  keep(its);
+  if (its === here) show(), followEnd();
+  changed();
+  if (said) announce(its === here ? said : `${said}, in “${its.title}”`);
+}
+
+export function keep(its) {
+  if (!removed.has(its.id) && !store.keep(its)) toast("The browser’s storage is full: this is not kept.");
+}
+
+// Whoever leaves finds what was written so far.
+export function leave() {
+  for (const {conversation, abort} of running.values()) {
+    abort();
+    store.keep(conversation);
+  }
+}
+
+// --- showing
+
+// Leaves what is shown already alone, so that it is not read out again.
+export function show() {
+  const found = here.messages.map((each) => elements.get(each) ?? made(each));
+  for (const element of [...byId("log").children]) if (!found.includes(element)) element.remove();
+  found.forEach((element, i) => {
+    if (byId("log").children[i] !== element) byId("log").insertBefore(element, byId("log").children[i] ?? null);
+  });
+  byId("welcome").hidden = found.length > 0;
+  changed();
+}
+
+function made(message) {
+  if (message.role === "user") return kept(message, question(message, actions));
+  const view = new AnswerView(message, actions);
+  views.set(message, view);
+  view.done();
+  return kept(message, view.element);
+}
+
+function kept(message, element) {
+  elements.set(message, element);
+  return element;
+}
+
+// Shows another conversation, or a new one where it is not kept here.
+export function open(id) {
+  const other = running.get(id)?.conversation ?? (id && store.conversation(id)) ?? null;
+  here = other || store.newConversation();
+  show();
+  toEnd();
+}
+
+// Forgets a conversation; returns it, with what was written until now.
+export function remove(id) {
+  running.get(id)?.abort();
+  const its = running.get(id)?.conversation ?? store.conversation(id);
+  removed.add(id);
+  store.forget(its);
+  return its;
+}
+
+export function restore(its) {
+  removed.delete(its.id);
+  keep(its);
+  open(its.id);
+}
+
+export function rename(id, title) {
+  const its = id === here.id ? here : (running.get(id)?.conversation ?? store.conversation(id));
+  its.title = title;
+  keep(its);
+  changed();
+}

@@ -1,0 +1,82 @@
+// The list of conversations, the latest first: to choose, to search, to delete.
+
+import * as chat from "./chat.js";
+import {byId, h, icon} from "./dom.js";
+import * as store from "./store.js";
+import {toast} from "./toast.js";
+
+const search = byId("search");
+
+export function list() {
+  const all = store.conversations();
+  const wanted = search.value.trim().toLowerCase();
+  const found = wanted ? all.filter((each) => says(each, wanted)) : all;
+  byId("conversations").replaceChildren(...found.map(row));
+  byId("search-field").hidden = !all.length;
+  byId("nothing-found").hidden = !all.length || found.length > 0;
+}
+
+const says = ({title, messages}, wanted) =>
+  [title, ...messages.map((each) => each.text ?? store.shown(each).text)].some((text) =>
+    text.toLowerCase().includes(wanted),
+  );
+
+function row({id, title}) {
+  const isHere = id === chat.conversation().id;
+  const choose = () => (isHere ? drawer(false) : visit(id));
+  const button = h(
+    "button",
+    {class: "row", type: "button", onclick: choose, "aria-current": isHere && "true"},
+    chat.isRunning(id) && h("span", {class: "writing", role: "img", "aria-label": "Being written:"}),
+    title,
+  );
+  const bin = h(
+    "button",
+    {class: "icon-button bin", type: "button", "aria-label": `Delete “${title}”`, onclick: () => remove(id)},
+    icon("bin"),
+  );
+  return h("li", {}, button, bin);
+}
+
+export function remove(id) {
+  const its = chat.remove(id);
+  if (id === chat.conversation().id) visit(null);
+  list();
+  toast("Conversation deleted.", "Undo", () => chat.restore(its));
+}
+
+// Shows a conversation, null for a new one. It can be left with the browser's Back.
+export function visit(id) {
+  history.pushState(null, "", id ? `#${id}` : location.pathname);
+  chat.open(id);
+  drawer(false);
+  byId("message").focus();
+}
+
+// The address names the conversation once something was said in it, so that a reload finds it.
+export function address() {
+  const {id, messages} = chat.conversation();
+  const wanted = messages.length ? `#${id}` : "";
+  if (location.hash !== wanted) history.replaceState(null, "", wanted || location.pathname);
+}
+
+// The conversation that the address names.
+export const addressed = () => location.hash.slice(1) || null;
+
+export function drawer(opened) {
+  document.body.classList.toggle("drawer", opened);
+  byId("veil").hidden = !opened;
+  byId("main").inert = opened; // the keyboard stays in the drawer, Esc closes it
+  byId("menu").setAttribute("aria-expanded", String(opened));
+}
+
+search.addEventListener("input", list);
+window.addEventListener("popstate", () => {
+  if (addressed() !== chat.conversation().id) chat.open(addressed());
+});
+byId("new").addEventListener("click", () => visit(null));
+byId("menu").addEventListener("click", () => {
+  drawer(!document.body.classList.contains("drawer"));
+  byId("new").focus();
+});
+byId("veil").addEventListener("click", () => drawer(false));
