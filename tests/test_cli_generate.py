@@ -928,10 +928,12 @@ def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
     assert report.json["n_generated"] < 1000
 
 
-def test_a_text_longer_than_those_of_the_training_is_warned_of(demo_path: Path) -> None:
-    args = ("generate", demo_path, "-p", PROMPT, "-c", "1024", *ONE_THREAD, *GREEDY)
-    assert "trained on texts of up to 512 tokens" in run(*args, "-n", "600").stderr
-    assert "trained" not in run(*args, "-n", "4").stderr
+def test_a_context_beyond_the_training_is_warned_of(demo_path: Path) -> None:
+    args = ("generate", demo_path, "-p", PROMPT, "-n", "4", *ONE_THREAD, *GREEDY)
+    first, *_ = run(*args, "-c", "1024").stderr.splitlines()
+    assert first.startswith("Warning: -c 1024 is more than the 512 tokens of context")
+    for fine in (["-c", "512"], ["-c", "0"], []):
+        assert "trained" not in run(*args, *fine).stderr
 
 
 def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> None:
@@ -939,7 +941,16 @@ def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> No
     file.write_text("the king and the hen " * 10**6)
     outcome = run("generate", demo_path, "-f", file, *ONE_THREAD)
     assert outcome.status == 1
-    assert "the prompt has more tokens than the context, 512" in outcome.stderr
+    said = re.search(r"the prompt has about (\d+) tokens, the context 512; give a larger -c", outcome.stderr)
+    assert said and 4e6 < int(said[1]) < 8e6
+
+
+def test_the_length_of_a_prompt_that_is_too_long_is_said(demo_path: Path) -> None:
+    text = "the king and the hen " * 200
+    with Model(demo_path) as model:
+        n_tokens = len(model.tokenize(text))
+    outcome = run("generate", demo_path, "-p", text, *ONE_THREAD)
+    assert f"the prompt has {n_tokens} tokens, the context 512; " in outcome.stderr
 
 
 # --- help ------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {message}", err=True)
+    click.echo(f"Warning: {on_one_line(in_options(str(message)))}", err=True)
 
 
 ELSEWHERE = {"run": ["chat"], "show": ["info"]}  # what Ollama calls our commands

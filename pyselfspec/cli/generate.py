@@ -217,7 +217,6 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                 )
             _warm_up(request, completion.prompt, context)
             context.sequence().drop()  # both runs read the prompt
-        _warn_of_long_text(request, completion)
         keeper = _Keeper(completion, loaded, state)
         finished = _run(
             completion, keeper, show=not as_json, as_text=request.is_text, explain=explain
@@ -292,17 +291,6 @@ def _needs_chat(completion: Completion) -> bool:
     """Models that were made to chat often end a text at once that does not look like a chat."""
     ended_at_once = completion.finish_reason == "eog" and not completion.text
     return ended_at_once and vocabulary.chat_template(completion.context.model) is not None
-
-
-def _warn_of_long_text(request: Request, completion: Completion) -> None:
-    context = completion.context
-    n_trained = context.model.n_ctx_train
-    if min(len(completion.prompt) + request.n_predict, context.n_ctx) > n_trained > 0:
-        click.echo(
-            f"Warning: the model was trained on texts of up to {n_trained} tokens; beyond that it "
-            "may write nonsense",
-            err=True,
-        )
 
 
 class _Keeper:
