@@ -19,6 +19,7 @@ from command_line import (
     TIMEOUT,
     Outcome,
     environment,
+    on_terminal,
     run,
     run_alone,
     strict_json,
@@ -327,6 +328,16 @@ def test_explanations_say_where_all_tokens_came_from(
     found = re.search(r"(\d+) tokens .* (\d+) accepted", closing)
     assert found and n_own + int(found[2]) == int(found[1]) == ends[-1][1]
     assert CLOSING_LINE.fullmatch(f"{closing}\n")
+
+
+def test_on_a_terminal_the_explanation_follows_the_text(demo_path: Path) -> None:
+    args = ["generate", str(demo_path), "-p", PROMPT, "-n", "80", *ONE_THREAD, *GREEDY]
+    text = run(*args).stdout
+    shown = on_terminal(*args, "--explain")
+    assert shown.startswith(text)
+    report = shown.removeprefix(text).splitlines()
+    assert re.match(r"tokens 1 to \d+: ", report[0])
+    assert CLOSING_LINE.fullmatch(f"{report[-1]}\n")
 
 
 # --- which prompt ----------------------------------------------------------------------------
@@ -941,7 +952,9 @@ def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> No
     file.write_text("the king and the hen " * 10**6)
     outcome = run("generate", demo_path, "-f", file, *ONE_THREAD)
     assert outcome.status == 1
-    said = re.search(r"the prompt has about (\d+) tokens, the context 512; give a larger -c", outcome.stderr)
+    said = re.search(
+        r"the prompt has about (\d+) tokens, the context 512; give a larger -c", outcome.stderr
+    )
     assert said and 4e6 < int(said[1]) < 8e6
 
 

@@ -67,7 +67,7 @@ verbose_option = cloup.option(
     is_flag=True,
     expose_value=False,
     callback=_set_verbose,
-    help="Show llama.cpp's log on stderr.",
+    help="Show llama.cpp's log on stderr, and a line for each request of a server.",
 )
 
 # What every command that loads a model takes.

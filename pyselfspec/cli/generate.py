@@ -270,21 +270,31 @@ def _run(
 ) -> bool:
     """Generate, streaming to stdout when asked to; False when Ctrl-C cut the text off."""
     explainer = Explainer(completion)
+    held: list[str] = []  # lines of the explanation
+    on_terminal = sys.stdout.isatty()  # they come after the text there, not in the middle of it
     try:
         for piece in completion:
             if show and as_text:
                 click.echo(piece, nl=False)
             keeper.save_now_and_then()
             if explain:
-                for line in explainer.lines():
-                    click.echo(line, err=True)
+                held += explainer.lines()
+                if not on_terminal:
+                    _say(held)
     except KeyboardInterrupt:
         completion.finish_reason = INTERRUPTED
     if show:
         click.echo("" if as_text else ",".join(map(str, completion.tokens)))
-    for line in explainer.last_lines() if explain else ():
-        click.echo(line, err=True)
+    if explain:
+        _say(held + explainer.last_lines())
     return completion.finish_reason != INTERRUPTED
+
+
+def _say(lines: list[str]) -> None:
+    """Move lines to stderr."""
+    for line in lines:
+        click.echo(line, err=True)
+    lines.clear()
 
 
 def _needs_chat(completion: Completion) -> bool:

@@ -52,9 +52,7 @@ def _warn_without_gpu() -> None:
         if _lib.has_cuda()
         else "pyselfspec was built without GPU support"
     )
-    warnings.warn(
-        f"n_gpu_layers has no effect, the model runs on the CPU: {reason}", stacklevel=3
-    )
+    warnings.warn(f"n_gpu_layers has no effect, the model runs on the CPU: {reason}", stacklevel=3)
 
 
 class Model(Closing):
