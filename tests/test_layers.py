@@ -166,6 +166,7 @@ PURE = (
     "speculate/ngrams.py",
     "speculate/candidates.py",
     "speculate/verify.py",
+    "speculate/estimate.py",
     "speculate/text_stream.py",
     "speculate/controllers/",
     "selection/chunks.py",

@@ -210,6 +210,7 @@ def test_tokens_are_shown_with_their_sources(served: Served) -> None:
     n_copied = sum(source == "ngram" for tokens in shown for _, source in tokens)
     assert n_copied == stats["n_accepted"] == sum(stats["n_accepted_at"])
     assert stats["n_steps"] + stats["n_accepted"] == stats["n_generated"] == 40
+    assert {"estimated_speedup", "mask"} <= stats.keys() and stats["mask"] is None
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -291,7 +291,13 @@ class _Writing:
         text = completion.finish()
         completion.stats.total_us = self._us()
         assert completion.finish_reason is not None
-        finished = Finished(completion.finish_reason, completion.stats, completion.draft)
+        finished = Finished(
+            completion.finish_reason,
+            completion.stats,
+            completion.draft,
+            completion.estimated_speedup,
+            completion.mask,
+        )
         return self._grown(text, 0), finished
 
     def _push(self, step: Step, origins: Origins[_Of]) -> None:

@@ -89,11 +89,13 @@ class Grown:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """reason: as a Completion's finish_reason. draft: the drafter's name, None where decoding was
-    plain."""
+    plain. estimated_speedup, mask: as the Completion's."""
 
     reason: str
     stats: GenerationStats
     draft: str | None
+    estimated_speedup: float | None = None
+    mask: LayerMask | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,12 +174,7 @@ class Service:
             "slots": self.engine.n_slots,
             "draft": _shown(self._drafting.draft),
             "sources": list(self._sources),
-            "mask": self._mask
-            and {
-                "n_layer": self._mask.n_layer,
-                "skip_attn": sorted(self._mask.skip_attn),
-                "skip_ffn": sorted(self._mask.skip_ffn),
-            },
+            "mask": _mask_fields(self._mask),
             "chat_template": self.template is not None,
             "version": __version__,
             "build": BUILD_ID,
@@ -308,7 +303,29 @@ def statistics(found: Sequence[Finished]) -> dict[str, Any]:
     fields = total.to_dict()
     fields["draft"] = found[0].draft if found else None
     fields["us"] = fields["total_us"]
+    fields["estimated_speedup"] = _estimated_speedup(found)
+    fields["mask"] = _mask_fields(found[0].mask) if found else None
     return fields
+
+
+def _estimated_speedup(found: Sequence[Finished]) -> float | None:
+    """Expected plain time over time taken, of all choices together; None where one is unknown."""
+    times = [each.stats.draft_us + each.stats.verify_us for each in found]
+    ratios = [each.estimated_speedup for each in found]
+    known = [(us, ratio) for us, ratio in zip(times, ratios, strict=True) if ratio is not None]
+    if len(known) < len(found) or not known:
+        return None
+    return sum(us * ratio for us, ratio in known) / sum(times)
+
+
+def _mask_fields(mask: LayerMask | None) -> dict[str, Any] | None:
+    if mask is None:
+        return None
+    return {
+        "n_layer": mask.n_layer,
+        "skip_attn": sorted(mask.skip_attn),
+        "skip_ffn": sorted(mask.skip_ffn),
+    }
 
 
 def shown(origins: Sequence[Origin], us: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from .controllers import Controller
 from .controllers.fixed import Fixed
 from .draft_names import Names
 from .drafters import Drafter
+from .estimate import estimated_speedup
 from .loop import steps_of
 from .prepared import AUTO, Speculation, prepared
 from .residual import MATCH, RESIDUAL, VERIFY, Residual
@@ -132,6 +133,7 @@ class Completion:
         self.origins: list[str | None] = []  # of each token, see Step.origins
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
+        self._n_rows_beside = 0  # of other texts, in all verification passes
         self.finish_reason: str | None = None  # then one of those above
         self._started = False
         piece = model.piece if model.has_vocab else lambda _token: b""
@@ -151,6 +153,15 @@ class Completion:
     def controller(self) -> Controller:
         """Who decides now."""
         return self.adaptation.controller if self.adaptation else self._controller
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Speed over plain decoding, estimated from the costs of passes, see estimate.py; None
+        where they are not known."""
+        if self._speculation is None or not self.stats.n_steps:
+            return None
+        n_rows_beside = self._n_rows_beside / self.stats.n_steps
+        return estimated_speedup(self.stats, self._speculation.timings, n_rows_beside)
 
     def _drafting(
         self,
@@ -275,6 +286,7 @@ class Completion:
         self.tokens += step.tokens
         self.origins += step.origins
         self.stats.observe(step)
+        self._n_rows_beside += step.company.n_rows
         return self._grow(self._stream.take())
 
     def finish(self) -> str:
