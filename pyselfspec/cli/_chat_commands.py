@@ -161,7 +161,7 @@ def _stats(commands: Commands, _argument: str) -> None:
         return
     stats, context = completion.stats, commands.conversation.context
     n_held = len(completion.prompt) + len(completion.tokens)
-    commands.screen.note(closing_line(completion))
+    commands.screen.note(closing_line(completion, verbose=True))
     commands.screen.note(
         f"{stats.n_prompt} tokens were said until then, {stats.n_prompt_reused} of them known from "
         f"before; the first token came after {stats.prefill_us / 1000:.0f} ms; the context holds "

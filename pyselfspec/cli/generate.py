@@ -15,7 +15,7 @@ import click
 import cloup
 
 from ..masks.layer_mask import LayerMask
-from ..runtime import vocabulary
+from ..runtime import _lib, vocabulary
 from ..runtime.context import Context
 from ..runtime.model import Model
 from ..runtime.sampling import SamplingParams
@@ -145,8 +145,8 @@ class Request:
         type=click.Choice(VERIFY),
         default=MATCH,
         show_default=True,
-        help="match: a seed gives the text of plain decoding. residual: draw drafts at the "
-        "temperature too, and accept more of them; another text of the same law.",
+        help="match: a seed gives the text of plain decoding. residual: draft tokens are drawn at "
+        "the temperature too, so more are accepted; another text of the same distribution.",
     ),
     cloup.option(
         "--unverified",
@@ -234,7 +234,8 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                 click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
             if _needs_chat(completion):
                 click.echo("nothing follows; to ask this model, use pyselfspec chat", err=True)
-            click.echo(closing_line(completion, plain), err=True)
+            line = closing_line(completion, plain, verbose=_lib.is_verbose())
+            click.echo(line, err=True)
         completion.remember()
         keeper.save()
     if not finished:

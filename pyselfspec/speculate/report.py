@@ -39,38 +39,56 @@ def speedup(completion: Completion, plain: Completion) -> float | None:
     return fast / slow if fast and slow else None
 
 
-def closing_line(completion: Completion, plain: Completion | None = None) -> str:
-    """Tokens, speed, drafted, accepted, tokens per full pass, and the comparison when it was
-    made."""
+def closing_line(
+    completion: Completion, plain: Completion | None = None, *, verbose: bool = False
+) -> str:
+    """One line: tokens, speed, what drafts brought, and the comparison when it was made.
+
+    verbose: also where the draft tokens came from, tokens per pass, and why a mask is not used.
+    """
     stats = completion.stats
     tokens = "1 token" if stats.n_generated == 1 else f"{stats.n_generated} tokens"
-    parts = [tokens, _speed(stats.tokens_per_second)]
-    idle = _idle(completion)
-    if completion.draft is not None and (stats.n_drafted or not idle):
-        rate = stats.acceptance_rate
-        share = "" if rate is None else f" ({rate:.0%})"
-        parts.append(f"{stats.n_drafted} drafted, {stats.n_accepted} accepted{share}")
-        if len(stats.sources) > 1:
-            parts.append(_sources(stats.sources))
-        if stats.tokens_per_step is not None:
-            parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
-    if idle:
-        parts.append(idle)
+    parts = [tokens, _speed(stats.tokens_per_second), *_gain(completion, plain)]
+    if verbose and completion.draft is not None:
+        parts += _details(completion)
     if completion.unverified:
         parts.append("not the model's own text: a mask wrote it, unverified")
     if completion.adaptation is not None:
         trials = completion.adaptation.summary()
         parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} taken over")
     if plain is not None:
+        same = _sameness(completion.tokens, plain.tokens)
+        drawn = completion.verify == RESIDUAL and not completion.sampling.is_greedy
+        differs = completion.tokens != plain.tokens
+        parts.append("another text of the same distribution" if drawn and differs else same)
+    return " · ".join(parts)
+
+
+def _gain(completion: Completion, plain: Completion | None) -> list[str]:
+    """How much faster than plain decoding it was, measured or estimated, and draft tokens."""
+    stats, parts = completion.stats, []
+    if plain is not None:
         ratio = speedup(completion, plain)
         if ratio is not None:
             plain_speed = _speed(plain.stats.tokens_per_second)
             parts.append(f"{ratio:.2f}x plain decoding (measured, {plain_speed})")
-        same = _sameness(completion.tokens, plain.tokens)
-        drawn = completion.verify == RESIDUAL and not completion.sampling.is_greedy
-        differs = completion.tokens != plain.tokens
-        parts.append("another text of the same law" if drawn and differs else same)
-    return " · ".join(parts)
+    elif completion.estimated_speedup is not None:
+        parts.append(f"about {completion.estimated_speedup:.1f}x plain decoding")
+    if stats.n_drafted:
+        parts.append(f"{stats.n_accepted} of {stats.n_drafted} draft tokens accepted")
+    elif completion.draft is not None and stats.n_generated:
+        parts.append("nothing was drafted")
+    return parts
+
+
+def _details(completion: Completion) -> list[str]:
+    stats, parts = completion.stats, []
+    if len(stats.sources) > 1:
+        parts.append(_sources(stats.sources))
+    if stats.n_drafted and stats.tokens_per_step is not None:
+        parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
+    idle = _idle(completion)
+    return [*parts, idle] if idle else parts
 
 
 def _decision(completion: Completion) -> Decision | None:
@@ -78,7 +96,7 @@ def _decision(completion: Completion) -> Decision | None:
 
 
 def _idle(completion: Completion) -> str:
-    """Why passes drafted nothing, where that was decided."""
+    """Why the mask drafted nothing, where that was decided."""
     stats, decision = completion.stats, _decision(completion)
     expected = None if decision is None else decision.speedup
     if (
@@ -88,10 +106,9 @@ def _idle(completion: Completion) -> str:
         or stats.n_drafted > stats.n_copied
     ):
         return ""
-    off = "speculation off" if not stats.n_drafted else "no drafts with passes"
     return (
-        f"{off}: the best mask known for this model would be {expected:.2f}x on this machine "
-        "(pyselfspec scan-layers looks for better ones)"
+        f"the best known mask was not used, since it would be slower here ({expected:.2f}x); "
+        "pyselfspec scan-layers looks for better ones"
     )
 
 
