@@ -44,6 +44,9 @@ def one_line_errors() -> Iterator[None]:
         where = error.filename or "stdin or stdout"
         message = on_one_line(f"{where}: {error.strerror or error}")
         raise click.ClickException(message) from error
+    except MemoryError:
+        message = "out of memory; give a smaller -c or another --cache-type, or a smaller model"
+        raise click.ClickException(message) from None
     except KeyboardInterrupt:
         sys.exit(exit_status())
 

@@ -17,7 +17,7 @@ from ..gguf import fingerprint, heads
 from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util.closing import Closing
-from . import _lib
+from . import _lib, memory
 from . import rpc as servers
 from ._lib import INT32_MAX, llama
 from .guards import Shared
@@ -96,6 +96,8 @@ class Model(Closing):
         if n_gpu_layers == ALL_LAYERS:
             n_gpu_layers = None
         self._open(model_path(path), rpc)
+        if not rpc and (n_gpu_layers == 0 or not _lib.gpus()):
+            memory.require_for_model(self.file)
 
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[split_mode]
