@@ -55,7 +55,7 @@ def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"Warning: {on_one_line(in_options(str(message)))}", err=True)
 
 
-ELSEWHERE = {"run": ["chat"], "show": ["info"]}  # what Ollama calls our commands
+ELSEWHERE = {"run": ["chat"], "show": ["info"], "remove": ["rm"]}  # what Ollama calls our commands
 
 
 class CommandFolder(click.Group):

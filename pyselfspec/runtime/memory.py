@@ -26,7 +26,7 @@ def require_for_model(file: GgufFile) -> None:
     if left is not None and file.n_bytes > left:
         raise ModelFileError(
             f"{file.path}: the model takes {as_text(file.n_bytes)} of address space, and the limit "
-            f"leaves {as_text(left)}; raise the limit with ulimit -v"
+            f"leaves {as_text(left)}; raise the limit (ulimit)"
         )
     free = memory.available()
     if free is not None and file.n_bytes > free:
@@ -50,7 +50,7 @@ def require_room(file: GgufFile, what: str, n_bytes: int = 0) -> None:
     if left is not None and needed > left:
         raise DecodeError(
             f"{what} takes at least {as_text(needed)} more of address space, and the limit leaves "
-            f"{as_text(left)}; give a smaller n_ctx, or raise the limit with ulimit -v"
+            f"{as_text(left)}; give a smaller n_ctx, or raise the limit (ulimit)"
         )
 
 
