@@ -933,6 +933,12 @@ def test_reader_that_goes_away(tiny_path: TinyPath, args: tuple[str, ...]) -> No
         assert word not in stderr
 
 
+def test_names_of_other_programs_for_options(generate: Generate) -> None:
+    ours = generate("-n", "5", "--temp", "0")
+    theirs = generate("--max-tokens", "5", "--temperature", "0")
+    assert theirs.status == 0 and theirs.stdout == ours.stdout
+
+
 def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
     args = ("generate", tiny_path(), "-p", PROMPT, "-n", "1000", "-c", "256", *ONE_THREAD, *GREEDY)
     full, report = run(*args), run(*args, "--json")

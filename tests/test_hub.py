@@ -484,4 +484,9 @@ def test_shells_complete_names_and_files(
     assert offered(["widen"], "folder/") == [("folder/in.gguf", plain)]
     assert offered(["calibrate"], "fol") == [("fol", "file")]
     assert offered(["rm"], "") == [("tiny", plain)]
+    drafts = [value for value, _ in offered(["generate", "--draft"], "")]
+    assert {"auto", "off", "ngram", "layer-skip"} <= set(drafts)
+    assert offered(["chat", "--draft"], "ngram+mod") == [("ngram+model", plain)]
+    assert offered(["serve", "--draft"], "ngram+model:t") == [("ngram+model:tiny", plain)]
+    assert ("ngram+auto", plain) not in offered(["bench", "--draft"], "ngram+a")
     assert offered(["pull"], "") == [("smollm2-135m", plain), ("gemma3-270m", plain)]

@@ -119,10 +119,10 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Lossless self-speculative generation with GGUF models.
+    """Run GGUF models faster, with the same output (lossless speculative decoding).
 
-    The model drafts with part of itself, verifies the draft in one full pass, and the text stays
-    its own.
+    Several tokens at a time are drafted, mostly copies of earlier text, and the model verifies them
+    in one pass.
     """
 
 

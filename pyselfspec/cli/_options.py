@@ -227,6 +227,8 @@ def n_predict_option(default: int) -> Callable[[F], F]:
     return cloup.option(
         "-n",
         "--n-predict",
+        "--max-tokens",
+        "n_predict",
         type=click.IntRange(min=-1),
         callback=_n_predict,
         default=default,

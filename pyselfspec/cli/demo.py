@@ -66,6 +66,8 @@ NEXT = "next, with a model of yours: pyselfspec generate MODEL.gguf -f PROMPT.tx
     n_predict_option(N_PREDICT),
     cloup.option(
         "--temp",
+        "--temperature",
+        "temp",
         type=click.FloatRange(min=0),
         default=TEMPERATURE,
         show_default=True,

@@ -159,11 +159,11 @@ class Request:
 @context_options
 @common_options
 def command(model: str, as_json: bool, compare: bool, explain: bool, **options: Any) -> None:
-    """Continue a prompt, faster by cheap guesses. The text is the full model's.
+    """Continue a prompt, faster than plain decoding and with the same text.
 
-    Guesses are what followed the same words before, and where a mask is known, what part of the
-    model would write; or what another model would, see --draft. The full model checks them all.
-    Only what follows the prompt is printed.
+    Tokens are drafted by copying what followed the same words before, by a part of the model where
+    a mask is known, or by another model, see --draft; the model verifies them all. Only what
+    follows the prompt is printed.
 
     MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
