@@ -49,6 +49,10 @@ OTHER_KINDS = {
     "mmproj": "a multimodal projector",
     "imatrix": "an importance matrix",
 }
+EMBEDDERS = frozenset(
+    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert",
+     "nomic-bert", "nomic-bert-moe", "t5encoder"}
+)  # fmt: skip
 FILE_TYPES = {int(t): t.name.removeprefix("MOSTLY_").removeprefix("ALL_") for t in LlamaFileType}
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 BLOCK_SIZES = {name: (size, n_bytes) for name, size, n_bytes in TENSOR_TYPES.values()}
@@ -220,7 +224,8 @@ def check(
         _check_hparams(values, tensors)
         n_vocab = _check_vocabulary(values)
     except ModelFileError as error:
-        raise ModelFileError(_with_path(str(error), first.path)) from None
+        message = embedder(first.metadata.get("general.architecture")) or str(error)
+        raise ModelFileError(_with_path(message, first.path)) from None
     return GgufFile(
         path=first.path,
         architecture=architecture,
@@ -239,6 +244,14 @@ def check(
         n_bytes=sum(part.n_bytes for part in parts),
         tensors=tensors,
     )
+
+
+def embedder(architecture: object) -> str:
+    """What to say of a model that cannot be loaded and would not write text if it could; "" for
+    any other."""
+    if architecture not in EMBEDDERS:
+        return ""
+    return f"is an embedding model ({architecture}), which writes no text: give a model that does"
 
 
 def _with_path(message: str, path: Path) -> str:

@@ -114,9 +114,9 @@ class Model(Closing):
             _lib.clear_log_error()
             handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
             if not handle:
-                raise ModelFileError(
-                    f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
-                )
+                reason = f"llama.cpp cannot load this model: {_lib.log_error()}"
+                embeds = gguf_file.embedder(self.file.architecture)
+                raise ModelFileError(f"{self.path}: {embeds or reason}")
             self._handle = handle  # first: Ctrl-C may free it from here on
             stack.callback(self._free)
             self._stack = stack.pop_all()
