@@ -50,8 +50,8 @@ OTHER_KINDS = {
     "imatrix": "an importance matrix",
 }
 EMBEDDERS = frozenset(
-    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert",
-     "nomic-bert", "nomic-bert-moe", "t5encoder"}
+    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "modern-bert",
+     "neo-bert", "nomic-bert", "nomic-bert-moe", "t5encoder"}
 )  # fmt: skip
 FILE_TYPES = {int(t): t.name.removeprefix("MOSTLY_").removeprefix("ALL_") for t in LlamaFileType}
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
