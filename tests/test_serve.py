@@ -466,6 +466,29 @@ def test_a_signal_ends_the_server(grace: str) -> None:
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
 
 
+def test_the_start_of_a_server_and_its_log_of_requests() -> None:
+    """Addresses on labelled lines; with -v, requests on stderr, so that stdout stays JSON."""
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    with subprocess.Popen(
+        [*command, "-v"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        while not (line := next(lines)).startswith("Page: "):
+            pass
+        url = json.loads(process.stdout.readline())["url"]
+        assert line == f"Page: {url}\n"
+        assert next(lines) == f"API:  {url}/v1, model demo\n"
+        assert next(lines) == "Ctrl-C stops the server.\n"
+        with new_client() as client:
+            client.get(f"{url}/v1/models")
+        os.kill(process.pid, signal.SIGINT)
+        log = "".join(lines)
+        assert "GET /v1/models" in log and "200" in log
+        assert process.stdout.read() == ""
+        assert process.wait(60) == 0
+
+
 def test_every_token_has_its_logprobs(served: Served) -> None:
     """Those that end no character, too: the tokens of these are bytes."""
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 40, "seed": 1}
