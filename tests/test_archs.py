@@ -25,7 +25,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[archs.Result]:
 
 def test_most_architectures_are_exact_throughout(results: list[archs.Result]) -> None:
     n_exact = sum(result.is_exact for result in results)
-    assert n_exact == N_EXACT, "the README gives this number"
+    assert n_exact == N_EXACT, "docs/how-it-works.md gives this number"
 
 
 def test_none_is_wrong_and_none_ends_the_process(results: list[archs.Result]) -> None:

@@ -1,8 +1,8 @@
 """What the pages of docs/ tell people to type works as it stands there, and the site builds.
 
 Blocks marked ``sh`` and ``python`` run in the order of their page, in one folder; what cannot run
-in a test (a model of the reader's, minutes of work, an editor) is marked ``text``. A block behind
-``<!-- real -->`` needs a real model.
+in a test (a model of the reader's, minutes of work, an editor) is marked ``text``. A block after
+``<!-- real -->`` needs a real model; one after ``<!-- file: NAME -->`` is the content of that file.
 """
 
 import os
@@ -16,26 +16,30 @@ import click
 import pytest
 
 from pyselfspec.cli import main
+from tools import cli_docs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-OWN = [page for page in PAGES if not page.is_symlink()]  # the others lie beside the code
 BLOCK = re.compile(r"(<!-- real -->\n+)?```(sh|python)\n(.*?)```", re.DOTALL)
+FILE = re.compile(r"<!-- file: (\S+) -->\n+```python\n(.*?)```\n", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OTHER_PROGRAMS = {"--api-key", "--modelfile", "--spec-type"}  # llama-server, ollama
 
 
 def blocks(page: Path, *, real: bool) -> list[tuple[str, str]]:
-    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    found = BLOCK.findall(FILE.sub("", page.read_text(encoding="utf-8")))
     return [(language, code) for mark, language, code in found if bool(mark) == real]
 
 
 def run_all(page: Path, folder: Path, *, real: bool) -> None:
     """Each block must end well and print something."""
     (folder / "bin").mkdir()
-    program = folder / "bin" / "pyselfspec"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pyselfspec "$@"\n')
-    program.chmod(0o755)
+    for name, arguments in (("pyselfspec", "-m pyselfspec"), ("python", "")):
+        program = folder / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        program.chmod(0o755)
+    for name, code in FILE.findall(page.read_text(encoding="utf-8")):
+        (folder / name).write_text(code, encoding="utf-8")
     env = os.environ | {
         "PATH": os.pathsep.join([str(program.parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
@@ -51,18 +55,18 @@ def run_all(page: Path, folder: Path, *, real: bool) -> None:
         assert done.stdout.strip(), code
 
 
-@pytest.mark.parametrize("page", [p for p in OWN if blocks(p, real=False)], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, real=False)], ids=lambda p: p.stem)
 def test_what_a_page_says_runs(page, tmp_path):
     run_all(page, tmp_path, real=False)
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", [p for p in OWN if blocks(p, real=True)], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, real=True)], ids=lambda p: p.stem)
 def test_what_a_page_says_of_real_models_runs(page, tmp_path):
     run_all(page, tmp_path, real=True)
 
 
-@pytest.mark.parametrize("page", OWN, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [p for p in PAGES if p != cli_docs.PAGE], ids=lambda p: p.stem)
 def test_options_that_a_page_names_exist(page):
     context = click.Context(main)
     commands = [main.get_command(context, name) for name in main.list_commands(context)]
@@ -70,6 +74,23 @@ def test_options_that_a_page_names_exist(page):
     known = {o for p in parameters for o in (*p.opts, *p.secondary_opts)}
     named = set(OPTION.findall(page.read_text(encoding="utf-8")))
     assert named - OTHER_PROGRAMS <= known
+
+
+def test_the_page_of_commands_is_current():
+    """The page is as wide everywhere: help follows neither terminal nor environment."""
+    shown = cli_docs.PAGE.read_text(encoding="utf-8")
+    assert shown == cli_docs.page(), "python tools/cli_docs.py writes it anew"
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_the_page_of_commands_does_not_depend_on_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    test_the_page_of_commands_is_current()
+
+
+def test_no_page_is_a_link():
+    """Checkouts without symbolic links have the same documentation."""
+    assert not [path for path in (ROOT / "docs").rglob("*") if path.is_symlink()]
 
 
 def test_every_page_is_in_the_navigation():
@@ -80,11 +101,14 @@ def test_every_page_is_in_the_navigation():
 def test_the_site_builds(tmp_path):
     """Links that lead nowhere are errors."""
     pytest.importorskip("zensical")
-    for name in ("docs", "pyselfspec"):
+    for name in ("docs", "pyselfspec", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("lib", "data"))
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    for name in ("mkdocs.yml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     page = tmp_path / "build" / "site" / "python" / "index.html"
     assert "What a model file is loaded as" in page.read_text(encoding="utf-8")
+    changes = tmp_path / "build" / "site" / "changelog" / "index.html"
+    assert "Keep a Changelog" in changes.read_text(encoding="utf-8")

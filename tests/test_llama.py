@@ -3,11 +3,9 @@ oracle is that class itself, on the same library."""
 
 import itertools
 import pickle
-import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ import pyselfspec
 from pyselfspec import LayerMask
 from pyselfspec.errors import ArgumentError, UnsupportedError
 
-PAGE = Path(__file__).resolve().parents[1] / "pyselfspec" / "llama" / "README.md"
 OPTIONS = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
 COPIES = {"draft": "ngram", "controller": "fixed"}  # drafts the same on any machine
 REPEATED = "The cat sat on the mat. The cat sat on the mat. The cat sat on"
@@ -407,10 +404,3 @@ def test_pickles_and_closing(pair, demo_path):
     copy.close()
     copy.close()
     del unfinished, copy
-
-
-@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-def test_what_the_page_says_runs(code, run_python):
-    run = run_python(code)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip()

@@ -16,12 +16,11 @@ from pyselfspec.util import by_name
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-WAYS = ROOT / "pyselfspec" / "speculate" / "drafters" / "README.md"
-PAGES = README + WAYS.read_text(encoding="utf-8")
+WAYS = (ROOT / "docs" / "drafts.md").read_text(encoding="utf-8")
 MEASURED = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
 SHELL = [
     line
-    for block in re.findall(r"```sh\n(.*?)```", PAGES, re.DOTALL)
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
     for line in block.splitlines()
 ]
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -32,10 +31,16 @@ def test_continuous_integration_types_what_the_readme_says():
     install, run, test = SHELL[:3]
     assert install == 'CMAKE_ARGS="-DLLAMA_BUILD=OFF" pip install .'
     assert install in script.splitlines()
-    assert run == 'pyselfspec generate -p "Once upon a time"'
+    assert run == "pyselfspec demo --size 160M"
     install_tests, run_tests = test.split(" && ")
     assert install_tests in script.splitlines()
     assert script.splitlines()[-1] == run_tests
+
+
+def test_the_first_command_comes_early():
+    before, _, _ = README.partition("```sh\n")
+    assert len(before.split()) <= 120
+    assert len(README.splitlines()) <= 110
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("pyselfspec ")])
@@ -61,12 +66,12 @@ def test_options_that_the_readme_names_exist():
     context = click.Context(main)
     commands = (main.get_command(context, name) for name in main.list_commands(context))
     known = {o for command in commands if command for p in command.params for o in p.opts}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert named <= known
 
 
 def test_the_page_of_drafters_has_all_of_them():
-    rows = re.findall(r"^\| (`.+?`) \|", WAYS.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| (`.+?`) \|", WAYS, re.MULTILINE)
     named = {re.sub(r":.*", "", name) for row in rows for name in re.findall(r"`(.+?)`", row)}
     assert named - {"--draft"} == set(by_name.names(drafters.__path__))
 
@@ -122,7 +127,29 @@ TASKS = "chat code-new story summary quote code-edit code-comment json turns all
 def test_the_table_of_tasks_shows_what_was_measured(name: str, model: str):
     rows = [measured(model, f"auto | 0 | {task}") for task in TASKS]
     speeds = " | ".join(f"{float(row[4]):.2f}" for row in rows)
-    assert f"| {name} | {speeds} |" in README
+    assert f"| {name} | {speeds} |" in MEASURED
+
+
+def test_the_readme_shows_the_gain_over_llama_cpp():
+    """Its plain decoding, its best way to copy, ours, and the ratio of the last two."""
+    shown = re.findall(
+        r"^\| [a-z ]+ \| ([\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+) \|$", README, re.MULTILINE
+    )
+    for row, task in zip(shown, ("all", "quote", "chat"), strict=True):
+        cells = measured("smollm2-135m-q4_0.gguf", f"0 | {task}")
+        copies = [float(x) for cell in cells[4:10] for x in cell.split(" / ")]
+        assert row == f"{cells[3]} | {max(copies)} | {cells[11]} | {cells[13]}"
+
+
+def test_the_readme_shows_the_gain_of_drafting():
+    text = " ".join(README.split())
+    smollm2, gemma = "smollm2-135m-q4_0.gguf", "gemma3-270m-q4_k_m.gguf"
+    cold, warm, other = (
+        f"{float(measured(model, f'auto | {temp} | all')[4]):.2f}"
+        for model, temp in ((smollm2, "0"), (smollm2, "0.7"), (gemma, "0"))
+    )
+    assert f"gains {cold} times" in text and f"and {other} with Gemma 3 270M" in text
+    assert f"and {warm} with SmolLM2 at temperature 0.7" in text
 
 
 def test_the_trained_model_does_what_was_measured():

@@ -164,7 +164,7 @@ def notes(results: Results) -> list[str]:
     if any(row.n_same < row.n_answers for row in every):
         found.append(
             "some texts differ from plain decoding: where logits depend on the width of a pass, a "
-            "near-tie may fall otherwise (see the README on widths)"
+            "near-tie may fall otherwise (see docs/limits.md)"
         )
     return found
 

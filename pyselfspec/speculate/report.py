@@ -232,4 +232,4 @@ def _sameness(tokens: list[int], plain: list[int]) -> str:
         return "same text"
     fork = next((i for i, (a, b) in enumerate(zip(tokens, plain, strict=False)) if a != b), None)
     at = min(len(tokens), len(plain)) if fork is None else fork
-    return f"texts differ from token {at} on (see the README on widths)"
+    return f"texts differ from token {at} on (see docs/limits.md)"
