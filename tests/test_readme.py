@@ -76,6 +76,17 @@ def test_the_page_of_drafters_has_all_of_them():
     assert named - {"--draft"} == set(by_name.names(drafters.__path__))
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *ROOT.glob("docs/*.md")], ids=lambda p: Path(p).stem
+)
+def test_paths_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:pyselfspec|tools|tests|patches|benchmarks|docs)/[\w./-]*)`", text)
+    linked = re.findall(r"\]\(([\w./-]+)\)", text)
+    assert all((ROOT / name).exists() for name in named), named
+    assert all((ROOT / page).parent.joinpath(name).exists() for name in linked), linked
+
+
 def test_tables_are_made_from_the_results():
     program = [sys.executable, str(ROOT / "tools" / "bench.py"), "table"]
     table = subprocess.run(program, capture_output=True, text=True, check=True).stdout.strip()
