@@ -152,6 +152,34 @@ def test_the_readme_shows_the_gain_over_llama_cpp():
         assert row == f"{cells[3]} | {max(copies)} | {cells[11]} | {cells[13]}"
 
 
+def test_the_readme_shows_the_gain_of_the_kernels():
+    """A pass over one token, llama.cpp's time over ours: smallest and largest of each kind."""
+    shown = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ([^|]+) \| (stock|pyselfspec)(.*?) \| ([\d.]+) \| [\d.]+ \|", shown, re.MULTILINE
+    )
+    times = {(model, suffix, build): float(ms) for model, build, suffix, ms in rows}
+
+    def gains(*, start: str, suffixes: tuple[str, ...], before: bool = False) -> list[str]:
+        found = [
+            ms / times[model, suffix, "pyselfspec"]
+            for (model, suffix, build), ms in times.items()
+            if build == "stock" and model.startswith(start) and suffix in suffixes
+            if ("1024 tokens before" if before else "") in model
+            if before or "before" not in model
+        ]
+        return [f"{min(found):.1f}", f"{max(found):.1f}"]
+
+    text = " ".join(README.split())
+    small = [gains(start=start, suffixes=("", ", AVX2")) for start in ("smollm2", "gemma3")]
+    low, high = min(g[0] for g in small), max(g[1] for g in small)
+    assert f"(135 to 270 M parameters) {low} to {high} times" in text
+    after, _ = gains(start="smollm2", suffixes=("",), before=True)
+    assert f"and {after} times after 1,024 tokens" in text
+    low, high = gains(start="r850", suffixes=("",))
+    assert f"it is {low} to {high} times (two threads, AVX-512)" in text
+
+
 def test_the_readme_shows_the_gain_of_drafting():
     text = " ".join(README.split())
     smollm2, gemma = "smollm2-135m-q4_0.gguf", "gemma3-270m-q4_k_m.gguf"

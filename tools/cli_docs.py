@@ -14,7 +14,7 @@ import click
 from pyselfspec.cli import main
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
-WIDTH = 80  # columns of the help texts, whatever the terminal has
+WIDTH = 80  # columns of the help texts, independent of the terminal
 INTRODUCTION = """\
 # Commands
 
