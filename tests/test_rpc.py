@@ -262,3 +262,25 @@ def test_gpus_are_not_servers() -> None:
     """llama.cpp says that it can use GPUs wherever RPC was built."""
     assert len(_lib.lent_devices()) >= 1
     assert not any("RPC" in name for name in _lib.gpus())
+
+
+def test_a_device_that_may_help_ends_the_promise(tiny_path: TinyPath, servers: list[str]) -> None:
+    """Weights that are here are multiplied here; where llama.cpp may hand them to another device,
+    nothing is promised, and lists of tokens are refused."""
+    with Model(tiny_path(qtype="Q8_0"), rpc=servers[:1], n_gpu_layers=0) as model:
+        with model.context(n_ctx=256, n_threads=1) as context:
+            alone = context.exact_width
+            assert context.can_shorten == bool(alone)
+        params = llama.llama_context_default_params()
+        params.n_ctx, params.kv_unified, params.op_offload = 256, True, True
+        handle = llama.llama_init_from_model(model.handle, params)
+        try:
+            with lent(model, handle) as context:
+                assert context.exact_width == 0 and not context.can_shorten
+                short = Pass(head="best", among=ShortList([5, 6]))
+                with pytest.raises(UnsupportedError, match="no other device may"):
+                    context.run(Rows.of(0, 0, [7]), short)
+        finally:
+            llama.llama_free(handle)
+    with Model(tiny_path(qtype="Q8_0")) as model, model.context(n_ctx=256) as context:
+        assert context.exact_width == alone

@@ -47,8 +47,9 @@ std::string architecture(const llama_model & model) {
     return std::string("architecture ") + llm_arch_name(model.arch);
 }
 
+// Some buffers on the CPU name no device.
 bool is_cpu(ggml_backend_dev_t dev) {
-    return dev && ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    return !dev || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
 // Whether a backend other than the CPU's may compute with these weights: because they lie where it computes, or because
@@ -327,7 +328,7 @@ void selfspec_session::require_done(int status, int32_t n_tokens, const std::str
     switch (status) {
         case 0:  return;
         case 1:  selfspec_refuse("no free K/V cells for " + std::to_string(n_tokens) + " tokens, n_ctx is " + std::to_string(ctx->n_ctx()), SELFSPEC_FULL);
-        case 2:  selfspec_refuse("the computation was aborted", SELFSPEC_ABORTED);
+        case 2:  selfspec_refuse("the pass was stopped before its end, its rows are forgotten", SELFSPEC_ABORTED);
         default: break;
     }
     if (!why.empty()) {
