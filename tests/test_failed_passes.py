@@ -1,5 +1,5 @@
-"""Passes that fail or are stopped: none of their rows stays in the memory, and the next pass gives the
-bits of a context in which nothing has failed."""
+"""Passes that fail or are stopped: none of their rows stays in the memory, and the next pass gives
+the bits of a context in which nothing has failed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ import pytest
 from conftest import NewContext, RunPython, TinyModel, TinyPath
 from test_masks import write_mamba
 
-from pyselfspec import Context, Model
+from pyselfspec import GREEDY, Context, Model
 from pyselfspec.errors import DecodeError
 from pyselfspec.runtime.passes import Pass, Rows
+from pyselfspec.serve.engine import Engine
+from pyselfspec.serve.jobs import Drafting, Event, Failed, Job, Started, Ticket
 from tools.models import tiny_head
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="puts functions before the library's")
@@ -233,6 +235,32 @@ def test_a_pass_of_another_thread_is_stopped(context: Context, new_context: NewC
     [error] = raised
     assert isinstance(error, DecodeError) and "stopped" in str(error)
     require_unchanged(context, new_context)
+
+
+@on_linux
+def test_a_server_ends_while_a_prompt_is_read(context: Context, new_context: NewContext) -> None:
+    """It does not wait for the pass."""
+    context.sequence().drop()
+    told: list[Event] = []
+    began = threading.Event()
+
+    def tell(event: Event) -> None:
+        told.append(event)
+        began.set()
+
+    class Wide(Context):
+        pass_width = LONG["n_batch"]
+
+    context.__class__ = Wide
+    with Engine(context, n_slots=1, n_queue=1, n_cells=LONG["n_ctx"]) as engine:
+        job = Job(tuple(tokens_of(4000)), 5, GREEDY, Drafting(draft=None))
+        engine.submit([Ticket(job, tell, deadline=time.monotonic() + DEADLINE_S)])
+        assert began.wait(DEADLINE_S)
+        when_busy(engine._thread, lambda: None).join()
+    assert [type(event) for event in told] == [Started, Failed]
+    assert str(told[-1].error) == "the server is ending"
+    assert context.sequence().n_past == 0
+    assert logits_after(context) == logits_after(new_context(context.model, **LONG))
 
 
 def test_a_pass_in_place_takes_what_shares_its_cells(context: Context) -> None:

@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import ONE_THREAD, PROGRAM, TIMEOUT, environment, run, run_alone
+from conftest import TinyPath
 from gguf import GGUFReader
 from rpc_servers import free_port, serving
 
-from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
+from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime import _lib, rpc
+from pyselfspec.runtime._lib import llama
+from pyselfspec.runtime.passes import Pass, Rows
+from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.runtime.widths import same_at_widths
 from pyselfspec.speculate import drafters
 from tools.bench.rpc import counted
@@ -264,6 +268,11 @@ def test_gpus_are_not_servers() -> None:
     assert not any("RPC" in name for name in _lib.gpus())
 
 
+def lent(model: Model, handle: int) -> Context:
+    facts: dict[str, Any] = {"type_k": "f16", "type_v": "f16", "flash_attn": True}
+    return Context.lent(model, handle, n_batch=64, n_threads=1, n_seq_max=1, **facts)
+
+
 def test_a_device_that_may_help_ends_the_promise(tiny_path: TinyPath, servers: list[str]) -> None:
     """Weights that are here are multiplied here; where llama.cpp may hand them to another device,
     nothing is promised, and lists of tokens are refused."""
@@ -277,7 +286,7 @@ def test_a_device_that_may_help_ends_the_promise(tiny_path: TinyPath, servers: l
         try:
             with lent(model, handle) as context:
                 assert context.exact_width == 0 and not context.can_shorten
-                short = Pass(head="best", among=ShortList([5, 6]))
+                short = Pass(head="best", among=ShortList(4, model.n_vocab))
                 with pytest.raises(UnsupportedError, match="no other device may"):
                     context.run(Rows.of(0, 0, [7]), short)
         finally:
