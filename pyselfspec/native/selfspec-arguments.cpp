@@ -125,9 +125,8 @@ void selfspec_require_among(const selfspec_facts & facts, const selfspec_among &
     if (!among.ids) {
         return;
     }
-    if (!facts.has_kernels) {
-        selfspec_refuse("some tokens only can be looked at where our kernels multiply all weights, and no other device may",
-            SELFSPEC_UNSUPPORTED);
+    if (!facts.is_cpu_only) {
+        selfspec_refuse("the head cannot look at some tokens only: another device than the CPU may compute it", SELFSPEC_UNSUPPORTED);
     }
     if (among.n < 1 || among.n > facts.n_vocab) {
         selfspec_refuse(allowed("n_among", among.n, 1, facts.n_vocab));

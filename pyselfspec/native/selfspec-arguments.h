@@ -74,7 +74,7 @@ struct selfspec_facts {
     bool         is_special    = false; // of a type for draft heads, or it samples by itself
     bool         is_causal     = true;
     bool         embeds        = false;
-    bool         has_kernels   = true;  // our kernels multiply all weights, and no other device does
+    bool         is_cpu_only   = true;  // no other device may compute
 };
 
 // What the sequences of a context hold. Positions of a sequence that holds nothing are -1.

@@ -47,20 +47,15 @@ std::string architecture(const llama_model & model) {
     return std::string("architecture ") + llm_arch_name(model.arch);
 }
 
-// Some buffers on the CPU name no device.
-bool is_cpu(ggml_backend_dev_t dev) {
-    return !dev || ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
-}
-
 // Whether a backend other than the CPU's may compute with these weights: because they lie where it computes, or because
 // the scheduler hands it work on weights that lie elsewhere, which it then copies.
 bool others_compute(const llama_model & model, const std::vector<ggml_backend_t> & backends, bool op_offload) {
     return std::any_of(backends.begin(), backends.end(), [&](ggml_backend_t backend) {
-        const ggml_backend_dev_t dev = ggml_backend_get_device(backend);
-        if (is_cpu(dev)) {
+        const auto type = ggml_backend_dev_type(ggml_backend_get_device(backend));
+        if (type == GGML_BACKEND_DEVICE_TYPE_CPU) {
             return false;
         }
-        if (op_offload && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_ACCEL) {
+        if (op_offload && type != GGML_BACKEND_DEVICE_TYPE_ACCEL) {
             return true;
         }
         return std::any_of(model.tensors_by_name.begin(), model.tensors_by_name.end(), [&](const auto & each) {
@@ -75,9 +70,6 @@ int32_t width_of_products(const llama_model & model) {
     const selfspec_width_function width_of = selfspec_width_of_weights();
     int32_t width = width_of ? SELFSPEC_EXACT_WIDTH : 0;
     for (const auto & [name, tensor] : model.tensors_by_name) {
-        if (tensor->buffer && !is_cpu(ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer)))) {
-            return 0;
-        }
         width = width > 0 ? std::min(width, width_of(tensor, false)) : 0;
     }
     return width;
@@ -147,7 +139,7 @@ selfspec_width_function selfspec_width_of_weights() {
 selfspec_session::selfspec_session(llama_context * ctx) :
     ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), slots(*ctx),
     stop(*ctx, ctx->abort_callback, ctx->abort_callback_data), batch(ctx),
-    product_width(others_compute(model, ctx->backend_ptrs, ctx->cparams.op_offload) ? 0 : width_of_products(model)),
+    is_cpu_only(!others_compute(model, ctx->backend_ptrs, ctx->cparams.op_offload)),
     names_fault(selfspec_names_fault(model, ctx->get_memory())) {}
 
 int32_t selfspec_session::failed(int32_t status, const char * text) noexcept {
@@ -178,7 +170,7 @@ selfspec_facts selfspec_session::facts() const {
     facts.is_special    = cparams.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty();
     facts.is_causal     = cparams.causal_attn;
     facts.embeds        = cparams.embeddings;
-    facts.has_kernels   = product_width > 0;
+    facts.is_cpu_only   = is_cpu_only;
     return facts;
 }
 
@@ -521,7 +513,7 @@ bool selfspec_session::can_shorten() {
         selfspec_pass pass;
         pass.head    = SELFSPEC_HEAD_BEST;
         pass.n_among = 1;
-        shortens = ctx->get_memory() && product_width > 0 && build_dry(pass).empty();
+        shortens = ctx->get_memory() && is_cpu_only && build_dry(pass).empty();
     }
     return shortens;
 }
@@ -547,7 +539,7 @@ bool selfspec_session::can_enter(int32_t il) {
 }
 
 int32_t selfspec_session::exact_width() const {
-    return sums_by_row(model, ctx->get_memory()) ? product_width : 0;
+    return is_cpu_only && sums_by_row(model, ctx->get_memory()) ? width_of_products(model) : 0;
 }
 
 int32_t selfspec_session::memory_bits() const {

@@ -113,7 +113,7 @@ private:
 
     std::vector<llama_token_data> candidates; // of a draw, reused
 
-    const int32_t           product_width; // up to how many rows every product of the model has the bits of one row
+    const bool              is_cpu_only; // no other device may compute
     const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
     std::set<selfspec_pass> works;     // what a dry build has shown to work
     std::map<int32_t, bool> can_enter_at;

@@ -138,15 +138,15 @@ void test_pass() {
 
 void test_among() {
     const batch b;
-    const auto require = [&](std::vector<int32_t> ids, bool has_kernels) {
-        return [&b, ids, has_kernels] {
+    const auto require = [&](std::vector<int32_t> ids, bool is_cpu_only) {
+        return [&b, ids, is_cpu_only] {
             selfspec_facts facts = usual();
-            facts.has_kernels = has_kernels;
+            facts.is_cpu_only = is_cpu_only;
             selfspec_require_among(facts, { ids.data(), (int32_t) ids.size() }, b.rows());
         };
     };
     expect("a list", SELFSPEC_OK, "", require({ 0, 5, 99 }, true));
-    expect("another device", SELFSPEC_UNSUPPORTED, "no other device may", require({ 0, 5 }, false));
+    expect("another device", SELFSPEC_UNSUPPORTED, "another device than the CPU", require({ 0, 5 }, false));
     for (const auto & ids : std::vector<std::vector<int32_t>>({ { 5, 4 }, { 5, 5 }, { -1, 2 }, { 99, 100 } })) {
         expect("ids", SELFSPEC_BAD_ARGUMENT, "in rising order", require(ids, true));
     }
