@@ -10,7 +10,7 @@
 
 static std::atomic<bool>   fails { false };
 static std::atomic<size_t> n_failed { 0 };
-static constexpr size_t    LARGE = 1 << 14;
+static constexpr size_t    LARGE = 1 << 12;
 
 extern "C" void   no_memory(bool now) { fails = now; }
 extern "C" size_t n_without_memory() { return n_failed; }
