@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 import threading
+from _signal import getsignal  # type: ignore[import-not-found]  # signal's own takes 5 us
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -352,7 +353,7 @@ def _begin_pass(session: int) -> None:
     other handlers may want to go on."""
     require_not_forked()
     is_main = threading.current_thread() is threading.main_thread()
-    raises = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    raises = is_main and getsignal(signal.SIGINT) is signal.default_int_handler
     _heed_interrupts(session, raises)
 
 
