@@ -112,7 +112,7 @@ with model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
 
 @on_linux
 @pytest.mark.parametrize("code", [OF_A_HEAD, SHARED_ROWS, WORK_BUFFER])
-def test_a_pass_without_memory(
+def test_a_pass_whose_memory_cannot_be_had(
     code: str, no_memory: str, tiny_path: TinyPath, tmp_path: Path, run_python: RunPython
 ) -> None:
     """A graph that finds none runs in the context's own memory, and a pass that needs more fails;
