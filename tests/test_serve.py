@@ -466,6 +466,25 @@ def test_a_signal_ends_the_server(grace: str) -> None:
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
 
 
+@pytest.mark.parametrize(("options", "warns"), [(["-np", "2"], True), (["-np", "1"], False)])
+def test_serving_without_flash_attention_warns(options: list[str], warns: bool) -> None:
+    """Several answers at once then are not those that the model gives alone."""
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "-t", "1", "-fa", "off"]
+    with subprocess.Popen(
+        [*command, "-c", "512", *options], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        while not said or "answers on" not in said[-1]:
+            said.append(process.stderr.readline())
+            assert said[-1], said
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    warned = [line for line in said if line.startswith("Warning: without flash attention, ")]
+    assert len(warned) == warns
+    assert all("-np 1 writes one at a time" in line for line in warned)
+
+
 def test_every_token_has_its_logprobs(served: Served) -> None:
     """Those that end no character, too: the tokens of these are bytes."""
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 40, "seed": 1}

@@ -70,7 +70,7 @@ class Model(Closing):
 
     Raises ModelFileError when the file is missing, broken or not supported, and ArgumentError when
     layers are to be kept on a GPU and there is none; UnsupportedError for a server that does not
-    answer.
+    answer; LibraryError in a process that was forked after the library was loaded.
     """
 
     _handle: int | None
@@ -92,6 +92,7 @@ class Model(Closing):
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
         if n_gpu_layers and not rpc:
             _require_gpu(n_gpu_layers)
+        _lib.require_not_forked()
         self._open(model_path(path), rpc)
 
         params = llama.llama_model_default_params()
