@@ -3,21 +3,20 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 namespace {
 
 constexpr int64_t WORK_MAX       = 1 << 25; // about a third of a second
 constexpr int64_t WORK_PER_TOKEN = 1 << 22;
-constexpr int64_t STACK_WORK     = 32;      // one more stack, against one more character that is compared
+constexpr int64_t STACK_WORK     = 16;      // one more stack, against one more character that is compared
 constexpr size_t  STACKS_MAX     = 1 << 16; // of one state
 constexpr size_t  STATES_KEPT    = 1 << 14;
 constexpr size_t  NODES_KEPT     = 1 << 20;
 constexpr size_t  NEXT_MAX       = 128;     // states that follow a state, in a plain list
 constexpr uint32_t N_ASCII       = 128;
 constexpr uint32_t UNKNOWN       = UINT32_MAX;
-constexpr size_t  REASON_MAX     = 80;      // bytes of the grammar's text in a message
+constexpr size_t  REASON_MAX     = 160;     // bytes of the grammar's text in a message
 
 using graph = std::vector<std::vector<uint32_t>>;
 
@@ -246,6 +245,8 @@ void selfspec_automaton::begin() {
     states.emplace_back(); // DEAD
     known_nodes.clear();
     known_states.clear();
+    known_open.clear();
+    seen.clear();
     n_kept = 0;
 
     std::vector<stack> open;
@@ -276,15 +277,32 @@ selfspec_automaton::stack selfspec_automaton::push(uint32_t top, stack rest) {
 
 // The state of stacks that may have references to rules on top.
 selfspec_automaton::state selfspec_automaton::closed(std::vector<stack> open) {
-    std::unordered_set<stack> seen;
+    std::sort(open.begin(), open.end());
+    const auto [it, is_new] = known_open.emplace(open, DEAD);
+    if (!is_new) {
+        return it->second;
+    }
+    n_kept += open.size();
+    try {
+        return it->second = expanded(std::move(open));
+    } catch (...) {
+        known_open.erase(it);
+        throw;
+    }
+}
+
+selfspec_automaton::state selfspec_automaton::expanded(std::vector<stack> open) {
+    ++round;
     std::vector<stack> found;
     while (!open.empty()) {
         const stack at = open.back();
         open.pop_back();
         spend(STACK_WORK);
-        if (!seen.insert(at).second) {
+        seen.resize(nodes.size());
+        if (seen[at] == round) {
             continue;
         }
+        seen[at] = round;
         const auto [top, rest] = nodes[at];
         if (at == EMPTY || elements[top].type != LLAMA_GRETYPE_RULE_REF) {
             found.push_back(at);

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
@@ -89,6 +90,7 @@ private:
     stack push(uint32_t top, stack rest);
     stack advanced(uint32_t element, stack rest) { return is_end(element) ? rest : push(element, rest); }
     state closed(std::vector<stack> open);
+    state expanded(std::vector<stack> open);
     state interned(std::vector<stack> stacks);
     match matches(uint32_t element, uint32_t low, uint32_t high);
     void  spend(int64_t work);
@@ -107,6 +109,9 @@ private:
     std::unordered_map<uint64_t, stack> known_nodes;
     std::deque<info> states; // references stay valid while it grows
     std::unordered_multimap<size_t, state> known_states;
+    std::map<std::vector<stack>, state> known_open; // the states of stacks, by those that closed() was given
+    std::vector<uint32_t> seen; // by node: the last round that came by
+    uint32_t round = 0;
     state   first = DEAD;
     size_t  n_kept = 0; // stacks and next states that states keep
     int64_t work_left;
