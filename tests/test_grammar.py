@@ -53,7 +53,8 @@ def of_bytes(model: Model, text: str) -> list[int]:
 def random_rules(rng: random.Random) -> str:
     names = ["root", "one", "two"]
     return "\n".join(
-        f"{name} ::= " + " | ".join(random_sequence(rng, 2, names) for _ in range(rng.randint(1, 3)))
+        f"{name} ::= "
+        + " | ".join(random_sequence(rng, 2, names) for _ in range(rng.randint(1, 3)))
         for name in names
     )
 
@@ -105,7 +106,7 @@ def test_tokens_that_may_follow_are_llama_cpps(seed: int, tiny: Any) -> None:
 
 
 def hostile(rng: random.Random, depth: int) -> str:
-    """Repetitions and alternatives of few letters, nested, so that a text can be read in many ways."""
+    """Nested repetitions and alternatives of few letters: a text can be read in many ways."""
     if not depth:
         return rng.choice(['"a"', '"a"', "[ab]", ".", '"a"?'])
     parts = [hostile(rng, depth - 1) for _ in range(rng.randint(1, 3))]
@@ -177,7 +178,7 @@ def test_a_grammar_that_becomes_too_ambiguous(demo: Model) -> None:
     n = 0
     with (
         Sampler(demo, SamplingParams(0.0, grammar=FORKED)) as sampler,
-        pytest.raises(ArgumentError, match="too ambiguous to follow.*fewer repetitions"),
+        pytest.raises(ArgumentError, match=r"too ambiguous to follow.*fewer repetitions"),
     ):
         for n in range(64):  # noqa: B007
             sampler.sample_logits(values)
@@ -238,7 +239,7 @@ def test_a_token_that_may_not_follow_changes_nothing(use: str, tiny: Any) -> Non
         for token in (a, b, end):
             before = sampler.law_of_logits(flat)
             for wrong in {a, b, end} - {token}:
-                with pytest.raises(ArgumentError, match="does not let token .* follow"):
+                with pytest.raises(ArgumentError, match=r"does not let token .* follow"):
                     USES[use](sampler, wrong)
             np.testing.assert_array_equal(sampler.law_of_logits(flat), before)
             sampler.accept(token)
@@ -279,6 +280,13 @@ ITSELF = {
     "properties": {"children": {"type": "array", "items": {"$ref": "#"}}},
     "required": ["children"],
 }
+KEYWORDS = {  # as names of properties
+    "properties": {
+        name: {"$ref": "#/$defs/n"} for name in ("default", "properties", "enum", "$defs", "$ref")
+    },
+    "required": ["default", "properties", "enum", "$defs", "$ref"],
+    "$defs": {"n": {"const": 5}},
+}
 ODD_NAMES = {  # names of rules that the converter has, and pointers with escapes
     "$defs": {
         "string": {"type": "integer"},
@@ -310,6 +318,8 @@ ODD_NAMES = {  # names of rules that the converter has, and pointers with escape
         (ODD_NAMES, [5, "x", "r", 1, 3], True),
         (ODD_NAMES, ["y", "x", "r", 1, 3], False),
         (ODD_NAMES, [5, "x", "r", 1, 2], False),
+        (KEYWORDS, dict.fromkeys(KEYWORDS["properties"], 5), True),
+        (KEYWORDS, dict.fromkeys(KEYWORDS["properties"], 6), False),
         ({"$ref": "#/definitions/a", "definitions": {"a": {"const": 7}}}, 7, True),
         ({"enum": [f"value {i}" for i in range(2000)]}, "value 1999", True),
         ({"enum": [f"value {i}" for i in range(2000)]}, "value 2000", False),

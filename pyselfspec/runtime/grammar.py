@@ -20,6 +20,8 @@ N_RULE = 16  # elements that take as much memory as a rule of its own
 N_NAME = 1024  # characters of a rule's name
 N_TIMES = 2000  # llama.cpp takes a larger upper bound for none
 DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
+DEFINITIONS = {"$defs", "definitions"}
+NAMED = {"properties", *DEFINITIONS}  # keywords whose values are schemas by name
 VALUES = {"const", "enum", "default", "examples"}  # keywords whose values are no schemas
 COUNTS = {"minItems", "maxItems", "minLength", "maxLength"}
 _REPEAT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
@@ -63,9 +65,15 @@ def _with_plain_references(schema: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(pointer, str) and pointer.startswith("#"):
             name = names.setdefault(pointer, f"definition{len(names)}")
             return {"$ref": f"#/$defs/{name}"}
-        return {key: node[key] if key in VALUES else rewritten(node[key]) for key in node}
+        return {key: inside(key, value) for key, value in node.items()}
 
-    plain = rewritten({key: schema[key] for key in schema if key not in ("$defs", "definitions")})
+    def inside(key: str, value: Any) -> Any:
+        if key in NAMED and isinstance(value, Mapping):
+            return {name: rewritten(each) for name, each in value.items()}
+        return value if key in VALUES else rewritten(value)
+
+    own = {key: value for key, value in schema.items() if key not in DEFINITIONS}
+    plain: dict[str, Any] = rewritten(own)
     if "$ref" in plain:
         plain = {"anyOf": [plain]}
     definitions: dict[str, Any] = {}
