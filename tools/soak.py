@@ -1,9 +1,9 @@
 """A server under clients of all kinds, for minutes: python -m tools.soak MODEL --minutes 10
 
 Before it begins, every prompt is answered once, alone. Then clients ask for the same answers, whole
-and as streams, read slowly, go away in the middle, and send what is malformed, refused or too large. At the end:
-whether every answer was the one alone, every status the right one, no slot is taken, and how the
-server's memory went.
+and as streams, read slowly, go away in the middle, and send what is malformed, refused or too
+large. At the end: whether every answer was the one alone, every status the right one, no slot is
+taken, and how the server's memory went.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _at(schema: Any, pointer: str) -> Any:
         try:
             node = node[int(key)] if isinstance(node, list) else node[key]
         except (KeyError, IndexError, TypeError, ValueError):
-            raise ArgumentError(f"the JSON schema has nothing at {pointer}") from None
+            raise LookupError(f"there is nothing at {pointer}") from None
     return node
 
 
