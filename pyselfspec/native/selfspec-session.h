@@ -3,6 +3,7 @@
 #pragma once
 
 #include "selfspec-arguments.h"
+#include "selfspec-rules.h"
 #include "selfspec-slots.h"
 #include "selfspec-stop.h"
 
@@ -36,6 +37,8 @@ struct selfspec_session {
             return f();
         } catch (const selfspec_failure & e) {
             return failed(e.status, e.text.c_str());
+        } catch (const selfspec_grammar_limit & e) {
+            return failed(SELFSPEC_LIMIT, e.what());
         } catch (const std::exception & e) {
             return failed(SELFSPEC_FAILED, e.what());
         } catch (...) {

@@ -198,12 +198,10 @@ int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32
 }
 
 int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int32_t n_vocab) {
-    try {
+    return selfspec_with_status([&]() -> int32_t {
         std::vector<llama_token_data> candidates;
         return selfspec_draw(chain, logits, n_vocab, candidates);
-    } catch (...) {
-        return SELFSPEC_FAILED;
-    }
+    });
 }
 
 int32_t selfspec_argmax(selfspec_session * session, int32_t row, float * p) {

@@ -23,6 +23,7 @@ extern "C" {
 
 struct llama_context;
 struct llama_sampler;
+struct llama_token_data_array;
 struct llama_vocab;
 struct selfspec_session;
 
@@ -48,6 +49,7 @@ enum selfspec_status {
     SELFSPEC_BAD_ARGUMENT    =  -1,
     SELFSPEC_FAILED          =  -3, // allocation or computation failed
     SELFSPEC_NO_TOKEN        =  -4, // a sampler has no token left to draw
+    SELFSPEC_LIMIT           =  -5, // following a grammar takes too long
     SELFSPEC_UNSUPPORTED     = -10, // this architecture or block cannot do what was asked
 };
 
@@ -216,6 +218,13 @@ SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct l
 
 // The same from logits [n_vocab] of any origin, without a session and hence without a sentence.
 SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab);
+
+// A chain accepts a token. SELFSPEC_BAD_ARGUMENT when its grammar does not let the token follow; then it has accepted
+// nothing. Without a session and hence without a sentence.
+SELFSPEC_API int32_t selfspec_accept(struct llama_sampler * chain, int32_t token);
+
+// llama_sampler_apply() for samplers that may fail: a status instead of an exception.
+SELFSPEC_API int32_t selfspec_apply(struct llama_sampler * sampler, struct llama_token_data_array * candidates);
 
 // A sampler that rules out what a grammar (GBNF, with a rule "root") does not let follow, for a chain that goes on with
 // the n_wanted likeliest tokens of the others, or all with 0, of which those whose logits are more than `gap` below the

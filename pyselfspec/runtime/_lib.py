@@ -260,6 +260,11 @@ _sample = _bind("selfspec_sample", _i32, _ptr, _ptr, _i32)
 # int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, n_vocab);
 _sample_logits = _bind("selfspec_sample_logits", _i32, _ptr, _f32_p, _i32)
 
+# int32_t selfspec_accept(struct llama_sampler * chain, int32_t token);
+_accept = _bind("selfspec_accept", _i32, _ptr, _i32)
+# int32_t selfspec_apply(struct llama_sampler * sampler, struct llama_token_data_array *);
+_apply = _bind("selfspec_apply", _i32, _ptr, _ptr)
+
 # struct llama_sampler * selfspec_sampler_init_grammar(vocab, const char * text, n_wanted, gap);
 _init_grammar = _bind(
     "selfspec_sampler_init_grammar", _ptr, _ptr, ctypes.c_char_p, _i32, ctypes.c_float
@@ -282,10 +287,12 @@ MEMORY_IN_PLACE = 2
 MEMORY_SCATTER = 4
 HEADS = {"logits": 0, "best": 1}
 
+_BAD_ARGUMENT = -1
 _NO_TOKEN = -4
+_LIMIT = -5
 _STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
     1: ContextFullError,
-    -1: ArgumentError,
+    _BAD_ARGUMENT: ArgumentError,
     _NO_TOKEN: ArgumentError,
     -10: UnsupportedError,
 }
@@ -480,6 +487,8 @@ def require_logits(context: int, row: int) -> None:
 def sample(session: int, sampler: int, row: int) -> int:
     """Draw a token id with a sampler chain from a row, and let the chain accept it."""
     token = int(_sample(session, sampler, row))
+    if token == _LIMIT:
+        raise _too_slow()
     if token < 0:
         _check(session, token)
     return token
@@ -492,9 +501,33 @@ def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
     token = int(_sample_logits(sampler, logits.ctypes.data, len(logits)))
     if token == _NO_TOKEN:
         raise _no_token()
+    if token == _LIMIT:
+        raise _too_slow()
     if token < 0:
         raise _no_numbers()
     return token
+
+
+def accept(chain: int, token: int) -> None:
+    """Tell a sampler chain that this token was drawn. Raises ArgumentError, and changes nothing,
+    where its grammar does not let the token follow."""
+    _require_grammar_step(_accept(chain, token), f"the grammar does not let token {token} follow")
+
+
+def _require_grammar_step(status: int, refused: str = "") -> None:
+    if status == _BAD_ARGUMENT:
+        raise ArgumentError(refused)
+    if status == _LIMIT:
+        raise _too_slow()
+    if status:
+        raise DecodeError("the sampler failed; there may not be enough memory")
+
+
+def _too_slow() -> ArgumentError:
+    return ArgumentError(
+        "the grammar is too ambiguous to follow: there are too many ways to read the text; write "
+        "it with fewer repetitions inside repetitions"
+    )
 
 
 def _no_token() -> ArgumentError:
@@ -529,7 +562,7 @@ def law(samplers: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.floa
     data = candidates.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
     array = llama.llama_token_data_array(data=data, size=len(logits), selected=-1, sorted=False)
     for sampler in samplers:
-        llama.llama_sampler_apply(sampler, ctypes.byref(array))
+        _require_grammar_step(_apply(sampler, ctypes.addressof(array)))
     left = candidates[: array.size]
     largest = left["logit"].max(initial=-np.inf)
     if not largest > -np.inf:
