@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +17,8 @@ N_EXACT = 113  # of 128 in the pinned llama.cpp; the others refuse by name what 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PYSELFSPEC_ARCHS names a folder of models that exists already, to save the build."""
-    folder = Path(os.environ.get("PYSELFSPEC_ARCHS") or tmp_path_factory.mktemp("archs"))
-    if not any(folder.glob("*.gguf")):
-        archs.build_models(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def results(folder: Path) -> list[archs.Result]:
-    return list(archs.check_models(folder))
+def results(archs_folder: Path) -> list[archs.Result]:
+    return list(archs.check_models(archs_folder))
 
 
 def test_most_architectures_are_exact_throughout(results: list[archs.Result]) -> None:

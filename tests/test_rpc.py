@@ -130,6 +130,24 @@ def test_some_blocks_here_and_some_there(demo_path: Path, demo: Model, servers: 
     assert n_lent < traffic.n_sent < n_all
 
 
+@pytest.mark.parametrize("n_gpu_layers", range(13))
+def test_any_number_of_layers_may_be_there(
+    n_gpu_layers: int, demo_path: Path, demo: Model, servers: list[str]
+) -> None:
+    """With one, the head is there alone: a pass without outputs has only empty tensors there."""
+    wanted = written(demo, draft=None).tokens
+    with Model(demo_path, rpc=servers[:1], n_gpu_layers=n_gpu_layers) as model:
+        assert model.n_gpu_layers == n_gpu_layers <= model.n_layer == 12
+        with model.context(n_ctx=256, n_threads=1) as context:
+            context.decode([5, 6, 7], outputs="none")
+            one_by_one = context.decode([8]).logits
+        for name, options in ways(model.n_layer).items():
+            assert written(model, **options).tokens == wanted, name
+    with demo.context(n_ctx=256, n_threads=1) as context:
+        context.decode([5, 6, 7], outputs="none")
+        np.testing.assert_array_equal(one_by_one, context.decode([8]).logits)
+
+
 def test_servers_are_free_again_when_the_model_is_closed(
     tiny_path: Any, servers: list[str], token_ids: Any
 ) -> None:
