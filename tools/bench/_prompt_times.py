@@ -1,4 +1,4 @@
-"""Prints how long a prompt takes for each type of K and V, with whatever build of llama.cpp it finds.
+"""Prints how long a prompt takes for each type of K and V, with whatever llama.cpp it finds.
 
 Run by ``prompts`` as a program: _prompt_times.py MODEL THREADS N_TOKENS CACHE_TYPE..., with
 LLAMA_CPP_LIB_PATH naming the libraries. So it knows nothing of pyselfspec.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
 
 PIECE = 512  # tokens of a pass
 N_REPEAT = 3
 
 
-def measure(path: str, threads: int, n_tokens: int, cache_types: Sequence[int]) -> dict[str, float]:
+def measure(path: str, threads: int, n_tokens: int, *cache_types: int) -> dict[str, float]:
     """Microseconds of the fastest of N_REPEAT prompts, by the number of the cache type."""
     import llama_cpp.llama_cpp as llama
 
@@ -53,4 +52,4 @@ def measure(path: str, threads: int, n_tokens: int, cache_types: Sequence[int]) 
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:4]), [*map(int, sys.argv[4:])])))
+    print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))

@@ -1,4 +1,4 @@
-"""How fast prompts are read, for each type of K and V, with two builds in turn where one is given."""
+"""Reading speed of prompts for each type of K and V, with two builds in turn where one is given."""
 
 from __future__ import annotations
 
