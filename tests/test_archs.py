@@ -44,10 +44,10 @@ NOT_EXACT = {
 }
 
 
-def test_rows_are_exact_where_that_is_promised(folder: Path) -> None:
+def test_rows_are_exact_where_that_is_promised(archs_folder: Path) -> None:
     """One by one, a few and as many as may be, in all architectures but these."""
     promised, refused = set(), set()
-    for path in sorted(folder.glob("*.gguf")):
+    for path in sorted(archs_folder.glob("*.gguf")):
         try:
             model = Model(path)
         except ModelFileError:

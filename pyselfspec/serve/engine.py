@@ -2,8 +2,7 @@
 passes. Knows nothing of requests.
 
 Every text is the one that it would be alone: see together.py for the bits, slots.py for the room.
-Prompts are read in pieces no wider than the exact width, so that others go on meanwhile, and so
-that the bits of their K/V do not depend on what was held of them before.
+Prompts are read in pieces no wider than the exact width, so that others go on meanwhile.
 """
 
 from __future__ import annotations
