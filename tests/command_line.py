@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -78,3 +80,22 @@ def run_alone(
     )
     out, err = (s.decode(errors="replace") for s in (done.stdout, done.stderr))
     return Outcome(done.returncode, out, err)
+
+
+def on_terminal(*args: str | Path) -> str:
+    """What a terminal shows that stdout and stderr of a run of its own go to."""
+    screen, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, *args],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment(),
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        with os.fdopen(screen, "rb", buffering=0) as reader, suppress(OSError):  # EIO at its end
+            while data := reader.read(1 << 16):
+                shown += data
+        assert process.wait(TIMEOUT) == 0, shown
+    return shown.decode().replace("\r\n", "\n")

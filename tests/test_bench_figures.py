@@ -242,6 +242,33 @@ def test_the_report_shows_every_number_and_quotes_what_models_write() -> None:
     }
 
 
+def test_differences_within_the_spread_are_called_noise() -> None:
+    """Rounds of plain decoding take 16 to 24 ms."""
+    setup = replace(SETUP, ways=(WAYS[0], WAYS[2]))
+    plain = [run(i=i, us=us) for i, us in enumerate((16_000, 20_000, 24_000))]
+    for way_us, noise in (((15_000, 18_000, 19_000), True), ((10_000, 12_000, 15_000), False)):
+        drafted = [run("ngram", i=i, us=us) for i, us in enumerate(way_us)]
+        results = Results(setup, (*plain, *drafted))
+        found = {row.way: row.within_noise for row in rows(results)}
+        assert found == {PLAIN: False, "ngram": noise}
+        text, _ = page(results)
+        assert (", within noise" in text) == noise
+        assert ("\u22481.11\u00d7" in text) == noise
+    one_round = Results(setup, (plain[0], run("ngram", us=15_900)))
+    assert not any(row.within_noise for row in rows(one_round))
+
+
+def test_what_scrolls_in_the_report_can_be_focused_and_has_a_name() -> None:
+    _, tree = page(RESULTS)
+    parents = {child: parent for parent in tree.iter() for child in parent}
+    wide = [each for each in tree.iter("svg") if each.get("class") == "wide"]
+    tables = list(tree.iter("table"))
+    assert len(wide) == 2 and tables
+    for box in (parents[each] for each in (*wide, *tables)):
+        assert box.get("class") == "scroll" and box.get("tabindex") == "0"
+        assert box.get("role") and box.get("aria-label")
+
+
 def test_the_timeline_adds_up() -> None:
     found = charts.timeline(RESULTS)
     assert found is not None

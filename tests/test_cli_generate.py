@@ -19,6 +19,7 @@ from command_line import (
     TIMEOUT,
     Outcome,
     environment,
+    on_terminal,
     run,
     run_alone,
     strict_json,
@@ -331,6 +332,16 @@ def test_explanations_say_where_all_tokens_came_from(
     assert accepted
     assert n_own + int(accepted[1] or 0) == int(closing.split()[0]) == ends[-1][1]
     assert CLOSING_LINE.fullmatch(f"{closing}\n")
+
+
+def test_on_a_terminal_the_explanation_follows_the_text(demo_path: Path) -> None:
+    args = ["generate", str(demo_path), "-p", PROMPT, "-n", "80", *ONE_THREAD, *GREEDY]
+    text = run(*args).stdout
+    shown = on_terminal(*args, "--explain")
+    assert shown.startswith(text)
+    report = shown.removeprefix(text).splitlines()
+    assert re.match(r"tokens 1 to \d+: ", report[0])
+    assert CLOSING_LINE.fullmatch(f"{report[-1]}\n")
 
 
 # --- which prompt ----------------------------------------------------------------------------
@@ -922,6 +933,12 @@ def test_reader_that_goes_away(tiny_path: TinyPath, args: tuple[str, ...]) -> No
         assert word not in stderr
 
 
+def test_names_of_other_programs_for_options(generate: Generate) -> None:
+    ours = generate("-n", "5", "--temp", "0")
+    theirs = generate("--max-tokens", "5", "--temperature", "0")
+    assert theirs.status == 0 and theirs.stdout == ours.stdout
+
+
 def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
     args = ("generate", tiny_path(), "-p", PROMPT, "-n", "1000", "-c", "256", *ONE_THREAD, *GREEDY)
     full, report = run(*args), run(*args, "--json")
@@ -932,10 +949,12 @@ def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
     assert report.json["n_generated"] < 1000
 
 
-def test_a_text_longer_than_those_of_the_training_is_warned_of(demo_path: Path) -> None:
-    args = ("generate", demo_path, "-p", PROMPT, "-c", "1024", *ONE_THREAD, *GREEDY)
-    assert "trained on texts of up to 512 tokens" in run(*args, "-n", "600").stderr
-    assert "trained" not in run(*args, "-n", "4").stderr
+def test_a_context_beyond_the_training_is_warned_of(demo_path: Path) -> None:
+    args = ("generate", demo_path, "-p", PROMPT, "-n", "4", *ONE_THREAD, *GREEDY)
+    first, *_ = run(*args, "-c", "1024").stderr.splitlines()
+    assert first.startswith("Warning: -c 1024 is more than the 512 tokens of context")
+    for fine in (["-c", "512"], ["-c", "0"], []):
+        assert "trained" not in run(*args, *fine).stderr
 
 
 def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> None:
@@ -943,7 +962,18 @@ def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> No
     file.write_text("the king and the hen " * 10**6)
     outcome = run("generate", demo_path, "-f", file, *ONE_THREAD)
     assert outcome.status == 1
-    assert "the prompt has more tokens than the context, 512" in outcome.stderr
+    said = re.search(
+        r"the prompt has about (\d+) tokens, the context 512; give a larger -c", outcome.stderr
+    )
+    assert said and 4e6 < int(said[1]) < 8e6
+
+
+def test_the_length_of_a_prompt_that_is_too_long_is_said(demo_path: Path) -> None:
+    text = "the king and the hen " * 200
+    with Model(demo_path) as model:
+        n_tokens = len(model.tokenize(text))
+    outcome = run("generate", demo_path, "-p", text, *ONE_THREAD)
+    assert f"the prompt has {n_tokens} tokens, the context 512; " in outcome.stderr
 
 
 # --- help ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from gguf import GGUFReader
 
 from pyselfspec.cli import info
 from pyselfspec.gguf import file as gguf_file
+from pyselfspec.util.memory import as_text
 
 N_LAYER = 4
 ARCHS = ["llama", "gemma3", "phi3", "gptneox", "falcon", "qwen3moe", "qwen2moe"]
@@ -74,21 +75,43 @@ def test_masks_a_tiny_model_takes(tiny_path: TinyPath, arch: str) -> None:
     assert facts["can_skip_attn"] == facts["can_skip_ffn"] == list(range(N_LAYER))
     assert facts["can_rollback"] is True
     text = run("info", path).stdout
-    assert "masks: attention of every block; feed-forward of every block" in text
-    assert (
-        "drafting: ngram, copies of what the text has had; layer-skip with a mask you give" in text
-    )
+    assert "masks can skip: attention of every block; feed-forward of every block" in text
+    assert "speed-up: copies of earlier text (ngram); skipping layers with a mask that you" in text
 
 
-def test_text_shows_every_block(demo_path: Path, demo_facts: dict[str, Any]) -> None:
+def test_text_names_the_model_and_folds_equal_blocks(
+    demo_path: Path, demo_facts: dict[str, Any]
+) -> None:
     outcome = run("info", demo_path)
     assert (outcome.status, outcome.stderr) == (0, "")
-    first, *lines = outcome.stdout.splitlines()
-    assert first.startswith(f"{demo_facts['architecture']} · {demo_facts['n_layer']} blocks · ")
-    assert demo_facts["file_type"] in first and str(demo_facts["n_ctx_train"]) in first
-    table = lines[lines.index("block  attention  feed-forward") + 1 :]
-    numbers = [line.split()[0] for line in table]
-    assert numbers == [str(il) for il in range(demo_facts["n_layer"])] + ["head"]
+    name, model, *lines = outcome.stdout.splitlines()
+    assert name == f"name: {demo_facts['name']} (licence: MIT)"
+    assert model.startswith(f"model: {demo_facts['architecture']} · 12 blocks · ")
+    assert demo_facts["file_type"] in model and str(demo_facts["n_ctx_train"]) in model
+    assert f"chat template: {'yes' if demo_facts['has_chat_template'] else 'no'}" in lines
+    table = [line.split()[0] for line in lines[lines.index("") + 1 :]]
+    assert table == ["blocks", "0-11", "head"]
+    other = [*demo_facts["blocks"][:3], {"attn": 1, "ffn": 2, "other": 0}]
+    rows = info._text(demo_facts | {"blocks": [*other, demo_facts["blocks"][0]]}).splitlines()[-4:]
+    assert [row.split()[0] for row in rows] == ["0-2", "3", "4", "head"]
+
+
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [(10**9, "yes, 15.5 MB with a context of 512 tokens; 1.0 GB are free"),
+     (10**6, "no, 15.5 MB with a context of 512 tokens; 1.0 MB are free"),
+     (None, "unknown; it needs 15.5 MB with a context of 512 tokens")],
+)  # fmt: skip
+def test_whether_a_model_fits_into_memory(
+    free: int | None, said: str, demo_facts: dict[str, Any]
+) -> None:
+    kv = demo_facts["kv_bytes_per_1000_tokens"]
+    # 12 blocks, K and V of 256 values each
+    assert kv["f16"] == 1000 * 12 * 2 * 128 * 2 and kv["q8_0"] == kv["f16"] * 34 // 64
+    assert demo_facts["needed_bytes"] == demo_facts["n_bytes"] + kv["f16"] * 512 // 1000
+    text = info._text(demo_facts | {"free_bytes": free})
+    assert f"fits: {said}" in text.splitlines()
+    assert "for each 1,000 tokens of context 6.1 MB as f16 (3.3 MB as q8_0, " in text
 
 
 def test_shares_of_the_bytes_add_up(tiny_path: TinyPath) -> None:
@@ -104,7 +127,10 @@ def test_demo_is_the_default_and_brings_a_mask() -> None:
     assert facts["file_type"] == "Q8_0"
     assert facts["has_tokenizer"] is True
     assert facts["draft_mask"]["n_layer"] == facts["n_layer"]
-    assert "layer-skip with the mask that the model brings" in run("info", "demo").stdout
+    assert (
+        "skipping layers with the mask of this file (layer-skip): attention 3-11"
+        in run("info", "demo").stdout
+    )
 
 
 def test_environment_names_the_default(tiny_path: TinyPath) -> None:
@@ -123,16 +149,16 @@ def test_stderr_is_silent_but_for_verbose(tiny_path: TinyPath) -> None:
     verbose = run_alone("info", tiny_path(), "--json", "-v")
     assert quiet.stderr == ""
     assert "llama" in verbose.stderr
-    assert quiet.json == verbose.json
+    assert quiet.json | {"free_bytes": 0} == verbose.json | {"free_bytes": 0}
 
 
 def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
     """No tiny model refuses anything, so the facts are made up."""
     facts = demo_facts | {"can_skip_attn": [3, 5, 8, 9, 10], "can_skip_ffn": []}
     text = info._text(facts)
-    assert "masks: attention of blocks 3,5,8-10; no feed-forward" in text
+    assert "masks can skip: attention of blocks 3,5,8-10; no feed-forward" in text
     stuck = info._text(facts | {"can_rollback": False})
-    assert "drafting: no" in stuck and "plainly" in stuck
+    assert "speed-up: none, since its memory cannot take tokens back" in stuck
 
 
 @pytest.mark.parametrize(
@@ -140,7 +166,7 @@ def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_380_128, "12.4 MB"), (10**12, "1000.0 GB")],
 )
 def test_sizes_for_people(n: int, text: str) -> None:
-    assert info._bytes(n) == text
+    assert as_text(n) == text
 
 
 def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> None:
@@ -153,10 +179,10 @@ def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> No
     q4, slow = {"type": "Q4_1", "n_bytes": 300}, {"type": "Q1_0", "n_bytes": 100}
     facts = demo_facts | {"exact_width": 32}
     fast = info._text(facts | {"weights": [q4 | {"exact": True, "fast": True}]})
-    assert "weights: Q4_1 100%; a pass over several tokens reads all of them once" in fast
+    assert "weights: Q4_1 100%; verifying several tokens at once is fast" in fast
     both = [q4 | {"exact": True, "fast": True}, slow | {"exact": True, "fast": False}]
     text = info._text(facts | {"weights": both})
-    assert "weights: Q4_1 75%, Q1_0 25%; a pass multiplies Q1_0 token by token" in text
+    assert "weights: Q4_1 75%, Q1_0 25%; verifying several tokens at once is slow with Q1_0" in text
     assert "weights: Q4_1 75%, Q1_0 25%\n" in info._text(
         facts | {"weights": both, "exact_width": 0}
     )
@@ -165,4 +191,4 @@ def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> No
 @pytest.mark.parametrize("same", [True, False, None])
 def test_text_says_what_was_tried(demo_facts: dict[str, Any], same: bool | None) -> None:
     text = info._text(demo_facts | {"same_at_widths": same})
-    assert f"text with drafts: {info.SAME_TEXT[same]}" in text.splitlines()
+    assert f"same text with drafts: {info.SAME_TEXT[same]}" in text.splitlines()

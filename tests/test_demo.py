@@ -116,6 +116,18 @@ def test_the_command_shows_the_text_and_what_was_measured(cache):
     assert "x plain decoding (measured" in result.stdout
 
 
+def test_the_task_of_the_command_is_json_that_does_not_repeat_itself(cache):
+    arguments = ["demo", "--size", SMALLEST, "-n", "300", "-t", "1"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    _, _, shown = result.stdout.partition("\n\n")
+    records = [json.loads(line) for line in shown.splitlines() if line.endswith("}")]
+    assert len(records) >= 5
+    assert all(each.keys() == {"first_name", "lives_in", "age", "best_friend"} for each in records)
+    assert len({str(each) for each in records}) == len(records)
+    assert "same text" in result.stdout
+
+
 def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")

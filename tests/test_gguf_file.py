@@ -10,10 +10,12 @@ from typing import Any
 
 import broken_gguf
 import numpy as np
+import odd_models
 import pytest
 from broken_gguf import RawGguf, RawTensor
 from gguf import GGUFReader, GGUFValueType
 
+from pyselfspec import Model
 from pyselfspec.errors import ModelFileError
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.gguf.file import check, sublayer
@@ -574,3 +576,18 @@ def test_a_sliding_window_that_no_block_uses(tmp_path):
     path = tiny_gguf.write(tmp_path / "model.gguf", "gemma3", drop_blocks=(0, 1, 3))
     with pytest.raises(ModelFileError, match="sliding_window_pattern names no block"):
         gguf_file.check(path)
+
+
+@pytest.mark.parametrize(
+    "key", ["context_length", "attention.head_count", "attention.layer_norm_epsilon"]
+)
+def test_an_embedding_model_with_a_missing_key_is_called_one(key: str, tmp_path: Path) -> None:
+    """Whether the checker or llama.cpp misses the key."""
+    odd_models.write_bert(path := tmp_path / "embeds.gguf")
+    raw = broken_gguf.read(path)
+    del raw.metadata[f"bert.{key}"]
+    path.write_bytes(raw.to_bytes())
+    with pytest.raises(ModelFileError) as caught:
+        Model(path)
+    said = "is an embedding model (bert), which writes no text: give a model that does"
+    assert str(caught.value) == f"{path}: {said}"

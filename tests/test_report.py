@@ -225,8 +225,11 @@ def test_explanations_come_with_changes_of_mind() -> None:
     assert explainer.lines() == []
     completion.controller = deciding(1.3, True)
     (start,) = explainer.lines()
-    assert start.startswith("step 4: plain 52 ms, draft up to 3 x 14 ms + verify up to ")
-    assert start.endswith("for 2.7 expected tokens \u2192 40 ms per token, drafting")
+    assert start.startswith(
+        "step 4: drafting with extra passes is on: plain decoding takes 52 ms per token; drafting "
+        "up to 3 tokens (14 ms each) and verifying them in one pass (up to "
+    )
+    assert start.endswith(" should take 40 ms per token, with 2.7 tokens from each pass")
     assert explainer.lines() == []
 
     completion.stats = stats(
@@ -243,7 +246,7 @@ def test_explanations_come_with_changes_of_mind() -> None:
         "tokens 11 to 40: 10 passes, 10 from the full model, 12 of 20 from layer-skip, "
         "8 of 18 from ngram; 66.7 ms per token, plain 52 ms"
     )
-    assert stop.startswith("step 14: ") and stop.endswith(", no drafts with passes")
+    assert stop.startswith("step 14: drafting with extra passes is off: ")
     assert explainer.last_lines() == []  # no token since
 
     completion.stats = replace(
@@ -269,8 +272,7 @@ def test_a_text_without_drafts_is_explained_at_its_end() -> None:
     explainer = Explainer(drafted(controller=deciding(0.9, False)))
     assert explainer.lines() == []
     (why,) = explainer.last_lines()
-    assert why.startswith("step 4: plain 52 ms, draft up to 3 x ")
-    assert why.endswith(", no drafts with passes")
+    assert why.startswith("step 4: drafting with extra passes is off: plain decoding takes 52 ms ")
 
 
 def test_other_controllers_have_nothing_to_explain() -> None:

@@ -478,7 +478,7 @@ def test_serving_without_flash_attention_warns(options: list[str], warns: bool) 
     ) as process:
         assert process.stderr is not None
         said = []
-        while not said or "answers on" not in said[-1]:
+        while not said or "Ctrl-C stops" not in said[-1]:
             said.append(process.stderr.readline())
             assert said[-1], said
         process.send_signal(signal.SIGTERM)
@@ -570,6 +570,29 @@ def test_a_grammar_that_becomes_too_ambiguous_ends_one_answer(served: Served, de
     assert len(chunks) > 1 and "too ambiguous to follow" in json.loads(last[6:])["error"]["message"]
     alone = served.post("/v1/completions", long_text(100)).json()
     assert other.result().json()["choices"] == alone["choices"]
+
+
+def test_the_start_of_a_server_and_its_log_of_requests() -> None:
+    """Addresses on labelled lines; with -v, requests on stderr, so that stdout stays JSON."""
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    with subprocess.Popen(
+        [*command, "-v"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        while not (line := next(lines)).startswith("Page: "):
+            pass
+        url = json.loads(process.stdout.readline())["url"]
+        assert line == f"Page: {url}\n"
+        assert next(lines) == f"API:  {url}/v1, model demo\n"
+        assert next(lines) == "Ctrl-C stops the server.\n"
+        with new_client() as client:
+            client.get(f"{url}/v1/models")
+        os.kill(process.pid, signal.SIGINT)
+        log = "".join(lines)
+        assert "GET /v1/models" in log and "200" in log
+        assert process.stdout.read() == ""
+        assert process.wait(60) == 0
 
 
 def test_every_token_has_its_logprobs(served: Served) -> None:

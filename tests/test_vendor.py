@@ -312,6 +312,20 @@ def test_own_tree_must_be_a_patched_llama_cpp(toy: Project, tmp_path: Path) -> N
 # --- build_backend.py -----------------------------------------------------------------------------
 
 
+def test_an_older_python_is_told_in_one_sentence() -> None:
+    """Without the packages of the build, too, for pip may not have got as far."""
+    code = (
+        "import sys; sys.version_info = (3, 10, 12, 'final', 0); sys.path.insert(0, 'vendor');"
+        "missing = 'tomllib', 'patch_ng', 'scikit_build_core';"
+        "sys.modules.update(dict.fromkeys(missing)); import build_backend"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "pyselfspec needs Python 3.11 or newer, this is 3.10.\n"
+
+
 def test_windows_is_refused_by_name() -> None:
     with pytest.raises(SourceError, match="not on Windows") as e:
         build_backend.check_platform("win32")

@@ -5,6 +5,10 @@ Only the two hooks that compile prepare the source; the others are those of scik
 
 from __future__ import annotations
 
+# isort: off
+import source  # first: it tells users of an older Python that they need a newer one
+
+# isort: on
 import os
 import shlex
 import shutil
@@ -21,8 +25,6 @@ from scikit_build_core.build import (
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
-
-import source
 
 __all__ = [
     "build_editable",

@@ -16,11 +16,19 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+try:
+    import tomllib  # new in Python 3.11
+except ModuleNotFoundError:
+    # Before any other import that may fail: pip prints the text of a SystemExit.
+    raise SystemExit(
+        "pyselfspec needs Python 3.11 or newer, this is "
+        f"{sys.version_info[0]}.{sys.version_info[1]}."
+    ) from None
 
 import patch_ng
 

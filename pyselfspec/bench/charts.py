@@ -224,7 +224,8 @@ def _bar(row: Row, frame: Frame, y: float, colour: str) -> Bar:
         f"{short(speeds.most)} in {row.n_rounds} rounds"
     )
     box = Box(frame.left, y - BAR / 2, frame.at_x(speeds.median) - frame.left, BAR, colour, title)
-    speed = "" if row.speed is None else f"{row.speed:.2f}\u00d7"
+    about = "\u2248" if row.within_noise else ""
+    speed = "" if row.speed is None else f"{about}{row.speed:.2f}\u00d7"
     return Bar(y, row.way, box, least, most, short(speeds.median), speed)
 
 

@@ -21,7 +21,7 @@ BUSY = (
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one figure over the rounds."""
+    """Median, least and most of one figure over the rounds."""
 
     median: float
     least: float
@@ -32,15 +32,20 @@ class Spread:
         """None of no values."""
         return cls(statistics.median(values), min(values), max(values)) if values else None
 
+    def overlaps(self, other: Spread) -> bool:
+        return self.least <= other.most and other.least <= self.most
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """What became of one task with one way.
 
     tokens_per_second: generated; prompt_per_second: read, None where prompts have one token only.
-    speed: over plain decoding, None for that itself. acceptance: accepted over drafted tokens, None
-    where nothing was drafted; at: the same by position in the draft; by_source: drafted and
-    accepted tokens. n_same: answers equal to those of plain decoding, of n_answers.
+    speed: over plain decoding, None for that itself. within_noise: the spreads of both overlap, so
+    that the difference may be chance; False after a single round, which has no spread.
+    acceptance: accepted over drafted tokens, None where nothing was drafted; at: the same by
+    position in the draft; by_source: drafted and accepted tokens. n_same: answers equal to those of
+    plain decoding, of n_answers.
     """
 
     way: str
@@ -49,6 +54,7 @@ class Row:
     tokens_per_second: Spread
     prompt_per_second: Spread | None
     speed: float | None
+    within_noise: bool
     tokens_per_pass: float
     acceptance: float | None
     at: tuple[float, ...]
@@ -151,16 +157,20 @@ def _row(
     speeds = _generated(runs)
     assert speeds is not None
     plain_speeds = _generated(plain)
+    n_rounds = len({run.round for run in runs})
     drafted = summed(run.n_drafted_at for run in runs)
     accepted = summed(run.n_accepted_at for run in runs)
     compares = way != PLAIN and plain_speeds is not None
     return Row(
         way=way,
         task=task,
-        n_rounds=len({run.round for run in runs}),
+        n_rounds=n_rounds,
         tokens_per_second=speeds,
         prompt_per_second=_read(runs),
         speed=speeds.median / plain_speeds.median if compares and plain_speeds else None,
+        within_noise=bool(
+            compares and plain_speeds and n_rounds > 1 and speeds.overlaps(plain_speeds)
+        ),
         tokens_per_pass=sum(run.n_tokens for run in runs) / sum(run.n_passes for run in runs),
         acceptance=sum(accepted) / sum(drafted) if drafted else None,
         at=rates(accepted, drafted),

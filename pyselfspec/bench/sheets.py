@@ -36,6 +36,9 @@ class Sheet:
         return "\n".join([_line(self.columns), rule, *map(_line, self.rows)])
 
 
+NOISE = ", within noise"
+
+
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
@@ -77,7 +80,7 @@ def _cells(row: Row) -> list[str]:
         NOTHING if read is None else short(read.median),
         short(row.tokens_per_second.median),
         _range(row.tokens_per_second),
-        NOTHING if row.speed is None else f"{row.speed:.2f}",
+        NOTHING if row.speed is None else f"{row.speed:.2f}{NOISE if row.within_noise else ''}",
         f"{row.tokens_per_pass:.2f}",
         NOTHING if row.acceptance is None else f"{row.acceptance:.0%}",
         " ".join(f"{row.at[i]:.0%}" for i in POSITIONS if i < len(row.at)) or NOTHING,

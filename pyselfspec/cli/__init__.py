@@ -44,15 +44,18 @@ def one_line_errors() -> Iterator[None]:
         where = error.filename or "stdin or stdout"
         message = on_one_line(f"{where}: {error.strerror or error}")
         raise click.ClickException(message) from error
+    except MemoryError:
+        message = "out of memory; give a smaller -c or another --cache-type, or a smaller model"
+        raise click.ClickException(message) from None
     except KeyboardInterrupt:
         sys.exit(exit_status())
 
 
 def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {message}", err=True)
+    click.echo(f"Warning: {on_one_line(in_options(str(message)))}", err=True)
 
 
-ELSEWHERE = {"run": ["chat"], "show": ["info"]}  # what Ollama calls our commands
+ELSEWHERE = {"run": ["chat"], "show": ["info"], "remove": ["rm"]}  # what Ollama calls our commands
 
 
 class CommandFolder(click.Group):
@@ -116,10 +119,10 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Lossless self-speculative generation with GGUF models.
+    """Run GGUF models faster, with the same output (lossless speculative decoding).
 
-    The model drafts with part of itself, verifies the draft in one full pass, and the text stays
-    its own.
+    Several tokens at a time are drafted, mostly copies of earlier text, and the model verifies them
+    in one pass.
     """
 
 

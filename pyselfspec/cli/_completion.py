@@ -28,6 +28,14 @@ def complete_name(
     return [CompletionItem(fit) for fit in fits if packages.find(fit) is None]
 
 
+def complete_fetched(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Models of packages that are here."""
+    fits = (name for name in packages.MODELS if name.startswith(incomplete))
+    return [CompletionItem(fit) for fit in fits if packages.find(fit) is not None]
+
+
 def _files(incomplete: str) -> list[str]:
     folder = os.path.dirname(incomplete)
     try:

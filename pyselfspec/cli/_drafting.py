@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import cloup
+from click.shell_completion import CompletionItem
 
 from ..masks import formats
 from ..masks.layer_mask import LayerMask
@@ -21,6 +22,7 @@ from ..speculate.controllers.fixed import Fixed
 from ..speculate.draft_names import SIGN, split
 from ..speculate.prepared import AUTO
 from ..util.files import require_no_model
+from ._completion import complete_model
 from ._drafter_options import options_from
 from ._options import read_text, together
 
@@ -54,6 +56,20 @@ def parse_draft(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
             others = ", ".join((AUTO, OFF, *known))
             raise click.BadParameter(f"{name!r} is none of: {others}; join several with {SIGN}")
     return text
+
+
+def complete_draft(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Values of --draft: for the last of several ways joined by a sign, and its file if it takes
+    one."""
+    before, sign, last = incomplete.rpartition(SIGN)
+    name, colon, file = last.partition(":")
+    if colon:
+        found = [item.value for item in complete_model(ctx, param, file) if item.type == "plain"]
+        return [CompletionItem(f"{before}{sign}{name}:{each}") for each in found]
+    ways = drafters.names() if sign else (AUTO, OFF, *drafters.names())
+    return [CompletionItem(f"{before}{sign}{way}") for way in ways if way.startswith(last)]
 
 
 # What drafts skip, see mask_from.
@@ -101,6 +117,7 @@ draft_options = together(
             "--draft",
             metavar="|".join((AUTO, OFF, *drafters.names())),
             callback=parse_draft,
+            shell_complete=complete_draft,
             default=AUTO,
             show_default=True,
             help="How to draft, or several ways joined by +, each with its file behind a colon if "

@@ -17,8 +17,8 @@ from ..errors import ArgumentError
 from ..hub import DEMO_NAME
 from ..runtime import _lib, rpc
 from ..runtime._lib import INT32_MAX
-from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_UNIT, N_THREADS_MAX
-from ..runtime.model import MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
+from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
+from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..util.files import read_limited
 from ..util.machine import overload, usable_cores
 from ..util.records import MAX_BYTES
@@ -68,7 +68,7 @@ verbose_option = cloup.option(
     is_flag=True,
     expose_value=False,
     callback=_set_verbose,
-    help="Show llama.cpp's log on stderr.",
+    help="Show llama.cpp's log on stderr, and a line for each request of a server.",
 )
 
 # What every command that loads a model takes.
@@ -118,9 +118,9 @@ _DEVICE = (
         "--gpu-layers",
         "--n-gpu-layers",
         "n_gpu_layers",
-        type=click.IntRange(min=0),
+        type=click.IntRange(min=ALL_LAYERS),
         help="How many blocks, counted from the last, to keep on GPUs; the head counts as one "
-        "more.  [default: all]",
+        "more; -1 for all. No effect without GPUs.  [default: all]",
     ),
     cloup.option(
         "-sm",
@@ -215,15 +215,28 @@ context_options = cloup.option_group(
 
 
 def ctx_size(model: Model, options: Mapping[str, Any]) -> int | None:
-    """What context_options say about the size of a context, None for the default."""
+    """Tokens of context that context_options ask for, None for the default. Warns of more than the
+    model was trained with."""
     given: int | None = options["ctx_size"]
-    return model.n_ctx_train if given == 0 else given
+    if not given:
+        return given if given is None else model.n_ctx_train
+    n_trained = model.n_ctx_train
+    n_useful = n_trained * options.get("slots", 1)  # slots of a server share the context
+    if 0 < n_useful < given <= N_CTX_MAX:  # more is an error
+        click.echo(
+            f"Warning: -c {given} is more than the {n_trained} tokens of context that the model "
+            "was trained with; what it writes beyond them may be nonsense",
+            err=True,
+        )
+    return given
 
 
 def n_predict_option(default: int) -> Callable[[F], F]:
     return cloup.option(
         "-n",
         "--n-predict",
+        "--max-tokens",
+        "n_predict",
         type=click.IntRange(min=-1),
         callback=_n_predict,
         default=default,

@@ -18,6 +18,8 @@ sampling_options = cloup.option_group(
     "Choice of tokens",
     cloup.option(
         "--temp",
+        "--temperature",
+        "temp",
         type=click.FloatRange(min=0),
         default=DEFAULT.temperature,
         show_default=True,

@@ -12,7 +12,7 @@ OPTIONS = {
     "flash_attn=None": "--flash-attn auto",
     "give a template": "give --chat-template",
     "n_ctx": "-c",
-    "n_gpu_layers=0": "-ngl 0",
+    "n_gpu_layers": "-ngl",
     "see its log": "run with -v to see its log",
     "state of adapting": "state of --adapt",
     "token ids instead of text": "token ids instead of text (--prompt-tokens)",

@@ -34,7 +34,7 @@ from ..speculate.draft_names import SIGN
 from ..speculate.prepared import AUTO
 from ..util.files import replacing
 from ..util.paths import shown
-from ._drafting import OFF, mask_from, mask_options, parse_draft, profile_option
+from ._drafting import OFF, complete_draft, mask_from, mask_options, parse_draft, profile_option
 from ._measuring import command_line, target_callback
 from ._options import (
     MAX_TEXT,
@@ -99,6 +99,7 @@ way_options = together(
             metavar="|".join((AUTO, *drafters.names())),
             multiple=True,
             callback=_drafts,
+            shell_complete=complete_draft,
             help=f"A way to draft, as for generate, also several joined by {SIGN}; may be given "
             f"several times.  [default: {AUTO}, and where that joins several, each alone]",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,42 @@ from ._options import (
 )
 
 SIZE = "0.6B"
-N_PREDICT = 160  # tokens
+N_PREDICT = 240  # tokens
 N_WARM_UP = 16  # tokens
 N_BAR = 40  # characters
-PROMPT = "Once upon a time there was a king who"
-NEXT = "next: pyselfspec generate YOUR_MODEL.gguf -p 'Once upon a time' --compare"
+TEMPERATURE = 0.8
+PROMPT = """\
+The people of the village, one on each line:
+
+{"first_name": "Edward", "lives_in": "the mill", "age": 41, "best_friend": "John"}
+"""
+# JSON is what models write every day, and the bundled one could not without a grammar.
+GRAMMAR = r"""
+root ::= record{24}
+record ::= first lives "\"age\": " age ", " friend
+first ::= "{\"first_name\": \"" name "\", "
+lives ::= "\"lives_in\": \"" place "\", "
+friend ::= "\"best_friend\": \"" name "\"}\n"
+name ::= "Anna" | "Charles" | "Edward" | "Helen" | "John" | "Mary" | "Robert" | "William"
+place ::= "the castle" | "the mill" | "the farm" | "the forest" | "the village"
+age ::= [2-7] [0-9]
+"""
+NEXT = "next, with a model of yours: pyselfspec generate MODEL.gguf -f PROMPT.txt --compare"
 
 
 @cloup.command(name="demo")
 @cloup.option_group(
     "Text",
-    cloup.option("-p", "--prompt", default=PROMPT, show_default=True, help="The text to continue."),
+    cloup.option(
+        "-p", "--prompt", help="A text to continue.  [default: write records in JSON, by a grammar]"
+    ),
     n_predict_option(N_PREDICT),
     cloup.option(
         "--temp",
+        "--temperature",
+        "temp",
         type=click.FloatRange(min=0),
-        default=0.0,
+        default=TEMPERATURE,
         show_default=True,
         help="Temperature, 0 for greedy.",
     ),
@@ -70,7 +91,7 @@ NEXT = "next: pyselfspec generate YOUR_MODEL.gguf -p 'Once upon a time' --compar
 @device_options
 @common_options
 def command(
-    prompt: str,
+    prompt: str | None,
     n_predict: int,
     temp: float,
     seed: int,
@@ -81,27 +102,34 @@ def command(
     """Race plain against speculative decoding, with a model made on the spot.
 
     The model is the bundled one, widened: its weights come many times over, so it costs what a
-    model of its size costs, and writes the same text. It is made once, in the cache directory.
+    model of its size costs, and writes the same text. It is made once, in the cache directory. By
+    default it writes records in JSON under a grammar, at a temperature; -p lets it continue a text.
     """
     path = wide_path(FACTORS[size])
     _make(path, size)
-    sampling = SamplingParams(temperature=temp, seed=seed)
+    free = SamplingParams(temperature=temp, seed=seed)
+    sampling = replace(free, grammar=GRAMMAR) if prompt is None else free
+    prompt = PROMPT if prompt is None else prompt
     with (
         Model(path, **model_params(options)) as model,
         model.context(**context_params(options)) as plain_context,
         model.context(**context_params(options)) as context,
     ):
 
-        def pair(prompt: Sequence[int], n_predict: int) -> tuple[Completion, Completion]:
+        def pair(
+            prompt: Sequence[int], n_predict: int, sampling: SamplingParams
+        ) -> tuple[Completion, Completion]:
             return (
                 _completion(plain_context, None, prompt, n_predict, sampling),
                 _completion(context, AUTO, prompt, n_predict, sampling),
             )
 
         tokens = model.tokenize(prompt)
-        for _ in race(pair(tokens[::-1], N_WARM_UP)):  # another text: nothing is known beforehand
+        for _ in race(
+            pair(tokens[::-1], N_WARM_UP, free)
+        ):  # another text: nothing is known beforehand
             pass
-        plain, speculative = pair(tokens, n_predict)
+        plain, speculative = pair(tokens, n_predict, sampling)
         _show(plain, speculative, prompt, quiet=as_json)
     if as_json:
         click.echo(json.dumps(report(speculative, str(path), plain)))

@@ -160,11 +160,11 @@ class Request:
 @context_options
 @common_options
 def command(model: str, as_json: bool, compare: bool, explain: bool, **options: Any) -> None:
-    """Continue a prompt, faster by cheap guesses. The text is the full model's.
+    """Continue a prompt, faster than plain decoding and with the same text.
 
-    Guesses are what followed the same words before, and where a mask is known, what part of the
-    model would write; or what another model would, see --draft. The full model checks them all.
-    Only what follows the prompt is printed.
+    Tokens are drafted by copying what followed the same words before, by a part of the model where
+    a mask is known, or by another model, see --draft; the model verifies them all. Only what
+    follows the prompt is printed.
 
     MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
 
@@ -218,7 +218,6 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                 )
             _warm_up(request, completion.prompt, context)
             context.sequence().drop()  # both runs read the prompt
-        _warn_of_long_text(request, completion)
         keeper = _Keeper(completion, loaded, state)
         finished = _run(
             completion, keeper, show=not as_json, as_text=request.is_text, explain=explain
@@ -274,38 +273,37 @@ def _run(
 ) -> bool:
     """Generate, streaming to stdout when asked to; False when Ctrl-C cut the text off."""
     explainer = Explainer(completion)
+    held: list[str] = []  # lines of the explanation
+    on_terminal = sys.stdout.isatty()  # they come after the text there, not in the middle of it
     try:
         for piece in completion:
             if show and as_text:
                 click.echo(piece, nl=False)
             keeper.save_now_and_then()
             if explain:
-                for line in explainer.lines():
-                    click.echo(line, err=True)
+                held += explainer.lines()
+                if not on_terminal:
+                    _say(held)
     except KeyboardInterrupt:
         completion.finish_reason = INTERRUPTED
     if show:
         click.echo("" if as_text else ",".join(map(str, completion.tokens)))
-    for line in explainer.last_lines() if explain else ():
-        click.echo(line, err=True)
+    if explain:
+        _say(held + explainer.last_lines())
     return completion.finish_reason != INTERRUPTED
+
+
+def _say(lines: list[str]) -> None:
+    """Move lines to stderr."""
+    for line in lines:
+        click.echo(line, err=True)
+    lines.clear()
 
 
 def _needs_chat(completion: Completion) -> bool:
     """Models that were made to chat often end a text at once that does not look like a chat."""
     ended_at_once = completion.finish_reason == "eog" and not completion.text
     return ended_at_once and vocabulary.chat_template(completion.context.model) is not None
-
-
-def _warn_of_long_text(request: Request, completion: Completion) -> None:
-    context = completion.context
-    n_trained = context.model.n_ctx_train
-    if min(len(completion.prompt) + request.n_predict, context.n_ctx) > n_trained > 0:
-        click.echo(
-            f"Warning: the model was trained on texts of up to {n_trained} tokens; beyond that it "
-            "may write nonsense",
-            err=True,
-        )
 
 
 class _Keeper:

@@ -1,19 +1,23 @@
-"""pyselfspec info: what a model is, where its bytes are, and which masks it can take."""
+"""pyselfspec info: what a model is, whether it fits into memory, and what makes it faster."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import click
 import cloup
 
 from ..gguf.file import GgufFile
-from ..runtime.context import Context
+from ..runtime.context import CACHE_TYPES, N_CTX, Context
 from ..runtime.model import Model
 from ..runtime.processor import cpu_backend, variant
 from ..runtime.widths import exact_types, same_at_widths
+from ..util import memory
+from ..util.memory import as_text
 from ._options import (
     common_options,
     context_params,
@@ -25,10 +29,12 @@ from ._options import (
 
 # By what was tried on this machine.
 SAME_TEXT = {
-    True: "identical; logits were the same bits at every width of a pass that was tried",
-    False: "the full model's, but a near-tie may fall otherwise; logits depend on a pass's width",
+    True: "yes, tested on this machine: the same logits, bit for bit, at every width of a pass",
+    False: "yes, but where two tokens are almost equally likely, the other one may be chosen",
     None: "there are no drafts",
 }
+SHOWN_CACHE_TYPES = ("f16", "q8_0", "q4_0")
+N_SHOWN = 1000  # tokens whose K/V are shown
 
 
 @cloup.command(name="info")
@@ -36,7 +42,7 @@ SAME_TEXT = {
 @device_options
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
-    """Describe a model: sizes, bytes per block, masks it can take.
+    """Describe a model: what it is, whether it fits into memory, what makes it faster.
 
     MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
     """
@@ -50,7 +56,11 @@ def command(model: str, as_json: bool, **options: Any) -> None:
 
 def _facts(model: Model, context: Context) -> dict[str, Any]:
     file, support = model.file, context.mask_support
+    n_ctx = min(N_CTX, model.n_ctx_train)
     return {
+        "name": file.name,
+        "licence": file.licence,
+        "has_chat_template": file.has_chat_template,
         "architecture": file.architecture,
         "n_layer": model.n_layer,
         "n_embd": model.n_embd,
@@ -59,6 +69,10 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "n_params": file.n_params,
         "file_type": file.file_type,
         "n_bytes": file.n_bytes,
+        "kv_bytes_per_1000_tokens": {t: file.kv_bytes(N_SHOWN, t, t) for t in CACHE_TYPES},
+        "n_ctx": n_ctx,
+        "needed_bytes": file.n_bytes + file.kv_bytes(n_ctx, context.type_k, context.type_v),
+        "free_bytes": memory.available(),
         "attn_bytes": sum(block.attn for block in file.blocks),
         "ffn_bytes": sum(block.ffn for block in file.blocks),
         "head_bytes": file.head_bytes,
@@ -95,26 +109,49 @@ def _text(facts: dict[str, Any]) -> str:
     attn, ffn, head = facts["attn_bytes"], facts["ffn_bytes"], facts["head_bytes"]
     read = (attn + ffn + head + sum(b["other"] for b in facts["blocks"])) or 1
     lines = [
-        f"{facts['architecture']} · {facts['n_layer']} blocks · "
+        f"name: {facts['name'] or 'not stated'} (licence: {facts['licence'] or 'not stated'})",
+        f"model: {facts['architecture']} · {facts['n_layer']} blocks · "
         f"{_count(facts['n_params'])} parameters · {facts['file_type']} · "
-        f"{_bytes(facts['n_bytes'])} · context {facts['n_ctx_train']}",
+        f"{as_text(facts['n_bytes'])} · trained with {facts['n_ctx_train']} tokens of context",
+        f"chat template: {'yes' if facts['has_chat_template'] else 'no'}",
+        f"memory: {_memory(facts)}",
+        f"fits: {_fits(facts)}",
+        f"speed-up: {_speed_up(facts)}",
+        f"same text with drafts: {SAME_TEXT[facts['same_at_widths']]}",
+        f"weights: {_types(facts)}",
         f"bytes read per token: attention {attn / read:.0%}, feed-forward {ffn / read:.0%}, "
         f"head {head / read:.0%}",
-        f"weights: {_types(facts)}",
-        f"masks: {_skippable(facts, 'attention', 'can_skip_attn')}; "
+        f"masks can skip: {_skippable(facts, 'attention', 'can_skip_attn')}; "
         f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
-        f"drafting: {_drafting(facts)}",
-        f"text with drafts: {SAME_TEXT[facts['same_at_widths']]}",
         f"CPU code: {facts['cpu_code']}, {_kernels(facts)}",
         "",
-        "block  attention  feed-forward",
     ]
-    lines += [
-        f"{il:5}  {_bytes(block['attn']):>9}  {_bytes(block['ffn']):>12}"
-        for il, block in enumerate(facts["blocks"])
-    ]
-    lines.append(f" head  {_bytes(head):>9}")
-    return "\n".join(lines)
+    rows = [("blocks", "attention", "feed-forward"), *_rows(facts["blocks"])]
+    rows.append(("head", as_text(head), ""))
+    return "\n".join([*lines, *(f"{a:>8}  {b:>9}  {c:>12}".rstrip() for a, b, c in rows)])
+
+
+def _memory(facts: dict[str, Any]) -> str:
+    kv = facts["kv_bytes_per_1000_tokens"]
+    first, *others = (f"{as_text(kv[name])} as {name}" for name in SHOWN_CACHE_TYPES)
+    return (
+        f"{as_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context {first} "
+        f"({', '.join(others)}; see -ctk and -ctv)"
+    )
+
+
+def _fits(facts: dict[str, Any]) -> str:
+    needed, free = facts["needed_bytes"], facts["free_bytes"]
+    with_context = f"{as_text(needed)} with a context of {facts['n_ctx']} tokens"
+    if free is None:
+        return f"unknown; it needs {with_context}"
+    return f"{'yes' if needed <= free else 'no'}, {with_context}; {as_text(free)} are free"
+
+
+def _rows(blocks: list[dict[str, int]]) -> Iterator[tuple[str, str, str]]:
+    """Lines of the table: one for each run of equal blocks."""
+    for (attn, ffn), run in groupby(enumerate(blocks), lambda b: (b[1]["attn"], b[1]["ffn"])):
+        yield _ranges([il for il, _ in run]), as_text(attn), as_text(ffn)
 
 
 def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
@@ -132,30 +169,30 @@ def _types(facts: dict[str, Any]) -> str:
         return shares
     slow = [each["type"] for each in weights if not each["fast"]]
     if slow:
-        return f"{shares}; a pass multiplies {', '.join(slow)} token by token, so checks cost more"
-    return f"{shares}; a pass over several tokens reads all of them once"
+        return f"{shares}; verifying several tokens at once is slow with {', '.join(slow)}"
+    return f"{shares}; verifying several tokens at once is fast with each of them"
 
 
-def _drafting(facts: dict[str, Any]) -> str:
+def _speed_up(facts: dict[str, Any]) -> str:
+    copies, mask = "copies of earlier text (ngram)", facts["draft_mask"]
     if not facts["can_rollback"]:
-        return "no, its memory cannot take tokens back; texts are decoded plainly"
+        return "none, since its memory cannot take tokens back"
     if facts["own_head"]:
-        return "ngram, copies of what the text has had; head, a block that the file brings for it"
-    if facts["draft_mask"] is None:
-        return "ngram, copies of what the text has had; layer-skip with a mask you give"
-    mask = facts["draft_mask"]
+        return f"{copies}, and the draft head of this file (head)"
+    if mask is None:
+        return f"{copies}; skipping layers with a mask that you give or search (layer-skip)"
+    attn, ffn = (_ranges(mask[key]) or "none" for key in ("skip_attn", "skip_ffn"))
     return (
-        "ngram, copies of what the text has had; layer-skip with the mask that the model brings: "
-        f"attention {_ranges(mask['skip_attn']) or 'none'} and "
-        f"feed-forward {_ranges(mask['skip_ffn']) or 'none'} skipped"
+        f"{copies}; skipping layers with the mask of this file (layer-skip): attention {attn}, "
+        f"feed-forward {ffn}"
     )
 
 
 def _kernels(facts: dict[str, Any]) -> str:
     width = facts["exact_width"]
     if not width:
-        return "which promises nothing about the bits of wider passes"
-    return f"which promises the same bits in passes over up to {width} tokens"
+        return "for which logits may depend on the width of a pass"
+    return f"for which logits are the same in passes over up to {width} tokens"
 
 
 def _ranges(blocks: list[int]) -> str:
@@ -174,10 +211,3 @@ def _count(n: int) -> str:
         if n >= size:
             return f"{n / size:.2f} {unit}"
     return str(n)
-
-
-def _bytes(n: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} B"

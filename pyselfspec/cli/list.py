@@ -29,7 +29,7 @@ def command(as_json: bool) -> None:
     for row in rows:
         cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
-    click.echo(f"more: pyselfspec pull {FORM}", err=True)
+    click.echo(f"more: pyselfspec pull {FORM}; remove one: pyselfspec rm NAME", err=True)
 
 
 def _facts(entry: Entry) -> dict[str, object]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from pathlib import Path
 
 import click
 import cloup
 from rich.filesize import decimal
 
 from .. import hub
+from ..errors import ModelFileError
+from ..gguf.file import check
 from ..hub.offer import Offer
 from ._completion import complete_name
 
@@ -22,13 +26,16 @@ def command(name: str, yes: bool, as_json: bool) -> None:
     """Fetch a model, and print where its file is.
 
     NAME is one of pyselfspec list, or hf:USER/REPO[:FILE] for GGUF files of the Hugging Face hub;
-    FILE is a file there or a type, such as Q8_0. Size and licence are shown before, and at a
-    terminal you are asked. Other commands take the same NAME as MODEL.
+    FILE is a file there or a type, such as Q8_0. USER/REPO and the address of a page there do as
+    well. Size and licence are shown first, and at a terminal you are asked. Other commands take the
+    NAME as MODEL.
 
     \b
     pyselfspec pull smollm2-135m
     pyselfspec pull hf:USER/REPO:Q8_0
+    pyselfspec pull https://huggingface.co/USER/REPO
     """
+    name = hub.wanted(name)
     path, fetched = hub.find(name), False
     if path is None:
         offered = hub.offer(name)
@@ -40,6 +47,18 @@ def command(name: str, yes: bool, as_json: bool) -> None:
         click.echo(f"{name} is here already", err=True)
     facts = {"name": name, "path": str(path), "fetched": fetched}
     click.echo(json.dumps(facts) if as_json else path)
+    if not as_json:
+        click.echo(_next(name, path), err=True)
+
+
+def _next(name: str, path: Path) -> str:
+    """The command to go on with."""
+    try:
+        chats = check(path).has_chat_template
+    except ModelFileError:
+        return f"next: pyselfspec info {shlex.quote(name)}"
+    more = "" if chats else " -p 'Once upon a time'"
+    return f"next: pyselfspec {'chat' if chats else 'generate'} {shlex.quote(name)}{more}"
 
 
 def _text(offered: Offer) -> str:

@@ -11,6 +11,7 @@ import click
 import cloup
 
 from ..errors import ArgumentError
+from ..runtime import _lib
 from ..serve.settings import (
     GRACE_S,
     HOST,
@@ -170,13 +171,14 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             if as_json:
                 click.echo(json.dumps({"model": settings.name, "url": url}))
-            click.echo(f"{settings.name} answers on {url}, OpenAI's clients on {url}/v1", err=True)
+            click.echo(f"Page: {url}\nAPI:  {url}/v1, model {settings.name}", err=True)
             if key is None and not server.is_loopback(host):
                 click.echo(
                     f"Warning: whoever reaches {host}:{port} may ask, and so may any web page that "
                     f"is open there; give a key, with --api-key-file or ${KEY_VARIABLE}",
                     err=True,
                 )
+            click.echo("Ctrl-C stops the server.", err=True)
 
         with server.serving(
             loaded,
@@ -186,7 +188,13 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             template=template,
             **context_params(options),
         ) as service:
-            server.run(service, listener, grace_s=options["grace"], ready=ready)
+            server.run(
+                service,
+                listener,
+                grace_s=options["grace"],
+                ready=ready,
+                log_requests=_lib.is_verbose(),
+            )
 
 
 def _key(path: Path | None) -> str | None:

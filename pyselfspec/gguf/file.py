@@ -17,7 +17,7 @@ from pathlib import Path
 from gguf.constants import LlamaFileType
 
 from ..errors import ModelFileError
-from .header import BROKEN, Header, TensorInfo, Value, read_header, short
+from .header import BROKEN, TENSOR_TYPES, Header, TensorInfo, Value, read_header, short
 
 # llama.cpp's compile-time limits; beyond them it aborts.
 MAX_BLOCKS = 512
@@ -49,8 +49,13 @@ OTHER_KINDS = {
     "mmproj": "a multimodal projector",
     "imatrix": "an importance matrix",
 }
+EMBEDDERS = frozenset(
+    {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "modern-bert",
+     "neo-bert", "nomic-bert", "nomic-bert-moe", "t5encoder"}
+)  # fmt: skip
 FILE_TYPES = {int(t): t.name.removeprefix("MOSTLY_").removeprefix("ALL_") for t in LlamaFileType}
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+BLOCK_SIZES = {name: (size, n_bytes) for name, size, n_bytes in TENSOR_TYPES.values()}
 BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)")
 TOKEN_EMBEDDING = "token_embd.weight"
 OUTPUT_HEAD = re.compile(r"output(_norm)?\.")
@@ -97,7 +102,10 @@ class GgufFile:
     n_expert: int
     n_expert_used: int
     file_type: str
-    licence: str  # as the file states it, "" when it does not
+    name: str  # as the file states it, "" when it does not, as for the licence
+    licence: str
+    has_chat_template: bool
+    n_kv_layer: int  # the first blocks, which keep K and V of their own
     n_bytes: int
     tensors: tuple[TensorInfo, ...]
 
@@ -131,6 +139,23 @@ class GgufFile:
         return own + (self.token_embd_bytes if self.tied_embeddings else 0)
 
     @cached_property
+    def kv_values(self) -> tuple[int, int]:
+        """Values of K and of V that one token leaves in all blocks together."""
+        blocks: dict[int, dict[str, tuple[int, ...]]] = {}
+        for tensor in self.tensors:
+            match = BLOCK_NAME.match(tensor.name)
+            if match and int(match[1]) < self.n_kv_layer:
+                blocks.setdefault(int(match[1]), {})[match[2]] = tensor.shape
+        widths = [_kv_widths(shapes) for shapes in blocks.values()]
+        return sum(k for k, _ in widths), sum(v for _, v in widths)
+
+    def kv_bytes(self, n_tokens: int, type_k: str, type_v: str) -> int:
+        """Bytes of K and V of so many tokens, stored as these types, which are named as in
+        llama.cpp's options, such as q8_0."""
+        n_k, n_v = (n * n_tokens for n in self.kv_values)
+        return _stored_bytes(n_k, type_k) + _stored_bytes(n_v, type_v)
+
+    @cached_property
     def tensor_bytes(self) -> int:
         """Bytes of all tensors, every expert counted in full."""
         return sum(tensor.n_bytes for tensor in self.tensors)
@@ -152,6 +177,24 @@ class GgufFile:
         if self.n_expert and ROUTED_EXPERTS.search(tensor.name):
             return tensor.n_bytes * self.n_expert_used // self.n_expert
         return tensor.n_bytes
+
+
+def _kv_widths(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Values of K and of V of one block, by the shapes of its tensors."""
+    if "attn_k.weight" in shapes:
+        n_k = shapes["attn_k.weight"][1]
+        return n_k, shapes.get("attn_v.weight", (0, n_k))[1]
+    if "attn_kv_a_mqa.weight" in shapes:  # latent attention, whose V is a part of K
+        return shapes["attn_kv_a_mqa.weight"][1], 0
+    if "attn_qkv.weight" in shapes and "attn_output.weight" in shapes:
+        n = (shapes["attn_qkv.weight"][1] - shapes["attn_output.weight"][0]) // 2
+        return n, n
+    return 0, 0  # a recurrent block, whose state does not grow with the text
+
+
+def _stored_bytes(n_values: int, type_name: str) -> int:
+    block_size, block_bytes = BLOCK_SIZES[type_name.upper()]
+    return n_values * block_bytes // block_size
 
 
 def sublayer(name: str) -> str:
@@ -181,7 +224,8 @@ def check(
         _check_hparams(values, tensors)
         n_vocab = _check_vocabulary(values)
     except ModelFileError as error:
-        raise ModelFileError(_with_path(str(error), first.path)) from None
+        message = embedder(first.metadata.get("general.architecture")) or str(error)
+        raise ModelFileError(_with_path(message, first.path)) from None
     return GgufFile(
         path=first.path,
         architecture=architecture,
@@ -193,10 +237,21 @@ def check(
         n_expert=values.number("expert_count", 0),
         n_expert_used=max(values.per_block("expert_used_count"), default=0),
         file_type=_file_type(first.metadata, tensors),
-        licence=_licence(first.metadata),
+        name=_stated(first.metadata, "general.name"),
+        licence=_stated(first.metadata, "general.license"),
+        has_chat_template="tokenizer.chat_template" in first.metadata,
+        n_kv_layer=max(0, n_layer - values.number("attention.shared_kv_layers", 0)),
         n_bytes=sum(part.n_bytes for part in parts),
         tensors=tensors,
     )
+
+
+def embedder(architecture: object) -> str:
+    """What to say of a model that cannot be loaded and would not write text if it could; "" for
+    any other."""
+    if architecture not in EMBEDDERS:
+        return ""
+    return f"is an embedding model ({architecture}), which writes no text: give a model that does"
 
 
 def _with_path(message: str, path: Path) -> str:
@@ -526,6 +581,6 @@ def _file_type(metadata: Mapping[str, Value], tensors: tuple[TensorInfo, ...]) -
     return max(n_bytes, key=n_bytes.__getitem__)
 
 
-def _licence(metadata: Mapping[str, Value]) -> str:
-    licence = metadata.get("general.license")
-    return licence if isinstance(licence, str) else ""
+def _stated(metadata: Mapping[str, Value], key: str) -> str:
+    text = metadata.get(key)
+    return text if isinstance(text, str) else ""

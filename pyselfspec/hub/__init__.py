@@ -1,6 +1,7 @@
 """Models by name: which file a name stands for, what could be fetched, and fetching it.
 
-A name is ``demo``, one of `packages.MODELS`, or ``hf:USER/REPO[:FILE]``. Nothing is fetched but by
+A name is ``demo``, one of `packages.MODELS`, or ``hf:USER/REPO[:FILE]``; an address of the Hugging
+Face hub stands for the latter. Nothing is fetched but by
 `fetch`; a name of a model that is not here yet is an error that says how to get it. Knows no native
 library.
 """
@@ -45,10 +46,32 @@ def model_path(name: str | PathLike[str]) -> Path:
     """
     path = named_path(name)
     if isinstance(name, str) and path == Path(name) and not _looks_like_a_file(name):
-        near = get_close_matches(name, FORMS, 1, 0.8)
-        hint = f"did you mean {near[0]}?" if near else "pyselfspec list shows the names of models"
-        raise ModelFileError(f"{name}: no such file, and no name of a model; {hint}")
+        raise ModelFileError(f"{name}: no such file, and no name of a model; {_hint(name)}")
+    if isinstance(name, str) and path == Path(name) and not path.parent.exists():
+        repository = huggingface.named(name)
+        if repository is not None:
+            raise ModelFileError(
+                f"{name}: no such file; a model of the Hugging Face hub is named {repository}, and "
+                f"fetched with: {_pull(repository)}"
+            )
     return path
+
+
+def _hint(name: str) -> str:
+    """What to do with a name that is none."""
+    longer = [each for each in packages.MODELS if each.startswith(name)]
+    near = longer or get_close_matches(name, FORMS, 1, 0.8)
+    if near:
+        fetched = near[0] == DEMO_NAME or find(near[0]) is not None
+        return f"did you mean {near[0]}?" + ("" if fetched else f" Get it with: {_pull(near[0])}")
+    return (
+        "pyselfspec list shows the names, and others of the Hugging Face hub are fetched with: "
+        f"pyselfspec pull {huggingface.FORM}"
+    )
+
+
+def _pull(name: str) -> str:
+    return f"pyselfspec pull {shlex.quote(name)}"
 
 
 def _looks_like_a_file(name: str) -> bool:
@@ -61,11 +84,12 @@ def named_path(name: str | PathLike[str]) -> Path:
     Raises ModelFileError for a model that has not been pulled, ArgumentError for what begins like a
     name and is none, or fits several files.
     """
-    found = find(name) if isinstance(name, str) else None
-    if found is None and isinstance(name, str) and _is_name(name):
-        raise ModelFileError(
-            f"{name} has not been pulled yet; get it with: pyselfspec pull {shlex.quote(name)}"
-        )
+    if not isinstance(name, str):
+        return Path(name)
+    name = huggingface.canonical(name)
+    found = find(name)
+    if found is None and _is_name(name):
+        raise ModelFileError(f"{name} has not been pulled yet; get it with: {_pull(name)}")
     return found or Path(name)
 
 
@@ -78,6 +102,46 @@ def find(name: str) -> Path | None:
     return huggingface.find(name) if huggingface.is_name(name) else None
 
 
+def wanted(text: str) -> str:
+    """The name that a user who wants to fetch a model means: also by its address, or by USER/REPO.
+    Anything else is returned as it is."""
+    name = huggingface.canonical(text)
+    return name if _is_name(name) else huggingface.named(name) or name
+
+
+def remove(name: str) -> Path:
+    """Delete the file of a model that `fetch` has put into the cache of pyselfspec; returns where
+    it was.
+
+    Raises ArgumentError for any other model: files of the user, the one that comes with the
+    package, and those in the cache of the Hugging Face hub, which belongs to all its users.
+    """
+    path = removable(name)
+    path.unlink()
+    return path
+
+
+def removable(name: str) -> Path:
+    """The file that `remove` would delete; raises ArgumentError as it does."""
+    name = huggingface.canonical(name)
+    if name in packages.MODELS:
+        found = packages.find(name)
+        if found is None:
+            raise ArgumentError(f"{name} is not here, so there is nothing to remove")
+        return found
+    if huggingface.is_name(name):
+        repository = huggingface.parse(name).repo
+        raise ArgumentError(
+            f"{name} is in the cache that all programs which use the Hugging Face hub share; "
+            f"remove it with: hf cache rm model/{repository}"
+        )
+    if name == DEMO_NAME:
+        raise ArgumentError(f"{name} is a part of the package and stays")
+    raise ArgumentError(
+        f"{name!r} is not the name of a model that pyselfspec has fetched; see pyselfspec list"
+    )
+
+
 def offer(name: str) -> Offer:
     """What fetching a name would bring. Asks the hub for ``hf:`` names.
 
@@ -88,7 +152,9 @@ def offer(name: str) -> Offer:
         return packages.offer(name)
     if huggingface.is_name(name):
         return huggingface.offer(name)
-    raise ArgumentError(f"{name!r} is no name of a model; names are {', '.join(FORMS)}")
+    near = [each for each in packages.MODELS if each.startswith(name)]
+    hint = f"did you mean {near[0]}? Names" if near else "names"
+    raise ArgumentError(f"{name!r} is no name of a model; {hint} are {', '.join(FORMS)}")
 
 
 def fetch(offered: Offer) -> Path:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from ..errors import ArgumentError, PullError
 from ..gguf.file import SPLIT_NAME
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 PREFIX = "hf:"
 FORM = "hf:USER/REPO[:FILE]"
-NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<file>.+))?")
+REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
+NAME = re.compile(rf"hf:{REPO}(?::(?P<file>.+))?")
+BARE = re.compile(rf"(?!\W){REPO}(?::(?P<file>.+))?")
+ADDRESS = re.compile(  # what a browser shows, and what Ollama takes
+    r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(models/)?"
+    rf"{REPO}(/(blob|resolve)/[^/]+/(?P<path>[^?#]+)|/[^?#:]*)?(:(?P<file>[^?#]+))?([?#].*)?"
+)
 DEFAULT_TYPE = "Q4_K_M"  # of several, what most people take
 NO_MODEL = re.compile(r"(^|/)(mmproj|imatrix)[^/]*$|imatrix\.gguf$", re.IGNORECASE)
 N_LISTED = 20  # files named in an error
@@ -37,6 +44,22 @@ class Name(NamedTuple):
 
     repo: str
     file: str | None
+
+
+def canonical(text: str) -> str:
+    """The ``hf:`` name for an address of the hub, anything else as it is."""
+    match = ADDRESS.fullmatch(text)
+    return text if match is None else _written(match["repo"], match["path"] or match["file"])
+
+
+def named(text: str) -> str | None:
+    """The ``hf:`` name for ``USER/REPO[:FILE]``, None for what does not look like one."""
+    match = None if text.endswith(".gguf") else BARE.fullmatch(text)
+    return None if match is None else _written(match["repo"], match["file"])
+
+
+def _written(repo: str, file: str | None) -> str:
+    return f"{PREFIX}{repo}:{unquote(file)}" if file else f"{PREFIX}{repo}"
 
 
 def is_name(text: str) -> bool:

@@ -22,7 +22,7 @@ from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closing import Closing
 from ..util.machine import usable_cores
-from . import _lib
+from . import _lib, memory
 from ._lib import INT32_MAX, llama
 from .guards import Alone
 from .kv import KVSequence
@@ -190,6 +190,8 @@ class Context(Closing):
             params.flash_attn_type = int(flash_attn)
 
         self._describe(model, n_threads, n_seq_max, flash_attn, type_k, type_v)
+        if target is None and not model.n_gpu_layers:
+            memory.require_for_context(model.file, params.n_ctx, type_k, type_v)
         with model.users:
             self._open(params, n_ctx)
             model.contexts.add(self)
@@ -257,6 +259,11 @@ class Context(Closing):
             )
         self._stack.callback(self._free)
         self._read(handle)
+        try:
+            memory.require_room(self.model.file, f"a pass in a context of {n_ctx} tokens")
+        except DecodeError:
+            self._stack.close()
+            raise
 
     def _read(self, handle: int) -> None:
         _lib.require_not_forked()

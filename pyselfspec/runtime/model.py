@@ -4,6 +4,7 @@ handle."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -16,7 +17,7 @@ from ..gguf import fingerprint, heads
 from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util.closing import Closing
-from . import _lib
+from . import _lib, memory
 from . import rpc as servers
 from ._lib import INT32_MAX, llama
 from .guards import Shared
@@ -39,21 +40,19 @@ N_UNSURE = 64  # last tokens of a part of a text that may be others in the whole
 MAIN_GPU = 0
 
 
-def _require_gpu(n_gpu_layers: int) -> None:
-    """Raise ArgumentError when there is no GPU to keep layers on."""
-    if n_gpu_layers < 0:
-        raise ArgumentError(f"n_gpu_layers is at least 0, got {n_gpu_layers}")
+ALL_LAYERS = -1  # as llama.cpp and llama-cpp-python write it
+
+
+def _warn_without_gpu() -> None:
+    """Warn, as llama.cpp does, when layers are to be kept on a GPU and there is none."""
     if _lib.gpus():
         return
-    if _lib.has_cuda():
-        raise ArgumentError(
-            f"{n_gpu_layers} GPU layers asked for, but CUDA finds no GPU: "
-            "check the driver with nvidia-smi, or give n_gpu_layers=0"
-        )
-    raise ArgumentError(
-        f"{n_gpu_layers} GPU layers asked for, but this library was built without a GPU backend; "
-        "in the source folder: CMAKE_ARGS='-DLLAMA_BUILD=OFF -DGGML_CUDA=ON' pip install ."
+    reason = (
+        "CUDA finds no GPU, check the driver with nvidia-smi"
+        if _lib.has_cuda()
+        else "pyselfspec was built without GPU support"
     )
+    warnings.warn(f"n_gpu_layers has no effect, the model runs on the CPU: {reason}", stacklevel=3)
 
 
 class Model(Closing):
@@ -62,15 +61,16 @@ class Model(Closing):
     raises ArgumentError.
 
     path: a GGUF file, or as a str also a name, see `hub`; nothing is fetched.
-    n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None for all of them.
+    n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None or -1 for all of
+        them. Without a GPU the model runs on the CPU, with a warning if layers were asked for.
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
     rpc: servers as "host:port" that lend devices of other machines, see docs/rpc.md; they come
     before the GPUs here, and count as GPUs.
 
-    Raises ModelFileError when the file is missing, broken or not supported, and ArgumentError when
-    layers are to be kept on a GPU and there is none; UnsupportedError for a server that does not
-    answer; LibraryError in a process that was forked after the library was loaded.
+    Raises ModelFileError when the file is missing, broken or not supported, UnsupportedError for a
+    server that does not answer, LibraryError in a process that was forked after the library was
+    loaded.
     """
 
     _handle: int | None
@@ -90,10 +90,16 @@ class Model(Closing):
             )
         if not 0 <= main_gpu <= INT32_MAX:
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
+        if n_gpu_layers is not None and n_gpu_layers < ALL_LAYERS:
+            raise ArgumentError(f"n_gpu_layers is at least {ALL_LAYERS}, got {n_gpu_layers}")
         if n_gpu_layers and not rpc:
-            _require_gpu(n_gpu_layers)
+            _warn_without_gpu()
         _lib.require_not_forked()
+        if n_gpu_layers == ALL_LAYERS:
+            n_gpu_layers = None
         self._open(model_path(path), rpc)
+        if not rpc and (n_gpu_layers == 0 or not _lib.gpus()):
+            memory.require_for_model(self.file)
 
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[split_mode]
@@ -110,9 +116,9 @@ class Model(Closing):
             _lib.clear_log_error()
             handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
             if not handle:
-                raise ModelFileError(
-                    f"{self.path}: llama.cpp cannot load this model: {_lib.log_error()}"
-                )
+                reason = f"llama.cpp cannot load this model: {_lib.log_error()}"
+                embeds = gguf_file.embedder(self.file.architecture)
+                raise ModelFileError(f"{self.path}: {embeds or reason}")
             self._handle = handle  # first: Ctrl-C may free it from here on
             stack.callback(self._free)
             self._stack = stack.pop_all()

@@ -10,6 +10,7 @@ import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -119,12 +120,15 @@ def run(
     *,
     grace_s: float = GRACE_S,
     ready: Callable[[], None] = lambda: None,
+    log_requests: bool = False,
 ) -> None:
     """Answer requests until a signal ends it: then no more are taken, and those that there are have
-    a time of grace. ready: called when the first request can come."""
+    a time of grace. ready: called when the first request can come. log_requests: one line on stderr
+    for each answer."""
     sys.setswitchinterval(SWITCH_S)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on when it has ended
-        web(service, listener, grace_s=grace_s, ready=ready).run(sockets=[listener])
+        server = web(service, listener, grace_s=grace_s, ready=ready, log_requests=log_requests)
+        server.run(sockets=[listener])
 
 
 def web(
@@ -133,6 +137,7 @@ def web(
     *,
     grace_s: float = GRACE_S,
     ready: Callable[[], None] = lambda: None,
+    log_requests: bool = False,
 ) -> uvicorn.Server:
     """The server that `run` runs, for those who end it in another way."""
     host = listener.getsockname()[0]
@@ -141,13 +146,21 @@ def web(
         service.settings = replace(service.settings, hosts=tuple(sorted(names)))
     config = uvicorn.Config(
         app.make(service),
-        log_level="warning",
-        access_log=False,
+        log_level="info" if log_requests else "warning",
+        log_config=_log_config(),
+        access_log=log_requests,
         server_header=False,
         lifespan="off",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
     return _Server(config, ready, partial(service.engine.end, grace_s))
+
+
+def _log_config() -> dict[str, Any]:
+    """Uvicorn's, with requests on stderr: stdout is for what other programs read."""
+    config = deepcopy(uvicorn.config.LOGGING_CONFIG)
+    config["handlers"]["access"]["stream"] = "ext://sys.stderr"
+    return config
 
 
 class _Server(uvicorn.Server):

@@ -13,6 +13,7 @@ from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.logprobs import LogProbs, WatchedSampler
+from ..runtime.model import Model
 from ..runtime.sampling import Sampler, SamplingParams
 from . import controllers, learned
 from .adapt import Adapt, Adaptation
@@ -30,6 +31,7 @@ from .together import steps_together
 from .types import GenerationStats, Step
 
 N_PREDICT = 128  # tokens
+N_COUNTED = 1 << 20  # characters of a prompt that is too long; counting takes half a second
 # finish reasons: "length", "eog", "stop" and
 INTERRUPTED = "interrupted"  # the user cut it off
 CONTEXT_FULL = "context"  # there was no room for all the tokens that were asked for
@@ -312,10 +314,16 @@ def _tokens_of(context: Context, prompt: str) -> list[int]:
     tokens = context.model.first_tokens(prompt, context.n_ctx + 1)
     if len(tokens) > context.n_ctx:
         raise ContextFullError(
-            f"the prompt has more tokens than the context, {context.n_ctx}; "
-            "give a larger n_ctx or a shorter prompt"
+            f"the prompt has {_n_tokens(context.model, prompt)} tokens, the context "
+            f"{context.n_ctx}; give a larger n_ctx or a shorter prompt"
         )
     return tokens
+
+
+def _n_tokens(model: Model, text: str) -> str:
+    """The number of tokens of a text for a message, extrapolated for texts beyond N_COUNTED."""
+    n = len(model.tokenize(text[:N_COUNTED]))
+    return str(n) if len(text) <= N_COUNTED else f"about {n * len(text) // N_COUNTED}"
 
 
 def interleaved(completions: Sequence[Completion]) -> Iterator[tuple[Completion, str]]:

@@ -191,10 +191,12 @@ class Explainer:
 
 
 def _reason(costs: Costs, rule: Rule, drafts: bool) -> str:
+    n = "1 token" if rule.n_max == 1 else f"{rule.n_max} tokens"
     return (
-        f"plain {_ms(costs.plain_us)}, draft up to {rule.n_max} x {_ms(costs.token_us)} + verify "
-        f"up to {_ms(costs.verify_us[rule.n_max])} for {rule.tokens:.1f} expected tokens → "
-        f"{_ms(1 / rule.speed)} per token, {'drafting' if drafts else 'no drafts with passes'}"
+        f"drafting with extra passes is {'on' if drafts else 'off'}: plain decoding takes "
+        f"{_ms(costs.plain_us)} per token; drafting up to {n} ({_ms(costs.token_us)} each) and "
+        f"verifying them in one pass (up to {_ms(costs.verify_us[rule.n_max])}) should take "
+        f"{_ms(1 / rule.speed)} per token, with {rule.tokens:.1f} tokens from each pass"
     )
 
 

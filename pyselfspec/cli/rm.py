@@ -1,0 +1,36 @@
+"""pyselfspec rm: remove a model that pull has fetched."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+import cloup
+from rich.filesize import decimal
+
+from .. import hub
+from ._completion import complete_fetched
+
+
+@cloup.command(name="rm")
+@click.argument("name", shell_complete=complete_fetched)
+@cloup.option("-y", "--yes", is_flag=True, help="Do not ask before removing.")
+@cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(name: str, yes: bool, as_json: bool) -> None:
+    """Remove a model that pull has fetched into the cache of pyselfspec.
+
+    NAME is one of pyselfspec list. At a terminal you are asked. Models of the Hugging Face hub are
+    in a cache that other programs use, too: hf cache rm removes them. Other files are never
+    removed.
+
+    \b
+    pyselfspec rm smollm2-135m
+    """
+    path = hub.removable(name)
+    n_bytes = path.stat().st_size
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
+        click.confirm(f"Remove {path} ({decimal(n_bytes)})?", abort=True, err=True)
+    hub.remove(name)
+    facts = {"name": name, "path": str(path), "n_bytes": n_bytes}
+    click.echo(json.dumps(facts) if as_json else f"removed {path} ({decimal(n_bytes)})")
