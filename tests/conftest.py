@@ -21,6 +21,7 @@ from pyselfspec import Context, Model
 from pyselfspec.errors import PullError
 from pyselfspec.hub import packages
 from pyselfspec.util.paths import DEMO
+from tools import archs
 from tools.models import real, tiny_gguf
 
 # One thread: the models are so small that a second one only waits, and spins while it does.
@@ -80,6 +81,15 @@ def tiny(tiny_path: TinyPath) -> Iterator[TinyModel]:
             return models[path]
 
         yield model
+
+
+@pytest.fixture(scope="session")
+def archs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy model of every architecture; PYSELFSPEC_ARCHS names a folder, to build them once."""
+    folder = Path(os.environ.get("PYSELFSPEC_ARCHS") or tmp_path_factory.mktemp("archs"))
+    if not any(folder.glob("*.gguf")):
+        archs.build_models(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

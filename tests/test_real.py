@@ -113,6 +113,31 @@ def test_a_vocabulary_of_262_144(real_model: RealModel) -> None:
     assert logits.shape == (len(tokens) + 1, 2**18) and np.isfinite(logits).all()
 
 
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "type_name"), [("smollm2-135m", "q4_0"), ("gemma3-270m", None)])
+def test_a_prompt_gives_one_text_in_whatever_pieces_it_is_read(
+    name: str, type_name: str | None, real_model: RealModel
+) -> None:
+    """As generate and serve read it, and a chat; the logits after it are the same bits."""
+    notes = " ".join(f"Note {i} on bees: it matters because of {i * 7 % 13}." for i in range(20))
+    logits, texts = [], []
+    with Model(real_model(name, type_name)) as model:
+        prompt = model.tokenize(f"Here are notes. {notes}\n\nNow a long essay on bees:\n")
+        assert len(prompt) > 256
+        for piece in (512, 128, 32, 7):
+            with model.context(n_ctx=512, n_batch=piece, n_threads=2) as context:
+                if not context.exact_prompts:
+                    pytest.skip("our kernels do not compute here")
+                context.prefill(prompt[:-1])
+                logits.append(context.decode(prompt[-1:]).logits)
+                context.sequence().drop()
+                done = Completion(context, prompt, n_predict=32, draft=None, sampling=GREEDY)
+                texts.append([list(step) for step in done])
+    for others in logits[1:]:
+        np.testing.assert_array_equal(others, logits[0])
+    assert texts[1:] == texts[:1] * 3 and texts[0]
+
+
 def skip_if_widths_matter(path: Path) -> None:
     with Model(path) as model, model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
         if not same_at_widths(context):

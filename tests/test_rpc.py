@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import ONE_THREAD, PROGRAM, TIMEOUT, environment, run, run_alone
+from conftest import TinyPath
 from gguf import GGUFReader
 from rpc_servers import free_port, serving
 
-from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
+from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime import _lib, rpc
+from pyselfspec.runtime._lib import llama
+from pyselfspec.runtime.passes import Pass, Rows
+from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.runtime.widths import same_at_widths
 from pyselfspec.speculate import drafters
 from tools.bench.rpc import counted
@@ -124,6 +128,24 @@ def test_some_blocks_here_and_some_there(demo_path: Path, demo: Model, servers: 
             n_all = model.file.n_bytes
     assert made.tokens == written(demo, draft=None).tokens
     assert n_lent < traffic.n_sent < n_all
+
+
+@pytest.mark.parametrize("n_gpu_layers", range(13))
+def test_any_number_of_layers_may_be_there(
+    n_gpu_layers: int, demo_path: Path, demo: Model, servers: list[str]
+) -> None:
+    """With one, the head is there alone: a pass without outputs has only empty tensors there."""
+    wanted = written(demo, draft=None).tokens
+    with Model(demo_path, rpc=servers[:1], n_gpu_layers=n_gpu_layers) as model:
+        assert model.n_gpu_layers == n_gpu_layers <= model.n_layer == 12
+        with model.context(n_ctx=256, n_threads=1) as context:
+            context.decode([5, 6, 7], outputs="none")
+            one_by_one = context.decode([8]).logits
+        for name, options in ways(model.n_layer).items():
+            assert written(model, **options).tokens == wanted, name
+    with demo.context(n_ctx=256, n_threads=1) as context:
+        context.decode([5, 6, 7], outputs="none")
+        np.testing.assert_array_equal(one_by_one, context.decode([8]).logits)
 
 
 def test_servers_are_free_again_when_the_model_is_closed(
@@ -262,3 +284,30 @@ def test_gpus_are_not_servers() -> None:
     """llama.cpp says that it can use GPUs wherever RPC was built."""
     assert len(_lib.lent_devices()) >= 1
     assert not any("RPC" in name for name in _lib.gpus())
+
+
+def lent(model: Model, handle: int) -> Context:
+    facts: dict[str, Any] = {"type_k": "f16", "type_v": "f16", "flash_attn": True}
+    return Context.lent(model, handle, n_batch=64, n_threads=1, n_seq_max=1, **facts)
+
+
+def test_a_device_that_may_help_ends_the_promise(tiny_path: TinyPath, servers: list[str]) -> None:
+    """Weights that are here are multiplied here; where llama.cpp may hand them to another device,
+    nothing is promised, and lists of tokens are refused."""
+    with Model(tiny_path(qtype="Q8_0"), rpc=servers[:1], n_gpu_layers=0) as model:
+        with model.context(n_ctx=256, n_threads=1) as context:
+            alone = context.exact_width
+            assert context.can_shorten == bool(alone)
+        params = llama.llama_context_default_params()
+        params.n_ctx, params.kv_unified, params.op_offload = 256, True, True
+        handle = llama.llama_init_from_model(model.handle, params)
+        try:
+            with lent(model, handle) as context:
+                assert context.exact_width == 0 and not context.can_shorten
+                short = Pass(head="best", among=ShortList(4, model.n_vocab))
+                with pytest.raises(UnsupportedError, match="another device than the CPU may"):
+                    context.run(Rows.of(0, 0, [7]), short)
+        finally:
+            llama.llama_free(handle)
+    with Model(tiny_path(qtype="Q8_0")) as model, model.context(n_ctx=256) as context:
+        assert context.exact_width == alone

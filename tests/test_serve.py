@@ -11,10 +11,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -43,6 +45,7 @@ TOOLS: list[Any] = [
     for name in ("buy", "sell")
 ]
 KEY = "open sesame"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -464,6 +467,109 @@ def test_a_signal_ends_the_server(grace: str) -> None:
                 *_, last = filter(None, lines)
                 assert "the server is ending" in last
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
+
+
+@pytest.mark.parametrize(("options", "warns"), [(["-np", "2"], True), (["-np", "1"], False)])
+def test_serving_without_flash_attention_warns(options: list[str], warns: bool) -> None:
+    """Several answers at once then are not those that the model gives alone."""
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "-t", "1", "-fa", "off"]
+    with subprocess.Popen(
+        [*command, "-c", "512", *options], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        while not said or "Ctrl-C stops" not in said[-1]:
+            said.append(process.stderr.readline())
+            assert said[-1], said
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    warned = [line for line in said if line.startswith("Warning: without flash attention, ")]
+    assert len(warned) == warns
+    assert all("-np 1 writes one at a time" in line for line in warned)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_under_load_leaves_no_traceback(number: int) -> None:
+    """Open streams, one that nobody reads, and a request that never arrives whole."""
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    with (
+        subprocess.Popen(
+            [*command, "--grace", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+        ExitStack() as stack,
+    ):
+        assert process.stdout is not None and process.stderr is not None
+        url = json.loads(process.stdout.readline())["url"]
+        body = json.dumps(long_text(300) | {"stream": True}).encode()
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        )
+        head += "Content-Type: application/json\r\n\r\n"
+        for sent in (body, body, body, body[:9], b""):
+            client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+            stack.enter_context(client).sendall(head.encode() + sent)
+        client = stack.enter_context(new_client())
+        with client.stream("POST", f"{url}/v1/completions", content=body, headers=JSON) as response:
+            next(response.iter_lines())
+            os.kill(process.pid, number)
+            assert process.wait(60) == 0
+        errors = process.stderr.read().splitlines()
+    assert len(errors) == 2 and "requests that were cut off: 2" in errors[1], errors
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/api/chat", "/completion", "/nothing.js"])
+def test_paths_that_are_not_served(method: str, path: str, served: Served) -> None:
+    response = served.client.request(method, served.url + path, json={})
+    assert response.status_code == 404
+    message = response.json()["error"]["message"]
+    assert path in message and "not served; use /v1/chat/completions" in message
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/completions", "POST"),
+        ("POST", "/v1/models", "GET"),
+        ("POST", "/health", "GET"),
+        ("POST", "/", "GET, HEAD"),
+        ("PUT", "/index.html", "GET, HEAD"),
+    ],
+)
+def test_paths_with_another_method(method: str, path: str, allowed: str, served: Served) -> None:
+    response = served.client.request(method, served.url + path, json={})
+    assert response.status_code == 405 and response.headers["allow"] == allowed
+    assert f"{path} is for {allowed}, not {method}" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
+def test_a_body_that_is_not_said_to_be_json(kind: str | None, served: Served) -> None:
+    """As curl -d sends it, in many tutorials."""
+    response = served.client.post(
+        f"{served.url}/v1/completions",
+        content=b'{"prompt": "x"}',
+        headers={} if kind is None else {"Content-Type": kind},
+    )
+    assert response.status_code == 400
+    assert "curl: -H 'Content-Type: application/json'" in response.json()["error"]["message"]
+
+
+def test_a_grammar_that_becomes_too_ambiguous_ends_one_answer(served: Served, demo: Model) -> None:
+    """With a status where nothing was sent yet, else as the last event; others go on."""
+    rules = 'root ::= "a" root "b" | "a" root "c" | "a"'
+    letter = next(token for token in range(demo.n_vocab) if demo.piece(token) == b"a")
+    hard = long_text(100) | {"grammar": rules, "logit_bias": {str(letter): 100}}
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(served.post, "/v1/completions", long_text(100))
+        whole = served.post("/v1/completions", hard)
+        events = served.post("/v1/completions", hard | {"stream": True}).text.split("\n\n")
+    assert whole.status_code == 400
+    assert "too ambiguous to follow" in whole.json()["error"]["message"]
+    *chunks, last, _ = events
+    assert len(chunks) > 1 and "too ambiguous to follow" in json.loads(last[6:])["error"]["message"]
+    alone = served.post("/v1/completions", long_text(100)).json()
+    assert other.result().json()["choices"] == alone["choices"]
 
 
 def test_the_start_of_a_server_and_its_log_of_requests() -> None:

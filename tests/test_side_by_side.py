@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -32,6 +33,7 @@ from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, SamplingPa
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate.completion import interleaved
 from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.together import SideBySideWarning
 
 N_PREDICT = 24
 LENGTHS = (9, 40, 23)  # of prompts; two of them are wider than exact passes
@@ -299,3 +301,25 @@ def test_a_prompt_of_one_token_leaves_its_sequence_empty(
     text = completion(context, [5], seq_id, **options)
     assert "".join(text) == text.text
     assert text.tokens == plain_text(new_context(model), [5], N_PREDICT)
+
+
+def test_without_flash_attention_a_warning_says_what_may_differ(
+    tiny: Any, new_context: NewContext, token_ids: Any
+) -> None:
+    """Of texts that share a context; one alone is what it always is."""
+
+    def write(n: int, **options: Any) -> Context:
+        context = new_context(tiny(qtype="Q8_0"), **options)
+        texts = [completion(context, token_ids(5), i, n_predict=2, draft=None) for i in range(n)]
+        assert len(list(interleaved(texts))) and all(len(each.tokens) == 2 for each in texts)
+        return context
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SideBySideWarning)
+        exact = write(2)
+        write(1, flash_attn=False)
+    require_exact(exact)
+    assert exact.is_exact_beside_others
+    with pytest.warns(SideBySideWarning, match="^without flash attention, a text's last bits"):
+        context = write(2, flash_attn=False)
+    assert context.exact_width == exact.exact_width and not context.is_exact_beside_others

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TinyModel, TinyPath
+from conftest import RunPython, TinyModel, TinyPath
 from test_adapters import set_adapters, set_control_vector, write_adapter
 
 from pyselfspec import GREEDY, Completion, Context, LayerMask, Model, Sampler, SamplingParams
@@ -246,3 +246,60 @@ def test_a_sampler_belongs_to_one_thread(tiny: TinyModel) -> None:
 
         in_threads([use])
     assert len(refused) == 3
+
+
+# --- forked processes ----------------------------------------------------------------------------
+
+FORKED = """
+import multiprocessing, os, sys
+from pyselfspec import Model
+from pyselfspec.errors import LibraryError
+from pyselfspec.runtime._lib import llama
+
+def load_and_decode():
+    with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=2) as context:
+        return context.decode([5, 6]).logits.tobytes()
+
+def told(deed):
+    try:
+        deed()
+    except LibraryError as error:
+        return "forked after its parent had loaded" in str(error) and "spawn" in str(error)
+
+def in_child(deed):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if deed() else 1)
+    assert os.waitpid(child, 0)[1] == 0, deed
+
+def put(found):
+    found.put(load_and_decode())
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    found = fork.SimpleQueue()
+    children = [fork.Process(target=put, args=(found,)) for _ in range(2)]
+    for child in children:
+        child.start()
+    first, second = found.get(), found.get()
+    assert first == second == load_and_decode(), "only the children have loaded the library"
+
+    with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=2) as context:
+        context.decode([5])
+        in_child(lambda: told(lambda: context.decode([6])))
+        in_child(lambda: told(lambda: model.context()))
+        in_child(lambda: told(load_and_decode))
+        in_child(lambda: model.detokenize([40, 41]) == model.detokenize([40, 41]))
+        child = fork.Process(target=lambda: sys.exit(not told(lambda: context.decode([6]))))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        context.decode([6])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_is_told_so(tiny_path: TinyPath, run_python: RunPython) -> None:
+    """It has none of the library's threads, for which a pass would wait forever."""
+    run = run_python(FORKED, tiny_path())
+    assert run.returncode == 0, run.stderr

@@ -18,10 +18,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -43,6 +44,7 @@ PARTS = {"attn": ("attn_output", "ssm_out"), "ffn": ("ffn_down",)}
 KINDS = {"attn": ("attn",), "ffn": ("ffn",), "both": ("attn", "ffn")}
 
 Logits = NDArray[np.float32]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -166,8 +168,12 @@ def check_entry(result: Result, first: int, context: Context, tokens: list[int])
     (result.enter_exact if same else result.enter_wrong).append(first)
 
 
+def random_tokens(n: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(SEED).integers(0, 100, n)]
+
+
 def check_model(path: Path) -> Result:
-    tokens = [int(token) for token in np.random.default_rng(SEED).integers(0, 100, N_TOKENS)]
+    tokens = random_tokens(N_TOKENS)
     with Model(path) as model:
         context = new_context(model)
         result = Result(
@@ -190,20 +196,30 @@ def check_model(path: Path) -> Result:
 #
 
 
-def check_in_own_process(path: Path) -> Result:
+def run_in_own_process(script: str, path: Path) -> tuple[dict[str, Any], str | None]:
+    """The JSON object that ``script check-one path`` prints, and how it ended where it failed."""
     run = subprocess.run(
-        [sys.executable, __file__, "check-one", str(path)], capture_output=True, text=True
+        [sys.executable, script, "check-one", str(path)], capture_output=True, text=True
     )
     if run.returncode != 0:
         last = (run.stderr.strip().splitlines() or ["no output"])[-1]
-        return Result(path.stem, crash=f"exit status {run.returncode}: {last}")
-    return Result(**json.loads(run.stdout))
+        return {}, f"exit status {run.returncode}: {last}"
+    return json.loads(run.stdout), None
+
+
+def check_in_own_process(path: Path) -> Result:
+    fields, crash = run_in_own_process(__file__, path)
+    return Result(path.stem, crash=crash) if crash else Result(**fields)
+
+
+def for_each_model(folder: Path, function: Callable[[Path], T]) -> Iterator[T]:
+    """Results in the order of the file names; as many at a time as there are cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(function, sorted(folder.glob("*.gguf")))
 
 
 def check_models(folder: Path) -> Iterator[Result]:
-    """Results in the order of the file names."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(check_in_own_process, sorted(folder.glob("*.gguf")))
+    return for_each_model(folder, check_in_own_process)
 
 
 @click.group(help=__doc__)

@@ -1,9 +1,9 @@
 """A server under clients of all kinds, for minutes: python -m tools.soak MODEL --minutes 10
 
 Before it begins, every prompt is answered once, alone. Then clients ask for the same answers, whole
-and as streams, go away in the middle, and send what is malformed, refused or too large. At the end:
-whether every answer was the one alone, every status the right one, no slot is taken, and how the
-server's memory went.
+and as streams, read slowly, go away in the middle, and send what is malformed, refused or too
+large. At the end: whether every answer was the one alone, every status the right one, no slot is
+taken, and how the server's memory went.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ WORDS = (
 )
 N_JOBS = 24
 MAX_BODY_MIB = 0.05
+SLOW_S = 0.02  # between two lines that a slow client reads
 PATH = "/v1/completions"
 MALFORMED = (b"{", b"[]", b"\xff", b'{"prompt": 1}', b"[" * 5000, b'{"prompt": "x", "n": 99}')
 
@@ -83,7 +84,7 @@ class Client:
     rng: random.Random
 
     async def ask_until(self, end: float) -> None:
-        ways = (self.whole, self.whole, self.stream, self.stream, self.leave, self.nonsense)
+        ways = (self.whole, self.stream, self.stream, self.slow, self.leave, self.nonsense)
         while time.monotonic() < end:
             way = self.rng.choice(ways)
             await way(self.rng.randrange(len(self.jobs)))
@@ -107,6 +108,14 @@ class Client:
                 if line.startswith("data: {"):
                     text += json.loads(line[6:])["choices"][0]["text"]
         self.check(i, text)
+
+    async def slow(self, i: int) -> None:
+        """Asks for shown tokens, which makes chunks large, and reads little of them at a time."""
+        shown = {**self.jobs[i]["pyselfspec"], "show": True}
+        body = self.jobs[i] | {"stream": True, "max_tokens": 400, "pyselfspec": shown}
+        async with self.http.stream("POST", PATH, json=body) as response:
+            async for _ in response.aiter_lines():
+                await asyncio.sleep(SLOW_S)
 
     async def leave(self, i: int) -> None:
         """After some chunks, or before any."""

@@ -42,9 +42,10 @@ class Row:
 
     tokens_per_second: generated; prompt_per_second: read, None where prompts have one token only.
     speed: over plain decoding, None for that itself. within_noise: the spreads of both overlap, so
-    that the difference may be chance; False after a single round, which has no spread. acceptance: accepted over drafted tokens, None
-    where nothing was drafted; at: the same by position in the draft; by_source: drafted and
-    accepted tokens. n_same: answers equal to those of plain decoding, of n_answers.
+    that the difference may be chance; False after a single round, which has no spread.
+    acceptance: accepted over drafted tokens, None where nothing was drafted; at: the same by
+    position in the draft; by_source: drafted and accepted tokens. n_same: answers equal to those of
+    plain decoding, of n_answers.
     """
 
     way: str

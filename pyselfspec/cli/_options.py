@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 from ..hub import DEMO_NAME
 from ..runtime import _lib, rpc
 from ..runtime._lib import INT32_MAX
-from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_UNIT, N_THREADS_MAX
+from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
 from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..util.files import read_limited
 from ..util.machine import overload, usable_cores
@@ -221,7 +221,8 @@ def ctx_size(model: Model, options: Mapping[str, Any]) -> int | None:
     if not given:
         return given if given is None else model.n_ctx_train
     n_trained = model.n_ctx_train
-    if 0 < n_trained * options.get("slots", 1) < given:  # slots of a server share the context
+    n_useful = n_trained * options.get("slots", 1)  # slots of a server share the context
+    if 0 < n_useful < given <= N_CTX_MAX:  # more is an error
         click.echo(
             f"Warning: -c {given} is more than the {n_trained} tokens of context that the model "
             "was trained with; what it writes beyond them may be nonsense",

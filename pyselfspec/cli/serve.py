@@ -133,6 +133,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     try:
         from ..serve import server
         from ..serve.jobs import Drafting
+        from ..speculate.together import warning_of
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
@@ -165,6 +166,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         host, port = listener.getsockname()[:2]
 
         def ready() -> None:
+            if room.n_slots > 1 and (warning := warning_of(service.engine.context)):
+                click.echo(f"Warning: {warning}; -np 1 writes one at a time", err=True)
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             if as_json:
                 click.echo(json.dumps({"model": settings.name, "url": url}))

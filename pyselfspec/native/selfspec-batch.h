@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+// A mask's bits for a block that is skipped whole.
+constexpr uint8_t SELFSPEC_SKIP_BLOCK = SELFSPEC_SKIP_ATTN | SELFSPEC_SKIP_FFN;
+
 // What a pass does, apart from the tokens it does it to. A value: passes that compare equal have equal graphs, so it is
 // what graphs, memory plans and checks are kept under.
 struct selfspec_pass {

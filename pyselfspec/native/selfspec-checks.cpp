@@ -43,7 +43,7 @@ static int selfspec_cache_block_of(const ggml_tensor * t) {
     return -1;
 }
 
-static bool selfspec_refuse(const selfspec_batch & ss, const llama_model & model, int il, const std::string & why) {
+static bool selfspec_fault(const selfspec_batch & ss, const llama_model & model, int il, const std::string & why) {
     ss.found.error = std::string("architecture ") + llm_arch_name(model.arch) + ", block " + std::to_string(il) + ": " + why;
     return false;
 }
@@ -96,16 +96,16 @@ static bool selfspec_check_seen(const selfspec_batch & ss, const llama_model & m
             missing &= selfspec_parts_of(model, il);
         }
         if (missing) {
-            return selfspec_refuse(ss, model, il, std::string("has no ") +
+            return selfspec_fault(ss, model, il, std::string("has no ") +
                 (missing & SELFSPEC_SKIP_ATTN ? "attention" : "feed-forward part") + " that a mask can skip");
         }
     }
     if (ss.pass.enter_at > 0 && ss.found.ended[ss.pass.enter_at - 1] != 1) {
-        return selfspec_refuse(ss, model, ss.pass.enter_at, "hidden states cannot enter here");
+        return selfspec_fault(ss, model, ss.pass.enter_at, "hidden states cannot enter here");
     }
     for (const int il : ss.pass.hidden_at) {
         if (il <= (int) ss.found.ended.size() && ss.found.ended[il - 1] != 1) {
-            return selfspec_refuse(ss, model, il, "the states entering it cannot be copied");
+            return selfspec_fault(ss, model, il, "the states entering it cannot be copied");
         }
     }
     return true;
@@ -117,7 +117,7 @@ static bool selfspec_check_shared(const selfspec_batch & ss, const llama_model &
     for (int il = 0; il < (int) ss.pass.mask.size(); ++il) {
         const ggml_tensor * down = model.layers[il].ffn_down;
         if (down && !owner.emplace(down, il).second) {
-            return selfspec_refuse(ss, model, il, "shares its weights with block " + std::to_string(owner[down]) +
+            return selfspec_fault(ss, model, il, "shares its weights with block " + std::to_string(owner[down]) +
                 ", masks need blocks of their own");
         }
     }
@@ -141,7 +141,7 @@ static bool selfspec_check_node(
 
         const int il_kv = selfspec_cache_block_of(src);
         if (il_kv >= 0 && ss.pass.skips(il_kv, SELFSPEC_SKIP_ATTN) && !written.count(src->view_src ? src->view_src : src)) {
-            return selfspec_refuse(ss, model, il_kv, "a later block uses its K/V, so its attention cannot be skipped alone");
+            return selfspec_fault(ss, model, il_kv, "a later block uses its K/V, so its attention cannot be skipped alone");
         }
 
         const char * rest = nullptr;
@@ -150,10 +150,10 @@ static bool selfspec_check_node(
             continue;
         }
         if (ss.pass.skips(il, SELFSPEC_SKIP_FFN) && starts_with(rest, "ffn_down")) {
-            return selfspec_refuse(ss, model, il, "its feed-forward part cannot be skipped as a whole");
+            return selfspec_fault(ss, model, il, "its feed-forward part cannot be skipped as a whole");
         }
         if (il < ss.pass.enter_at) {
-            return selfspec_refuse(ss, model, ss.pass.enter_at, "hidden states cannot enter here, later blocks read more than "
+            return selfspec_fault(ss, model, ss.pass.enter_at, "hidden states cannot enter here, later blocks read more than "
                 "the previous block's output");
         }
     }
@@ -222,6 +222,9 @@ static bool selfspec_needs_ids(const llm_graph_result & res) {
 //
 
 static bool selfspec_check_nodes(const selfspec_batch & ss, const llama_model & model, ggml_cgraph * gf) {
+    if (ss.pass.mask.empty() && ss.pass.enter_at < 0) {
+        return true; // nothing is ruled out, and reading the names of all tensors takes time
+    }
     selfspec_tensors written;
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
         const ggml_tensor * node = ggml_graph_node(gf, i);
@@ -247,7 +250,7 @@ static bool selfspec_check_states(
         const auto * states = selfspec_states_at(ss, res, il);
         if (!states || states->ne[0] != model.hparams.n_embd || states->ne[1] != ubatch.n_tokens || !ggml_is_matrix(states) ||
                 !ggml_is_contiguous(states)) {
-            return selfspec_refuse(ss, model, il, "the states entering it are not one vector per token");
+            return selfspec_fault(ss, model, il, "the states entering it are not one vector per token");
         }
     }
     return true;
@@ -260,10 +263,10 @@ bool selfspec_check_graph(
         return false;
     }
     if (!ss.pass.has_tokens && selfspec_needs_ids(res)) {
-        return selfspec_refuse(ss, model, ss.pass.enter_at, "hidden states alone do not suffice, give the token ids too");
+        return selfspec_fault(ss, model, ss.pass.enter_at, "hidden states alone do not suffice, give the token ids too");
     }
     if (ss.pass.head == SELFSPEC_HEAD_BEST && !res.t_logits) {
-        return selfspec_refuse(ss, model, (int) model.hparams.n_layer(), "there are no logits to find the best token in");
+        return selfspec_fault(ss, model, (int) model.hparams.n_layer(), "there are no logits to find the best token in");
     }
     return true;
 }

@@ -58,12 +58,13 @@ int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, flo
 int32_t selfspec_session::draft_decode(
         const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states) {
     check_draft();
-    check_batch(rows);
-    check_head(pass);
-    check_among(among, rows);
-    for (const auto & each : spans_of(rows)) {
-        check_span(each, false);
-    }
+    const selfspec_facts known = facts();
+    selfspec_require_batch(known, rows);
+    selfspec_require_head(pass);
+    selfspec_require_among(known, among, rows);
+
+    const auto spans = selfspec_spans_of(rows);
+    require_place(known, rows, spans, pass);
     const bool wanted = rows.n_outputs() > 0;
     if (!rows.tokens || !states.in || (wanted && !states.out)) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
@@ -92,12 +93,8 @@ int32_t selfspec_session::draft_decode(
         batch.set_token_pos(i, &pos);
         batch.set_output(i, has_output(i));
     }
-    const auto decode_in_slot = [&] {
-        const lease lent(*this, want);
-        const auto in_slot = slots.use(pass, rows.n, picks_rows ? rows.n_outputs() : wanted ? rows.n : 0);
-        return ctx->decode(batch);
-    };
-    require_done(decode_in_slot(), rows.n, want->found.error);
+    const int32_t n_outputs = picks_rows ? rows.n_outputs() : wanted ? rows.n : 0;
+    require_done(decode_in_slot(want, spans, n_outputs), rows.n, want->found.error);
     name_best(among);
 
     ctx->synchronize();

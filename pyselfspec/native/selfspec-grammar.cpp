@@ -6,13 +6,17 @@
 // what was found is kept: a grammar comes back to such states.
 #include "selfspec.h"
 
-#include "llama-grammar.h"
+#include "selfspec-rules.h"
+
+#include "llama-impl.h"
+#include "llama-vocab.h"
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -20,13 +24,20 @@ namespace {
 constexpr size_t N_FIRST   = 64;      // tokens that are asked about at first, at least
 constexpr size_t GROWTH    = 8;       // how many times as many are asked about then, before it is all of them
 constexpr size_t N_STATES  = 128;     // that are kept
-constexpr size_t STATE_MAX = 1 << 16; // bytes of a state that is worth keeping
 
-struct grammar_deleter {
-    void operator()(llama_grammar * grammar) const { llama_grammar_free_impl(grammar); }
+// Where a text is: between characters, or within one that tokens are cut through.
+struct place {
+    selfspec_automaton::state at;
+    uint32_t value;  // bits of the unfinished character
+    int32_t  n_left; // bytes that it misses
+
+    bool operator<(const place & other) const {
+        return std::tie(at, value, n_left) < std::tie(other.at, other.value, other.n_left);
+    }
 };
 
-using grammar_ptr = std::unique_ptr<llama_grammar, grammar_deleter>;
+// Bytes of a character in UTF-8, by its first four bits; 0: no character begins so
+constexpr int32_t N_BYTES[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4 };
 
 // Of equal logits the lower id comes first, as a chain takes them; what is no number comes last.
 bool likelier(const llama_token_data & a, const llama_token_data & b) {
@@ -38,20 +49,36 @@ bool likelier(const llama_token_data & a, const llama_token_data & b) {
 class rules {
 public:
     rules(const llama_vocab * vocab, const char * text, size_t n_wanted, float gap) :
-        vocab(vocab), n_wanted(n_wanted), gap(gap),
-        grammar(llama_grammar_init_impl(vocab, text, "root", false, nullptr, 0, nullptr, 0)) {
-        if (grammar) {
-            begin = grammar->stacks;
+        vocab(vocab), n_wanted(n_wanted), gap(gap), automaton(selfspec_parse_grammar(vocab, text)) {
+        reset();
+    }
+
+    // Whether this token may follow.
+    bool allows(llama_token token) {
+        if (token < 0 || token >= llama_vocab_n_tokens(vocab)) {
+            return false;
+        }
+        const bool ends = vocab->is_eog(token);
+        return ends ? now.n_left == 0 && automaton.may_end(now.at) : after(token).at != automaton.DEAD;
+    }
+
+    void accept(llama_token token) {
+        automaton.allow_work();
+        if (!allows(token)) {
+            throw std::runtime_error("the grammar does not let this token follow");
+        }
+        if (vocab->is_eog(token)) {
+            return;
+        }
+        now = after(token);
+        if (automaton.forget(now.at)) {
+            known.clear();
         }
     }
 
-    bool valid() const { return grammar != nullptr; }
-
-    void accept(llama_token token) { llama_grammar_accept_impl(*grammar, token); }
-
     void reset() {
-        grammar->stacks       = begin;
-        grammar->partial_utf8 = { 0, 0 };
+        automaton.allow_work();
+        now = { automaton.start(), 0, 0 };
     }
 
     void apply(llama_token_data_array & candidates) {
@@ -64,7 +91,7 @@ public:
             std::nth_element(data, data + n, data + candidates.size, likelier);  // which puts the next one in its place
             const float next = data[n].logit;  // of the others, the likeliest
             llama_token_data_array likeliest = { data, n, -1, false };
-            llama_grammar_apply_impl(*grammar, &likeliest);
+            rule_out(likeliest);
             if (suffice(data, n, next)) {
                 std::sort(data, data + n, likelier);
                 candidates.size = n;
@@ -103,58 +130,74 @@ private:
         return n_left >= n_wanted || next < best - gap;
     }
 
+    void rule_out(llama_token_data_array & candidates) {
+        for (size_t i = 0; i < candidates.size; ++i) {
+            if (!allows(candidates.data[i].id)) {
+                candidates.data[i].logit = -INFINITY;
+            }
+        }
+    }
+
     // Of every token whether the grammar lets it follow.
     const std::vector<bool> & allowed_now() {
-        const std::string state = state_now();
-        const auto it = known.find(state);
+        const auto it = known.find(now);
         if (it != known.end()) {
             return it->second;
         }
         if (known.size() == N_STATES) {
             known.clear();
         }
-        const int32_t n_vocab = llama_vocab_n_tokens(vocab);
-        std::vector<llama_token_data> all(n_vocab);
-        for (int32_t id = 0; id < n_vocab; ++id) {
-            all[id] = { id, 0.0f, 0.0f };
+        std::vector<bool> allowed(llama_vocab_n_tokens(vocab));
+        for (size_t id = 0; id < allowed.size(); ++id) {
+            allowed[id] = allows((llama_token) id);
         }
-        llama_token_data_array candidates = { all.data(), all.size(), -1, false };
-        llama_grammar_apply_impl(*grammar, &candidates);
-
-        std::vector<bool> & allowed = state.size() <= STATE_MAX ? known[state] : unkept;
-        allowed.resize(n_vocab);
-        for (int32_t id = 0; id < n_vocab; ++id) {
-            allowed[id] = all[id].logit == 0.0f;
-        }
-        return allowed;
+        return known[now] = std::move(allowed);
     }
 
-    // What the grammar's answers depend on. Its rules stay where they are as long as it lives, so pointers will do.
-    std::string state_now() const {
-        std::string state;
-        const auto add = [&](uint64_t x) { state.append((const char *) &x, sizeof(x)); };
-        add(grammar->partial_utf8.value);
-        add((uint64_t) grammar->partial_utf8.n_remain);
-        for (const llama_grammar_stack & stack : grammar->stacks) {
-            add(stack.size());
-            for (const llama_grammar_element * element : stack) {
-                add((uint64_t) element);
-            }
-            if (state.size() > STATE_MAX) {
-                break;
-            }
+    // Where a token leads, which does not end the text.
+    place after(llama_token token) {
+        const std::string & piece = vocab->token_to_piece(token);
+        if (piece.empty() || piece[0] == 0) {
+            return { automaton.DEAD, 0, 0 };
         }
-        return state;
+        place found = after(piece);
+        if (now.n_left == 0) {
+            found.at = automaton.either(found.at, automaton.after_token(now.at, token));
+        }
+        return found;
+    }
+
+    place after(const std::string & piece) {
+        place found = now;
+        for (const char * byte = piece.c_str(); *byte && found.at != automaton.DEAD; ++byte) {
+            step(found, (uint8_t) *byte);
+        }
+        if (found.n_left > 0 && !automaton.may_begin(found.at, found.value, found.n_left)) {
+            return { automaton.DEAD, 0, 0 };
+        }
+        return found;
+    }
+
+    void step(place & here, uint8_t byte) {
+        const int32_t n_bytes = N_BYTES[byte >> 4];
+        if ((here.n_left > 0) != (byte >> 6 == 2)) {
+            here = { automaton.DEAD, 0, 0 };
+            return;
+        }
+        here.value  = here.n_left > 0 ? here.value << 6 | (byte & 0x3F) : n_bytes == 1 ? byte : byte & (0x7F >> n_bytes);
+        here.n_left = here.n_left > 0 ? here.n_left - 1 : n_bytes - 1;
+        if (here.n_left == 0) {
+            here = { automaton.after(here.at, here.value), 0, 0 };
+        }
     }
 
     const llama_vocab *  vocab;
     size_t               n_wanted;  // of the likeliest tokens that are left; 0: all
     float                gap;       // between their logits and the best one's, at most
-    grammar_ptr          grammar;
-    llama_grammar_stacks begin;
+    selfspec_automaton   automaton;
+    place                now;
 
-    std::unordered_map<std::string, std::vector<bool>> known;  // by state
-    std::vector<bool>                                  unkept;
+    std::map<place, std::vector<bool>> known;
 };
 
 rules & rules_of(const llama_sampler * sampler) {
@@ -179,6 +222,33 @@ llama_sampler_i interface = {
 } // namespace
 
 llama_sampler * selfspec_sampler_init_grammar(const llama_vocab * vocab, const char * text, int32_t n_wanted, float gap) {
-    auto made = std::make_unique<rules>(vocab, text, (size_t) n_wanted, gap);
-    return made->valid() ? llama_sampler_init(&interface, made.release()) : nullptr;
+    try {
+        auto made = std::make_unique<rules>(vocab, text, (size_t) n_wanted, gap);
+        return llama_sampler_init(&interface, made.release());
+    } catch (const std::bad_alloc &) {
+        LLAMA_LOG_ERROR("there is not enough memory for it\n");
+    } catch (const std::exception & error) {
+        LLAMA_LOG_ERROR("%s\n", error.what());
+    }
+    return nullptr;
+}
+
+int32_t selfspec_accept(llama_sampler * chain, llama_token token) {
+    return selfspec_with_status([&]() -> int32_t {
+        for (int i = 0; i < llama_sampler_chain_n(chain); ++i) {
+            const llama_sampler * each = llama_sampler_chain_get(chain, i);
+            if (each->iface == &interface && !rules_of(each).allows(token)) {
+                return SELFSPEC_BAD_ARGUMENT;
+            }
+        }
+        llama_sampler_accept(chain, token);
+        return SELFSPEC_OK;
+    });
+}
+
+int32_t selfspec_apply(llama_sampler * sampler, llama_token_data_array * candidates) {
+    return selfspec_with_status([&]() -> int32_t {
+        llama_sampler_apply(sampler, candidates);
+        return SELFSPEC_OK;
+    });
 }

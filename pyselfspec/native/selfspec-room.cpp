@@ -39,7 +39,7 @@ void selfspec_session::allow_moves() {
 }
 
 int32_t selfspec_session::reserve(int32_t seq_id, int32_t n) {
-    require_seq(seq_id);
+    selfspec_require_seq(facts(), seq_id);
     for (llama_kv_cache * cache : caches()) {
         auto & room = cache->selfspec;
         if (seq_id >= (int32_t) room.reserved.size()) {
@@ -51,7 +51,7 @@ int32_t selfspec_session::reserve(int32_t seq_id, int32_t n) {
 }
 
 bool selfspec_session::in_order(int32_t seq_id) const {
-    require_seq(seq_id);
+    selfspec_require_seq(facts(), seq_id);
     const auto all = caches();
     return std::all_of(all.begin(), all.end(), [&](const llama_kv_cache * cache) {
         return selfspec_ascends(selfspec_cache::cells_of(*cache), seq_id);

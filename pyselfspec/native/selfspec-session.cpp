@@ -6,15 +6,19 @@
 #include "ggml-backend.h"
 #include "llama-arch.h"
 #include "llama-context.h"
+#include "llama-kv-cache-dsa-iswa.h"
 #include "llama-kv-cache-dsa.h"
+#include "llama-kv-cache-dsv4.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-idx.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
+#include "llama-memory-recurrent.h"
 #include "llama-model.h"
 
 #include <algorithm>
 #include <cmath>
-
-static constexpr uint8_t SKIP_BLOCK = SELFSPEC_SKIP_ATTN | SELFSPEC_SKIP_FFN;
 
 static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
 
@@ -35,31 +39,93 @@ private:
     T   before;
 };
 
-[[noreturn]] void refuse(const std::string & text, int32_t status = SELFSPEC_BAD_ARGUMENT) {
-    throw selfspec_failure { status, text };
-}
-
-std::string allowed(const char * name, int64_t value, int64_t first, int64_t last) {
-    return std::string(name) + " is " + std::to_string(value) + ", allowed is " + std::to_string(first) + " to " + std::to_string(last);
+template <typename... Kinds> bool is_any_of(const llama_memory_i * memory) {
+    return (dynamic_cast<const Kinds *>(memory) || ...);
 }
 
 std::string architecture(const llama_model & model) {
     return std::string("architecture ") + llm_arch_name(model.arch);
 }
 
-// Up to how many rows products with this model's weights promise the bits of one row.
-int32_t exact_width_of(const llama_model & model) {
+// Whether a backend other than the CPU's may compute with these weights: because they lie where it computes, or because
+// the scheduler hands it work on weights that lie elsewhere, which it then copies.
+bool others_compute(const llama_model & model, const std::vector<ggml_backend_t> & backends, bool op_offload) {
+    return std::any_of(backends.begin(), backends.end(), [&](ggml_backend_t backend) {
+        const auto type = ggml_backend_dev_type(ggml_backend_get_device(backend));
+        if (type == GGML_BACKEND_DEVICE_TYPE_CPU) {
+            return false;
+        }
+        if (op_offload && type != GGML_BACKEND_DEVICE_TYPE_ACCEL) {
+            return true;
+        }
+        return std::any_of(model.tensors_by_name.begin(), model.tensors_by_name.end(), [&](const auto & each) {
+            const ggml_backend_buffer_t buffer = each.second->buffer;
+            return buffer && ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(buffer));
+        });
+    });
+}
+
+// Up to how many rows products with this model's weights have the bits of one row, on the CPU.
+int32_t width_of_products(const llama_model & model) {
     const selfspec_width_function width_of = selfspec_width_of_weights();
     int32_t width = width_of ? SELFSPEC_EXACT_WIDTH : 0;
     for (const auto & [name, tensor] : model.tensors_by_name) {
-        const ggml_backend_dev_t dev = tensor->buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer)) : nullptr;
-        if (dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
-            return 0;
-        }
         width = width > 0 ? std::min(width, width_of(tensor, false)) : 0;
     }
     return width;
 }
+
+// Whether a row's sums are over what belongs to its text, and not over the rows of its batch.
+bool sums_by_row(const llama_model & model, const llama_memory_i * memory) {
+    if (model.arch == LLM_ARCH_MINIMAX_01) {
+        return false; // its linear attention multiplies the rows of a batch by each other
+    }
+    // a memory that is not known may belong to anything; without one, attention is over the batch
+    return is_any_of<llama_kv_cache, llama_kv_cache_iswa, llama_kv_cache_dsa, llama_kv_cache_dsa_iswa, llama_kv_cache_dsv4,
+        llama_memory_recurrent, llama_memory_hybrid, llama_memory_hybrid_iswa, llama_memory_hybrid_idx>(memory);
+}
+
+// The cache in which sequences share cells, of memories that are nothing else.
+const llama_kv_cache * cache_of(const llama_memory_i * memory) {
+    if (const auto * pair = dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
+        return pair->get_base();
+    }
+    if (const auto * pair = dynamic_cast<const llama_kv_cache_dsa *>(memory)) {
+        return pair->get_mla();
+    }
+    return dynamic_cast<const llama_kv_cache *>(memory);
+}
+
+// The cell of a position that the sequence holds, or -1.
+int64_t cell_of(const llama_kv_cells & cells, int32_t seq_id, int64_t pos) {
+    const auto & placed = cells.seq_pos_get(seq_id);
+    const auto   it     = placed.lower_bound({ (llama_pos) pos, 0 });
+    return it != placed.end() && it->first == pos ? it->second : -1;
+}
+
+// What the checks ask about sequences, from a context's memory.
+class held_in : public selfspec_held {
+public:
+    held_in(const llama_memory_i * memory, const llama_hparams & hparams) : memory(memory), hparams(hparams) {}
+
+    int64_t first(int32_t seq_id) const override { return memory->seq_pos_min(seq_id); }
+    int64_t last (int32_t seq_id) const override { return memory->seq_pos_max(seq_id); }
+
+    // A cache with a sliding window may let go of what lies outside. After a rollback the window reaches further back.
+    bool holds_window(int32_t seq_id, int64_t pos) const override {
+        if (!dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
+            return true;
+        }
+        const llama_pos first = memory->seq_pos_min(seq_id);
+        return first <= 0 || llama_hparams::is_masked_swa(hparams.n_swa, hparams.swa_type, first - 1, (llama_pos) pos);
+    }
+
+    int64_t cell(int32_t seq_id, int64_t pos) const override { return cell_of(cache_of(memory)->get_cells(seq_id), seq_id, pos); }
+
+private:
+    const llama_memory_i * memory;
+    const llama_hparams  & hparams;
+};
 
 } // namespace
 
@@ -70,17 +136,10 @@ selfspec_width_function selfspec_width_of_weights() {
     return reg ? (selfspec_width_function) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
 }
 
-int32_t selfspec_rows::n_outputs() const {
-    return (int32_t) std::count_if(outputs, outputs + n, [](uint8_t wanted) { return wanted != 0; });
-}
-
-bool selfspec_rows::has_shared() const {
-    return n_seq_ids && std::any_of(n_seq_ids, n_seq_ids + n, [](int32_t n_here) { return n_here > 1; });
-}
-
 selfspec_session::selfspec_session(llama_context * ctx) :
-    ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), exact_width(exact_width_of(model)),
-    slots(*ctx), batch(ctx),
+    ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), slots(*ctx),
+    stop(*ctx, ctx->abort_callback, ctx->abort_callback_data), batch(ctx),
+    is_cpu_only(!others_compute(model, ctx->backend_ptrs, ctx->cparams.op_offload)),
     names_fault(selfspec_names_fault(model, ctx->get_memory())) {
     allow_moves();
 }
@@ -94,188 +153,32 @@ int32_t selfspec_session::failed(int32_t status, const char * text) noexcept {
     return status;
 }
 
-//
-// checks before anything is touched
-//
-
-void selfspec_session::require_seq(int32_t seq_id) const {
-    if (seq_id < 0 || seq_id >= (int32_t) ctx->n_seq_max()) {
-        refuse(allowed("seq_id", seq_id, 0, (int64_t) ctx->n_seq_max() - 1));
-    }
-}
-
-// What holds for the rows of any decode.
-void selfspec_session::check_batch(const selfspec_rows & rows) const {
-    if (rows.n < 1 || rows.n > (int32_t) ctx->n_batch()) {
-        refuse("n_tokens is " + std::to_string(rows.n) + ", allowed is 1 to n_batch = " + std::to_string(ctx->n_batch()));
-    }
-    if (!rows.seq_ids || !rows.pos || !rows.outputs) {
-        refuse("a batch needs a sequence, a position and an output mark for every row");
-    }
-    const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
-    for (int32_t i = 0; i < rows.n; ++i) {
-        if (rows.n_sequences(i) < 1) {
-            refuse("row " + std::to_string(i) + " is in no sequence");
-        }
-    }
-    rows.each_sequence([&](int32_t, int32_t seq_id) { require_seq(seq_id); });
-    for (int32_t i = 0; i < rows.n; ++i) {
-        if (rows.tokens && (rows.tokens[i] < 0 || rows.tokens[i] >= n_vocab)) {
-            refuse("token id " + std::to_string(rows.tokens[i]) + " is not in the vocabulary, allowed is 0 to " + std::to_string(n_vocab - 1));
-        }
-    }
-}
-
-void selfspec_session::check_rows(const selfspec_rows & rows) const {
-    check_batch(rows);
-
+selfspec_facts selfspec_session::facts() const {
     const auto & cparams = ctx->get_cparams();
-    if (cparams.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty()) {
-        refuse("the context is of a special type or samples by itself; make an ordinary one", SELFSPEC_UNSUPPORTED);
-    }
-    if (llama_model_has_encoder(&model) && llama_model_has_decoder(&model)) {
-        refuse(architecture(model) + " has an encoder, whose output the decoder would read; decoder-only models work", SELFSPEC_UNSUPPORTED);
-    }
-    if ((!ctx->get_memory() || !cparams.causal_attn) && rows.n > (int32_t) ctx->n_ubatch()) {
-        refuse("n_tokens is " + std::to_string(rows.n) + ", without K/V or causal attention at most n_ubatch = " +
-            std::to_string(ctx->n_ubatch()));
-    }
-    const int32_t n_outputs = cparams.embeddings || !ctx->get_memory() ? rows.n : rows.n_outputs();
-    if (std::max<uint32_t>(n_outputs, ctx->n_seq_max()) > cparams.n_outputs_max) {
-        refuse(std::to_string(n_outputs) + " outputs and " + std::to_string(ctx->n_seq_max()) + " sequences, allowed is n_outputs_max = " +
-            std::to_string(cparams.n_outputs_max));
-    }
+
+    selfspec_facts facts;
+    facts.architecture  = llm_arch_name(model.arch);
+    facts.n_layer       = n_layer;
+    facts.n_vocab       = (int32_t) model.vocab.n_tokens();
+    facts.n_batch       = (int32_t) ctx->n_batch();
+    facts.n_ubatch      = (int32_t) ctx->n_ubatch();
+    facts.n_seq_max     = (int32_t) ctx->n_seq_max();
+    facts.n_outputs_max = (int32_t) cparams.n_outputs_max;
+    facts.memory_bits   = memory_bits();
+    facts.has_memory    = ctx->get_memory() != nullptr;
+    facts.has_own_head  = model.hparams.n_layer_nextn > 0;
+    facts.has_encoder   = llama_model_has_encoder(&model);
+    facts.has_decoder   = llama_model_has_decoder(&model);
+    facts.is_special    = cparams.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty();
+    facts.is_causal     = cparams.causal_attn;
+    facts.embeds        = cparams.embeddings;
+    facts.is_cpu_only   = is_cpu_only;
+    return facts;
 }
 
-void selfspec_session::check_head(const selfspec_pass & pass) const {
-    if (pass.head != SELFSPEC_HEAD_LOGITS && pass.head != SELFSPEC_HEAD_BEST) {
-        refuse("head is " + std::to_string(pass.head) + ", allowed is 0 (logits) or 1 (best)");
-    }
-    if (pass.n_among != 0 && pass.head != SELFSPEC_HEAD_BEST) {
-        refuse("some tokens only can be looked at for the best one, not for logits");
-    }
-}
-
-void selfspec_session::check_pass(const selfspec_rows & rows, const selfspec_states & states, const selfspec_pass & pass) const {
-    if (!rows.tokens && !states.in) {
-        refuse("a batch needs token ids or hidden states");
-    }
-    check_head(pass);
-    if (pass.head == SELFSPEC_HEAD_BEST && !ctx->get_memory()) {
-        refuse(architecture(model) + " keeps no K/V: it has logits only", SELFSPEC_UNSUPPORTED);
-    }
-    const auto unknown = std::find_if(pass.mask.begin(), pass.mask.end(), [](uint8_t bits) { return bits > SKIP_BLOCK; });
-    if (unknown != pass.mask.end()) {
-        refuse("block " + std::to_string(unknown - pass.mask.begin()) + ": " + allowed("mask", *unknown, 0, SKIP_BLOCK));
-    }
-    if (states.in && (pass.enter_at < 1 || pass.enter_at >= n_layer)) {
-        refuse("hidden states need a mask that skips the first blocks whole and leaves at least one block to enter");
-    }
-    for (const int32_t il : pass.hidden_at) {
-        const int32_t last = model.hparams.n_layer_nextn > 0 ? n_layer + 1 : n_layer;
-        if (il < 1 || il > last || !states.out) {
-            refuse(allowed("hidden_at", il, 1, last) + " with a place to copy to");
-        }
-        if (il < pass.enter_at && !pass.has_tokens) {
-            refuse("hidden_at is " + std::to_string(il) + ", below block " + std::to_string(pass.enter_at) +
-                " where the given states enter; that needs token ids");
-        }
-    }
-    if (pass.leaves(n_layer) && rows.n_outputs() < rows.n) {
-        refuse("the states leaving the last block exist for tokens with outputs only, ask for outputs of all");
-    }
-}
-
-void selfspec_session::check_among(const selfspec_among & among, const selfspec_rows & rows) const {
-    if (!among.ids) {
-        return;
-    }
-    const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
-    if (among.n < 1 || among.n > n_vocab) {
-        refuse(allowed("n_among", among.n, 1, n_vocab));
-    }
-    for (int32_t i = 0; i < among.n; ++i) {
-        if (among.ids[i] <= (i > 0 ? among.ids[i - 1] : -1) || among.ids[i] >= n_vocab) {
-            refuse("the tokens to look at are ids from 0 to " + std::to_string(n_vocab - 1) + " in rising order, none twice");
-        }
-    }
-    if (rows.n_outputs() > SELFSPEC_EXACT_WIDTH) {
-        refuse(allowed("the number of outputs that look at some tokens only", rows.n_outputs(), 0, SELFSPEC_EXACT_WIDTH));
-    }
-}
-
-// One span of positions per sequence.
-std::vector<selfspec_session::span> selfspec_session::spans_of(const selfspec_rows & rows) {
-    std::vector<span> spans;
-    rows.each_sequence([&](int32_t i, int32_t seq_id) {
-        const int64_t pos = rows.pos[i];
-
-        const auto it = std::find_if(spans.begin(), spans.end(), [&](const span & s) { return s.seq_id == seq_id; });
-        if (it == spans.end()) {
-            spans.push_back({ seq_id, pos, pos });
-        } else if (pos == it->last + 1) {
-            it->last = pos;
-        } else {
-            refuse("positions of a sequence are consecutive: sequence " + std::to_string(seq_id) + " has " +
-                std::to_string(pos) + " after " + std::to_string(it->last));
-        }
-    });
-    return spans;
-}
-
-void selfspec_session::check_place(const selfspec_rows & rows, const selfspec_pass & pass) const {
-    const auto spans = spans_of(rows);
-
-    if (!ctx->get_memory()) {
-        // attention over the batch alone, as in diffusion models
-        const bool from_0 = std::all_of(spans.begin(), spans.end(), [](const span & s) { return s.first == 0; });
-        if (!from_0 || pass.in_place || pass.enter_at != -1 || !pass.hidden_at.empty()) {
-            refuse(architecture(model) + " keeps no K/V: it decodes whole batches from position 0, without hidden states",
-                SELFSPEC_UNSUPPORTED);
-        }
-        return;
-    }
-    if (pass.in_place && !(memory_bits() & SELFSPEC_MEMORY_IN_PLACE)) {
-        refuse(architecture(model) + ": K/V cannot be rewritten in place", SELFSPEC_UNSUPPORTED);
-    }
-    if (rows.has_shared() && (pass.in_place || !(memory_bits() & SELFSPEC_MEMORY_ROLLBACK))) {
-        refuse(architecture(model) + ": rows of several sequences need a memory that takes tokens back, and fresh cells",
-            SELFSPEC_UNSUPPORTED);
-    }
-    for (const auto & each : spans) {
-        check_span(each, pass.in_place);
-    }
-}
-
-void selfspec_session::check_span(const span & rows, bool in_place) const {
-    const std::string name  = "sequence " + std::to_string(rows.seq_id);
-    const llama_pos   first = ctx->get_memory()->seq_pos_min(rows.seq_id);
-    const llama_pos   last  = ctx->get_memory()->seq_pos_max(rows.seq_id);
-
-    if (!in_place && rows.first != last + 1) {
-        refuse(name + " ends at position " + std::to_string(last) + ", the next batch starts at " + std::to_string(last + 1) +
-            ", not at " + std::to_string(rows.first));
-    }
-    if (in_place && (last < 0 || rows.first < first || rows.last > last)) {
-        refuse("in place needs positions that " + name + " holds: asked " + std::to_string(rows.first) + " to " +
-            std::to_string(rows.last) + ", held " + std::to_string(first) + " to " + std::to_string(last));
-    }
-    if (!holds_window(rows.seq_id, (llama_pos) rows.first)) {
-        refuse(name + " no longer holds all that position " + std::to_string(rows.first) + " sees through its sliding window, "
-            "it begins at " + std::to_string(first) + "; decode it anew", SELFSPEC_UNSUPPORTED);
-    }
-}
-
-// A cache with a sliding window may let go of what lies outside. After a rollback the window reaches further back.
-bool selfspec_session::holds_window(int32_t seq_id, llama_pos pos) const {
-    const auto * mem = dynamic_cast<const llama_kv_cache_iswa *>(ctx->get_memory());
-    if (!mem) {
-        return true;
-    }
-    const auto    & hparams = model.hparams;
-    const llama_pos first   = mem->seq_pos_min(seq_id);
-
-    return first <= 0 || llama_hparams::is_masked_swa(hparams.n_swa, hparams.swa_type, first - 1, pos);
+void selfspec_session::require_place(const selfspec_facts & known, const selfspec_rows & rows, const std::vector<selfspec_span> & spans,
+        const selfspec_pass & pass) const {
+    selfspec_require_place(known, held_in(ctx->get_memory(), model.hparams), rows, spans, pass);
 }
 
 // Refuses what the architecture cannot do before any cell is written: builds the graph once, without computing it.
@@ -285,14 +188,14 @@ void selfspec_session::check_graph(const selfspec_pass & pass) {
         return;
     }
     if (llama_model_has_encoder(&model)) {
-        refuse(architecture(model) + " is an encoder, masks work with decoder-only models", SELFSPEC_UNSUPPORTED);
+        selfspec_refuse(architecture(model) + " is an encoder, masks work with decoder-only models", SELFSPEC_UNSUPPORTED);
     }
     if (!names_fault.empty()) {
-        refuse(architecture(model) + ": " + names_fault, SELFSPEC_UNSUPPORTED);
+        selfspec_refuse(architecture(model) + ": " + names_fault, SELFSPEC_UNSUPPORTED);
     }
     const std::string fault = build_dry(pass);
     if (!fault.empty()) {
-        refuse(fault, SELFSPEC_UNSUPPORTED);
+        selfspec_refuse(fault, SELFSPEC_UNSUPPORTED);
     }
     works.insert(pass);
 }
@@ -345,10 +248,13 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
 
 int32_t selfspec_session::decode(
         const selfspec_rows & rows, const selfspec_states & states, const selfspec_among & among, selfspec_pass pass) {
-    check_rows(rows);
-    check_pass(rows, states, pass);
-    check_among(among, rows);
-    check_place(rows, pass);
+    const selfspec_facts known = facts();
+    selfspec_require_rows(known, rows);
+    selfspec_require_pass(known, rows, states, pass);
+    selfspec_require_among(known, among, rows);
+
+    const auto spans = selfspec_spans_of(rows);
+    require_place(known, rows, spans, pass);
 
     const int32_t n_outputs = rows.n_outputs();
     if (n_outputs == 0) {
@@ -380,7 +286,13 @@ int32_t selfspec_session::decode(
     want->best       = best.data();
     want->among      = among.ids;
 
-    require_done(decode_with(want, n_outputs), rows.n, want->found.error);
+    // the graph keeps all rows up to these states
+    const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
+
+    require_done(decode_in_slot(want, spans, n_outputs), rows.n, want->found.error);
+    if (!best.empty()) {
+        ctx->n_outputs = 0; // what lies in the buffer for logits is older
+    }
     name_best(among);
     return SELFSPEC_OK;
 }
@@ -409,14 +321,14 @@ const std::vector<int64_t> & selfspec_session::own_tokens() {
 void selfspec_session::require_done(int status, int32_t n_tokens, const std::string & why) const {
     switch (status) {
         case 0:  return;
-        case 1:  refuse("no free K/V cells for " + std::to_string(n_tokens) + " tokens, n_ctx is " + std::to_string(ctx->n_ctx()), SELFSPEC_FULL);
-        case 2:  refuse("the computation was aborted", SELFSPEC_ABORTED);
+        case 1:  selfspec_refuse("no free K/V cells for " + std::to_string(n_tokens) + " tokens, n_ctx is " + std::to_string(ctx->n_ctx()), SELFSPEC_FULL);
+        case 2:  selfspec_refuse("the pass was stopped before its end, its rows are forgotten", SELFSPEC_ABORTED);
         default: break;
     }
     if (!why.empty()) {
-        refuse(why, SELFSPEC_UNSUPPORTED); // the graph of this batch differs from the one that was tried
+        selfspec_refuse(why, SELFSPEC_UNSUPPORTED); // the graph of this batch differs from the one that was tried
     }
-    refuse("llama.cpp could not decode the batch, status " + std::to_string(status), SELFSPEC_FAILED);
+    selfspec_refuse("llama.cpp could not decode the batch, status " + std::to_string(status), SELFSPEC_FAILED);
 }
 
 selfspec_session::lease::lease(selfspec_session & session, const std::shared_ptr<selfspec_batch> & lent) : session(session), lent(*lent) {
@@ -437,27 +349,78 @@ selfspec_session::lease::~lease() {
     session.batch.selfspec.reset();
 }
 
-int selfspec_session::decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs) {
-    const lease lent(*this, want);
-
-    // the graph keeps all rows up to these states
-    const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
-
-    const auto decode_in_slot = [&] {
-        const auto in_slot = slots.use(want->pass, (int32_t) batch.tokens.size(), n_outputs);
-        return ctx->decode(batch);
+// From where on sequences have to let go of what they hold when a pass over these rows fails: the rows, and in place whatever
+// shares their cells.
+selfspec_session::ends selfspec_session::ends_before(const std::vector<selfspec_span> & rows, bool in_place) const {
+    ends kept;
+    const auto from = [&](int32_t seq_id, int64_t pos) {
+        const auto it = kept.emplace(seq_id, (llama_pos) pos).first;
+        it->second = std::min(it->second, (llama_pos) pos);
     };
-    int status = decode_in_slot();
-    if (status < 0) {
-        // a graph whose memory could not be had keeps the plan of it
-        slots.drop(want->pass, (int32_t) batch.tokens.size(), n_outputs);
+    for (const auto & span : rows) {
+        from(span.seq_id, span.first);
+        for (int64_t pos = span.first; in_place && pos <= span.last; ++pos) {
+            const auto  & cells = cache_of(ctx->get_memory())->get_cells(span.seq_id);
+            const int64_t cell  = cell_of(cells, span.seq_id, pos);
+            for (int32_t seq_id = 0; cell >= 0 && seq_id < (int32_t) ctx->n_seq_max(); ++seq_id) {
+                if (cells.seq_has((uint32_t) cell, seq_id)) {
+                    from(seq_id, pos);
+                }
+            }
+        }
+    }
+    return kept;
+}
+
+// A memory that takes no tail back has a state that belongs to no position any more: such a sequence is emptied.
+void selfspec_session::take_back(const ends & kept) const noexcept {
+    auto * memory = ctx->get_memory();
+    for (const auto & [seq_id, end] : kept) {
+        if (memory && !memory->seq_rm(seq_id, end, -1)) {
+            memory->seq_rm(seq_id, -1, -1);
+        }
+    }
+}
+
+template <typename F> int selfspec_session::undone_if_failed(const ends & kept, F decode) const {
+    try {
+        const int status = decode();
+        if (status == SELFSPEC_ABORTED || status <= ALLOCATION_FAILED) {
+            take_back(kept);
+        }
+        return status;
+    } catch (...) {
+        take_back(kept);
+        throw;
+    }
+}
+
+// Decodes the batch in the slot of its pass or, where that finds no memory, in the context's own graph, which was reserved
+// at its start. Of what fails, no row stays behind in the memory, and no plan of a graph that was never allocated.
+int selfspec_session::decode_in_slot(
+        const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs) {
+    const lease   lent(*this, want);
+    const ends    kept     = ends_before(rows, want->pass.in_place);
+    const int32_t n_tokens = (int32_t) batch.tokens.size();
+
+    const auto drop_slot = [&] {
+        slots.drop(want->pass, n_tokens, n_outputs);
         ggml_backend_sched_forget_plan(ctx->sched.get());
+    };
+    int status = undone_if_failed(kept, [&] {
+        try {
+            const auto in_slot = slots.use(want->pass, n_tokens, n_outputs);
+            return ctx->decode(batch);
+        } catch (...) {
+            drop_slot();
+            throw;
+        }
+    });
+    if (status < 0) {
+        drop_slot();
     }
     if (status == ALLOCATION_FAILED && !want->pass.in_place) {
-        status = ctx->decode(batch); // the context's own graph was reserved at its start
-    }
-    if (!best.empty()) {
-        ctx->n_outputs = 0; // what lies in the buffer for logits is older
+        status = undone_if_failed(kept, [&] { return ctx->decode(batch); });
     }
     return status;
 }
@@ -470,7 +433,7 @@ void selfspec_session::forget_outputs() noexcept {
 const float * selfspec_session::logits_of(int32_t row) const {
     const float * logits = ctx->n_outputs > 0 ? llama_get_logits_ith(ctx, row) : nullptr;
     if (!logits) {
-        refuse("there are no logits in row " + std::to_string(row));
+        selfspec_refuse("there are no logits in row " + std::to_string(row));
     }
     return logits;
 }
@@ -478,11 +441,11 @@ const float * selfspec_session::logits_of(int32_t row) const {
 int32_t selfspec_session::sample(llama_sampler * chain, int32_t row) {
     const int32_t token = selfspec_draw(chain, logits_of(row), (int32_t) model.vocab.n_tokens(), candidates);
     if (token == SELFSPEC_NO_TOKEN) {
-        refuse("no token is left to draw after row " + std::to_string(row) + ": the sampler's grammar and filters rule out all of "
+        selfspec_refuse("no token is left to draw after row " + std::to_string(row) + ": the sampler's grammar and filters rule out all of "
             "the vocabulary", token);
     }
     if (token < 0) {
-        refuse("the logits of row " + std::to_string(row) + " are not numbers", token);
+        selfspec_refuse("the logits of row " + std::to_string(row) + " are not numbers", token);
     }
     return token;
 }
@@ -494,7 +457,7 @@ int32_t selfspec_session::argmax(int32_t row, float * p) const {
     if (ctx->n_outputs == 0 && row >= 0 && row < (int32_t) best.size() && best[row].token >= 0) {
         const auto & known = best[row];
         if (!std::isfinite(known.p)) {
-            refuse("the logits of " + name + " are not numbers", SELFSPEC_FAILED);
+            selfspec_refuse("the logits of " + name + " are not numbers", SELFSPEC_FAILED);
         }
         if (p) {
             *p = known.p;
@@ -507,7 +470,7 @@ int32_t selfspec_session::argmax(int32_t row, float * p) const {
     const float   max     = selfspec_max(logits, n_vocab);
     const int32_t found   = (int32_t) (std::find(logits, logits + n_vocab, max) - logits);
     if (found == n_vocab) {
-        refuse("the logits of " + name + " are not numbers", SELFSPEC_FAILED);
+        selfspec_refuse("the logits of " + name + " are not numbers", SELFSPEC_FAILED);
     }
     if (p) {
         *p = 1.0f/selfspec_sum_exp(logits, n_vocab, max);
@@ -552,7 +515,7 @@ bool selfspec_session::can_shorten() {
         selfspec_pass pass;
         pass.head    = SELFSPEC_HEAD_BEST;
         pass.n_among = 1;
-        shortens = ctx->get_memory() && build_dry(pass).empty();
+        shortens = ctx->get_memory() && is_cpu_only && build_dry(pass).empty();
     }
     return shortens;
 }
@@ -572,9 +535,13 @@ bool selfspec_session::can_enter(int32_t il) {
     selfspec_pass enter;
     enter.enter_at = il;
     enter.mask.assign(n_layer, 0);
-    std::fill_n(enter.mask.begin(), il, SKIP_BLOCK);
+    std::fill_n(enter.mask.begin(), il, SELFSPEC_SKIP_BLOCK);
 
     return can_enter_at[il] = build_dry(leave).empty() && build_dry(enter).empty();
+}
+
+int32_t selfspec_session::exact_width() const {
+    return is_cpu_only && sums_by_row(model, ctx->get_memory()) ? width_of_products(model) : 0;
 }
 
 int32_t selfspec_session::memory_bits() const {
@@ -600,12 +567,12 @@ int32_t selfspec_session::memory_bits() const {
 }
 
 int32_t selfspec_session::can_keep(int32_t seq_id, int32_t n) const {
-    require_seq(seq_id);
+    selfspec_require_seq(facts(), seq_id);
 
     const auto    * mem  = ctx->get_memory();
     const llama_pos last = mem ? mem->seq_pos_max(seq_id) : -1;
     if (n > last) {
         return last + 1;
     }
-    return n > 0 && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK) && holds_window(seq_id, n) ? n : 0;
+    return n > 0 && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK) && held_in(mem, model.hparams).holds_window(seq_id, n) ? n : 0;
 }

@@ -2,8 +2,10 @@
 
 #pragma once
 
-#include "selfspec-batch.h"
+#include "selfspec-arguments.h"
+#include "selfspec-rules.h"
 #include "selfspec-slots.h"
+#include "selfspec-stop.h"
 
 #include "llama-batch.h"
 
@@ -25,48 +27,6 @@ class  llama_kv_cache;
 using selfspec_width_function = int32_t (*)(const ggml_tensor * weights, bool fast);
 selfspec_width_function selfspec_width_of_weights();
 
-// Thrown inside the session only; guarded() turns it into a status and a sentence.
-struct selfspec_failure {
-    int32_t     status;
-    std::string text;
-};
-
-// The caller's rows, see selfspec_decode().
-struct selfspec_rows {
-    int32_t         n;
-    const int32_t * tokens; // may be NULL
-    const int32_t * seq_ids;   // row after row
-    const int32_t * n_seq_ids; // may be NULL: one each
-    const int32_t * pos;
-    const uint8_t * outputs;
-
-    int32_t n_outputs() const;
-    int32_t n_sequences(int32_t row) const { return n_seq_ids ? n_seq_ids[row] : 1; }
-    bool    has_shared() const; // rows of several sequences
-
-    // f(row, sequence) for every sequence of every row, in order.
-    template <typename F> void each_sequence(F f) const {
-        const int32_t * seq_id = seq_ids;
-        for (int32_t row = 0; row < n; ++row) {
-            for (int32_t i = 0; i < n_sequences(row); ++i) {
-                f(row, *seq_id++);
-            }
-        }
-    }
-};
-
-// Tokens that the best one is looked for among, see selfspec_decode(). NULL: all.
-struct selfspec_among {
-    const int32_t * ids;
-    int32_t         n;
-};
-
-// The caller's arrays of hidden states, see selfspec_decode().
-struct selfspec_states {
-    const float * in;
-    float       * out;
-};
-
 struct selfspec_session {
     explicit selfspec_session(llama_context * ctx);
 
@@ -77,6 +37,8 @@ struct selfspec_session {
             return f();
         } catch (const selfspec_failure & e) {
             return failed(e.status, e.text.c_str());
+        } catch (const selfspec_grammar_limit & e) {
+            return failed(SELFSPEC_LIMIT, e.what());
         } catch (const std::exception & e) {
             return failed(SELFSPEC_FAILED, e.what());
         } catch (...) {
@@ -98,6 +60,9 @@ struct selfspec_session {
     bool    can_shorten();
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
+    int32_t exact_width() const; // see selfspec_exact_width()
+
+    selfspec_facts facts() const;
 
     // see selfspec-room.cpp
     int32_t reserve (int32_t seq_id, int32_t n);
@@ -107,17 +72,12 @@ struct selfspec_session {
     llama_context     * ctx;
     const llama_model & model;
     const int32_t       n_layer;
-    const int32_t       exact_width; // see selfspec_exact_width()
     std::string         error;
     selfspec_slots      slots;
+    selfspec_stop       stop;
     int64_t             n_graph_checks = 0;
 
 private:
-    struct span {
-        int32_t seq_id;
-        int64_t first, last; // positions
-    };
-
     // Lends the request to the batch for one decode. The caller's arrays are free again afterwards, also after an exception;
     // a graph that is kept for reuse holds on to the request, which no longer knows them then.
     class lease {
@@ -133,28 +93,28 @@ private:
         selfspec_batch   & lent;
     };
 
-    void check_rows  (const selfspec_rows & rows) const;
-    void check_batch (const selfspec_rows & rows) const;
-    void check_draft () const;
-    void check_pass  (const selfspec_rows & rows, const selfspec_states & states, const selfspec_pass & pass) const;
-    void check_place (const selfspec_rows & rows, const selfspec_pass & pass) const;
-    void check_among (const selfspec_among & among, const selfspec_rows & rows) const;
-    void check_span  (const span & rows, bool in_place) const;
-    void check_graph (const selfspec_pass & pass);
-    void check_head  (const selfspec_pass & pass) const;
-    void require_seq (int32_t seq_id) const;
-    std::vector<llama_kv_cache *> caches() const;
-    void        allow_moves();
-    bool holds_window(int32_t seq_id, llama_pos pos) const;
+    // Positions from which on sequences lose what they hold when a pass over some rows fails.
+    using ends = std::map<int32_t, llama_pos>;
 
-    static std::vector<span> spans_of(const selfspec_rows & rows);
+    std::vector<llama_kv_cache *> caches() const;
+    void allow_moves();
+
+    void require_place(const selfspec_facts & known, const selfspec_rows & rows, const std::vector<selfspec_span> & spans,
+        const selfspec_pass & pass) const;
+
+    void check_draft() const;
+    void check_graph(const selfspec_pass & pass);
+    ends ends_before(const std::vector<selfspec_span> & rows, bool in_place) const;
+    void take_back  (const ends & kept) const noexcept;
+
+    template <typename F> int undone_if_failed(const ends & kept, F decode) const;
 
     void        name_best(const selfspec_among & among);
 
     const std::vector<int64_t> & own_tokens();
     std::string build_dry(const selfspec_pass & pass);
     void        require_done(int status, int32_t n_tokens, const std::string & why) const;
-    int         decode_with(const std::shared_ptr<selfspec_batch> & want, int32_t n_outputs);
+    int         decode_in_slot(const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs);
     uint8_t     skippable(int32_t il);
 
     const float * logits_of(int32_t row) const;
@@ -165,6 +125,7 @@ private:
 
     std::vector<llama_token_data> candidates; // of a draw, reused
 
+    const bool              is_cpu_only; // no other device may compute
     const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
     std::set<selfspec_pass> works;     // what a dry build has shown to work
     std::map<int32_t, bool> can_enter_at;

@@ -17,15 +17,6 @@
 #    error "PYSELFSPEC_BUILD_ID is set by pyselfspec/native/CMakeLists.txt"
 #endif
 
-static constexpr uint8_t SKIP_BLOCK = SELFSPEC_SKIP_ATTN | SELFSPEC_SKIP_FFN;
-
-static void selfspec_require_n_layer(const selfspec_session & session, int32_t n_layer) {
-    if (n_layer != session.n_layer) {
-        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT,
-            "the model has " + std::to_string(session.n_layer) + " blocks, not " + std::to_string(n_layer) };
-    }
-}
-
 const char * selfspec_build_id(void) {
     return PYSELFSPEC_BUILD_ID;
 }
@@ -51,7 +42,7 @@ const char * selfspec_error(const selfspec_session * session) {
 
 int32_t selfspec_mask_support(selfspec_session * session, uint8_t * out, int32_t n_layer) {
     return session->guarded([&]() -> int32_t {
-        selfspec_require_n_layer(*session, n_layer);
+        selfspec_require_n_layer(session->facts(), n_layer);
         const auto & bits = session->mask_support();
         std::copy(bits.begin(), bits.end(), out);
         return SELFSPEC_OK;
@@ -87,7 +78,7 @@ int64_t selfspec_n_moves(const selfspec_session * session) {
 }
 
 int32_t selfspec_exact_width(const selfspec_session * session) {
-    return session->exact_width;
+    return session->exact_width();
 }
 
 int32_t selfspec_exact_prompts(const selfspec_session * session) {
@@ -111,6 +102,14 @@ int32_t selfspec_type_width(int32_t type, bool fast) {
 
 size_t selfspec_graph_bytes(const selfspec_session * session) {
     return session->slots.n_bytes();
+}
+
+void selfspec_stop_passes(selfspec_session * session, bool stopped) {
+    session->stop.set(stopped);
+}
+
+void selfspec_heed_interrupts(selfspec_session * session, bool heed) {
+    session->stop.heed_interrupts(heed);
 }
 
 int64_t selfspec_n_graph_checks(const selfspec_session * session) {
@@ -138,13 +137,13 @@ int32_t selfspec_decode(
     const int32_t status = session->guarded([&]() -> int32_t {
         selfspec_pass pass;
         if (mask) {
-            selfspec_require_n_layer(*session, n_layer);
+            selfspec_require_n_layer(session->facts(), n_layer);
             if (std::any_of(mask, mask + n_layer, [](uint8_t bits) { return bits != 0; })) {
                 pass.mask.assign(mask, mask + n_layer);
             }
         }
         if (hidden) {
-            const auto runs = std::find_if(pass.mask.begin(), pass.mask.end(), [](uint8_t bits) { return bits != SKIP_BLOCK; });
+            const auto runs = std::find_if(pass.mask.begin(), pass.mask.end(), [](uint8_t bits) { return bits != SELFSPEC_SKIP_BLOCK; });
             pass.enter_at = (int32_t) (runs - pass.mask.begin());
         }
         if (hidden_at) {
@@ -199,12 +198,10 @@ int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32
 }
 
 int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int32_t n_vocab) {
-    try {
+    return selfspec_with_status([&]() -> int32_t {
         std::vector<llama_token_data> candidates;
         return selfspec_draw(chain, logits, n_vocab, candidates);
-    } catch (...) {
-        return SELFSPEC_FAILED;
-    }
+    });
 }
 
 int32_t selfspec_argmax(selfspec_session * session, int32_t row, float * p) {

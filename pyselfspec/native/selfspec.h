@@ -23,6 +23,7 @@ extern "C" {
 
 struct llama_context;
 struct llama_sampler;
+struct llama_token_data_array;
 struct llama_vocab;
 struct selfspec_session;
 
@@ -44,10 +45,11 @@ enum selfspec_head {
 enum selfspec_status {
     SELFSPEC_OK              =   0,
     SELFSPEC_FULL            =   1, // no free K/V cells for the batch
-    SELFSPEC_ABORTED         =   2, // an abort callback stopped the computation
+    SELFSPEC_ABORTED         =   2, // the pass was stopped: selfspec_stop_passes(), SIGINT, or the context's abort callback
     SELFSPEC_BAD_ARGUMENT    =  -1,
     SELFSPEC_FAILED          =  -3, // allocation or computation failed
     SELFSPEC_NO_TOKEN        =  -4, // a sampler has no token left to draw
+    SELFSPEC_LIMIT           =  -5, // following a grammar takes too long
     SELFSPEC_UNSUPPORTED     = -10, // this architecture or block cannot do what was asked
 };
 
@@ -105,9 +107,10 @@ SELFSPEC_API int32_t selfspec_in_order(struct selfspec_session * session, int32_
 // How often cells were moved to keep that order.
 SELFSPEC_API int64_t selfspec_n_moves(const struct selfspec_session * session);
 
-// Up to this many rows, a row's results do not depend on what else is in its batch, on the number of threads, or on the
-// other texts in the cache. 0: no promise, because the weights are not all on the CPU, or our kernels are switched off
-// or not made for this processor.
+// Up to this many rows, a row's results do not depend on what else is in its batch or on the number of threads. With
+// SELFSPEC_MEMORY_SCATTER they do not depend on the other texts in the cache either; without it, only those of a text that is
+// alone there are always the same. 0: no promise, because another device than the CPU may compute, our kernels are switched
+// off or not made for this processor, or the architecture itself adds up over the rows of a batch.
 SELFSPEC_API int32_t selfspec_exact_width(const struct selfspec_session * session);
 
 // 1 when that holds for any number of rows, so that a prompt gives the same text in whatever pieces it is read. 0 where
@@ -120,6 +123,16 @@ SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
 
 // Memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.
 SELFSPEC_API size_t selfspec_graph_bytes(const struct selfspec_session * session);
+
+// While stopped, no pass of the session finishes: the one that runs ends after the operation it is at, and later ones after
+// their first, on the CPU, with SELFSPEC_ABORTED. May be called from any thread.
+SELFSPEC_API void selfspec_stop_passes(struct selfspec_session * session, bool stopped);
+
+// Whether SIGINT ends passes of this session as well, until told otherwise; one that came before this call does not. For
+// languages that handle signals when a call returns. Their handler is called as before: give it after it was installed, and
+// again before each pass where it may have changed. Nothing happens where SIGINT is ignored or ends the process. One session
+// of a process at a time may be told so.
+SELFSPEC_API void selfspec_heed_interrupts(struct selfspec_session * session, bool heed);
 
 // Graphs built so far only to check what they do. Each mask, entry and copy is checked once.
 SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
@@ -141,8 +154,13 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 //   head       a selfspec_head
 //   among      [n_among] ids in rising order: SELFSPEC_HEAD_BEST looks at these tokens only, which reads no other rows of
 //              the head's weights; or NULL. Up to SELFSPEC_EXACT_WIDTH outputs, and only where selfspec_can_shorten()
-//   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells
-// After a status other than SELFSPEC_OK no row has an output, also none of a decode before.
+//   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells. No two rows may
+//              write the same cell
+// A recurrent mixer that a mask skips neither moves nor clears its state: a text has to skip the same ones throughout, or it
+// reads what an older text has left there.
+// After a status other than SELFSPEC_OK no row has an output, also none of a decode before. Where the pass had begun, its
+// rows are gone from the memory, in place also for sequences that share their cells; a memory that takes no tail back holds
+// nothing of their sequences any more.
 SELFSPEC_API int32_t selfspec_decode(
         struct selfspec_session * session,
                         int32_t   n_tokens,
@@ -200,6 +218,13 @@ SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct l
 
 // The same from logits [n_vocab] of any origin, without a session and hence without a sentence.
 SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab);
+
+// A chain accepts a token. SELFSPEC_BAD_ARGUMENT when its grammar does not let the token follow; then it has accepted
+// nothing. Without a session and hence without a sentence.
+SELFSPEC_API int32_t selfspec_accept(struct llama_sampler * chain, int32_t token);
+
+// llama_sampler_apply() for samplers that may fail: a status instead of an exception.
+SELFSPEC_API int32_t selfspec_apply(struct llama_sampler * sampler, struct llama_token_data_array * candidates);
 
 // A sampler that rules out what a grammar (GBNF, with a rule "root") does not let follow, for a chain that goes on with
 // the n_wanted likeliest tokens of the others, or all with 0, of which those whose logits are more than `gap` below the

@@ -11,8 +11,10 @@ import ctypes
 import importlib
 import os
 import re
+import signal
 import sys
 import threading
+from _signal import getsignal  # type: ignore[import-not-found]  # signal's own takes 5 us
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -71,6 +73,7 @@ def _import_llama_cpp() -> Any:
 
 
 _loading = threading.Lock()
+_is_forked = False  # since the library was loaded
 
 
 def _loaded() -> Any:
@@ -124,6 +127,28 @@ def _load_backends(module: Any) -> None:
 def load() -> None:
     """Load the library now, before somebody else imports llama_cpp, who then gets it too."""
     _loaded()
+
+
+def _after_fork() -> None:
+    """In the child: no thread of the parent is there but one, neither the library's nor whoever
+    was loading it."""
+    global _loading, _is_forked
+    _loading = threading.Lock()
+    _is_forked = bool(_load.cache_info().currsize)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def require_not_forked() -> None:
+    """Raise LibraryError in a process that was forked after the library was loaded: a computation
+    would wait forever for threads that only the parent has."""
+    if _is_forked:
+        raise LibraryError(
+            "this process was forked after its parent had loaded the library, whose threads it "
+            "does not have; load models in the child only, or start it with the method 'spawn'"
+        )
 
 
 class _OnFirstUse:
@@ -197,6 +222,10 @@ exact_width = _bind("selfspec_exact_width", _i32, _ptr)
 exact_prompts = _bind("selfspec_exact_prompts", _i32, _ptr)
 # int32_t selfspec_type_width(int32_t type, bool fast);
 type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
+# void selfspec_stop_passes(struct selfspec_session * session, bool stopped);
+stop_passes = _bind("selfspec_stop_passes", None, _ptr, ctypes.c_bool)
+# void selfspec_heed_interrupts(struct selfspec_session * session, bool heed);
+_heed_interrupts = _bind("selfspec_heed_interrupts", None, _ptr, ctypes.c_bool)
 # int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 n_graph_checks = _bind("selfspec_n_graph_checks", ctypes.c_int64, _ptr)
 # int32_t selfspec_decode(session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask,
@@ -231,6 +260,11 @@ _sample = _bind("selfspec_sample", _i32, _ptr, _ptr, _i32)
 # int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, n_vocab);
 _sample_logits = _bind("selfspec_sample_logits", _i32, _ptr, _f32_p, _i32)
 
+# int32_t selfspec_accept(struct llama_sampler * chain, int32_t token);
+_accept = _bind("selfspec_accept", _i32, _ptr, _i32)
+# int32_t selfspec_apply(struct llama_sampler * sampler, struct llama_token_data_array *);
+_apply = _bind("selfspec_apply", _i32, _ptr, _ptr)
+
 # struct llama_sampler * selfspec_sampler_init_grammar(vocab, const char * text, n_wanted, gap);
 _init_grammar = _bind(
     "selfspec_sampler_init_grammar", _ptr, _ptr, ctypes.c_char_p, _i32, ctypes.c_float
@@ -253,10 +287,12 @@ MEMORY_IN_PLACE = 2
 MEMORY_SCATTER = 4
 HEADS = {"logits": 0, "best": 1}
 
+_BAD_ARGUMENT = -1
 _NO_TOKEN = -4
+_LIMIT = -5
 _STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
     1: ContextFullError,
-    -1: ArgumentError,
+    _BAD_ARGUMENT: ArgumentError,
     _NO_TOKEN: ArgumentError,
     -10: UnsupportedError,
 }
@@ -299,6 +335,7 @@ def decode(
     among: ids in rising order, of type "i"; None: all tokens.
     shared: other sequences of each row, or nothing.
     """
+    _begin_pass(session)
     n = len(seq_ids)
     n_seq_ids = None
     if shared:
@@ -326,8 +363,18 @@ def decode(
         _check(session, status)
 
 
+def _begin_pass(session: int) -> None:
+    """What comes before every pass. Ctrl-C ends it where KeyboardInterrupt then comes out of it:
+    other handlers may want to go on."""
+    require_not_forked()
+    is_main = threading.current_thread() is threading.main_thread()
+    raises = is_main and getsignal(signal.SIGINT) is signal.default_int_handler
+    _heed_interrupts(session, raises)
+
+
 def draft_fuse(session: int, features: NDArray[np.float32], states: NDArray[np.float32]) -> None:
     """``selfspec_draft_fuse``; arrays must be C-contiguous. Raises what the status says."""
+    _begin_pass(session)
     n = len(features)
     _check(session, _draft_fuse(session, n, features.ctypes.data, states.ctypes.data))
 
@@ -345,6 +392,7 @@ def draft_decode(
     states_out: NDArray[np.float32],
 ) -> None:
     """``selfspec_draft_decode``; arrays must be C-contiguous. Raises what the status says."""
+    _begin_pass(session)
     status = _draft_decode(
         session,
         len(seq_ids),
@@ -413,22 +461,21 @@ def in_order(session: int, seq_id: int) -> bool:
     return bool(answer)
 
 
-def _logits(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
-    """One row of logits where it lies, float32 [n_vocab]."""
+def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """A copy of one row of logits, float32 [n_vocab]."""
     pointer = llama.llama_get_logits_ith(context, row)
     if not pointer:
         raise ArgumentError(f"there are no logits in row {row}")
-    return np.ctypeslib.as_array(pointer, shape=(n_vocab,))
+    return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
 
 
-def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
-    """A copy of one row of logits, float32 [n_vocab]."""
-    return _logits(context, row, n_vocab).copy()
-
-
-def best(context: int, row: int, n_vocab: int) -> int:
-    """The most likely token after a row, of equally likely ones the lowest."""
-    return int(_logits(context, row, n_vocab).argmax())
+def best(session: int, row: int) -> int:
+    """The most likely token after a row with an output, without its probability: reads the logits
+    only once."""
+    token = int(_argmax(session, row, None))
+    if token < 0:
+        _check(session, token)
+    return token
 
 
 def require_logits(context: int, row: int) -> None:
@@ -440,6 +487,8 @@ def require_logits(context: int, row: int) -> None:
 def sample(session: int, sampler: int, row: int) -> int:
     """Draw a token id with a sampler chain from a row, and let the chain accept it."""
     token = int(_sample(session, sampler, row))
+    if token == _LIMIT:
+        raise _too_slow()
     if token < 0:
         _check(session, token)
     return token
@@ -452,9 +501,33 @@ def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
     token = int(_sample_logits(sampler, logits.ctypes.data, len(logits)))
     if token == _NO_TOKEN:
         raise _no_token()
+    if token == _LIMIT:
+        raise _too_slow()
     if token < 0:
         raise _no_numbers()
     return token
+
+
+def accept(chain: int, token: int) -> None:
+    """Tell a sampler chain that this token was drawn. Raises ArgumentError, and changes nothing,
+    where its grammar does not let the token follow."""
+    _require_grammar_step(_accept(chain, token), f"the grammar does not let token {token} follow")
+
+
+def _require_grammar_step(status: int, refused: str = "") -> None:
+    if status == _BAD_ARGUMENT:
+        raise ArgumentError(refused)
+    if status == _LIMIT:
+        raise _too_slow()
+    if status:
+        raise DecodeError("the sampler failed; there may not be enough memory")
+
+
+def _too_slow() -> ArgumentError:
+    return ArgumentError(
+        "the grammar is too ambiguous to follow: there are too many ways to read the text; write "
+        "it with fewer repetitions inside repetitions"
+    )
 
 
 def _no_token() -> ArgumentError:
@@ -489,7 +562,7 @@ def law(samplers: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.floa
     data = candidates.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
     array = llama.llama_token_data_array(data=data, size=len(logits), selected=-1, sorted=False)
     for sampler in samplers:
-        llama.llama_sampler_apply(sampler, ctypes.byref(array))
+        _require_grammar_step(_apply(sampler, ctypes.addressof(array)))
     left = candidates[: array.size]
     largest = left["logit"].max(initial=-np.inf)
     if not largest > -np.inf:
@@ -551,6 +624,7 @@ def quantize(
 ) -> int:
     """``llama_model_quantize`` with its defaults but these; status 0 is success, the log says why
     not."""
+    require_not_forked()
     params = llama.llama_model_quantize_default_params()
     params.ftype = file_type
     params.nthread = n_threads

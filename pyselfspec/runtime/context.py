@@ -180,6 +180,8 @@ class Context(Closing):
         params.n_seq_max = n_seq_max
         params.kv_unified = True  # forks share cells only in a unified cache
         params.swa_full = True  # a window-sized cache cannot roll back
+        # where all weights are on the CPU, a GPU must not help out: its results are others
+        params.op_offload = model.n_gpu_layers > 0
         if target is not None:
             params.ctx_other = target.handle
             if target.model is model:
@@ -264,6 +266,7 @@ class Context(Closing):
             raise
 
     def _read(self, handle: int) -> None:
+        _lib.require_not_forked()
         self._handle: int | None = handle
         self.n_ctx: int = llama.llama_n_ctx(handle)
         self.n_batch: int = llama.llama_n_batch(handle)
@@ -394,7 +397,8 @@ class Context(Closing):
     @cached_property
     def exact_width(self) -> int:
         """Up to so many rows in a pass, the bits of each row's results do not depend on how many
-        there are; 0 where the library cannot promise that."""
+        there are; 0 where the library cannot promise that: where a GPU or a BLAS library may
+        compute, and for architectures that add up over the rows of a pass."""
         with self.alone:
             return int(_lib.exact_width(self.session))
 
@@ -404,6 +408,13 @@ class Context(Closing):
         too; False where the library cannot promise that."""
         with self.alone:
             return bool(_lib.exact_prompts(self.session))
+
+    @property
+    def is_exact_beside_others(self) -> bool:
+        """Whether the bits of a text do not depend on the other texts in the context, as long as
+        passes keep to the exact width. False without flash attention, which some architectures do
+        not have: other attention adds up in an order that depends on where the cells are."""
+        return bool(self.exact_width and self._memory_bits & _lib.MEMORY_SCATTER)
 
     @property
     def pass_width(self) -> int:
@@ -506,14 +517,31 @@ class Context(Closing):
         """One pass over rows of any sequences. The primitive under everything.
 
         The rows of a sequence continue it, in order; with ``what.in_place`` they are at positions
-        that it holds. If the computation fails in place, those positions are lost.
+        that it holds. If the computation fails or is stopped, its rows are forgotten; in place,
+        those positions are lost; and where the memory takes no tokens back, the whole sequence is.
+        Ctrl-C stops it in the main thread, see ``stopped`` for others.
 
         Raises MaskError, ArgumentError, UnsupportedError, ContextFullError or DecodeError; the
-        first three before anything has changed.
+        first three before anything has changed. LibraryError in a process that was forked after the
+        library was loaded.
         """
         return self._run(rows, what, has_tokens=True)
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """While inside, passes end before they are finished, with DecodeError: one that runs in
+        another thread, and those that begin. May be entered from any thread. Operations that run on
+        a GPU are waited for."""
+        session = self.session
+        _lib.stop_passes(session, True)
+        try:
+            yield
+        finally:
+            if not self.closed:
+                _lib.stop_passes(session, False)
+
     def _run(self, rows: Rows, what: Pass, *, has_tokens: bool) -> Decoded:
+        rows.require_whole()
         if what.mask is not None:
             what.mask.require(self.model.n_layer)
         tokens = [operator.index(token) for token in rows.tokens]
@@ -532,21 +560,25 @@ class Context(Closing):
             self._require_positions(rows)
             self.ledger.touch(rows, what.in_place)
             self.n_decodes += 1
-            _lib.decode(
-                self.session,
-                tokens=tokens if has_tokens else None,
-                seq_ids=rows.seq_ids,
-                pos=rows.pos,
-                outputs=bytes(rows.outputs),
-                hidden=None if what.enter is None else what.enter.numpy(),
-                mask=None if what.mask is None else what.mask.to_bytes(),
-                hidden_at=blocks,
-                hidden_out=states,
-                head=what.head,
-                among=None if what.among is None else what.among.ids,
-                in_place=what.in_place,
-                shared=rows.shared,
-            )
+            try:
+                _lib.decode(
+                    self.session,
+                    tokens=tokens if has_tokens else None,
+                    seq_ids=rows.seq_ids,
+                    pos=rows.pos,
+                    outputs=bytes(rows.outputs),
+                    hidden=None if what.enter is None else what.enter.numpy(),
+                    mask=None if what.mask is None else what.mask.to_bytes(),
+                    hidden_at=blocks,
+                    hidden_out=states,
+                    head=what.head,
+                    among=None if what.among is None else what.among.ids,
+                    in_place=what.in_place,
+                    shared=rows.shared,
+                )
+            except BaseException:  # Ctrl-C too
+                self._forget_lost()
+                raise
             if has_tokens and what.is_whole:
                 self.ledger.evaluated(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
@@ -601,7 +633,13 @@ class Context(Closing):
         """The most likely token after token ``row`` of the last batch, of equally likely ones the
         lowest, without its probability: reads the logits only once."""
         with self.alone:
-            return _lib.best(self.handle, row, self.model.n_vocab)
+            return _lib.best(self.session, row)
+
+    def _forget_lost(self) -> None:
+        """After a pass that failed: nothing is known of what the sequences no longer hold."""
+        if self.has_memory:
+            for seq_id in range(self.n_seq_max):
+                self.ledger.cut(seq_id, self.sequence(seq_id).n_past)
 
     def _require_positions(self, rows: Rows) -> None:
         for _, seq_id, pos in rows.places():

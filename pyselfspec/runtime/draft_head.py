@@ -110,9 +110,16 @@ class DraftHead(Closing):
         Returns those that the rows with an output leave for the rows behind them, float32
         [n_outputs, n_embd].
 
-        Raises ContextFullError without room, DecodeError where it cannot be computed.
+        Raises ArgumentError for states of another shape, ContextFullError without room, DecodeError
+        where it cannot be computed.
         """
         context = self._context
+        rows.require_whole()
+        if np.shape(states) != (len(rows), context.model.n_embd):
+            raise ArgumentError(
+                f"states have shape [{len(rows)}, {context.model.n_embd}], got "
+                f"{list(np.shape(states))}"
+            )
         left = np.empty((sum(rows.outputs), context.model.n_embd), np.float32)
         with context.alone:
             context.n_decodes += 1

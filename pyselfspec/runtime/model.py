@@ -68,8 +68,9 @@ class Model(Closing):
     rpc: servers as "host:port" that lend devices of other machines, see docs/rpc.md; they come
     before the GPUs here, and count as GPUs.
 
-    Raises ModelFileError when the file is missing, broken or not supported, and UnsupportedError
-    for a server that does not answer.
+    Raises ModelFileError when the file is missing, broken or not supported, UnsupportedError for a
+    server that does not answer, LibraryError in a process that was forked after the library was
+    loaded.
     """
 
     _handle: int | None
@@ -93,6 +94,7 @@ class Model(Closing):
             raise ArgumentError(f"n_gpu_layers is at least {ALL_LAYERS}, got {n_gpu_layers}")
         if n_gpu_layers and not rpc:
             _warn_without_gpu()
+        _lib.require_not_forked()
         if n_gpu_layers == ALL_LAYERS:
             n_gpu_layers = None
         self._open(model_path(path), rpc)

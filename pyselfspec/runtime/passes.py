@@ -64,6 +64,14 @@ class Rows:
         others = tuple(shared) if any(shared) else ()
         return cls(tuple(tokens), tuple(seq_ids), tuple(pos), tuple(outputs), others)
 
+    def require_whole(self) -> None:
+        """Raise ArgumentError where a field has more or fewer entries than there are tokens."""
+        n = len(self.tokens)
+        for name in ("seq_ids", "pos", "outputs", "shared"):
+            n_here = len(getattr(self, name))
+            if n_here != n and (n_here or name != "shared"):
+                raise ArgumentError(f"{n} tokens need as many {name}, got {n_here}")
+
     def places(self) -> Iterator[tuple[int, int, int]]:
         """Token, sequence and position of every row in every sequence that it belongs to."""
         for i, (token, seq_id, pos) in enumerate(

@@ -15,6 +15,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..util.closing import Closing
 from . import _lib
 from ._lib import llama
+from .grammar import fault
 from .guards import Alone
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ REPEAT_LAST_N_MAX = 2**20  # llama.cpp reserves the memory for it at once
 FLOAT_MAX = 1e30  # llama.cpp computes with float32
 UNSEEN = 0.001  # of the best token's probability, what a grammar need not be asked about
 GREEDY_BELOW = 1e-30  # logits over such a temperature overflow
-GRAMMAR_DEPTH_MAX = 1000  # llama.cpp's parser recurses without a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Sampler(Closing):
         return sampler
 
     def _add_grammar(self, model: Model, grammar: str) -> None:
-        reason = _grammar_fault(grammar)
+        reason = fault(grammar)
         sampler = None
         if reason is None:
             _lib.clear_log_error()
@@ -242,9 +242,12 @@ class Sampler(Closing):
         return law
 
     def accept(self, token: int) -> None:
-        """This token was drawn from the law: let penalties and the grammar see it."""
+        """This token was drawn from the law: let penalties and the grammar see it.
+
+        Raises ArgumentError, and accepts nothing, for a token that the grammar does not let follow.
+        """
         with self._alone, self._model.users:
-            llama.llama_sampler_accept(self.handle, token)
+            _lib.accept(self.handle, token)
 
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
         """Draw and accept a token from logits, float32 [n_vocab]."""
@@ -257,16 +260,3 @@ class Sampler(Closing):
             raise ArgumentError(
                 f"logits have shape [{self._model.n_vocab}], got {list(np.shape(logits))}"
             )
-
-
-def _grammar_fault(grammar: str) -> str | None:
-    """What llama.cpp's parser would not survive or not notice."""
-    if not grammar.strip() or "\0" in grammar:
-        return "it is empty or holds a NUL character"
-    depth = deepest = 0
-    for character in grammar:
-        depth += (character == "(") - (character == ")")
-        deepest = max(deepest, depth)
-    if deepest > GRAMMAR_DEPTH_MAX:
-        return f"it nests {deepest} deep, {GRAMMAR_DEPTH_MAX} is allowed"
-    return None

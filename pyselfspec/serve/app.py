@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
@@ -24,6 +25,7 @@ from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest
 from .service import ClientGone, Service
 
 GONE = 499  # nobody reads it
+N_PATH = 200  # characters of a path that an error repeats
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "What is wrong with the request."},
     "5XX": {"model": ErrorBody, "description": "What the server could not do."},
@@ -89,7 +91,7 @@ def make(service: Service) -> FastAPI:
             raise ApiError(503, "the engine has ended")
         return json_response({"status": "ok"})
 
-    app.mount("/", Page(), name="page")
+    app.mount("/", _Elsewhere(_methods(app)), name="page")
     for kind in (*KNOWN, Exception):
         app.add_exception_handler(kind, handle)
     app.add_exception_handler(ClientGone, _nobody)
@@ -107,6 +109,40 @@ def make(service: Service) -> FastAPI:
 
 async def _nobody(_request: Request, _error: Exception) -> Response:
     return Response(status_code=GONE)
+
+
+def _methods(app: FastAPI) -> dict[str, set[str]]:
+    """The methods of every path that is served."""
+    found: dict[str, set[str]] = {}
+    for route in app.routes:
+        if isinstance(route, Route):
+            found.setdefault(route.path, set()).update(route.methods or ())
+    return found
+
+
+class _Elsewhere:
+    """ASGI app for requests that no route answers: the page's files, or an error that says what is
+    served. methods: of the routes, by path."""
+
+    def __init__(self, methods: dict[str, set[str]]) -> None:
+        self._methods = methods
+        self._page = Page()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        is_file = self._page.lookup_path(self._page.get_path(scope))[1] is not None
+        allowed = self._methods.get(path, {"GET", "HEAD"} if is_file else set())
+        if is_file and method in allowed:
+            await self._page(scope, receive, send)
+        elif allowed:
+            names = ", ".join(sorted(allowed))
+            raise HTTPException(405, f"{path} is for {names}, not {method}", {"Allow": names})
+        else:
+            raise HTTPException(
+                404,
+                f"{path[:N_PATH]} is not served; use /v1/chat/completions, /v1/completions or "
+                "/v1/models",
+            )
 
 
 def _paths(app: FastAPI) -> list[str]:

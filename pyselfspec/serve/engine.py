@@ -2,8 +2,7 @@
 passes. Knows nothing of requests.
 
 Every text is the one that it would be alone: see together.py for the bits, slots.py for the room.
-Prompts are read in pieces no wider than the exact width, so that others go on meanwhile, and so
-that the bits of their K/V do not depend on what was held of them before.
+Prompts are read in pieces no wider than the exact width, so that others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -127,9 +126,10 @@ class Engine(Closing):
             self._changed.notify()
 
     def close(self) -> None:
-        """End at once, and keep what was learned of drafts for the next run."""
+        """End at once, also within a pass, and keep what was learned of drafts for the next run."""
         self.end(0)
-        self._thread.join()
+        with self.context.stopped():
+            self._thread.join()
 
     # in the engine's thread
 
@@ -153,7 +153,7 @@ class Engine(Closing):
 
     def _go_on(self) -> None:
         now = time.monotonic()
-        cut = self._cut_at is not None and now > self._cut_at
+        cut = self._is_cut(now)
         for writing in list(self._writing.values()):
             if failed := _over(writing.ticket, now, cut):
                 self._end(writing, failed)
@@ -170,6 +170,10 @@ class Engine(Closing):
             self._settle(self._writing[text], found)
         for writing in [each for each in self._writing.values() if each.text.ended]:
             self._end(writing, *writing.last())
+
+    def _is_cut(self, now: float) -> bool:
+        """Whether the time of grace is over."""
+        return self._cut_at is not None and now > self._cut_at
 
     def _admitted(self, now: float, cut: bool) -> list[tuple[Ticket, Slot]]:
         """Jobs that can begin, in the order in which they came. One whose prompt is being read for
@@ -228,7 +232,9 @@ class Engine(Closing):
 
     def _settle(self, writing: _Writing, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):
-            self._end(writing, Failed(found))
+            now = time.monotonic()
+            over = _over(writing.ticket, now, self._is_cut(now))  # then the pass was stopped
+            self._end(writing, over or Failed(found))
         elif found is None:
             writing.read()
         else:

@@ -29,6 +29,11 @@ _TYPES = {
     504: "timeout_error",
 }
 _SERVER_ERROR = "server_error"
+_NOT_OBJECT = "the body is a JSON object, sent as Content-Type: application/json"
+_NO_JSON = (
+    "the request lacks the header Content-Type: application/json (curl: -H 'Content-Type: "
+    "application/json'); it is required so that no web page can send requests unnoticed"
+)
 RETRY_S = 1  # after which a client may ask a busy server again
 
 
@@ -100,7 +105,7 @@ def _of_validation(error: RequestValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', '')}")
     if first["type"] == "model_attributes_type" and first["loc"] == ("body",):
-        return ApiError(400, "the body is a JSON object, sent as Content-Type: application/json")
+        return ApiError(400, _NO_JSON if isinstance(error.body, bytes) else _NOT_OBJECT)
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     message = first["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{where}: {message}" if where else message, param=where or None)

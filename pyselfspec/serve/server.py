@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import socket
 import sys
+import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -146,6 +150,7 @@ def web(
         log_config=_log_config(),
         access_log=log_requests,
         server_header=False,
+        lifespan="off",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
     return _Server(config, ready, partial(service.engine.end, grace_s))
@@ -171,5 +176,32 @@ class _Server(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        logging.getLogger("uvicorn.error").addFilter(_in_one_line)
         self._end()
         await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A closed terminal ends the server as SIGTERM does, which uvicorn handles."""
+        with super().capture_signals():
+            closed = getattr(signal, "SIGHUP", None)
+            is_main = threading.current_thread() is threading.main_thread()
+            if closed is None or not is_main or signal.getsignal(closed) is signal.SIG_IGN:
+                yield
+                return
+            former = signal.signal(closed, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(closed, former)
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """A filter for uvicorn's log when the server ends: how many requests were cut off, without a
+    traceback for each of them."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, CancelledError | KeyboardInterrupt):
+        return False
+    if str(record.msg).startswith("Cancel %s running task(s)"):
+        record.msg = "the server has ended; requests that were cut off: %s"
+    return True

@@ -2,11 +2,13 @@
 others go on.
 
 Every text is the one it would be alone, bit for bit, as long as passes keep to the library's exact
-width: it is a budget for the rows of all.
+width: it is a budget for the rows of all. Without flash attention that does not hold, see
+`warning_of`.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing
 
@@ -21,12 +23,35 @@ from .types import Step
 Event = tuple[Text, Step | Exception | None]
 
 
+class SideBySideWarning(UserWarning):
+    """Texts that are written side by side may differ from those written alone."""
+
+
+def warning_of(context: Context) -> str | None:
+    """What to say before several texts are written in this context; None where each is the one that
+    it would be alone, or where that is promised of no text."""
+    if context.is_exact_beside_others or not context.exact_width:
+        return None
+    cause = (
+        "without flash attention" if context.flash_attn is False else "in this model's attention"
+    )
+    return (
+        f"{cause}, a text's last bits depend on the other texts in the context, so that it may "
+        "differ from the one written alone"
+    )
+
+
 def steps_together(context: Context, texts: Sequence[Text]) -> Generator[list[Event], None, None]:
     """Yield what each pass has finished. A text that finds no more room in the context ends.
+
+    Warns with SideBySideWarning where a text may not be the one that it is alone.
 
     Raises ArgumentError for texts that share a sequence; what Context.run does; and
     ContextFullError for a prompt without room.
     """
+    warning = warning_of(context) if len(texts) > 1 else None
+    if warning is not None:
+        warnings.warn(warning, SideBySideWarning, stacklevel=2)
     with closing(Together(context)) as together:
         for text in texts:
             yield _no_errors(together.join(text))

@@ -215,6 +215,7 @@ class FakeContext:
 
     best_head: Head = "best"
     can_shorten = False
+    is_exact_beside_others = True
     attention = "none"
     n_threads = 1
 

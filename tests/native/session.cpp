@@ -4,10 +4,12 @@
 #include "llama.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 namespace {
@@ -88,6 +90,50 @@ void shorten(text & t) {
     t.among.clear();
 }
 
+bool throws = false;
+
+// Called by llama.cpp for every operation.
+bool throw_if_told(ggml_tensor *, bool, void *) {
+    if (throws) {
+        throw std::runtime_error("told to");
+    }
+    return false;
+}
+
+// Passes that end in the middle leave nothing behind, and the next one is as good as ever.
+void fail(text & t) {
+    llama_memory_t memory = llama_get_memory(t.ctx);
+    require(t.decode(4, N_PROMPT) == SELFSPEC_OK, "a pass", t.session);
+    const int32_t want = selfspec_argmax(t.session, 3, nullptr);
+    const auto holds = [&](int32_t n, const char * what) { require(llama_memory_seq_pos_max(memory, 0) == n - 1, what, t.session); };
+    t.back_to(N_PROMPT);
+
+    throws = true;
+    require(t.decode(4, N_PROMPT) == SELFSPEC_FAILED, "an exception", t.session);
+    throws = false;
+    require(strcmp(selfspec_error(t.session), "told to") == 0, "its text", t.session);
+    holds(N_PROMPT, "rows after an exception");
+
+    selfspec_stop_passes(t.session, true);
+    require(t.decode(4, N_PROMPT) == SELFSPEC_ABORTED, "a pass that is stopped", t.session);
+    selfspec_stop_passes(t.session, false);
+    holds(N_PROMPT, "rows of a pass that was stopped");
+
+    signal(SIGINT, [](int) {});
+    selfspec_heed_interrupts(t.session, true);
+    raise(SIGINT);
+    require(t.decode(4, N_PROMPT) == SELFSPEC_ABORTED, "an interrupt", t.session);
+    selfspec_heed_interrupts(t.session, true);
+    require(t.decode(4, N_PROMPT) == SELFSPEC_OK, "an interrupt that is over", t.session);
+    require(selfspec_argmax(t.session, 3, nullptr) == want, "the same token", t.session);
+    selfspec_heed_interrupts(t.session, false);
+    raise(SIGINT);
+    t.back_to(N_PROMPT);
+    require(t.decode(4, N_PROMPT) == SELFSPEC_OK, "an interrupt that is not heeded", t.session);
+    signal(SIGINT, SIG_DFL);
+    t.back_to(N_PROMPT);
+}
+
 // More passes than there are prepared graphs, states that leave and enter, and everything that is refused.
 void live(text & t) {
     require(t.decode(N_PROMPT, 0) == SELFSPEC_OK, "prompt", t.session);
@@ -117,6 +163,7 @@ void live(text & t) {
     t.back_to(N_PROMPT);
     branch(t);
     shorten(t);
+    fail(t);
     int32_t status = SELFSPEC_OK;
     for (int32_t n_past = N_PROMPT; status == SELFSPEC_OK; n_past += 16) {
         status = t.decode(16, n_past);
@@ -158,6 +205,7 @@ int main(int argc, char ** argv) {
         params.n_seq_max  = 2;
         params.n_threads  = params.n_threads_batch = 2;
         params.kv_unified = params.swa_full = true;
+        params.cb_eval    = throw_if_told;
         llama_context *    ctx     = llama_init_from_model(model, params);
         selfspec_session * session = selfspec_init(ctx);
         require(ctx && session, "context", session);

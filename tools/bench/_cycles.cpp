@@ -70,7 +70,7 @@ std::vector<char> random_rows(ggml_type type, int64_t n_rows, int64_t k) {
 }
 
 void measure(ggml_type type, bool in_columns, int64_t k, const std::vector<int> & widths) {
-    const Scheme scheme = in_columns ? column_scheme(type) : file_scheme(type);
+    const Scheme scheme = in_columns ? column_scheme(type) : file_scheme(type, GGML_PREC_UNDEFINED);
     if (!scheme.kernel || k%ggml_blck_size(type) != 0) {
         return;
     }

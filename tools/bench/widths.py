@@ -23,21 +23,23 @@ Times = dict[str, list[int]]  # microseconds by width, and under PROMPT
 PROGRAM = Path(__file__).resolve().with_name("_pass_times.py")
 
 
-def alternate(builds: dict[str, Path], n_rounds: int, arguments: Sequence[str]) -> dict[str, Times]:
-    """The fastest pass of each width in each round, by the names of the builds.
+def alternate(
+    builds: dict[str, Path], n_rounds: int, arguments: Sequence[str], program: Path = PROGRAM
+) -> dict[str, Times]:
+    """What the program prints with each build in each round, by the names of the builds.
 
-    arguments: of _pass_times.py.
+    arguments: of the program; _pass_times.py prints the fastest pass of each width.
     """
     times: dict[str, Times] = {name: {} for name in builds}
     for _ in range(n_rounds):
         for name, libraries in builds.items():
-            for width, us in _in_own_process(libraries, arguments).items():
+            for width, us in _in_own_process(program, libraries, arguments).items():
                 times[name].setdefault(width, []).append(round(us))
     return times
 
 
-def _in_own_process(libraries: Path, arguments: Sequence[str]) -> dict[str, float]:
-    command = [sys.executable, "-P", str(PROGRAM), *arguments]
+def _in_own_process(program: Path, libraries: Path, arguments: Sequence[str]) -> dict[str, float]:
+    command = [sys.executable, "-P", str(program), *arguments]
     env = os.environ | {"LLAMA_CPP_LIB_PATH": str(libraries)}
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
     times: dict[str, float] = json.loads(run.stdout)

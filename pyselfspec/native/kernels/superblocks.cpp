@@ -2,7 +2,8 @@
 // is what it does best.
 //
 // A block has whole-number scales for its parts of 16 or 32 weights, and a token's 256 values have one scale. So products
-// are scaled and added as whole numbers, and become floats once for a block.
+// are scaled and added as whole numbers, and become floats once for a block. Where there are several tiles of tokens, a few
+// rows are unpacked into the first-level cache, once for all of them.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -10,6 +11,8 @@
 #define GGML_COMMON_DECL_CPP
 #define GGML_COMMON_IMPL_CPP
 #include "ggml-common.h"
+
+#include <new>
 
 namespace selfspec {
 
@@ -259,49 +262,112 @@ struct IQ4_XS {
 
 // --- the product ---
 
-template <typename P, int T>
-inline void add_block(const P & p, const Token * tokens, int64_t k, vf (&sums)[T]) {
+// Sums of four products are packed into 16 bits before they are scaled.
+template <typename P> constexpr bool PACKED = HAS_VNNI && decltype(std::declval<P>().vector(0))::SMALL;
+
+// A block that is unpacked where it is multiplied.
+template <typename P> struct Packed {
+    P p;
+    explicit Packed(const typename P::block * b) : p(b) {}
+    auto vector(int i) const { return p.vector(i); }
+    vi   scale(int i) const  { return p.scales.template lanes<PACKED<P>>(i); }
+};
+
+// A block that has been unpacked.
+template <typename P> struct Unpacked {
+    static constexpr int N_SCALES = PACKED<P> ? N/2 : N;
+    P  p;
+    vi weights[N], scales[N_SCALES];
+
+    explicit Unpacked(const typename P::block * b) : p(b) {
+        each<N>([&](auto i) { weights[i] = p.vector(i).w; });
+        each<N_SCALES>([&](auto i) { scales[i] = p.scales.template lanes<PACKED<P>>(i); });
+    }
+    auto vector(int i) const { return decltype(p.vector(i)){weights[i]}; }
+    vi   scale(int i) const  { return scales[i]; }
+};
+
+template <typename P, typename Block, int T>
+inline void add_block(const Block & block, const Token * tokens, int64_t k, vf (&sums)[T]) {
     const auto values = [&](int t, int i) { return load(tokens[t].in.values + k + i*VB); };
     vi totals[T];
     each<T>([&](auto t) { totals[t] = zero_i(); });
     each<N/2>([&](auto i) {
-        const auto x = p.vector(2*i), y = p.vector(2*i + 1);
-        if constexpr (HAS_VNNI && decltype(x)::SMALL) {
-            const vi scale = p.scales.template lanes<true>(i);
+        const auto x = block.vector(2*i), y = block.vector(2*i + 1);
+        if constexpr (PACKED<P>) {
+            const vi scale = block.scale(i);
             each<T>([&](auto t) {
                 const vi both = pack32(dot4(zero_i(), x.w, values(t, 2*i)), dot4(zero_i(), y.w, values(t, 2*i + 1)));
                 totals[t] = mac2(totals[t], both, scale);
             });
         } else {
-            const vi scale_x = p.scales.template lanes<false>(2*i), scale_y = p.scales.template lanes<false>(2*i + 1);
+            const vi scale_x = block.scale(2*i), scale_y = block.scale(2*i + 1);
             each<T>([&](auto t) {
                 totals[t] = mac2(totals[t], x.dot2(values(t, 2*i)), scale_x);
                 totals[t] = mac2(totals[t], y.dot2(values(t, 2*i + 1)), scale_y);
             });
         }
     });
-    each<T>([&](auto t) { sums[t] = p.finish(totals[t], tokens[t].in, k, sums[t]); });
+    each<T>([&](auto t) { sums[t] = block.p.finish(totals[t], tokens[t].in, k, sums[t]); });
 }
 
-template <typename P, int T>
-void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
-    using block = typename P::block;
-    for (int64_t row = row0; row < row1; row++) {
-        const auto b = (const block *) (weights.data + row*weights.row_size);
-        vf sums[T];
-        each<T>([&](auto t) { sums[t] = zero(); });
-        for (int64_t i = 0; i < weights.k/K_STEP; i++) {
-            prefetch<sizeof(block)>(b + i);
-            add_block(P(b + i), tokens, i*K_STEP, sums);
-        }
-        each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
+// block(i): block i of the row.
+template <typename P, int T, typename F>
+void row_times_tokens(int64_t n_blocks, const Token * tokens, int64_t row, F block) {
+    vf sums[T];
+    each<T>([&](auto t) { sums[t] = zero(); });
+    for (int64_t i = 0; i < n_blocks; i++) {
+        add_block<P>(block(i), tokens, i*K_STEP, sums);
     }
+    each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
 }
+
+// Some rows; of most lengths they stay in the first-level cache, beside the activations of a tile.
+template <typename P> struct UnpackedRows {
+    static constexpr int64_t ROOM = 64*1024/sizeof(Unpacked<P>);  // blocks
+
+    int64_t n_blocks;  // of a row
+    alignas(Unpacked<P>) char memory[ROOM*sizeof(Unpacked<P>)];
+
+    explicit UnpackedRows(int64_t n_blocks) : n_blocks(n_blocks) {}
+    int64_t at_once() const { return std::min<int64_t>(4, ROOM/n_blocks); }  // rows; none where a row is too long
+
+    Unpacked<P> * row(int64_t i) { return (Unpacked<P> *) memory + i*n_blocks; }
+    void unpack(int64_t to, const typename P::block * b) {
+        for (int64_t i = 0; i < n_blocks; i++) {
+            prefetch<sizeof(b[i])>(b + i);
+            new (row(to) + i) Unpacked<P>(b + i);
+        }
+    }
+};
 
 template <typename P>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
+    const int64_t n_blocks = weights.k/K_STEP;
+    const auto blocks_of = [&](int64_t row) { return (const typename P::block *) (weights.data + row*weights.row_size); };
+    if (UnpackedRows<P> rows(n_blocks); n_tokens > TILE && rows.at_once() > 0) {
+        for (int64_t first_row = row0; first_row < row1; first_row += rows.at_once()) {
+            const int64_t n_rows = std::min(rows.at_once(), row1 - first_row);
+            for (int64_t i = 0; i < n_rows; i++) {
+                rows.unpack(i, blocks_of(first_row + i));
+            }
+            in_tiles<TILE>(n_tokens, [&](auto n, int first) {
+                for (int64_t i = 0; i < n_rows; i++) {
+                    const Unpacked<P> * const row = rows.row(i);
+                    row_times_tokens<P, n>(n_blocks, tokens + first, first_row + i, [&](int64_t j) -> auto & { return row[j]; });
+                }
+            });
+        }
+        return;
+    }
     in_tiles<TILE>(row0, row1, n_tokens, [&](auto n, int first, int64_t begin, int64_t end) {
-        rows_times_tokens<P, n>(weights, begin, end, tokens + first);
+        for (int64_t row = begin; row < end; row++) {
+            const auto b = blocks_of(row);
+            row_times_tokens<P, n>(n_blocks, tokens + first, row, [&](int64_t i) {
+                prefetch<sizeof(b[i])>(b + i);
+                return Packed<P>(b + i);
+            });
+        }
     });
 }
 

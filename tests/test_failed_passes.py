@@ -1,0 +1,285 @@
+"""Passes that fail or are stopped: none of their rows stays in the memory, and the next pass gives
+the bits of a context in which nothing has failed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import NewContext, RunPython, TinyModel, TinyPath
+from test_masks import write_mamba
+
+from pyselfspec import GREEDY, Context, Model
+from pyselfspec.errors import DecodeError
+from pyselfspec.runtime.passes import Pass, Rows
+from pyselfspec.serve.engine import Engine
+from pyselfspec.serve.jobs import Drafting, Event, Failed, Job, Started, Ticket
+from tools.models import tiny_head
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="puts functions before the library's")
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def no_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """For LD_PRELOAD."""
+    source = Path(__file__).parent / "native" / "no_memory.cpp"
+    library = tmp_path_factory.mktemp("memory") / "no_memory.so"
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    assert compiler
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", library, "-ldl"], check=True)
+    return f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
+
+
+WITHOUT_MEMORY = """
+import ctypes, sys
+import numpy as np
+from pyselfspec import Model
+from pyselfspec.errors import DecodeError
+from pyselfspec.runtime.draft_head import DraftHead
+from pyselfspec.runtime.passes import Pass, Rows
+process = ctypes.CDLL(None)
+
+def without(run):
+    process.no_memory(True)
+    try:
+        return run()
+    finally:
+        process.no_memory(False)
+        assert process.n_without_memory(), "no allocation has failed"
+
+model = Model(sys.argv[1])
+context = model.context(n_ctx=256, n_batch=64, n_threads=1)
+tokens = list(range(10, 27))
+"""
+
+OF_A_HEAD = """
+from pathlib import Path
+head = DraftHead(context, Path(sys.argv[2]))
+states = np.ones((17, model.n_embd), np.float32)
+
+def once():
+    head.sequence(0).drop()
+    left = head.decode(Rows.of(0, 0, tokens, "last"), states)
+    return left.tobytes(), head.argmax(16)
+
+context.decode(tokens)
+head.decode(Rows.of(1, 0, [*tokens, 9], "all"), np.ones((18, model.n_embd), np.float32))
+assert without(once) == once() == once()
+"""
+
+SHARED_ROWS = """
+def once():
+    for seq_id in (0, 1):
+        context.sequence(seq_id).drop()
+    rows = Rows.of(0, 0, tokens)
+    shared = ((1,),) * len(rows)
+    context.run(Rows(rows.tokens, rows.seq_ids, rows.pos, rows.outputs, shared))
+    assert [context.sequence(i).n_past for i in (0, 1)] == [17, 17]
+    return np.stack([context.logits(i) for i in range(17)]).tobytes()
+
+context.decode([*tokens, 9], seq=context.sequence(2))
+assert without(once) == once() == once()
+"""
+
+WORK_BUFFER = """
+def once():
+    context.decode(range(20, 70), outputs="last")
+    return context.logits(49).tobytes()
+
+try:
+    without(once)  # the first pass, which has no work buffer yet
+except DecodeError as error:
+    assert "status -2" in str(error), error
+else:
+    raise AssertionError("nothing was raised")
+assert context.sequence().n_past == 0 and context.sequence().tokens == ()
+found = once()
+with model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
+    assert once() == found
+"""
+
+
+@on_linux
+@pytest.mark.parametrize("code", [OF_A_HEAD, SHARED_ROWS, WORK_BUFFER])
+def test_a_pass_whose_memory_cannot_be_had(
+    code: str, no_memory: str, tiny_path: TinyPath, tmp_path: Path, run_python: RunPython
+) -> None:
+    """A graph that finds none runs in the context's own memory, and a pass that needs more fails;
+    either way the next one is as good as ever."""
+    head = tiny_head.write(tmp_path / "head.gguf", tiny_head.random_weights())
+    run = run_python(WITHOUT_MEMORY + code, tiny_path(qtype="Q8_0"), head, LD_PRELOAD=no_memory)
+    assert run.returncode == 0, run.stderr
+
+
+# --- passes that are stopped ----------------------------------------------------------------------
+
+LONG = {"n_ctx": 4096, "n_batch": 4096}  # a pass of seconds
+DEADLINE_S = 60
+
+
+def tokens_of(n: int) -> list[int]:
+    return [10 + i % 200 for i in range(n)]
+
+
+def when_busy(thread: threading.Thread, deed: Callable[[], None]) -> threading.Thread:
+    """Do something, in a thread of its own, as soon as this one has computed for a while."""
+    assert thread.ident is not None
+    clock = time.pthread_getcpuclockid(thread.ident)
+    start, end = time.clock_gettime(clock), time.monotonic() + DEADLINE_S
+
+    def watch() -> None:
+        while time.clock_gettime(clock) < start + 0.05 and time.monotonic() < end:
+            time.sleep(0.001)
+        deed()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    return watching
+
+
+def logits_after(context: Context) -> bytes:
+    return context.decode([7, 8, 9]).logits.tobytes()
+
+
+@pytest.fixture
+def context(tiny: TinyModel, new_context: NewContext) -> Context:
+    context = new_context(tiny(), **LONG)
+    context.decode([5, 6])
+    return context
+
+
+def require_unchanged(context: Context, new_context: NewContext) -> None:
+    """It holds what it held, and goes on from there."""
+    assert context.sequence().n_past == 2 and context.sequence().tokens == (5, 6)
+    fresh = new_context(context.model, **LONG)
+    fresh.decode([5, 6])
+    assert logits_after(context) == logits_after(fresh)
+
+
+CTRL_C = """
+import os, signal, sys, threading, time
+sys.path.insert(0, sys.argv[2])
+from test_failed_passes import LONG, tokens_of, when_busy
+from pyselfspec import Model
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
+with Model(sys.argv[1]) as model, model.context(n_threads=1, **LONG) as context:
+    seq = context.sequence()
+    context.decode([5, 6])
+    for _ in range(2):
+        watching = when_busy(threading.main_thread(), interrupt)
+        try:
+            context.decode(tokens_of(4000), outputs="none")
+            raise AssertionError("nothing was raised")
+        except KeyboardInterrupt:
+            pass
+        watching.join()
+        assert seq.n_past == 2, "the pass went on to its end"
+        assert seq.tokens == (5, 6)
+
+    heard = []
+    signal.signal(signal.SIGINT, lambda *_: heard.append(seq.n_past))
+    watching = when_busy(threading.main_thread(), interrupt)
+    context.decode(tokens_of(4000), outputs="none")
+    watching.join()
+    assert heard == [4002], "a handler that raises nothing finds the pass finished"
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+"""
+
+
+@on_linux
+def test_ctrl_c_stops_a_pass(tiny_path: TinyPath, run_python: RunPython) -> None:
+    run = run_python(CTRL_C, tiny_path(), Path(__file__).parent)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@on_linux
+def test_a_pass_of_another_thread_is_stopped(context: Context, new_context: NewContext) -> None:
+    raised: list[BaseException] = []
+
+    def decode() -> None:
+        try:
+            context.decode(tokens_of(4000), outputs="none")
+        except BaseException as error:
+            raised.append(error)
+
+    stop, stopped = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with context.stopped():
+            stopped.set()
+            assert stop.wait(DEADLINE_S)
+
+    thread = threading.Thread(target=decode)
+    thread.start()
+    watching = when_busy(thread, hold)
+    thread.join(DEADLINE_S)
+    assert stopped.is_set() and not thread.is_alive()
+    with pytest.raises(DecodeError, match="stopped"):  # nor does another one begin
+        context.decode([5])
+    stop.set()
+    watching.join()
+    [error] = raised
+    assert isinstance(error, DecodeError) and "stopped" in str(error)
+    require_unchanged(context, new_context)
+
+
+@on_linux
+def test_a_server_ends_while_a_prompt_is_read(context: Context, new_context: NewContext) -> None:
+    """It does not wait for the pass."""
+    context.sequence().drop()
+    told: list[Event] = []
+    began = threading.Event()
+
+    def tell(event: Event) -> None:
+        told.append(event)
+        began.set()
+
+    class Wide(Context):
+        pass_width = LONG["n_batch"]
+
+    context.__class__ = Wide
+    with Engine(context, n_slots=1, n_queue=1, n_cells=LONG["n_ctx"]) as engine:
+        job = Job(tuple(tokens_of(4000)), 5, GREEDY, Drafting(draft=None))
+        engine.submit([Ticket(job, tell, deadline=time.monotonic() + DEADLINE_S)])
+        assert began.wait(DEADLINE_S)
+        when_busy(engine._thread, lambda: None).join()
+    assert [type(event) for event in told] == [Started, Failed]
+    assert str(told[-1].error) == "the server is ending"
+    assert context.sequence().n_past == 0
+    assert logits_after(context) == logits_after(new_context(context.model, **LONG))
+
+
+def test_a_pass_in_place_takes_what_shares_its_cells(context: Context) -> None:
+    """Half of it may be written: no sequence may go on from there."""
+    other = context.sequence().fork(1)
+    context.decode([9], seq=other)
+    with context.stopped(), pytest.raises(DecodeError):
+        context.run(Rows.of(0, 1, [6]), Pass(in_place=True))
+    assert [context.sequence(i).n_past for i in (0, 1)] == [1, 1]
+    assert context.sequence().tokens == other.tokens == (5,)
+
+
+def test_a_memory_that_takes_nothing_back_is_emptied(tmp_path: Path) -> None:
+    """Its state belongs to no position any more."""
+    path = write_mamba(tmp_path / "mamba.gguf")
+    with Model(path) as model, model.context(n_ctx=256, n_threads=1) as context:
+        want = context.decode([5, 6, 7]).logits
+        context.sequence().drop()
+        context.decode([5, 6])
+        with context.stopped(), pytest.raises(DecodeError):
+            context.decode([7])
+        assert context.sequence().n_past == 0 and context.sequence().tokens == ()
+        np.testing.assert_array_equal(context.decode([5, 6, 7]).logits, want)
