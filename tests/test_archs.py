@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pyselfspec import Model
+from pyselfspec import Context, Model
 from pyselfspec.errors import ModelFileError
 from tools import archs
 
@@ -62,6 +64,76 @@ def test_rows_are_exact_where_that_is_promised(archs_folder: Path) -> None:
                 np.testing.assert_array_equal(many, one, err_msg=path.stem)
     if promised:  # by our kernels, where they are made for the processor
         assert refused == NOT_EXACT
+
+
+def models(folder: Path) -> Iterator[tuple[str, Model]]:
+    """Toy models with a memory, and their names."""
+    for path in sorted(folder.glob("*.gguf")):
+        try:
+            model = Model(path)
+        except ModelFileError:
+            continue
+        with model:
+            with model.context(n_ctx=256, n_batch=32, n_threads=1) as context:
+                has_memory = context.has_memory
+            if has_memory:
+                yield path.stem, model
+
+
+def test_prompts_are_exact_where_that_is_promised(archs_folder: Path) -> None:
+    """In pieces of 16, in one, and in two."""
+    n_promised = 0
+    for name, model in models(archs_folder):
+        tokens = np.random.default_rng(0).integers(5, model.n_vocab, 150).tolist()
+        with model.context(n_ctx=256, n_batch=256, n_threads=1) as context:
+            if not context.exact_prompts:
+                continue
+            n_promised += 1
+            found = []
+            for ends in ([*range(16, 150, 16), 150], [150], [33, 150]):
+                context.sequence().drop()
+                for end in ends:
+                    n_past = context.sequence().n_past
+                    last = context.decode(tokens[n_past:end]).logits[-1]
+                found.append(last)
+        np.testing.assert_array_equal(found[1], found[0], err_msg=name)
+        np.testing.assert_array_equal(found[2], found[0], err_msg=name)
+    assert n_promised > 90
+
+
+# Texts by their number, and how many tokens are read; from the fifth on only 1 and 3 are there.
+TURNS = ((0, 64), (1, 64), (2, 64), (3, 60), (3, 64), (1, 48))
+
+
+def read(context: Context, seq_id: int, n: int) -> archs.Logits:
+    """Logits of so many tokens more of a text, in pieces of 16."""
+    tokens = np.random.default_rng(1).integers(5, context.model.n_vocab - 4, n) + seq_id
+    pieces = [tokens[k : k + 16].tolist() for k in range(0, n, 16)]
+    seq = context.sequence(seq_id)
+    return np.concatenate([context.decode(piece, seq=seq).logits for piece in pieces])
+
+
+def test_cells_move_without_changing_a_text(archs_folder: Path) -> None:
+    """In a cache of 256 cells, each text as in a context of its own: to the bit where texts do not
+    depend on each other, and nearly so everywhere. Cells that another cache mirrors stay."""
+    n_moved = 0
+    for name, model in models(archs_folder):
+        options = {"n_ctx": 256, "n_batch": 32, "n_threads": 1}
+        with model.context(**options) as context, ExitStack() as stack:
+            alone = [stack.enter_context(model.context(**options)) for _ in range(4)]
+            is_exact = context.is_exact_beside_others
+            for turn, (i, n) in enumerate(TURNS):
+                if turn == 4:
+                    context.sequence(0).drop()
+                    context.sequence(2).drop()
+                one, other = read(context, i, n), read(alone[i], i, n)
+                if is_exact:
+                    np.testing.assert_array_equal(one, other, err_msg=name)
+                else:
+                    np.testing.assert_allclose(one, other, atol=np.ptp(other) / 50, err_msg=name)
+            assert not is_exact or context.sequence(1).in_order and context.sequence(3).in_order
+            n_moved += context.n_moves > 0
+    assert n_moved > 80
 
 
 def width_of(model: Model) -> int:

@@ -110,6 +110,36 @@ with model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
 """
 
 
+RECURRENT = """
+def once():
+    context.sequence().drop()
+    context.decode(tokens)
+    return context.decode([9]).logits.tobytes()
+
+first = once()
+context.sequence().drop()
+context.decode(tokens)
+try:
+    without(lambda: context.decode([9, 8, 7]))  # a width that has no graph yet
+except DecodeError:
+    assert context.sequence().n_past == 0
+else:
+    assert context.sequence().n_past == 20
+    context.sequence().drop()
+assert once() == first
+"""
+
+
+@on_linux
+def test_a_text_of_a_recurrent_model_is_not_gone_on_with_after_a_failure(
+    no_memory: str, tmp_path: Path, run_python: RunPython
+) -> None:
+    """Its state is lost with the pass, so the pass is not tried again without it."""
+    path = write_mamba(tmp_path / "mamba.gguf")
+    run = run_python(WITHOUT_MEMORY + RECURRENT, path, LD_PRELOAD=no_memory)
+    assert run.returncode == 0, run.stderr
+
+
 @on_linux
 @pytest.mark.parametrize("code", [OF_A_HEAD, SHARED_ROWS, WORK_BUFFER])
 def test_a_pass_whose_memory_cannot_be_had(

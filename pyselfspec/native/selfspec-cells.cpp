@@ -28,7 +28,14 @@ std::vector<uint32_t> selfspec_find_cells(const llama_ubatch & ubatch, const lla
 }
 
 std::vector<uint32_t> selfspec_place_cells(const llama_ubatch & ubatch, const llama_kv_cells & cells, const selfspec_room & room) {
-    return selfspec_place(cells, room, selfspec_rows_of(ubatch)).cells;
+    auto & planned = room.planned;
+    if (planned.size() < ubatch.n_tokens) {
+        return selfspec_place(cells, room, selfspec_rows_of(ubatch)).cells;
+    }
+    const auto end = planned.begin() + ubatch.n_tokens;
+    std::vector<uint32_t> idxs(planned.begin(), end);
+    planned.erase(planned.begin(), end);
+    return idxs;
 }
 
 std::vector<selfspec_row> selfspec_rows_of(const llama_ubatch & ubatch) {
@@ -309,6 +316,10 @@ private:
 };
 
 } // namespace
+
+bool selfspec_needs_moves(const selfspec_placed & placed, const llama_kv_cells & cells, const selfspec_needs & needs) {
+    return placed.disordered || (placed.crowded && needs.total_firm() <= cells.size() - cells.get_used());
+}
 
 selfspec_placed selfspec_place(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows) {
     selfspec_placed placed = finder(cells, room, rows, false).place(rows);

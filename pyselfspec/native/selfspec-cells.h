@@ -30,7 +30,7 @@ public:
     bool     is_known(llama_seq_id seq_id) const { return room.of(seq_id) != selfspec_room::UNKNOWN; }
     uint32_t n_pending(llama_seq_id seq_id) const; // rows without a cell so far
     uint32_t firm(llama_seq_id seq_id) const;      // cells that it was promised, or needs for its rows
-    uint32_t soft(llama_seq_id seq_id) const;      // cells that it had better get, too: a text of unknown length may double
+    uint32_t soft(llama_seq_id seq_id) const;      // cells that it gets if there is room: a text of unknown length may double
     uint32_t total_firm() const;
 
     void placed(const selfspec_row & row);
@@ -57,6 +57,10 @@ struct selfspec_placed {
 // cell above those of its sequence, all rows are placed anew, as tightly as they can be.
 selfspec_placed selfspec_place(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows);
 
+// Whether cells have to be moved first: a row found no place in order, or a text not the room that it was promised while all
+// promises can be kept.
+bool selfspec_needs_moves(const selfspec_placed & placed, const llama_kv_cells & cells, const selfspec_needs & needs);
+
 // Which cell goes where, (from, to). Cells that stay are left out.
 using selfspec_moves = std::vector<std::pair<uint32_t, uint32_t>>;
 
@@ -64,6 +68,7 @@ using selfspec_moves = std::vector<std::pair<uint32_t, uint32_t>>;
 // several share included.
 selfspec_moves selfspec_spread(const llama_kv_cells & cells, const selfspec_needs & needs);
 
+// Moves what is known of cells. Where that fails for lack of memory, all of them are empty.
 void selfspec_apply(llama_kv_cells & cells, const selfspec_moves & from_to);
 
 // Whether the cells of a sequence ascend with its positions.

@@ -6,7 +6,9 @@
 #include "selfspec.h"
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 struct ggml_tensor;
@@ -65,6 +67,10 @@ struct selfspec_room {
     bool                 can_move = false; // a session allows cells to be moved to other places
     int64_t              n_moves  = 0;     // times that cells were moved
 
+    // Where the rows of the present batches go that have no cell yet, in their order: a batch may be cut into several,
+    // each of which is placed beside the rows of the others.
+    mutable std::deque<uint32_t> planned;
+
     static constexpr int32_t UNKNOWN = -1;
 
     int32_t of(int32_t seq_id) const { return seq_id < (int32_t) reserved.size() ? reserved[seq_id] : UNKNOWN; }
@@ -72,10 +78,15 @@ struct selfspec_room {
 
 // What may look into a cache and move its cells; a friend of it.
 struct selfspec_cache {
-    // Moves cells where the rows of these batches would otherwise have to be placed below those of their sequences.
-    static void keep_order(llama_kv_cache & cache, const std::vector<llama_ubatch> & ubatches);
+    // Plans where the rows of these batches go. Moves cells where rows would otherwise have to be placed below those of their
+    // sequences.
+    static void plan(llama_kv_cache & cache, const std::vector<llama_ubatch> & ubatches);
 
     static const llama_kv_cells & cells_of(const llama_kv_cache & cache);
+
+private:
+    // false: its cells cannot be moved.
+    static bool move(llama_kv_cache & cache, const std::vector<std::pair<uint32_t, uint32_t>> & from_to);
 };
 
 bool selfspec_in_place(const selfspec_batch_ptr & batch);

@@ -12,19 +12,6 @@
 
 namespace {
 
-// The tensors in which a row is a cell.
-std::vector<ggml_tensor *> tensors_of(const std::vector<std::pair<ggml_tensor *, ggml_tensor *>> & layers) {
-    std::vector<ggml_tensor *> tensors;
-    for (const auto & [k, v] : layers) {
-        for (ggml_tensor * tensor : { k, v }) {
-            if (tensor) {
-                tensors.push_back(tensor);
-            }
-        }
-    }
-    return tensors;
-}
-
 bool is_on_host(const ggml_tensor * tensor) {
     return tensor->buffer && ggml_backend_buffer_is_host(tensor->buffer);
 }
@@ -46,9 +33,10 @@ const llama_kv_cells & selfspec_cache::cells_of(const llama_kv_cache & cache) {
     return cache.v_cells[0];
 }
 
-void selfspec_cache::keep_order(llama_kv_cache & cache, const std::vector<llama_ubatch> & ubatches) {
-    const bool is_shared = cache.v_cells_impl.use_count() > 1;
-    if (!cache.selfspec.can_move || cache.n_stream != 1 || cache.v_trans || is_shared || cache.get_has_shift()) {
+void selfspec_cache::plan(llama_kv_cache & cache, const std::vector<llama_ubatch> & ubatches) {
+    auto & room = cache.selfspec;
+    room.planned.clear();
+    if (!room.can_move || cache.n_stream != 1) {
         return;
     }
     std::vector<selfspec_row> rows;
@@ -59,34 +47,42 @@ void selfspec_cache::keep_order(llama_kv_cache & cache, const std::vector<llama_
         const auto more = selfspec_rows_of(ubatch);
         rows.insert(rows.end(), more.begin(), more.end());
     }
-    auto & cells = cache.v_cells[0];
-
-    const selfspec_placed placed = selfspec_place(cells, cache.selfspec, rows);
-    if (placed.cells.empty() || !(placed.disordered || placed.crowded)) {
-        return;
+    selfspec_placed placed = selfspec_place(cache.v_cells[0], room, rows);
+    if (placed.cells.empty()) {
+        return; // upstream's search may find cells outside a window
     }
-    const selfspec_needs needs(cells, cache.selfspec, rows);
-    if (!placed.disordered && needs.total_firm() > cells.size() - cells.get_used()) {
-        return; // moving would not make the room
+    if (placed.disordered || placed.crowded) {
+        const selfspec_needs needs(cache.v_cells[0], room, rows);
+        if (selfspec_needs_moves(placed, cache.v_cells[0], needs) && move(cache, selfspec_spread(cache.v_cells[0], needs))) {
+            placed = selfspec_place(cache.v_cells[0], room, rows);
+        }
     }
-    const selfspec_moves from_to = selfspec_spread(cells, needs);
+    room.planned.assign(placed.cells.begin(), placed.cells.end());
+}
 
-    std::vector<std::pair<ggml_tensor *, ggml_tensor *>> layers;
+bool selfspec_cache::move(llama_kv_cache & cache, const selfspec_moves & from_to) {
+    const bool is_shared = cache.v_cells_impl.use_count() > 1;
+    if (from_to.empty() || cache.v_trans || is_shared || cache.get_has_shift()) {
+        return false;
+    }
+    std::vector<ggml_tensor *> tensors;
+    size_t                     row_size = 0;
     for (const auto & layer : cache.layers) {
-        layers.push_back({ layer.k, layer.v });
-    }
-    const auto tensors = tensors_of(layers);
-    if (from_to.empty() || !std::all_of(tensors.begin(), tensors.end(), is_on_host)) {
-        return;
-    }
-    size_t row_size = 0;
-    for (const ggml_tensor * tensor : tensors) {
-        row_size = std::max(row_size, (size_t) tensor->nb[1]);
+        for (ggml_tensor * tensor : { layer.k, layer.v }) {
+            if (tensor && !is_on_host(tensor)) {
+                return false;
+            }
+            if (tensor) {
+                tensors.push_back(tensor);
+                row_size = std::max(row_size, (size_t) tensor->nb[1]);
+            }
+        }
     }
     std::vector<char> kept(from_to.size()*row_size);
+    selfspec_apply(cache.v_cells[0], from_to);
     for (ggml_tensor * tensor : tensors) {
         move_rows(tensor, from_to, kept);
     }
-    selfspec_apply(cells, from_to);
     cache.selfspec.n_moves++;
+    return true;
 }

@@ -6,17 +6,21 @@
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-idx.h"
 #include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
 
 #include <algorithm>
 
-// Those whose cells nobody else counts on. (Caches that mirror one another are not among them.)
+// Caches whose cells may be moved: those that no other cache mirrors.
 std::vector<llama_kv_cache *> selfspec_session::caches() const {
     const auto both = [](const llama_kv_cache_iswa & iswa) -> std::vector<llama_kv_cache *> {
         return { iswa.get_base(), iswa.get_swa() };
     };
     auto * mem = ctx->get_memory();
+    if (dynamic_cast<llama_memory_hybrid_idx *>(mem)) {
+        return {}; // the cells of its indexer are those of its attention
+    }
     if (auto * cache = dynamic_cast<llama_kv_cache *>(mem)) {
         return { cache };
     }
@@ -32,6 +36,12 @@ std::vector<llama_kv_cache *> selfspec_session::caches() const {
     return {};
 }
 
+selfspec_session::~selfspec_session() {
+    for (llama_kv_cache * cache : caches()) {
+        cache->selfspec = {}; // the context may outlive its session
+    }
+}
+
 void selfspec_session::allow_moves() {
     for (llama_kv_cache * cache : caches()) {
         cache->selfspec.can_move = true;
@@ -40,6 +50,9 @@ void selfspec_session::allow_moves() {
 
 int32_t selfspec_session::reserve(int32_t seq_id, int32_t n) {
     selfspec_require_seq(facts(), seq_id);
+    if (!(memory_bits() & SELFSPEC_MEMORY_SCATTER)) {
+        return SELFSPEC_OK; // order alone would not keep the bits, and passes pay for cells that are far apart
+    }
     for (llama_kv_cache * cache : caches()) {
         auto & room = cache->selfspec;
         if (seq_id >= (int32_t) room.reserved.size()) {

@@ -396,7 +396,7 @@ template <typename F> int selfspec_session::undone_if_failed(const ends & kept, 
 }
 
 // Decodes the batch in the slot of its pass or, where that finds no memory, in the context's own graph, which was reserved
-// at its start. Of what fails, no row stays behind in the memory, and no plan of a graph that was never allocated.
+// at its start. After a failure the memory holds none of the batch's rows, and the slot with its unallocated plan is dropped.
 int selfspec_session::decode_in_slot(
         const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs) {
     const lease   lent(*this, want);
@@ -419,7 +419,8 @@ int selfspec_session::decode_in_slot(
     if (status < 0) {
         drop_slot();
     }
-    if (status == ALLOCATION_FAILED && !want->pass.in_place) {
+    // a memory that takes no tail back has lost its sequences by now
+    if (status == ALLOCATION_FAILED && !want->pass.in_place && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK)) {
         status = undone_if_failed(kept, [&] { return ctx->decode(batch); });
     }
     return status;
@@ -538,6 +539,19 @@ bool selfspec_session::can_enter(int32_t il) {
     std::fill_n(enter.mask.begin(), il, SELFSPEC_SKIP_BLOCK);
 
     return can_enter_at[il] = build_dry(leave).empty() && build_dry(enter).empty();
+}
+
+bool selfspec_session::has_exact_prompts() const {
+    const auto * mem = ctx->get_memory();
+    // where an indexer or a compressed memory chooses what attention sees, wide sums are over the rows of a batch
+    if (exact_width() == 0 || dynamic_cast<const llama_memory_hybrid_idx *>(mem) ||
+            !is_any_of<llama_kv_cache, llama_kv_cache_iswa, llama_memory_recurrent, llama_memory_hybrid, llama_memory_hybrid_iswa>(mem)) {
+        return false;
+    }
+    const auto width_of = selfspec_width_of_weights();
+    return std::all_of(model.tensors_by_name.begin(), model.tensors_by_name.end(), [&](const auto & named) {
+        return width_of(named.second, false) == INT32_MAX;
+    });
 }
 
 int32_t selfspec_session::exact_width() const {

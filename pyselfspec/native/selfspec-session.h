@@ -29,6 +29,10 @@ selfspec_width_function selfspec_width_of_weights();
 
 struct selfspec_session {
     explicit selfspec_session(llama_context * ctx);
+    ~selfspec_session();
+
+    selfspec_session(const selfspec_session &) = delete;
+    selfspec_session & operator=(const selfspec_session &) = delete;
 
     // Runs f and keeps what it has to say, so that no exception leaves the library.
     template <typename F> int32_t guarded(F f) noexcept {
@@ -61,6 +65,7 @@ struct selfspec_session {
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
     int32_t exact_width() const; // see selfspec_exact_width()
+    bool    has_exact_prompts() const;
 
     selfspec_facts facts() const;
 

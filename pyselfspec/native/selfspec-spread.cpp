@@ -115,8 +115,13 @@ void selfspec_apply(llama_kv_cells & cells, const selfspec_moves & from_to) {
         to  .push_back(target);
     }
     const llama_kv_cells kept = cells.cp(from);
-    for (const uint32_t cell : from) {
-        cells.rm(cell);
+    try {
+        for (const uint32_t cell : from) {
+            cells.rm(cell);
+        }
+        cells.set(to, kept);
+    } catch (...) {
+        cells.reset();
+        throw;
     }
-    cells.set(to, kept);
 }

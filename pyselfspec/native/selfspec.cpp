@@ -82,11 +82,7 @@ int32_t selfspec_exact_width(const selfspec_session * session) {
 }
 
 int32_t selfspec_exact_prompts(const selfspec_session * session) {
-    const auto width_of = selfspec_width_of_weights();
-    const auto & tensors = session->model.tensors_by_name;
-    return selfspec_exact_width(session) > 0 && std::all_of(tensors.begin(), tensors.end(), [&](const auto & named) {
-        return width_of(named.second, false) == INT32_MAX;
-    });
+    return session->has_exact_prompts();
 }
 
 int32_t selfspec_type_width(int32_t type, bool fast) {

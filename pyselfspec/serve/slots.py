@@ -64,12 +64,11 @@ class Slots:
         return max(self._n_usable(slot, prompt) for slot in self.slots)
 
     def free(self, slot: Slot) -> None:
-        """Its text has ended; what it holds may serve another one, which would inherit an order of
-        cells that is not the one that it would have alone: such a text is read anew."""
+        """The slot's text has ended. Keep its tokens for prefix reuse, unless its cells are out of
+        order where that counts: then a later text would not have the bits that it has alone."""
         slot.n_reserved = 0
-        if slot.seq.in_order:
-            slot.seq.reserve(slot.seq.n_past)
-        else:
+        slot.seq.reserve(slot.seq.n_past)
+        if self._context.is_exact_beside_others and not slot.seq.in_order:
             self.n_disordered += 1
             self._forget(slot)
 

@@ -164,8 +164,9 @@ def _run_next(
         try:
             return chosen, answers(context, [each.request for each in chosen if each.request])
         except SelfSpecError as error:
-            if len(chosen) == 1:
-                return chosen, [error]
+            # a memory that takes no tail back has lost the texts of a pass that failed
+            if len(chosen) == 1 or not context.can_rollback:
+                return chosen, [error] * len(chosen)
             chosen = chosen[: len(chosen) // 2]
 
 

@@ -65,17 +65,24 @@ struct cache {
 
     // false: no cells are left
     bool place(const std::vector<llama_seq_id> & seq_ids) {
+        return place_shared(std::vector<std::vector<llama_seq_id>>(seq_ids.size()), seq_ids);
+    }
+
+    // others: further sequences of each row
+    bool place_shared(std::vector<std::vector<llama_seq_id>> others, const std::vector<llama_seq_id> & seq_ids) {
         std::vector<selfspec_row> rows;
-        for (const auto & s : seq_ids) {
-            rows.push_back({ &s, 1 });
+        for (size_t i = 0; i < seq_ids.size(); ++i) {
+            others[i].insert(others[i].begin(), seq_ids[i]);
+            rows.push_back({ others[i].data(), (int32_t) others[i].size() });
         }
         const selfspec_placed first = selfspec_place(cells, room, rows);
         if (first.cells.empty()) {
             require(cells.size() - cells.get_used() < rows.size(), "free cells were not found");
             return false;
         }
-        if (first.disordered || first.crowded) {
-            selfspec_apply(cells, selfspec_spread(cells, selfspec_needs(cells, room, rows)));
+        const selfspec_needs needs(cells, room, rows);
+        if (selfspec_needs_moves(first, cells, needs)) {
+            selfspec_apply(cells, selfspec_spread(cells, needs));
             n_moves++;
             require_order();
         }
@@ -87,7 +94,9 @@ struct cache {
             require(cells.is_empty(idxs[i]), "a used cell was given away");
             const int pos = n_past(seq_ids[i]);
             cells.pos_set(idxs[i], pos);
-            cells.seq_add(idxs[i], seq_ids[i]);
+            for (const llama_seq_id s : others[i]) {
+                cells.seq_add(idxs[i], s);
+            }
             n_rows++;
         }
         require_order();
@@ -152,6 +161,8 @@ int main(int argc, char ** argv) {
                     if (below(2)) {
                         all.place({ s, draft, s });
                     }
+                    all.fork(s, draft, all.n_past(s)); // branches that begin with the same row
+                    all.place_shared({ { draft }, {}, {} }, { s, s, draft });
                 }
                 break;
             case 5:
