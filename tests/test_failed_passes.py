@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ from conftest import NewContext, RunPython, TinyModel, TinyPath
 from test_masks import write_mamba
 
 from pyselfspec import GREEDY, Context, Model
-from pyselfspec.errors import DecodeError
+from pyselfspec.errors import ArgumentError, DecodeError
+from pyselfspec.runtime import _lib
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.serve.engine import Engine
 from pyselfspec.serve.jobs import Drafting, Event, Failed, Job, Started, Ticket
@@ -27,17 +29,22 @@ from tools.models import tiny_head
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="puts functions before the library's")
 
 
+def built(name: str, folder: Path) -> Path:
+    """A shared library made of a file in tests/native."""
+    source, library = Path(__file__).parent / "native" / f"{name}.cpp", folder / f"{name}.so"
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    assert compiler
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", library, "-ldl"], check=True)
+    return library
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def no_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
     """For LD_PRELOAD."""
-    source = Path(__file__).parent / "native" / "no_memory.cpp"
-    library = tmp_path_factory.mktemp("memory") / "no_memory.so"
-    compiler = shutil.which(os.environ.get("CXX", "c++"))
-    assert compiler
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", library, "-ldl"], check=True)
+    library = built("no_memory", tmp_path_factory.mktemp("memory"))
     return f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
 
 
@@ -130,6 +137,25 @@ assert once() == first
 """
 
 
+QUESTIONS = """
+sys.path.insert(0, sys.argv[3])
+from test_adapters import set_control_vector
+vector = np.ones(model.n_embd * (model.n_layer - 1), np.float32)
+set_control_vector(context, vector)  # memory for graphs is reserved again when it is needed next
+try:
+    without(lambda: context.can_rollback)
+except DecodeError as error:
+    assert "failed to allocate" in str(error), error
+else:
+    raise AssertionError("nothing was raised")
+assert context.can_rollback
+found = context.decode(tokens).logits.tobytes()
+with model.context(n_ctx=256, n_batch=64, n_threads=1) as fresh:
+    set_control_vector(fresh, vector)
+    assert fresh.decode(tokens).logits.tobytes() == found
+"""
+
+
 @on_linux
 def test_a_text_of_a_recurrent_model_is_not_gone_on_with_after_a_failure(
     no_memory: str, tmp_path: Path, run_python: RunPython
@@ -141,20 +167,23 @@ def test_a_text_of_a_recurrent_model_is_not_gone_on_with_after_a_failure(
 
 
 @on_linux
-@pytest.mark.parametrize("code", [OF_A_HEAD, SHARED_ROWS, WORK_BUFFER])
+@pytest.mark.parametrize("code", [OF_A_HEAD, SHARED_ROWS, WORK_BUFFER, QUESTIONS])
 def test_a_pass_whose_memory_cannot_be_had(
     code: str, no_memory: str, tiny_path: TinyPath, tmp_path: Path, run_python: RunPython
 ) -> None:
     """A graph that finds none runs in the context's own memory, and a pass that needs more fails;
-    either way the next one is as good as ever."""
+    either way the next one gives the same bits as before."""
     head = tiny_head.write(tmp_path / "head.gguf", tiny_head.random_weights())
-    run = run_python(WITHOUT_MEMORY + code, tiny_path(qtype="Q8_0"), head, LD_PRELOAD=no_memory)
+    paths = tiny_path(qtype="Q8_0"), head, Path(__file__).parent
+    run = run_python(WITHOUT_MEMORY + code, *paths, LD_PRELOAD=no_memory)
     assert run.returncode == 0, run.stderr
 
 
 # --- passes that are stopped ----------------------------------------------------------------------
 
-LONG = {"n_ctx": 4096, "n_batch": 4096}  # a pass of seconds
+LONG = {"n_ctx": 4096, "n_batch": 4096, "n_threads": 1}
+DEEP = {"n_layer": 24}  # a pass over so many tokens takes a hundred times BUSY_S
+BUSY_S = 0.01
 DEADLINE_S = 60
 
 
@@ -163,13 +192,14 @@ def tokens_of(n: int) -> list[int]:
 
 
 def when_busy(thread: threading.Thread, deed: Callable[[], None]) -> threading.Thread:
-    """Do something, in a thread of its own, as soon as this one has computed for a while."""
+    """Do something, in a thread of its own, as soon as this one has computed for BUSY_S."""
     assert thread.ident is not None
     clock = time.pthread_getcpuclockid(thread.ident)
     start, end = time.clock_gettime(clock), time.monotonic() + DEADLINE_S
 
     def watch() -> None:
-        while time.clock_gettime(clock) < start + 0.05 and time.monotonic() < end:
+        while time.clock_gettime(clock) < start + BUSY_S:
+            assert time.monotonic() < end, "nothing was computed"
             time.sleep(0.001)
         deed()
 
@@ -184,7 +214,7 @@ def logits_after(context: Context) -> bytes:
 
 @pytest.fixture
 def context(tiny: TinyModel, new_context: NewContext) -> Context:
-    context = new_context(tiny(), **LONG)
+    context = new_context(tiny(**DEEP), **LONG)
     context.decode([5, 6])
     return context
 
@@ -205,7 +235,7 @@ from pyselfspec import Model
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
-with Model(sys.argv[1]) as model, model.context(n_threads=1, **LONG) as context:
+with Model(sys.argv[1]) as model, model.context(**LONG) as context:
     seq = context.sequence()
     context.decode([5, 6])
     for _ in range(2):
@@ -231,8 +261,65 @@ with Model(sys.argv[1]) as model, model.context(n_threads=1, **LONG) as context:
 
 @on_linux
 def test_ctrl_c_stops_a_pass(tiny_path: TinyPath, run_python: RunPython) -> None:
-    run = run_python(CTRL_C, tiny_path(), Path(__file__).parent)
+    run = run_python(CTRL_C, tiny_path(**DEEP), Path(__file__).parent)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+AFTER_A_PASS = """
+import ctypes, signal, sys
+from pyselfspec import Model
+from pyselfspec.runtime._lib import llama
+
+def interrupted():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        return True
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
+    context.decode([5])
+"""
+
+CTRL_C_AFTER_A_PASS = """
+    assert interrupted()
+    batch = llama.llama_batch_get_one((ctypes.c_int32 * 1)(6), 1)
+    assert llama.llama_decode(context.handle, batch) == 0
+    assert context.sequence().n_past == 2
+"""
+
+HANDLERS_IN_A_RING = """
+    interrupts = ctypes.CDLL(sys.argv[2])
+    interrupts.chain()
+    context.decode([6])  # finds another handler, which calls the library's
+    assert interrupted()
+    assert interrupts.n_chained() == 1
+    context.decode([7])
+"""
+
+SIGINT_ENDS_THE_PROCESS = """
+    ctypes.CDLL(sys.argv[2]).set_default_with_info()
+    context.decode([6])
+    interrupted()
+"""
+
+
+@pytest.fixture(scope="module")
+def interrupts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("interrupts", tmp_path_factory.mktemp("interrupts"))
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(CTRL_C_AFTER_A_PASS, 0), (HANDLERS_IN_A_RING, 0), (SIGINT_ENDS_THE_PROCESS, -signal.SIGINT)],
+    ids=["stock llama_decode goes on", "handlers call each other", "no handler"],
+)
+def test_ctrl_c_after_a_pass(
+    code: str, status: int, interrupts: Path, tiny_path: TinyPath, run_python: RunPython
+) -> None:
+    run = run_python(AFTER_A_PASS + code, tiny_path(), interrupts)
+    assert (run.returncode, run.stderr) == (status, "")
 
 
 @on_linux
@@ -290,6 +377,41 @@ def test_a_server_ends_while_a_prompt_is_read(context: Context, new_context: New
     assert str(told[-1].error) == "the server is ending"
     assert context.sequence().n_past == 0
     assert logits_after(context) == logits_after(new_context(context.model, **LONG))
+
+
+def test_stopping_nests(context: Context) -> None:
+    with context.stopped():
+        with context.stopped():
+            pass
+        with pytest.raises(DecodeError, match="stopped"):
+            context.decode([7])
+    context.decode([7])
+
+
+def test_a_context_that_is_closed_while_stopped(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session is not used any more, not even while the rest is being closed."""
+    freed: list[int] = []
+    free, stop_passes = _lib.session_free, _lib.stop_passes
+
+    def free_and_go_on(session: int) -> None:
+        free(session)
+        freed.append(session)
+        going_on.__exit__(None, None, None)
+
+    def stop(session: int, stopped: bool) -> None:
+        assert session not in freed
+        stop_passes(session, stopped)
+
+    monkeypatch.setattr(_lib, "session_free", free_and_go_on)
+    monkeypatch.setattr(_lib, "stop_passes", stop)
+    going_on = context.stopped()
+    going_on.__enter__()
+    context.close()
+    assert len(freed) == 1
+    with pytest.raises(ArgumentError, match="closed"), context.stopped():
+        pass
 
 
 def test_a_pass_in_place_takes_what_shares_its_cells(context: Context) -> None:

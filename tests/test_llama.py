@@ -3,6 +3,7 @@ oracle is that class itself, on the same library."""
 
 import itertools
 import pickle
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -392,6 +393,29 @@ def test_a_second_thread_is_told(pair, llama_cpp):
                 use()
         done.set()
         assert text.result()["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.fixture
+def ctrl_c_raises():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_one_text_only(pair, llama_cpp, ctrl_c_raises):
+    theirs, ours = pair()
+
+    def interrupt(input_ids, _logits):
+        if len(input_ids) > 30:
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    interrupting = llama_cpp.StoppingCriteriaList([interrupt])
+    for prompt in ("Once upon a time", REPEATED):
+        with pytest.raises(KeyboardInterrupt):
+            ours.create_completion(REPEATED, stopping_criteria=interrupting, **GREEDY)
+        expected = told(theirs.create_completion(prompt, **GREEDY))
+        assert told(ours.create_completion(prompt, **GREEDY)) == expected
 
 
 def test_pickles_and_closing(pair, demo_path):

@@ -437,6 +437,18 @@ with Sampler(model, SamplingParams(grammar="root ::= <[100000]>")) as sampler:
     assert error_of(code).startswith("ArgumentError: no token is left to draw")
 
 
+@pytest.mark.parametrize("grammar", [None, "root ::= .*"])
+def test_an_id_that_is_no_token_is_not_accepted(grammar: str | None, tiny: Any) -> None:
+    model = tiny()
+    params = SamplingParams(temperature=1.0, repeat_penalty=2.0, grammar=grammar)
+    with Sampler(model, params) as sampler:
+        before = sampler.law_of_logits(logits())
+        for token in (-1, model.n_vocab, 10**6):
+            with pytest.raises(ArgumentError, match=f"token id {token} is not in the vocabulary"):
+                sampler.accept(token)
+        np.testing.assert_array_equal(sampler.law_of_logits(logits()), before)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_draws_are_llama_cpp_s(temperature: float, tiny: Any, new_context: Any) -> None:
     """Token by token the stock function's, also the state of the random stream."""

@@ -284,6 +284,11 @@ if __name__ == "__main__":
     first, second = found.get(), found.get()
     assert first == second == load_and_decode(), "only the children have loaded the library"
 
+    from pyselfspec import Llama  # loads the library
+    drop_in = Llama(sys.argv[1], n_ctx=256, n_threads=2, n_threads_batch=2, verbose=False)
+    drop_in.eval([5])
+    in_child(lambda: told(lambda: drop_in.eval([6])))
+    drop_in.eval([6])
     with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=2) as context:
         context.decode([5])
         in_child(lambda: told(lambda: context.decode([6])))

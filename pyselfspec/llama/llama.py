@@ -155,6 +155,7 @@ class Llama(_upstream.Llama):
     # what llama_cpp does, one thread at a time
 
     def eval(self, tokens: Sequence[int]) -> None:
+        _lib.require_not_forked()
         with self._alone:
             self._changed()
             super().eval(tokens)
@@ -189,6 +190,7 @@ class Llama(_upstream.Llama):
             super().load_state(state)
 
     def embed(self, *args: Any, **kwargs: Any) -> Any:
+        _lib.require_not_forked()
         with self._alone:
             return super().embed(*args, **kwargs)
 

@@ -322,7 +322,7 @@ void selfspec_session::require_done(int status, int32_t n_tokens, const std::str
     switch (status) {
         case 0:  return;
         case 1:  selfspec_refuse("no free K/V cells for " + std::to_string(n_tokens) + " tokens, n_ctx is " + std::to_string(ctx->n_ctx()), SELFSPEC_FULL);
-        case 2:  selfspec_refuse("the pass was stopped before its end, its rows are forgotten", SELFSPEC_ABORTED);
+        case 2:  selfspec_refuse("the pass was stopped; its tokens were removed from the context", SELFSPEC_ABORTED);
         default: break;
     }
     if (!why.empty()) {

@@ -9,26 +9,51 @@ static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes i
 
 #if !defined(_WIN32)
 
-static struct sigaction handler_before;
+using selfspec_handler = void (*)(int signal, siginfo_t * info, void * context);
 
-static void selfspec_on_interrupt(int signal, siginfo_t * info, void * context) {
-    interrupted = true;
-    if (handler_before.sa_flags & SA_SIGINFO) {
-        handler_before.sa_sigaction(signal, info, context);
+static struct sigaction first_handler; // set once, before ours was ever installed
+static struct sigaction handler_before;
+static std::atomic<int> n_inside { 0 };
+
+static void selfspec_call(const struct sigaction & handler, int signal, siginfo_t * info, void * context) {
+    if (handler.sa_flags & SA_SIGINFO) {
+        handler.sa_sigaction(signal, info, context);
     } else {
-        handler_before.sa_handler(signal);
+        handler.sa_handler(signal);
     }
 }
 
-// Only before a handler: where SIGINT is ignored or ends the process, it stays so.
+// A handler that was installed over ours may call ours, which then calls the one that was there first. The flag is set last:
+// a pass must not end before a language knows of the signal.
+static void selfspec_on_interrupt(int signal, siginfo_t * info, void * context) {
+    const int n_outside = n_inside++;
+    if (n_outside == 0) {
+        selfspec_call(handler_before, signal, info, context);
+    } else if (n_outside == 1) {
+        selfspec_call(first_handler, signal, info, context);
+    }
+    interrupted = true;
+    n_inside--;
+}
+
+// False where SIGINT is ignored or ends the process.
+static bool selfspec_is_handled(const struct sigaction & action) {
+    if (action.sa_flags & SA_SIGINFO) {
+        return action.sa_sigaction != (selfspec_handler) SIG_DFL && action.sa_sigaction != (selfspec_handler) SIG_IGN;
+    }
+    return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+}
+
 static void selfspec_catch_interrupts() {
     struct sigaction now = {};
-    if (sigaction(SIGINT, nullptr, &now) != 0) {
+    if (sigaction(SIGINT, nullptr, &now) != 0 || !selfspec_is_handled(now)) {
         return;
     }
-    const bool has_info = now.sa_flags & SA_SIGINFO;
-    if (has_info ? now.sa_sigaction == selfspec_on_interrupt : now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN) {
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == selfspec_on_interrupt) {
         return;
+    }
+    if (!selfspec_is_handled(first_handler)) {
+        first_handler = now;
     }
     handler_before = now;
     now.sa_sigaction = selfspec_on_interrupt;
@@ -62,5 +87,5 @@ void selfspec_stop::heed_interrupts(bool heed) noexcept {
 // Asked after every operation of a graph.
 bool selfspec_stop::is_wanted(void * self) {
     const auto & stop = *static_cast<const selfspec_stop *>(self);
-    return stop.stopped || (stop.heeds && interrupted) || (stop.before && stop.before(stop.data_before));
+    return stop.n_stops > 0 || (stop.in_pass && stop.heeds && interrupted) || (stop.before && stop.before(stop.data_before));
 }

@@ -27,7 +27,7 @@ selfspec_session * selfspec_init(llama_context * ctx) {
     }
     try {
         return new selfspec_session(ctx);
-    } catch (const std::exception &) {
+    } catch (...) {
         return nullptr;
     }
 }
@@ -57,8 +57,8 @@ int32_t selfspec_can_shorten(selfspec_session * session) {
     return session->guarded([&]() -> int32_t { return session->can_shorten(); });
 }
 
-int32_t selfspec_memory(const selfspec_session * session) {
-    return session->memory_bits();
+int32_t selfspec_memory(selfspec_session * session) {
+    return session->guarded([&]() -> int32_t { return session->memory_bits(); });
 }
 
 int32_t selfspec_can_keep(selfspec_session * session, int32_t seq_id, int32_t n) {
@@ -73,16 +73,21 @@ int32_t selfspec_in_order(selfspec_session * session, int32_t seq_id) {
     return session->guarded([&]() -> int32_t { return session->in_order(seq_id); });
 }
 
-int64_t selfspec_n_moves(const selfspec_session * session) {
-    return session->n_moves();
+int64_t selfspec_n_moves(selfspec_session * session) {
+    int64_t n = 0;
+    const int32_t status = session->guarded([&]() -> int32_t {
+        n = session->n_moves();
+        return SELFSPEC_OK;
+    });
+    return status == SELFSPEC_OK ? n : status;
 }
 
-int32_t selfspec_exact_width(const selfspec_session * session) {
-    return session->exact_width();
+int32_t selfspec_exact_width(selfspec_session * session) {
+    return session->guarded([&]() -> int32_t { return session->exact_width(); });
 }
 
-int32_t selfspec_exact_prompts(const selfspec_session * session) {
-    return session->has_exact_prompts();
+int32_t selfspec_exact_prompts(selfspec_session * session) {
+    return session->guarded([&]() -> int32_t { return session->has_exact_prompts(); });
 }
 
 int32_t selfspec_type_width(int32_t type, bool fast) {
@@ -130,6 +135,7 @@ int32_t selfspec_decode(
            const int32_t * among,
                  int32_t   n_among,
                     bool   in_place) {
+    const selfspec_stop::pass in_pass(session->stop);
     const int32_t status = session->guarded([&]() -> int32_t {
         selfspec_pass pass;
         if (mask) {
@@ -160,6 +166,7 @@ int32_t selfspec_decode(
 }
 
 int32_t selfspec_draft_fuse(selfspec_session * session, int32_t n_rows, const float * features, float * states) {
+    const selfspec_stop::pass in_pass(session->stop);
     return session->guarded([&]() -> int32_t { return session->draft_fuse(n_rows, features, states); });
 }
 
@@ -175,6 +182,7 @@ int32_t selfspec_draft_decode(
                  int32_t   n_among,
              const float * states,
                    float * states_out) {
+    const selfspec_stop::pass in_pass(session->stop);
     const int32_t status = session->guarded([&]() -> int32_t {
         selfspec_pass pass;
         pass.head    = head;

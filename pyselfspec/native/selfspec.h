@@ -88,8 +88,8 @@ SELFSPEC_API int32_t selfspec_can_enter(struct selfspec_session * session, int32
 // that ends in a product with them.
 SELFSPEC_API int32_t selfspec_can_shorten(struct selfspec_session * session);
 
-// selfspec_memory_bits of the context's memory.
-SELFSPEC_API int32_t selfspec_memory(const struct selfspec_session * session);
+// selfspec_memory_bits of the context's memory. Negative: a selfspec_status.
+SELFSPEC_API int32_t selfspec_memory(struct selfspec_session * session);
 
 // The most tokens, at most n, that sequence seq_id can be rolled back to: n, or 0 where it has to start anew, because
 // the memory takes no tail back or a sliding window before position n has lost tokens.
@@ -104,18 +104,20 @@ SELFSPEC_API int32_t selfspec_reserve(struct selfspec_session * session, int32_t
 // with the same cells. It is in order again when the tokens from the misplaced one on are removed.
 SELFSPEC_API int32_t selfspec_in_order(struct selfspec_session * session, int32_t seq_id);
 
-// How often cells were moved to keep that order.
-SELFSPEC_API int64_t selfspec_n_moves(const struct selfspec_session * session);
+// How often cells were moved to keep that order. Negative: a selfspec_status.
+SELFSPEC_API int64_t selfspec_n_moves(struct selfspec_session * session);
 
 // Up to this many rows, a row's results do not depend on what else is in its batch or on the number of threads. With
 // SELFSPEC_MEMORY_SCATTER they do not depend on the other texts in the cache either; without it, only those of a text that is
 // alone there are always the same. 0: no promise, because another device than the CPU may compute, our kernels are switched
 // off or not made for this processor, or the architecture itself adds up over the rows of a batch.
-SELFSPEC_API int32_t selfspec_exact_width(const struct selfspec_session * session);
+// Negative: a selfspec_status.
+SELFSPEC_API int32_t selfspec_exact_width(struct selfspec_session * session);
 
 // 1 when that holds for any number of rows, so that a prompt gives the same text in whatever pieces it is read. 0 where
 // there is no such promise, or where wide batches are upstream's because of weights without a kernel of ours.
-SELFSPEC_API int32_t selfspec_exact_prompts(const struct selfspec_session * session);
+// Negative: a selfspec_status.
+SELFSPEC_API int32_t selfspec_exact_prompts(struct selfspec_session * session);
 
 // selfspec_exact_width() for products on the CPU with weights of a ggml type. With `fast`, 0 also where such products are exact because
 // every row is multiplied by itself: a pass then costs about as much as its rows one by one.
@@ -125,11 +127,11 @@ SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
 SELFSPEC_API size_t selfspec_graph_bytes(const struct selfspec_session * session);
 
 // While stopped, no pass of the session finishes: the one that runs ends after the operation it is at, and later ones after
-// their first, on the CPU, with SELFSPEC_ABORTED. May be called from any thread.
+// their first, on the CPU, with SELFSPEC_ABORTED. May be called from any thread. Each call with true needs one with false.
 SELFSPEC_API void selfspec_stop_passes(struct selfspec_session * session, bool stopped);
 
-// Whether SIGINT ends passes of this session as well, until told otherwise; one that came before this call does not. For
-// languages that handle signals when a call returns. Their handler is called as before: give it after it was installed, and
+// Whether SIGINT ends passes of this session as well, until the next call. A SIGINT that arrived earlier is ignored; so is one
+// during llama_decode() on the same context. For languages that handle signals when a call returns. Their handler is called as before: give it after it was installed, and
 // again before each pass where it may have changed. Nothing happens where SIGINT is ignored or ends the process. One session
 // of a process at a time may be told so.
 SELFSPEC_API void selfspec_heed_interrupts(struct selfspec_session * session, bool heed);

@@ -130,8 +130,7 @@ def load() -> None:
 
 
 def _after_fork() -> None:
-    """In the child: no thread of the parent is there but one, neither the library's nor whoever
-    was loading it."""
+    """Runs in the child, which has only the thread that forked."""
     global _loading, _is_forked
     _loading = threading.Lock()
     _is_forked = bool(_load.cache_info().currsize)
@@ -202,8 +201,8 @@ _error = _bind("selfspec_error", ctypes.c_char_p, _ptr)
 _mask_support = _bind("selfspec_mask_support", _i32, _ptr, _u8_p, _i32)
 # int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
 _can_enter = _bind("selfspec_can_enter", _i32, _ptr, _i32)
-# int32_t selfspec_memory(const struct selfspec_session * session);
-session_memory = _bind("selfspec_memory", _i32, _ptr)
+# int32_t selfspec_memory(struct selfspec_session * session);
+_session_memory = _bind("selfspec_memory", _i32, _ptr)
 # size_t selfspec_graph_bytes(const struct selfspec_session * session);
 graph_bytes = _bind("selfspec_graph_bytes", ctypes.c_size_t, _ptr)
 # int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
@@ -214,12 +213,12 @@ _can_shorten = _bind("selfspec_can_shorten", _i32, _ptr)
 _reserve = _bind("selfspec_reserve", _i32, _ptr, _i32, _i32)
 # int32_t selfspec_in_order(struct selfspec_session * session, int32_t seq_id);
 _in_order = _bind("selfspec_in_order", _i32, _ptr, _i32)
-# int64_t selfspec_n_moves(const struct selfspec_session * session);
-n_moves = _bind("selfspec_n_moves", ctypes.c_int64, _ptr)
-# int32_t selfspec_exact_width(const struct selfspec_session * session);
-exact_width = _bind("selfspec_exact_width", _i32, _ptr)
-# int32_t selfspec_exact_prompts(const struct selfspec_session * session);
-exact_prompts = _bind("selfspec_exact_prompts", _i32, _ptr)
+# int64_t selfspec_n_moves(struct selfspec_session * session);
+_n_moves = _bind("selfspec_n_moves", ctypes.c_int64, _ptr)
+# int32_t selfspec_exact_width(struct selfspec_session * session);
+_exact_width = _bind("selfspec_exact_width", _i32, _ptr)
+# int32_t selfspec_exact_prompts(struct selfspec_session * session);
+_exact_prompts = _bind("selfspec_exact_prompts", _i32, _ptr)
 # int32_t selfspec_type_width(int32_t type, bool fast);
 type_width = _bind("selfspec_type_width", _i32, _i32, ctypes.c_bool)
 # void selfspec_stop_passes(struct selfspec_session * session, bool stopped);
@@ -364,8 +363,8 @@ def decode(
 
 
 def _begin_pass(session: int) -> None:
-    """What comes before every pass. Ctrl-C ends it where KeyboardInterrupt then comes out of it:
-    other handlers may want to go on."""
+    """Prepare a pass: refuse after a fork, and let Ctrl-C stop it if that raises
+    KeyboardInterrupt."""
     require_not_forked()
     is_main = threading.current_thread() is threading.main_thread()
     raises = is_main and getsignal(signal.SIGINT) is signal.default_int_handler
@@ -424,28 +423,46 @@ def mask_support(session: int, n_layer: int) -> bytes:
     return out.raw
 
 
-def can_enter(session: int, block: int) -> bool:
-    """Whether states entering a block can be copied out and put in again, rewriting K/V."""
-    answer = int(_can_enter(session, block))
+def _answer(session: int, answer: int) -> int:
+    """An answer that is not a status. Raises what a negative one says."""
     if answer < 0:
         _check(session, answer)
-    return bool(answer)
+    return answer
+
+
+def session_memory(session: int) -> int:
+    """What the memory can take back: MEMORY_ROLLBACK and so on, as bits."""
+    return _answer(session, _session_memory(session))
+
+
+def n_moves(session: int) -> int:
+    """How often K/V cells have been moved."""
+    return _answer(session, _n_moves(session))
+
+
+def exact_width(session: int) -> int:
+    """Most rows whose results do not depend on the others in a pass; 0: no promise."""
+    return _answer(session, _exact_width(session))
+
+
+def exact_prompts(session: int) -> bool:
+    """Whether a prompt has the same bits in whatever pieces it is read."""
+    return bool(_answer(session, _exact_prompts(session)))
+
+
+def can_enter(session: int, block: int) -> bool:
+    """Whether states entering a block can be copied out and put in again, rewriting K/V."""
+    return bool(_answer(session, _can_enter(session, block)))
 
 
 def can_shorten(session: int) -> bool:
     """Whether the best token can be looked for among some tokens only."""
-    answer = int(_can_shorten(session))
-    if answer < 0:
-        _check(session, answer)
-    return bool(answer)
+    return bool(_answer(session, _can_shorten(session)))
 
 
 def can_keep(session: int, seq_id: int, n: int) -> int:
     """How many tokens, at most n, a sequence can be rolled back to."""
-    answer = int(_can_keep(session, seq_id, n))
-    if answer < 0:
-        _check(session, answer)
-    return answer
+    return _answer(session, _can_keep(session, seq_id, n))
 
 
 def reserve(session: int, seq_id: int, n: int) -> None:
@@ -455,10 +472,7 @@ def reserve(session: int, seq_id: int, n: int) -> None:
 
 def in_order(session: int, seq_id: int) -> bool:
     """Whether the cells of a sequence ascend with its positions."""
-    answer = int(_in_order(session, seq_id))
-    if answer < 0:
-        _check(session, answer)
-    return bool(answer)
+    return bool(_answer(session, _in_order(session, seq_id)))
 
 
 def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
@@ -525,8 +539,8 @@ def _require_grammar_step(status: int, refused: str = "") -> None:
 
 def _too_slow() -> ArgumentError:
     return ArgumentError(
-        "the grammar is too ambiguous to follow: there are too many ways to read the text; write "
-        "it with fewer repetitions inside repetitions"
+        "the grammar is too ambiguous to follow: it allows too many parses of the text; write it "
+        "with fewer repetitions inside repetitions"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -245,6 +246,8 @@ class Context(Closing):
         self.type_v = type_v
         self.n_decodes = 0
         self.alone = Alone("the context")
+        self._session: int | None = None
+        self._in_session = threading.RLock()  # against its end while another thread stops passes
         self.ledger = Ledger(n_seq_max)
         self._is_lent = False
         self._made: dict[Hashable, Any] = {}
@@ -271,15 +274,20 @@ class Context(Closing):
         self.n_ctx: int = llama.llama_n_ctx(handle)
         self.n_batch: int = llama.llama_n_batch(handle)
 
-        self._session: int | None = _lib.session_init(handle)
+        self._session = _lib.session_init(handle)
         if not self._session:
             self._stack.close()
             raise DecodeError("not enough memory for a context")
-        self._stack.callback(_lib.session_free, self._session)
+        self._stack.callback(self._end_session)
 
     def _free(self) -> None:
         llama.llama_free(self._handle)
         self._forget()
+
+    def _end_session(self) -> None:
+        with self._in_session:
+            session, self._session = self._session, None
+            _lib.session_free(session)
 
     def _forget(self) -> None:
         self._handle = None
@@ -315,8 +323,8 @@ class Context(Closing):
 
     @property
     def session(self) -> int:
-        _ = self.handle  # a closed context ends here
-        assert self._session is not None
+        if self._session is None:
+            raise ArgumentError("the context is closed")
         return self._session
 
     @property
@@ -350,7 +358,7 @@ class Context(Closing):
     @cached_property
     def _memory_bits(self) -> int:
         with self.alone:
-            return int(_lib.session_memory(self.session))
+            return _lib.session_memory(self.session)
 
     @cached_property
     def mask_support(self) -> MaskSupport:
@@ -386,7 +394,7 @@ class Context(Closing):
     def n_moves(self) -> int:
         """How often K/V cells have been moved so far, to keep those of every sequence in order."""
         with self.alone:
-            return int(_lib.n_moves(self.session))
+            return _lib.n_moves(self.session)
 
     @property
     def graph_bytes(self) -> int:
@@ -400,14 +408,14 @@ class Context(Closing):
         there are; 0 where the library cannot promise that: where a GPU or a BLAS library may
         compute, and for architectures that add up over the rows of a pass."""
         with self.alone:
-            return int(_lib.exact_width(self.session))
+            return _lib.exact_width(self.session)
 
     @cached_property
     def exact_prompts(self) -> bool:
         """Whether a prompt has the same bits in whatever pieces it is read, wider than exact_width
         too; False where the library cannot promise that."""
         with self.alone:
-            return bool(_lib.exact_prompts(self.session))
+            return _lib.exact_prompts(self.session)
 
     @property
     def is_exact_beside_others(self) -> bool:
@@ -530,15 +538,16 @@ class Context(Closing):
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """While inside, passes end before they are finished, with DecodeError: one that runs in
-        another thread, and those that begin. May be entered from any thread. Operations that run on
-        a GPU are waited for."""
-        session = self.session
-        _lib.stop_passes(session, True)
+        another thread, and those that begin. May be entered from any thread, also by several at a
+        time. Operations that run on a GPU are waited for."""
+        with self._in_session:
+            _lib.stop_passes(self.session, True)
         try:
             yield
         finally:
-            if not self.closed:
-                _lib.stop_passes(session, False)
+            with self._in_session:
+                if self._session is not None:
+                    _lib.stop_passes(self._session, False)
 
     def _run(self, rows: Rows, what: Pass, *, has_tokens: bool) -> Decoded:
         rows.require_whole()

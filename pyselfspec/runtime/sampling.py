@@ -242,10 +242,12 @@ class Sampler(Closing):
         return law
 
     def accept(self, token: int) -> None:
-        """This token was drawn from the law: let penalties and the grammar see it.
+        """Record a token that was drawn: penalties and the grammar see it.
 
-        Raises ArgumentError, and accepts nothing, for a token that the grammar does not let follow.
+        Raises ArgumentError, and accepts nothing, for a token that the grammar does not let follow,
+        or that is not in the vocabulary.
         """
+        self._model.require_tokens([token])
         with self._alone, self._model.users:
             _lib.accept(self.handle, token)
 

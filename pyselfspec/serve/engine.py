@@ -172,7 +172,7 @@ class Engine(Closing):
             self._end(writing, *writing.last())
 
     def _is_cut(self, now: float) -> bool:
-        """Whether the time of grace is over."""
+        """Whether the grace period has ended."""
         return self._cut_at is not None and now > self._cut_at
 
     def _admitted(self, now: float, cut: bool) -> list[tuple[Ticket, Slot]]:

@@ -100,7 +100,7 @@ bool throw_if_told(ggml_tensor *, bool, void *) {
     return false;
 }
 
-// Passes that end in the middle leave nothing behind, and the next one is as good as ever.
+// Passes that end in the middle leave nothing behind, and the next one gives the same bits as before.
 void fail(text & t) {
     llama_memory_t memory = llama_get_memory(t.ctx);
     require(t.decode(4, N_PROMPT) == SELFSPEC_OK, "a pass", t.session);

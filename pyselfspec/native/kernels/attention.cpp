@@ -234,7 +234,7 @@ struct Work {
         }
     }
 
-    // Of block i of one of the heads that are computed at once.
+    // Results for block i of one head in the current group.
     float *   largest_in(const Task & task, int64_t head, int64_t i) const { return largest + (head*n_blocks + i)*up(task.n_queries); }
     int64_t * sums_in(const Task & task, int64_t head, int64_t i) const    { return sums + (head*n_blocks + i)*task.n_queries; }
     float *   weights_in(const Task & task, int64_t head, int64_t query, int64_t i) const {
@@ -242,7 +242,7 @@ struct Work {
     }
 };
 
-// What some of the head's queries see of a block of the cache: cells by their bits, seen by one of them, and which queries look there.
+// For one block: the cells that any of these queries sees, and the queries that see one.
 struct Sight {
     uint32_t        cells = 0;
     int             n     = 0;

@@ -197,7 +197,7 @@ struct Routes {
         rows    = ends + op->src[0]->ne[2];
     }
 
-    // By one thread. Ids of no expert are passed over.
+    // Call from one thread. Skips ids that are out of range.
     void fill(const ggml_tensor * op) {
         const ggml_tensor * ids = op->src[2];
         const int64_t n_experts = op->src[0]->ne[2], n_rows = ggml_nelements(ids);

@@ -322,7 +322,7 @@ void row_times_tokens(int64_t n_blocks, const Token * tokens, int64_t row, F blo
     each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
 }
 
-// Some rows; of most lengths they stay in the first-level cache, beside the activations of a tile.
+// Up to four unpacked rows, which usually fit into the L1 cache.
 template <typename P> struct UnpackedRows {
     static constexpr int64_t ROOM = 64*1024/sizeof(Unpacked<P>);  // blocks
 
