@@ -57,7 +57,7 @@ function accepted(statistics) {
 function invitation(statistics, compare) {
   const estimated = statistics?.estimated_speedup;
   return [
-    estimated && h("p", {class: "verdict"}, h("b", {}, `About ${estimated.toFixed(1)} times the speed`), ", estimated from what passes cost on this server."),
+    estimated && h("p", {class: "verdict"}, h("b", {}, `About ${estimated.toFixed(1)} times the speed`), ", estimated from the plain passes of this answer."),
     small("To measure it, the same prompt and seed are sent again without drafts. The text should not change, only the speed."),
     h("p", {}, h("button", {class: "button", type: "button", onclick: compare}, "Compare with plain")),
   ].filter(Boolean);
