@@ -517,6 +517,17 @@ def test_a_signal_under_load_leaves_no_traceback(number: int) -> None:
     assert len(errors) == 2 and "requests that were cut off: 2" in errors[1], errors
 
 
+@pytest.mark.parametrize("path", ["/" + "a" * 300, "/%00", "/%0a..", "/..%2f..%2fapp.py"])
+def test_odd_paths_are_not_served(
+    path: str, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    got = served.client.get(f"{served.url}{path}")
+    assert got.status_code == 404, got.text
+    message = got.json()["error"]["message"]
+    assert "is not served" in message and message.isprintable()
+    assert {each.name for each in caplog.records} <= {"httpx"}  # the client
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 @pytest.mark.parametrize("path", ["/v1/responses", "/api/chat", "/completion", "/nothing.js"])
 def test_paths_that_are_not_served(method: str, path: str, served: Served) -> None:
