@@ -326,6 +326,20 @@ REFUSED: list[tuple[str, Any, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("schema", [{"enum": []}, {"$ref": "#"}, {"not": {}}], ids=str)
+def test_a_schema_that_is_not_supported_names_the_field(schema: Any, served: Served) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
+    tool = {"type": "function", "function": {"name": "buy", "parameters": schema}}
+    for param, fields in (
+        ("response_format", {"response_format": wanted}),
+        ("tools", {"tools": [tool], "tool_choice": "required"}),
+    ):
+        refused = served.post("/v1/chat/completions", CHAT | fields)
+        error = refused.json()["error"]
+        assert refused.status_code == 400 and error["param"] == param, error
+        assert error["message"].startswith("this JSON schema is not supported: ")
+
+
 @pytest.mark.parametrize(("path", "body", "message"), REFUSED)
 def test_what_is_refused(path: str, body: Any, message: str, served: Served) -> None:
     """Streams too have a status of their own for it."""

@@ -143,8 +143,8 @@ class _Elsewhere:
         else:
             raise HTTPException(
                 404,
-                f"{on_one_line(path[:N_PATH])} is not served; use /v1/chat/completions, /v1/completions or "
-                "/v1/models",
+                f"{on_one_line(path[:N_PATH])} is not served; use /v1/chat/completions, "
+                "/v1/completions or /v1/models",
             )
 
 
