@@ -134,16 +134,20 @@ class Service:
         """
         n_room = self.n_ctx - len(prompt)
         if n_room < 1:
-            raise ApiError(
-                400,
-                f"the prompt has {len(prompt)} tokens, of {self.n_ctx} that this server has room "
-                "for; shorten it",
-                code="context_length_exceeded",
-            )
+            raise self.too_long(str(len(prompt)))
         if asked is None and default is None:
             share = self.n_share
             asked = max(share - len(prompt), share // 2, 1)
         return min(asked or default or 1, n_room)
+
+    def too_long(self, n_tokens: str) -> ApiError:
+        """The error for a prompt of so many tokens."""
+        return ApiError(
+            400,
+            f"the prompt has {n_tokens} tokens, the context {self.n_ctx}; give a larger -c or a "
+            "shorter prompt",
+            code="context_length_exceeded",
+        )
 
     @property
     def n_ctx(self) -> int:

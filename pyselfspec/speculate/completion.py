@@ -309,13 +309,13 @@ def _tokens_of(context: Context, prompt: str) -> list[int]:
     tokens = context.model.first_tokens(prompt, context.n_ctx + 1)
     if len(tokens) > context.n_ctx:
         raise ContextFullError(
-            f"the prompt has {_n_tokens(context.model, prompt)} tokens, the context "
+            f"the prompt has {count_for_message(context.model, prompt)} tokens, the context "
             f"{context.n_ctx}; give a larger n_ctx or a shorter prompt"
         )
     return tokens
 
 
-def _n_tokens(model: Model, text: str) -> str:
+def count_for_message(model: Model, text: str) -> str:
     """The number of tokens of a text for a message, extrapolated for texts beyond N_COUNTED."""
     n = len(model.tokenize(text[:N_COUNTED]))
     return str(n) if len(text) <= N_COUNTED else f"about {n * len(text) // N_COUNTED}"
