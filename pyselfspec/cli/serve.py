@@ -174,8 +174,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             click.echo(f"Page: {url}\nAPI:  {url}/v1, model {settings.name}", err=True)
             if key is None and not server.is_loopback(host):
                 click.echo(
-                    f"Warning: whoever reaches {host}:{port} may ask, and so may any web page that "
-                    f"is open there; give a key, with --api-key-file or ${KEY_VARIABLE}",
+                    f"Warning: anyone who can reach {host}:{port} can use this server; give a key, "
+                    f"with --api-key-file or ${KEY_VARIABLE}",
                     err=True,
                 )
             click.echo("Ctrl-C stops the server.", err=True)

@@ -14,9 +14,9 @@ export function figures(answer) {
   if (now) parts.push(perSecond(now));
   const known = statistics ?? part.statistics; // of what was written last, if not of all
   const [measured, estimated] = [ratioOf(plain), known?.estimated_speedup];
-  if (measured) parts.push(`${measured.toFixed(2)}x plain, measured`);
-  else if (estimated) parts.push(`about ${estimated.toFixed(1)}x plain`);
-  else if (known?.n_drafted === 0 && asked.draft !== null) parts.push("nothing drafted");
+  if (measured) parts.push(`${measured.toFixed(2)}x plain decoding (measured)`);
+  else if (estimated) parts.push(`about ${estimated.toFixed(1)}x plain decoding`);
+  else if (known?.n_drafted === 0 && asked.draft !== null) parts.push("nothing was drafted");
   return parts.join(" · ");
 }
 
