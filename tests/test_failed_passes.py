@@ -374,7 +374,7 @@ def test_a_server_ends_while_a_prompt_is_read(context: Context, new_context: New
         assert began.wait(DEADLINE_S)
         when_busy(engine._thread, lambda: None).join()
     assert [type(event) for event in told] == [Started, Failed]
-    assert str(told[-1].error) == "the server is ending"
+    assert str(told[-1].error) == "the server is shutting down"
     assert context.sequence().n_past == 0
     assert logits_after(context) == logits_after(new_context(context.model, **LONG))
 

@@ -14,7 +14,7 @@ import pytest
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
-from pyselfspec.runtime import _lib, grammar
+from pyselfspec.runtime import _lib, json_schema
 from pyselfspec.runtime._lib import llama
 from pyselfspec.runtime.sampling import Sampler, SamplingParams
 
@@ -240,9 +240,14 @@ def test_a_token_that_may_not_follow_changes_nothing(tiny: Any) -> None:
 
 
 def writes(model: Model, schema: dict[str, Any], text: str) -> bool:
-    """Whether the schema's grammar accepts a text, byte by byte, and lets it end there."""
+    """Whether the schema's grammar accepts a text."""
+    return accepts(model, json_schema.to_gbnf(schema), text)
+
+
+def accepts(model: Model, rules: str, text: str) -> bool:
+    """Whether a grammar accepts a text, byte by byte, and lets it end there."""
     end = next(token for token in range(model.n_vocab) if model.is_eog(token))
-    params = SamplingParams(0.0, grammar=grammar.of_json_schema(schema))
+    params = SamplingParams(0.0, grammar=rules)
     with Sampler(model, params) as sampler:
         try:
             for token in [*of_bytes(model, text), end]:
@@ -312,6 +317,12 @@ ODD_NAMES = {  # names of rules that the converter has, and pointers with escape
         (KEYWORDS, dict.fromkeys(KEYWORDS["properties"], 5), True),
         (KEYWORDS, dict.fromkeys(KEYWORDS["properties"], 6), False),
         ({"$ref": "#/definitions/a", "definitions": {"a": {"const": 7}}}, 7, True),
+        ({}, {"a": 1}, True),
+        ({}, [5, "x", None], True),
+        ({"$defs": {"unused": {"type": "string"}}}, {"a": 1}, True),
+        ({"type": "array", "items": {}}, [1, "x", {"a": [None]}], True),
+        ({"type": "array", "items": {}, "maxItems": 2}, [1, 2, 3], False),
+        ({"properties": {"a": {"title": "A"}}, "required": ["a"]}, {"a": [True]}, True),
         ({"enum": [f"value {i}" for i in range(2000)]}, "value 1999", True),
         ({"enum": [f"value {i}" for i in range(2000)]}, "value 2000", False),
     ],
@@ -347,4 +358,74 @@ def test_what_pydantic_writes_of_recursive_models(tiny: Any) -> None:
 def test_references_to_nothing(pointer: str) -> None:
     schema = {"$ref": pointer, "$defs": {"A": {"type": "string"}}}
     with pytest.raises(ArgumentError, match="there is nothing at "):
-        grammar.of_json_schema(schema)
+        json_schema.to_gbnf(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"$ref": 5}, "#/$ref is not a reference within the schema"),
+        ({"$ref": "https://example.org/x"}, "#/$ref is not a reference within the schema"),
+        ({"$ref": "#name"}, "#/$ref is not a reference within the schema"),
+        ({"enum": []}, "#/enum is not a list of at least one value: []"),
+        ({"$ref": "#"}, 'the reference "#" leads back to itself'),
+        ({"anyOf": [{"$ref": "#"}, {"type": "null"}]}, 'the reference "#" leads back to itself'),
+        (
+            {
+                "$ref": "#/$defs/A",
+                "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}},
+            },
+            "leads back to itself",
+        ),
+        ({"properties": {"$ref": {"type": "string"}}}, '#/properties has the name "$ref"'),
+        ({"properties": {"a/b": {"type": "text"}}}, "#/properties/a~1b/type is not one or several"),
+        ({"properties": {"a": True}}, "#/properties/a is not an object, so it is no schema"),
+        ({"properties": []}, "#/properties is not an object: []"),
+        ({"type": "array", "items": 5}, "#/items is not an object, so it is no schema"),
+        ({"anyOf": [{"type": "null"}, {"type": 5}]}, "#/anyOf/1/type is not one or several of"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"enum": 5}}}, "#/$defs/A/enum is not a list"),
+        ({"type": "array", "items": [], "minItems": -1}, "#/minItems is not a count: -1"),
+        ({"not": {"type": "string"}}, "a part of it has no type"),
+        ({"type": "string", "pattern": "("}, "Pattern must start"),
+    ],
+    ids=str,
+)
+def test_faults_of_schemas_are_named(schema: dict[str, Any], fault: str) -> None:
+    """In one line, which quotes no definition that the schema does not have."""
+    with pytest.raises(ArgumentError) as caught:
+        json_schema.to_gbnf(schema)
+    message = str(caught.value)
+    assert message.startswith("this JSON schema is not supported: ") and fault in message
+    assert message.isprintable() and len(message) < 600
+    assert "$defs" in json.dumps(schema) or "$defs" not in message.replace('"#/$defs/name"', "")
+
+
+def calls(model: Model, parameters: dict[str, Any], name: str, arguments: Any) -> bool:
+    """Whether the grammar of these functions lets one be called like this."""
+    text = json.dumps({"name": name, "arguments": arguments})
+    return accepts(model, json_schema.calls_to_gbnf(parameters), text)
+
+
+def test_each_function_has_its_own_definitions(tiny: Any) -> None:
+    def taking(kind: str) -> dict[str, Any]:
+        one = {"properties": {"x": {"$ref": "#/$defs/X"}}, "required": ["x"]}
+        return one | {"type": "object", "$defs": {"X": {"type": kind}}}
+
+    parameters = {"count": taking("integer"), "name": taking("string")}
+    for name, value in (("count", 5), ("name", "five")):
+        other = {"count": "five", "name": 5}[name]
+        assert calls(tiny(), parameters, name, {"x": value})
+        assert not calls(tiny(), parameters, name, {"x": other})
+
+
+def test_references_of_a_function_begin_at_its_parameters(tiny: Any) -> None:
+    pair = {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}
+    tree = {"properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}
+    parameters = {
+        "add": {"type": "object", "properties": pair, "required": ["a", "b"]},
+        "grow": tree | {"type": "object", "required": ["next"]},
+    }
+    assert calls(tiny(), parameters, "add", {"a": 1, "b": 2})
+    assert not calls(tiny(), parameters, "add", {"a": 1, "b": "x"})
+    assert calls(tiny(), parameters, "grow", {"next": {"next": None}})
+    assert not calls(tiny(), parameters, "grow", {"next": {"name": "grow"}})

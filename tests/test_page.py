@@ -163,7 +163,7 @@ def test_an_answer_shows_where_its_tokens_are_from(window, server, shots):
 def test_the_details_say_what_the_server_counted(window):
     answer = window.say("Tell me")
     summary = answer.locator("summary")
-    assert summary.inner_text() == "6 tokens · 100 tokens/s · about 1.4x plain"
+    assert summary.inner_text() == "6 tokens · 100 tokens/s · about 1.4x plain decoding"
     summary.click()
     cards = answer.locator(".cards")
     chips = [text.split() for text in cards.locator(".chips li").all_inner_texts()]
@@ -416,7 +416,7 @@ def test_everything_can_be_reached_by_keyboard(window):
         "Colours: as the system",
     ]
     order += ["This conversation", "Settings", "Copy", "Edit"]
-    order += ["6 tokens · 100 tokens/s · about 1.4x plain", "Copy"]
+    order += ["6 tokens · 100 tokens/s · about 1.4x plain decoding", "Copy"]
     order += ["Again", "Compare with plain", "", "Send", "Sources"]
     assert names == order
     page.get_by_role("button", name="Settings").focus()
@@ -475,7 +475,7 @@ def test_conversations_are_kept_and_can_be_deleted(window):
     rows.nth(1).click()
     answer = page.locator("article.answer")
     assert from_source(answer, "ngram") == ["old king"]
-    assert "1.60x plain" in answer.inner_text()
+    assert "1.60x plain decoding (measured)" in answer.inner_text()
     page.get_by_role("button", name="Delete “first of all”").click()
     expect(rows).to_have_text(["another"])
     expect(page.locator("article")).to_have_count(0)
@@ -544,7 +544,9 @@ def test_an_answer_that_was_cut_can_be_continued_and_compared(window, server):
     answer.locator("summary").click()
     answer.get_by_role("button", name="Continue").click()
     expect(answer.locator(".prose")).to_have_text(KING)
-    expect(answer.locator("summary")).to_have_text("6 tokens · 100 tokens/s · about 1.4x plain")
+    expect(answer.locator("summary")).to_have_text(
+        "6 tokens · 100 tokens/s · about 1.4x plain decoding"
+    )
     assert [each["max_tokens"] for each in server.asked] == [3, 3]
     assert "4 of 8 draft tokens" in answer.locator(".cards").inner_text(), "both parts count"
     answer.get_by_role("button", name="Compare with plain").first.click()
@@ -750,7 +752,7 @@ def test_the_layers_are_those_of_what_drafted(window, server):
 def test_an_answer_without_drafts_says_so(window, server):
     page = window.page
     server.works = ()
-    assert "nothing drafted" in window.say("Tell me").inner_text()
+    assert "nothing was drafted" in window.say("Tell me").inner_text()
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Drafts come from").select_option("plain")
     page.keyboard.press("Escape")

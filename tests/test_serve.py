@@ -300,7 +300,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": []}, "prompt"),
     ("completions", {"prompt": [10**9]}, "vocabulary"),
     ("completions", {"prompt": "\ud800"}, "Unicode|unicode"),
-    ("completions", {"prompt": "word " * 2000}, "prompt has .* room"),
     ("completions", {"prompt": "x", "max_tokens": 0}, "max_tokens"),
     ("completions", {"prompt": "x", "n": 17}, "n"),
     ("completions", {"prompt": ["x"] * 17}, "choices"),
@@ -313,8 +312,14 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": "x", "logit_bias": {"0" * 5000: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "presence_penalty": 1e300}, "presence_penalty"),
     ("completions", {"prompt": "x", "grammar": "root ::= ("}, "GBNF"),
-    ("completions", {"prompt": "x", "pyselfspec": {"draft": "nobody"}}, "none of: auto, off"),
-    ("completions", {"prompt": "x", "pyselfspec": {"draft": "model:/etc/passwd"}}, "none of"),
+    *[
+        ("completions", {"prompt": "x", "pyselfspec": {"draft": draft}}, message)
+        for draft, message in {
+            "nobody": "there is no drafter 'nobody'; this server has auto, off, .*ngram",
+            "ngram+head": "the drafter head needs a file.*: --draft head:FILE; this server has",
+            "model:/etc/passwd": "there is no drafter 'model:/etc/passwd'; this server has auto",
+        }.items()
+    ],
     ("completions", {"prompt": "x", "pyselfspec": {"mask": {"skip_attn": [99]}}}, "99"),
     ("chat/completions", {"messages": []}, "messages"),
     ("chat/completions", {"messages": [{"role": "king", "content": "x"}]}, "role"),
@@ -324,6 +329,31 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("chat/completions", CHAT | {"functions": [{"name": "f"}]}, "tools"),
     ("embeddings", {"input": "x"}, "embeddings"),
 ]  # fmt: skip
+
+
+def test_a_prompt_that_is_too_long_is_counted_to_its_end(served: Served, demo: Model) -> None:
+    prompt = "word " * 3000
+    refused = served.post("/v1/completions", {"prompt": prompt})
+    n = len(demo.tokenize(prompt))
+    assert refused.status_code == 400 and refused.json()["error"]["message"] == (
+        f"the prompt has {n} tokens, the context {served.service.n_ctx}; "
+        "give a larger -c or a shorter prompt"
+    )
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("schema", [{"enum": []}, {"$ref": "#"}, {"not": {}}], ids=str)
+def test_a_schema_that_is_not_supported_names_the_field(schema: Any, served: Served) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
+    tool = {"type": "function", "function": {"name": "buy", "parameters": schema}}
+    for param, fields in (
+        ("response_format", {"response_format": wanted}),
+        ("tools", {"tools": [tool], "tool_choice": "required"}),
+    ):
+        refused = served.post("/v1/chat/completions", CHAT | fields)
+        error = refused.json()["error"]
+        assert refused.status_code == 400 and error["param"] == param, error
+        assert error["message"].startswith("this JSON schema is not supported: ")
 
 
 @pytest.mark.parametrize(("path", "body", "message"), REFUSED)
@@ -465,7 +495,7 @@ def test_a_signal_ends_the_server(grace: str) -> None:
                 assert list(filter(None, lines))[-1] == "data: [DONE]"
             else:
                 *_, last = filter(None, lines)
-                assert "the server is ending" in last
+                assert "the server is shutting down" in last
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
 
 
@@ -514,7 +544,20 @@ def test_a_signal_under_load_leaves_no_traceback(number: int) -> None:
             os.kill(process.pid, number)
             assert process.wait(60) == 0
         errors = process.stderr.read().splitlines()
-    assert len(errors) == 2 and "requests that were cut off: 2" in errors[1], errors
+    *told, last = errors
+    assert told[-1] == "Ctrl-C stops the server.", errors
+    assert "requests that were cut off: 2" in last
+
+
+@pytest.mark.parametrize("path", ["/" + "a" * 300, "/%00", "/%0a..", "/..%2f..%2fapp.py"])
+def test_odd_paths_are_not_served(
+    path: str, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    got = served.client.get(f"{served.url}{path}")
+    assert got.status_code == 404, got.text
+    message = got.json()["error"]["message"]
+    assert "is not served" in message and message.isprintable()
+    assert {each.name for each in caplog.records} <= {"httpx"}  # the client
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
@@ -626,8 +669,8 @@ def test_who_has_gone_leaves_the_queue(demo: Model) -> None:
         assert head.result().status_code == 200
 
 
-def called(service: Service, receive: Any) -> list[Any]:
-    """What the application sends to a client of our own."""
+def called(service: Service, receive: Any, loop: Any = None) -> list[Any]:
+    """What the application sends to a client of our own, in an event loop that this makes."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -639,20 +682,31 @@ def called(service: Service, receive: Any) -> list[Any]:
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }  # fmt: skip
 
-    asyncio.run(app.make(service)(scope, receive, send))
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(app.make(service)(scope, receive, send))
     return sent
 
 
-def test_a_body_that_trickles_has_its_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+class Clockwork(asyncio.SelectorEventLoop):
+    """An event loop whose time goes on when it is told to."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("n_bytes", "status"), [(9, 400), (11, 408)])
+def test_a_body_that_trickles_has_its_time(n_bytes: int, status: int, served: Served) -> None:
     """For all of it, however soon each byte follows the one before."""
-    monkeypatch.setattr(limits, "BODY_S", 0.1)
-    looks = count(1)
+    loop, looks = Clockwork(), count(1)
 
     async def receive() -> Any:
-        await asyncio.sleep(0.02)
-        return {"type": "http.request", "body": b"{", "more_body": next(looks) < 50}
+        loop.now += limits.BODY_S / 10
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"{", "more_body": next(looks) < n_bytes}
 
-    assert called(served.service, receive)[0]["status"] == 408
+    assert called(served.service, receive, lambda: loop)[0]["status"] == status
 
 
 def test_a_request_may_ask_for_one_of_the_servers_drafters(demo: Model) -> None:
@@ -716,6 +770,44 @@ def test_an_open_server_is_warned_of(
     done = run("serve", demo.path, *options, PYSELFSPEC_API_KEY=key)
     assert done.status == 0, done.stderr
     assert ("give a key" in done.stderr) == warns
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *[
+            ((name, value), f"Invalid value for '{name}': {value} is not a finite number")
+            for name, value in (
+                ("--max-body", "nan"),
+                *[(name, value) for name in ("--grace", "--timeout") for value in ("inf", "nan")],
+            )
+        ],
+        (("--max-body", "inf"), "Invalid value for '--max-body': inf is not in the range"),
+        (("--max-body", "1e308"), "Invalid value for '--max-body': 1e+308 is not in the range"),
+        (("--cors", "foo"), "Invalid value for '--cors': 'foo' is not an origin, like https://"),
+        (("--cors", "https://example.org/page"), "'https://example.org/page' is not an origin"),
+        (("--alias", ""), "Invalid value for '--alias': it is empty"),
+    ],
+    ids=str,
+)
+def test_options_of_a_server_that_are_refused(
+    options: tuple[str, str], message: str, demo: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "run", lambda *_, **__: None)
+    done = run("serve", demo.path, "--port", "0", "-t", "1", "-c", "64", *options)
+    assert done.status == 2 and done.traceback is None
+    *_, last = done.stderr.splitlines()
+    assert message in last
+
+
+def test_origins_that_a_server_takes(demo: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(server, "run", lambda service, *_, **__: taken.append(service.settings))
+    origins = ("https://example.org", "http://localhost:3000", "*")
+    cors = [part for origin in origins for part in ("--cors", origin)]
+    done = run("serve", demo.path, "--port", "0", "-t", "1", "-c", "64", *cors, "--max-body", "0.5")
+    assert done.status == 0, done.stderr
+    assert taken[0].origins == origins and taken[0].n_bytes == 1 << 19
 
 
 def test_a_text_that_closes_badly_gives_its_slot_back(

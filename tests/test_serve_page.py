@@ -52,7 +52,7 @@ def test_what_is_offered_can_draft_and_what_is_not_is_refused(served: Served) ->
         answer = served.post("/v1/completions", body)
         assert answer.status_code == (200 if name in works else 400), (name, answer.text)
         if name not in works:
-            assert "what works on this server" in answer.json()["error"]["message"]
+            assert "; this server has auto, off, " in answer.json()["error"]["message"]
 
 
 def test_a_file_that_the_server_was_given_makes_its_drafter_work(demo: Model) -> None:

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pyselfspec.errors import ArgumentError
-from pyselfspec.runtime import grammar
+from pyselfspec.runtime import json_schema
 from pyselfspec.serve.tools import CallReader, ToolUse, told
 
 FUNCTION = {"name": "buy", "parameters": {"type": "object"}}
@@ -84,12 +84,12 @@ def test_templates_that_know_no_tools_are_told() -> None:
     [
         ({"type": "array", "items": {"type": "string"}, "maxItems": 10**6}, "counts up to"),
         ({"type": "string", "pattern": "^a{1,99999}$"}, "counts up to"),
-        ({"$ref": "https://example.org/x.json"}, "not one that can be written"),
-        ({"$ref": "#/nothing"}, "not one that can be written"),
-        ({"type": "nonsense"}, "not one that can be written"),
+        ({"$ref": "https://example.org/x.json"}, "not supported: #/\\$ref is not a reference within"),
+        ({"$ref": "#/nothing"}, "not supported: there is nothing at #/nothing"),
+        ({"type": "nonsense"}, "not supported: #/type is not one or several of"),
         ({"enum": ["x" * 70_000]}, "characters"),
     ],
 )
 def test_schemas_that_are_refused(schema: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        grammar.of_json_schema(schema)
+        json_schema.to_gbnf(schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -49,6 +50,18 @@ def parse_tokens(
     if not re.fullmatch(r"\s*-?[0-9]+\s*(,\s*-?[0-9]+\s*)*", text):
         raise click.BadParameter(f"{text!r} is no list of token ids; write e.g. 1,5,9")
     return tuple(int(part) for part in text.split(","))
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers that leaves out nan and the infinite ones."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from ._drafting import (
     mask_from,
 )
 from ._options import (
+    FiniteRange,
     chat_template_option,
     common_options,
     context_options,
@@ -47,6 +49,24 @@ from ._sampling import sampling_from, sampling_options
 
 KEY_VARIABLE = "PYSELFSPEC_API_KEY"
 MIB = 1 << 20
+MIB_MAX = 1024.0  # of a request
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+
+
+def _origins(
+    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    for origin in given:
+        if not ORIGIN.fullmatch(origin):
+            raise click.BadParameter(f"{origin!r} is not an origin, like https://example.org")
+    return given
+
+
+def _alias(_ctx: click.Context, _param: click.Parameter, given: str | None) -> str | None:
+    if given is not None and not given.strip():
+        raise click.BadParameter("it is empty")
+    return given
+
 
 serve_options = cloup.option_group(
     "Server",
@@ -76,14 +96,14 @@ serve_options = cloup.option_group(
     ),
     cloup.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         default=TIMEOUT_S,
         show_default=True,
         help="Seconds for a whole answer, waiting included.",
     ),
     cloup.option(
         "--max-body",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(0, MIB_MAX, min_open=True),
         default=N_BYTES / MIB,
         show_default=True,
         help="MiB of a request at most.",
@@ -97,13 +117,18 @@ serve_options = cloup.option_group(
         "--cors",
         metavar="ORIGIN",
         multiple=True,
+        callback=_origins,
         help="Web pages that may ask, like https://example.org; may be given several times.",
     ),
-    cloup.option("--alias", help="Name of the model in answers.  [default: its file's]"),
+    cloup.option(
+        "--alias",
+        callback=_alias,
+        help="Name of the model in answers.  [default: its file's]",
+    ),
     chat_template_option,
     cloup.option(
         "--grace",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=GRACE_S,
         show_default=True,
         help="Seconds to finish answers when the server is told to end.",
@@ -174,8 +199,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             click.echo(f"Page: {url}\nAPI:  {url}/v1, model {settings.name}", err=True)
             if key is None and not server.is_loopback(host):
                 click.echo(
-                    f"Warning: whoever reaches {host}:{port} may ask, and so may any web page that "
-                    f"is open there; give a key, with --api-key-file or ${KEY_VARIABLE}",
+                    f"Warning: anyone who can reach {host}:{port} can use this server; give a key, "
+                    f"with --api-key-file or ${KEY_VARIABLE}",
                     err=True,
                 )
             click.echo("Ctrl-C stops the server.", err=True)

@@ -40,10 +40,6 @@ class Costs:
         """A token of plain decoding."""
         return self.full_us[0]
 
-    def full_pass_us(self, n_rows: int) -> float:
-        """A full pass over this many rows, at least 1."""
-        return _at_width(self.full_us, n_rows)
-
     def step_us(self, n_proposed: int, n_drafted: int, n_copied: int = 0) -> float:
         """A step that verifies n_drafted of n_proposed tokens behind n_copied that were free; plain
         decoding without any."""

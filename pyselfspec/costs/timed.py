@@ -103,11 +103,6 @@ class TimedCosts:
         return "plain" in self._made
 
     @property
-    def has_timed_plain(self) -> bool:
-        """Whether the cost of a plain pass is measured, not derived from the table alone."""
-        return bool(self._plain)
-
-    @property
     def knows_widths(self) -> bool:
         """Whether several passes over copies were timed besides plain ones."""
         return self.knows_plain and len(self._full) >= N_SURE

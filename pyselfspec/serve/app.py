@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
 from ..errors import SelfSpecError
+from ..util.paths import on_one_line
 from . import chat, completions
 from .answers import SSE
 from .auth import require_host, require_key
@@ -91,7 +92,9 @@ def make(service: Service) -> FastAPI:
             raise ApiError(503, "the engine has ended")
         return json_response({"status": "ok"})
 
-    app.mount("/", _Elsewhere(_methods(app)), name="page")
+    elsewhere = _Elsewhere(_methods(app))
+    app.mount("/", elsewhere, name="page")
+    app.router.default = elsewhere  # no mount matches a path with a newline
     for kind in (*KNOWN, Exception):
         app.add_exception_handler(kind, handle)
     app.add_exception_handler(ClientGone, _nobody)
@@ -130,7 +133,7 @@ class _Elsewhere:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
-        is_file = self._page.lookup_path(self._page.get_path(scope))[1] is not None
+        is_file = path in self._page.paths
         allowed = self._methods.get(path, {"GET", "HEAD"} if is_file else set())
         if is_file and method in allowed:
             await self._page(scope, receive, send)
@@ -140,8 +143,8 @@ class _Elsewhere:
         else:
             raise HTTPException(
                 404,
-                f"{path[:N_PATH]} is not served; use /v1/chat/completions, /v1/completions or "
-                "/v1/models",
+                f"{on_one_line(path[:N_PATH])} is not served; use /v1/chat/completions, "
+                "/v1/completions or /v1/models",
             )
 
 

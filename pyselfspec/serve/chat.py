@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from ..chat.messages import ASSISTANT, FIELDS, ToolCall
 from ..chat.template import ChatTemplate
-from ..runtime import grammar
+from ..errors import ArgumentError
+from ..runtime import json_schema
 from ..runtime.logprobs import LogProbs
 from .answers import Made, finish, stream
 from .errors import ApiError, json_response
@@ -86,17 +87,24 @@ def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _grammar(asked: ChatRequest, use: ToolUse) -> str | None:
-    """What the answer must look like, if anything says so."""
-    if use.must:
-        return use.grammar()
+    """What the answer must look like, if anything says so. Raises ApiError for a schema that is
+    not supported."""
+    try:
+        return use.grammar() if use.must else _of_format(asked)
+    except ArgumentError as error:
+        param = "tools" if use.must else "response_format"
+        raise ApiError(400, str(error), param=param) from None
+
+
+def _of_format(asked: ChatRequest) -> str | None:
     wanted = asked.response_format
     if wanted is None or wanted.type == "text":
         return asked.grammar
     if wanted.type == "json_object":
-        return grammar.of_json_schema({"type": "object"})
+        return json_schema.to_gbnf({"type": "object"})
     if wanted.json_schema is None:
         raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
-    return grammar.of_json_schema(wanted.json_schema.schema_)
+    return json_schema.to_gbnf(wanted.json_schema.schema_)
 
 
 class _Form:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..runtime.logprobs import LogProbs
+from ..speculate.completion import count_for_message
 from .answers import Made, finish, stream
 from .errors import ApiError, json_response
 from .jobs import Finished, Grown, Job
@@ -58,6 +59,8 @@ def _prompts(service: Service, asked: CompletionRequest) -> list[tuple[int, ...]
 def _tokens(service: Service, prompt: str | Sequence[int]) -> tuple[int, ...]:
     if isinstance(prompt, str):
         tokens = service.model.first_tokens(prompt, service.n_ctx + 1)
+        if len(tokens) > service.n_ctx:
+            raise service.too_long(count_for_message(service.model, prompt))
     else:
         tokens = list(prompt)
         service.model.require_tokens(tokens)

@@ -34,6 +34,7 @@ from .jobs import (
     Grown,
     Job,
     Origin,
+    ShutdownError,
     Started,
     Ticket,
     TooLateError,
@@ -89,10 +90,13 @@ class Engine(Closing):
     # from any thread
 
     def submit(self, tickets: list[Ticket]) -> None:
-        """Queue jobs, all of them or none. Raises BusyError where the queue has no room."""
+        """Queue jobs, all of them or none.
+
+        Raises BusyError where the queue has no room, ShutdownError where no more jobs are taken.
+        """
         with self._changed:
             if self._closing:
-                raise BusyError("the server is ending")
+                raise ShutdownError
             if len(self._waiting) + len(tickets) > self._n_queue + self.n_slots - self.n_running:
                 raise BusyError(
                     f"{len(self._waiting)} requests are waiting, {self._n_queue} may; try later"
@@ -342,7 +346,7 @@ def _over(ticket: Ticket, now: float, cut: bool) -> Failed | None:
         return Failed(BusyError("cancelled"))  # which nobody hears
     if now > ticket.deadline:
         return Failed(TooLateError("the answer took longer than this server allows; ask for less"))
-    return Failed(BusyError("the server is ending")) if cut else None
+    return Failed(ShutdownError()) if cut else None
 
 
 def _tell(ticket: Ticket, event: Event) -> None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import ContextFullError, DecodeError, ModelFileError, SelfSpecError
-from .jobs import BusyError, TooLateError
+from .jobs import BusyError, ShutdownError, TooLateError
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +78,9 @@ def as_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case BusyError():
-            status = 503 if "ending" in str(error) else 429
-            return ApiError(status, str(error), code="busy")
+            return ApiError(429, str(error), code="busy")
+        case ShutdownError():
+            return ApiError(503, str(error), code="busy")
         case TooLateError():
             return ApiError(504, str(error), code="timeout")
         case ContextFullError():
@@ -103,7 +104,7 @@ def _of_validation(error: RequestValidationError) -> ApiError:
     """The first of its complaints, with the field's name."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is no JSON: {first.get('ctx', {}).get('error', '')}")
+        return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', '')}")
     if first["type"] == "model_attributes_type" and first["loc"] == ("body",):
         return ApiError(400, _NO_JSON if isinstance(error.body, bytes) else _NOT_OBJECT)
     where = ".".join(str(part) for part in first["loc"] if part != "body")

@@ -19,7 +19,14 @@ MODEL = "full"  # where a token is from that nobody has drafted; a drafter is ca
 
 
 class BusyError(SelfSpecError):
-    """The queue is full, or the server is ending."""
+    """The queue is full."""
+
+
+class ShutdownError(SelfSpecError):
+    """The server takes no more requests, or cuts those that it has."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down")
 
 
 class TooLateError(SelfSpecError):

@@ -22,10 +22,15 @@ HEADERS = {
 
 
 class Page(StaticFiles):
-    """An ASGI app with the page's files; mount it at / behind all routes of the API."""
+    """An ASGI app with the page's files; mount it at / behind all routes of the API.
+
+    paths: of its files, as requests name them; no other path reaches the disk.
+    """
 
     def __init__(self) -> None:
         super().__init__(directory=FOLDER, html=True)
+        names = (file.relative_to(FOLDER) for file in FOLDER.rglob("*") if file.is_file())
+        self.paths = frozenset({"/", *(f"/{name.as_posix()}" for name in names)})
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

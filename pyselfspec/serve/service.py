@@ -89,18 +89,25 @@ class Service:
         names = asked.split(SIGN)
         for name in names:
             if name not in self._sources:
-                known = ", ".join((AUTO, OFF, *self._sources))
-                raise ApiError(
-                    400,
-                    f"draft {name!r} is none of: {known}, which is what works on this server",
-                    param="pyselfspec.draft",
-                )
+                raise ApiError(400, self._why_not(name), param="pyselfspec.draft")
         files = (f"{COLON}{self._files[name]}" if name in self._files else "" for name in names)
         drafts = tuple(name + file for name, file in zip(names, files, strict=True))
         mine = self._drafting.draft
         if _shown(mine) == asked:
             return mine  # with its options
         return drafts
+
+    def _why_not(self, name: str) -> str:
+        """Why this drafter cannot be asked for."""
+        known = f"this server has {', '.join((AUTO, OFF, *self._sources))}"
+        if name not in drafters.names():
+            return f"there is no drafter {name!r}; {known}"
+        if drafters.takes_file(name) and name not in self._files:
+            return (
+                f"the drafter {name} needs a file, which the server is started with: "
+                f"--draft {name}:FILE; {known}"
+            )
+        return f"the drafter {name} does not work with this model; {known}"
 
     def samplings(self, request: TextRequest, grammar: str | None) -> list[SamplingParams]:
         """Of each choice: seeds count up from the first one's."""
@@ -134,16 +141,20 @@ class Service:
         """
         n_room = self.n_ctx - len(prompt)
         if n_room < 1:
-            raise ApiError(
-                400,
-                f"the prompt has {len(prompt)} tokens, of {self.n_ctx} that this server has room "
-                "for; shorten it",
-                code="context_length_exceeded",
-            )
+            raise self.too_long(str(len(prompt)))
         if asked is None and default is None:
             share = self.n_share
             asked = max(share - len(prompt), share // 2, 1)
         return min(asked or default or 1, n_room)
+
+    def too_long(self, n_tokens: str) -> ApiError:
+        """The error for a prompt of so many tokens."""
+        return ApiError(
+            400,
+            f"the prompt has {n_tokens} tokens, the context {self.n_ctx}; give a larger -c or a "
+            "shorter prompt",
+            code="context_length_exceeded",
+        )
 
     @property
     def n_ctx(self) -> int:
@@ -221,7 +232,8 @@ class Writing:
     """Jobs of one request on their way: iterate for their events, each with the number of its job.
     Leave the ``with`` block, and what is not finished is cancelled.
 
-    Raises BusyError where the queue is full; when iterated, ApiError for a job that fails.
+    Raises BusyError where the queue is full, ShutdownError where no more jobs are taken; when
+    iterated, ApiError for a job that fails.
     """
 
     def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..chat.messages import ToolCall
-from ..runtime import grammar
+from ..runtime import json_schema
 from .errors import ApiError
 from .schemas import ChatRequest, NamedTool
 
@@ -58,34 +58,11 @@ class ToolUse:
         return cls(given, names, must=choice == "required")
 
     def grammar(self) -> str:
-        """Of a call. Raises ArgumentError for parameters that are no JSON schema."""
+        """GBNF for a call. Raises ArgumentError for parameters that are no JSON schema."""
         functions = {tool["function"]["name"]: tool["function"] for tool in self.tools}
-        calls = [
-            {
-                "type": "object",
-                "properties": {
-                    "name": {"const": name},
-                    "arguments": functions[name].get("parameters") or {"type": "object"},
-                },
-                "required": ["name", "arguments"],
-            }
-            for name in self.names
-        ]
-        return grammar.of_json_schema(_with_definitions(calls))
-
-
-def _with_definitions(calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Any of these calls. What their parameters define is put where references look for it."""
-    whole: dict[str, Any] = {"oneOf": list(calls)} if len(calls) > 1 else dict(calls[0])
-    for key in ("$defs", "definitions"):
-        found: dict[str, Any] = {}
-        for call in calls:
-            parameters = call["properties"]["arguments"]
-            if isinstance(parameters.get(key), Mapping):
-                found |= parameters[key]
-        if found:
-            whole[key] = found
-    return whole
+        return json_schema.calls_to_gbnf(
+            {name: functions[name].get("parameters") or {"type": "object"} for name in self.names}
+        )
 
 
 def told(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[dict[str, Any]]:

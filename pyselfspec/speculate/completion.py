@@ -133,7 +133,6 @@ class Completion:
         self.origins: list[str | None] = []  # of each token, see Step.origins
         self.text = ""
         self.stats = GenerationStats(n_prompt=len(self.prompt))
-        self._n_rows_beside = 0  # of other texts, in all verification passes
         self.finish_reason: str | None = None  # then one of those above
         self._started = False
         piece = model.piece if model.has_vocab else lambda _token: b""
@@ -156,12 +155,9 @@ class Completion:
 
     @property
     def estimated_speedup(self) -> float | None:
-        """Speed over plain decoding, estimated from the costs of passes, see estimate.py; None
-        where they are not known."""
-        if self._speculation is None or not self.stats.n_steps:
-            return None
-        n_rows_beside = self._n_rows_beside / self.stats.n_steps
-        return estimated_speedup(self.stats, self._speculation.timings, n_rows_beside)
+        """Speed over plain decoding, estimated from this text's own passes, see estimate.py; None
+        where too few of them were plain."""
+        return estimated_speedup(self.stats)
 
     def _drafting(
         self,
@@ -286,7 +282,6 @@ class Completion:
         self.tokens += step.tokens
         self.origins += step.origins
         self.stats.observe(step)
-        self._n_rows_beside += step.company.n_rows
         return self._grow(self._stream.take())
 
     def finish(self) -> str:
@@ -314,13 +309,13 @@ def _tokens_of(context: Context, prompt: str) -> list[int]:
     tokens = context.model.first_tokens(prompt, context.n_ctx + 1)
     if len(tokens) > context.n_ctx:
         raise ContextFullError(
-            f"the prompt has {_n_tokens(context.model, prompt)} tokens, the context "
+            f"the prompt has {count_for_message(context.model, prompt)} tokens, the context "
             f"{context.n_ctx}; give a larger n_ctx or a shorter prompt"
         )
     return tokens
 
 
-def _n_tokens(model: Model, text: str) -> str:
+def count_for_message(model: Model, text: str) -> str:
     """The number of tokens of a text for a message, extrapolated for texts beyond N_COUNTED."""
     n = len(model.tokenize(text[:N_COUNTED]))
     return str(n) if len(text) <= N_COUNTED else f"about {n * len(text) // N_COUNTED}"

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from ..costs.timed import TimedCosts
 from .types import GenerationStats
 
+N_PLAIN = 5  # plain passes of a text whose mean is taken for what one costs
 
-def estimated_speedup(
-    stats: GenerationStats, timings: TimedCosts, n_rows_beside: float = 0.0
-) -> float | None:
+
+def estimated_speedup(stats: GenerationStats) -> float | None:
     """The time that plain decoding would have taken over the time that the steps took.
 
-    Plain decoding takes one full pass per token; what such a pass costs is known from the plain
-    passes that were timed between drafts. Reading the prompt counts on neither side.
+    Plain decoding takes one full pass per token. Its cost is the mean of the plain passes of this
+    text: they ran on the same machine at the same time, with as many rows of other texts beside
+    them. Reading the prompt counts on neither side. A wider pass is never cheaper than a plain
+    one, so the result is at most the number of tokens per step.
 
-    timings: what passes cost in this context, corrected by this and earlier texts.
-    n_rows_beside: rows of other texts in each verification pass, on average. Plain passes would
-        have carried these rows as well.
-
-    None where nothing was drafted, or where no plain pass has been timed yet.
+    None where nothing was drafted, or with fewer than N_PLAIN plain passes.
     """
     us = stats.draft_us + stats.verify_us
-    if not stats.n_drafted or not timings.has_timed_plain or us <= 0:
+    if not stats.n_drafted or stats.n_plain < N_PLAIN or us <= 0:
         return None
-    costs = timings.at(stats.n_prompt + stats.n_generated // 2)
-    return stats.n_generated * costs.full_pass_us(1 + round(n_rows_beside)) / us
+    pass_us = stats.plain_us / stats.n_plain
+    return min(stats.n_generated * pass_us / us, stats.n_generated / stats.n_steps)

@@ -28,8 +28,7 @@ class SideBySideWarning(UserWarning):
 
 
 def warning_of(context: Context) -> str | None:
-    """What to say before several texts are written in this context; None where each is the one that
-    it would be alone, or where that is promised of no text."""
+    """Warning text for contexts where parallel texts may differ from single ones, else None."""
     if context.is_exact_beside_others or not context.exact_width:
         return None
     cause = (

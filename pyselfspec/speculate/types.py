@@ -305,6 +305,11 @@ class Step:
         return self.draft.draft_us + self.draft.late_us + self.verify_us
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its pass was one of plain decoding: all blocks, for the last token alone."""
+        return not self.draft.tokens and self.draft.verify.enter is None
+
+    @property
     def n_drafted(self) -> int:
         return len(self.draft.tokens)
 
@@ -365,6 +370,7 @@ class GenerationStats:
     n_prompt_reused: int = 0  # of these, held by the sequence already
     n_generated: int = 0
     n_steps: int = 0  # full-model passes after the prompt
+    n_plain: int = 0  # of these, passes that verified nothing
     n_drafted: int = 0
     n_copied: int = 0  # of these, tokens that took no pass
     n_accepted: int = 0
@@ -374,6 +380,7 @@ class GenerationStats:
     prefill_us: int = 0
     draft_us: int = 0
     verify_us: int = 0
+    plain_us: int = 0  # of this, in the n_plain passes
     total_us: int = 0  # prompt and generation
 
     def observe(self, step: Step) -> None:
@@ -393,6 +400,9 @@ class GenerationStats:
                 _count(stats.n_accepted_at, depth)
         self.draft_us += step.draft.draft_us + step.draft.late_us
         self.verify_us += step.verify_us
+        if step.is_plain:
+            self.n_plain += 1
+            self.plain_us += step.verify_us
 
     def add(self, other: GenerationStats) -> None:
         """Counts and times of another text."""

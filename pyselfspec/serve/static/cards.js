@@ -14,9 +14,9 @@ export function figures(answer) {
   if (now) parts.push(perSecond(now));
   const known = statistics ?? part.statistics; // of what was written last, if not of all
   const [measured, estimated] = [ratioOf(plain), known?.estimated_speedup];
-  if (measured) parts.push(`${measured.toFixed(2)}x plain, measured`);
-  else if (estimated) parts.push(`about ${estimated.toFixed(1)}x plain`);
-  else if (known?.n_drafted === 0 && asked.draft !== null) parts.push("nothing drafted");
+  if (measured) parts.push(`${measured.toFixed(2)}x plain decoding (measured)`);
+  else if (estimated) parts.push(`about ${estimated.toFixed(1)}x plain decoding`);
+  else if (known?.n_drafted === 0 && asked.draft !== null) parts.push("nothing was drafted");
   return parts.join(" · ");
 }
 
@@ -57,7 +57,7 @@ function accepted(statistics) {
 function invitation(statistics, compare) {
   const estimated = statistics?.estimated_speedup;
   return [
-    estimated && h("p", {class: "verdict"}, h("b", {}, `About ${estimated.toFixed(1)} times the speed`), ", estimated from what passes cost on this server."),
+    estimated && h("p", {class: "verdict"}, h("b", {}, `About ${estimated.toFixed(1)} times the speed`), ", estimated from the plain passes of this answer."),
     small("To measure it, the same prompt and seed are sent again without drafts. The text should not change, only the speed."),
     h("p", {}, h("button", {class: "button", type: "button", onclick: compare}, "Compare with plain")),
   ].filter(Boolean);

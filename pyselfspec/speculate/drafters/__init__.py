@@ -204,6 +204,11 @@ def load(name: str) -> DrafterModule:
     return module
 
 
+def takes_file(name: str) -> bool:
+    """Whether this drafter can be given a file."""
+    return _file_field(load(name).Options) is not None
+
+
 def needs_file(name: str) -> bool:
     """Whether this drafter is nothing without a file."""
     field = _file_field(load(name).Options)
