@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 import cloup
-from rich.filesize import decimal
 
 from .. import hub
 from ..errors import ModelFileError
 from ..gguf.file import check
 from ..hub.offer import Offer
+from ..util.sizes import size_text
 from ._completion import complete_name
 
 
@@ -65,7 +65,7 @@ def _text(offered: Offer) -> str:
     choice = f" ({offered.chosen})" if offered.chosen else ""
     return (
         f"{offered.about}{choice}\n"
-        f"size:    {decimal(offered.n_bytes)}\n"
+        f"size:    {size_text(offered.n_bytes)}\n"
         f"licence: {offered.licence}\n"
         f"from:    {offered.origin}"
     )

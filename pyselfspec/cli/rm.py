@@ -7,9 +7,9 @@ import sys
 
 import click
 import cloup
-from rich.filesize import decimal
 
 from .. import hub
+from ..util.sizes import size_text
 from ._completion import complete_fetched
 
 
@@ -30,7 +30,7 @@ def command(name: str, yes: bool, as_json: bool) -> None:
     path = hub.removable(name)
     n_bytes = path.stat().st_size
     if not yes and sys.stdin is not None and sys.stdin.isatty():
-        click.confirm(f"Remove {path} ({decimal(n_bytes)})?", abort=True, err=True)
+        click.confirm(f"Remove {path} ({size_text(n_bytes)})?", abort=True, err=True)
     hub.remove(name)
     facts = {"name": name, "path": str(path), "n_bytes": n_bytes}
-    click.echo(json.dumps(facts) if as_json else f"removed {path} ({decimal(n_bytes)})")
+    click.echo(json.dumps(facts) if as_json else f"removed {path} ({size_text(n_bytes)})")
