@@ -13,7 +13,7 @@ from gguf import GGUFReader
 
 from pyselfspec.cli import info
 from pyselfspec.gguf import file as gguf_file
-from pyselfspec.util.memory import as_text
+from pyselfspec.util.sizes import size_text
 
 N_LAYER = 4
 ARCHS = ["llama", "gemma3", "phi3", "gptneox", "falcon", "qwen3moe", "qwen2moe"]
@@ -166,7 +166,7 @@ def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_380_128, "12.4 MB"), (10**12, "1000.0 GB")],
 )
 def test_sizes_for_people(n: int, text: str) -> None:
-    assert as_text(n) == text
+    assert size_text(n) == text
 
 
 def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> None:

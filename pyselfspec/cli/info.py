@@ -13,11 +13,11 @@ import cloup
 
 from ..gguf.file import GgufFile
 from ..runtime.context import CACHE_TYPES, N_CTX, Context
+from ..runtime.memory import needed_bytes
 from ..runtime.model import Model
 from ..runtime.processor import cpu_backend, variant
 from ..runtime.widths import exact_types, same_at_widths
-from ..util import memory
-from ..util.memory import as_text
+from ..util.sizes import size_text
 from ._options import (
     common_options,
     context_params,
@@ -71,8 +71,8 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "n_bytes": file.n_bytes,
         "kv_bytes_per_1000_tokens": {t: file.kv_bytes(N_SHOWN, t, t) for t in CACHE_TYPES},
         "n_ctx": n_ctx,
-        "needed_bytes": file.n_bytes + file.kv_bytes(n_ctx, context.type_k, context.type_v),
-        "free_bytes": memory.available(),
+        "needed_bytes": needed_bytes(file, n_ctx, context.type_k, context.type_v),
+        "free_bytes": model.free_bytes,
         "attn_bytes": sum(block.attn for block in file.blocks),
         "ffn_bytes": sum(block.ffn for block in file.blocks),
         "head_bytes": file.head_bytes,
@@ -112,7 +112,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"name: {facts['name'] or 'not stated'} (licence: {facts['licence'] or 'not stated'})",
         f"model: {facts['architecture']} · {facts['n_layer']} blocks · "
         f"{_count(facts['n_params'])} parameters · {facts['file_type']} · "
-        f"{as_text(facts['n_bytes'])} · trained with {facts['n_ctx_train']} tokens of context",
+        f"{size_text(facts['n_bytes'])} · trained with {facts['n_ctx_train']} tokens of context",
         f"chat template: {'yes' if facts['has_chat_template'] else 'no'}",
         f"memory: {_memory(facts)}",
         f"fits: {_fits(facts)}",
@@ -127,31 +127,31 @@ def _text(facts: dict[str, Any]) -> str:
         "",
     ]
     rows = [("blocks", "attention", "feed-forward"), *_rows(facts["blocks"])]
-    rows.append(("head", as_text(head), ""))
+    rows.append(("head", size_text(head), ""))
     return "\n".join([*lines, *(f"{a:>8}  {b:>9}  {c:>12}".rstrip() for a, b, c in rows)])
 
 
 def _memory(facts: dict[str, Any]) -> str:
     kv = facts["kv_bytes_per_1000_tokens"]
-    first, *others = (f"{as_text(kv[name])} as {name}" for name in SHOWN_CACHE_TYPES)
+    first, *others = (f"{size_text(kv[name])} as {name}" for name in SHOWN_CACHE_TYPES)
     return (
-        f"{as_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context {first} "
+        f"{size_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context {first} "
         f"({', '.join(others)}; see -ctk and -ctv)"
     )
 
 
 def _fits(facts: dict[str, Any]) -> str:
     needed, free = facts["needed_bytes"], facts["free_bytes"]
-    with_context = f"{as_text(needed)} with a context of {facts['n_ctx']} tokens"
+    with_context = f"{size_text(needed)} with a context of {facts['n_ctx']} tokens"
     if free is None:
         return f"unknown; it needs {with_context}"
-    return f"{'yes' if needed <= free else 'no'}, {with_context}; {as_text(free)} are free"
+    return f"{'yes' if needed <= free else 'no'}, {with_context}; {size_text(free)} are free"
 
 
 def _rows(blocks: list[dict[str, int]]) -> Iterator[tuple[str, str, str]]:
     """Lines of the table: one for each run of equal blocks."""
     for (attn, ffn), run in groupby(enumerate(blocks), lambda b: (b[1]["attn"], b[1]["ffn"])):
-        yield _ranges([il for il, _ in run]), as_text(attn), as_text(ffn)
+        yield _ranges([il for il, _ in run]), size_text(attn), size_text(ffn)
 
 
 def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
