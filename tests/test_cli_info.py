@@ -88,7 +88,7 @@ def test_text_names_the_model_and_folds_equal_blocks(
     assert name == f"name: {demo_facts['name']} (licence: MIT)"
     assert model.startswith(f"model: {demo_facts['architecture']} · 12 blocks · ")
     assert demo_facts["file_type"] in model and str(demo_facts["n_ctx_train"]) in model
-    assert f"chat template: {'yes' if demo_facts['has_chat_template'] else 'no'}" in lines
+    assert "chat model: no" in lines
     table = [line.split()[0] for line in lines[lines.index("") + 1 :]]
     assert table == ["blocks", "0-11", "head"]
     other = [*demo_facts["blocks"][:3], {"attn": 1, "ffn": 2, "other": 0}]

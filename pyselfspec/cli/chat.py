@@ -13,6 +13,7 @@ import cloup
 from ..chat import installed
 from ..chat.conversation import Conversation
 from ..chat.template import ChatTemplate
+from ..gguf.chat_template import tells_speakers_apart
 from ..speculate.completion import CompletionOptions
 from ._chat_answers import Once
 from ._chat_commands import COMMANDS, Commands, talk
@@ -172,7 +173,7 @@ def _choose(model: str | None, *, say: bool) -> tuple[str, str]:
 
 def _note_model(name: str, path: Path, template: str) -> None:
     """Keep it as the latest chat model, or warn that it is none."""
-    if installed.tells_speakers_apart(template):
+    if tells_speakers_apart(template):
         installed.remember(path)
         return
     click.echo(

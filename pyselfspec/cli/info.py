@@ -60,7 +60,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
     return {
         "name": file.name,
         "licence": file.licence,
-        "has_chat_template": file.has_chat_template,
+        "is_chat_model": file.is_chat_model,
         "architecture": file.architecture,
         "n_layer": model.n_layer,
         "n_embd": model.n_embd,
@@ -113,7 +113,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"model: {facts['architecture']} · {facts['n_layer']} blocks · "
         f"{_count(facts['n_params'])} parameters · {facts['file_type']} · "
         f"{size_text(facts['n_bytes'])} · trained with {facts['n_ctx_train']} tokens of context",
-        f"chat template: {'yes' if facts['has_chat_template'] else 'no'}",
+        f"chat model: {'yes' if facts['is_chat_model'] else 'no'}",
         f"memory: {_memory(facts)}",
         f"fits: {_fits(facts)}",
         f"speed-up: {_speed_up(facts)}",

@@ -54,7 +54,7 @@ def command(name: str, yes: bool, as_json: bool) -> None:
 def _next(name: str, path: Path) -> str:
     """The command to go on with."""
     try:
-        chats = check(path).has_chat_template
+        chats = check(path).is_chat_model
     except ModelFileError:
         return f"next: pyselfspec info {shlex.quote(name)}"
     more = "" if chats else " -p 'Once upon a time'"
