@@ -158,7 +158,7 @@ def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
     text = info._text(facts)
     assert "masks can skip: attention of blocks 3,5,8-10; no feed-forward" in text
     stuck = info._text(facts | {"can_rollback": False})
-    assert "speed-up: none, since its memory cannot take tokens back" in stuck
+    assert "speed-up: none: this architecture cannot undo tokens" in stuck
 
 
 @pytest.mark.parametrize(

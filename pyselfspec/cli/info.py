@@ -30,7 +30,7 @@ from ._options import (
 # By what was tried on this machine.
 SAME_TEXT = {
     True: "yes, tested on this machine: the same logits, bit for bit, at every width of a pass",
-    False: "yes, but where two tokens are almost equally likely, the other one may be chosen",
+    False: "almost always: where two tokens are nearly equally likely, the other one may be chosen",
     None: "there are no drafts",
 }
 SHOWN_CACHE_TYPES = ("f16", "q8_0", "q4_0")
@@ -123,7 +123,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"head {head / read:.0%}",
         f"masks can skip: {_skippable(facts, 'attention', 'can_skip_attn')}; "
         f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
-        f"CPU code: {facts['cpu_code']}, {_kernels(facts)}",
+        f"CPU code: {facts['cpu_code']}; {_kernels(facts)}",
         "",
     ]
     rows = [("blocks", "attention", "feed-forward"), *_rows(facts["blocks"])]
@@ -176,7 +176,7 @@ def _types(facts: dict[str, Any]) -> str:
 def _speed_up(facts: dict[str, Any]) -> str:
     copies, mask = "copies of earlier text (ngram)", facts["draft_mask"]
     if not facts["can_rollback"]:
-        return "none, since its memory cannot take tokens back"
+        return "none: this architecture cannot undo tokens"
     if facts["own_head"]:
         return f"{copies}, and the draft head of this file (head)"
     if mask is None:
@@ -191,8 +191,8 @@ def _speed_up(facts: dict[str, Any]) -> str:
 def _kernels(facts: dict[str, Any]) -> str:
     width = facts["exact_width"]
     if not width:
-        return "for which logits may depend on the width of a pass"
-    return f"for which logits are the same in passes over up to {width} tokens"
+        return "logits may depend on the width of a pass"
+    return f"logits are identical in passes of up to {width} tokens"
 
 
 def _ranges(blocks: list[int]) -> str:

@@ -26,9 +26,9 @@ def command(name: str, yes: bool, as_json: bool) -> None:
     """Fetch a model, and print where its file is.
 
     NAME is one of pyselfspec list, or hf:USER/REPO[:FILE] for GGUF files of the Hugging Face hub;
-    FILE is a file there or a type, such as Q8_0. USER/REPO and the address of a page there do as
-    well. Size and licence are shown first, and at a terminal you are asked. Other commands take the
-    NAME as MODEL.
+    FILE is a file there or a type, such as Q8_0. USER/REPO or a Hugging Face URL works too. Size
+    and licence are shown first, and at a terminal you are asked. Other commands take the NAME as
+    MODEL.
 
     \b
     pyselfspec pull smollm2-135m
