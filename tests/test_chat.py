@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import chat_models
+import click
 import pytest
 from command_line import ONE_THREAD, PROGRAM, TIMEOUT, Outcome, environment, run
 from conftest import NewContext, RealModel
@@ -306,15 +307,27 @@ def test_tokens_of_a_file_are_believed_where_they_are_the_text(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"format": 9}', '{"format":1,"model":"","vocabulary":"","messages":[1]}']
+    ("content", "reason"),
+    [
+        ("", "not JSON"),
+        ("GGUF", "not JSON"),
+        ("[]", "it has no format number"),
+        ('{"format": 9}', "its format is 9, known is 1"),
+        (
+            '{"format":1,"model":"","vocabulary":"","messages":[1]}',
+            "expected object, got int in messages[0]",
+        ),
+    ],
 )
 def test_what_is_no_saved_chat(
-    content: str, model: Model, new_context: NewContext, tmp_path: Path
+    content: str, reason: str, model: Model, new_context: NewContext, tmp_path: Path
 ) -> None:
     chat = conversation(new_context(model, n_ctx=512))
     (tmp_path / "chat.json").write_text(content)
-    with pytest.raises(RecordError, match=r"chat\.json is no saved chat"):
+    with pytest.raises(RecordError) as raised:
         chat.load(tmp_path / "chat.json")
+    says = f"{tmp_path / 'chat.json'} is not a saved chat ({reason}); give another file"
+    assert str(raised.value) == says
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(ArgumentError, match="is a model"):
         chat.save(tmp_path / "model.gguf")
@@ -375,10 +388,15 @@ def test_the_mask_comes_back_with_drafts(path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "args", "error"),
     [
-        ("/nope", (), "there is no /nope; known are /regen, "),
+        ("/nope", (), "unknown command /nope; commands are /regen, "),
         ("/load", (), "give the name of a file: /load FILE"),
         ("/load /no/such/file", (), "/no/such/file: No such file"),
         ("/draft nope", (), "'nope' is none of: auto, off, "),
+        ("/draft head", (), "this model has no draft head; give one: --draft head:FILE"),
+        ("/draft model:/no/such", (), "; drafts stay as they were: auto"),
+        ("/clear x", (), "/clear takes nothing after it"),
+        ("/quit now", (), "/quit takes nothing after it"),
+        ("/exit strategy for a startup?", (), "/exit takes nothing after it; begin with //"),
         ("/regen", (), "nothing has been asked yet"),
         ("/edit", (), "nothing has been asked yet"),
         ("x" * 600, (), "give a larger -c or say less"),
@@ -428,7 +446,7 @@ def test_errors_of_stdout_are_not_taken_for_those_of_a_file(path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         outcome = talk_into(path, full)
     assert (outcome.returncode, outcome.stderr) == (
-        1, b"Error: stdin or stdout: No space left on device\n",
+        1, b"Error: stdout: No space left on device\n",
     )  # fmt: skip
     reader, writer = os.pipe()
     os.close(reader)  # as head does that has seen enough
@@ -490,10 +508,27 @@ def test_commands_are_completed() -> None:
     assert found("s") == found("a /s") == found("/save x") == []
 
 
+def test_a_drafter_that_cannot_draft_leaves_the_former_one(
+    model: Model, new_context: NewContext
+) -> None:
+    chat = conversation(new_context(model, n_ctx=512), draft="ngram")
+    with click.Context(click.Command("chat")):
+        shown = typed(chat, "/draft head\rhi\r/draft jacobi\r/quit\r")
+    assert "drafts stay as they were: ngram" in " ".join(shown.split())
+    assert completed(chat).draft == "ngram" and chat.messages
+    assert "drafts: jacobi" in shown and chat.options["draft"] == "jacobi"
+
+
+def test_the_system_prompt_is_shown(model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512))
+    shown = typed(chat, "/system\r/system Be nice.\r/system off\r/quit\r")
+    assert shown.count("no system prompt") == 2 and "system prompt: Be nice." in shown
+
+
 def test_errors_in_a_terminal_do_not_end_it(model: Model, new_context: NewContext) -> None:
     chat = conversation(new_context(model, n_ctx=512))
     shown = typed(chat, "/nope\r/load /no/such\r" + "x" * 600 + "\r/help\r/quit\r")
-    for text in ("there is no /nope", "/no/such: No such file", "give a larger -c"):
+    for text in ("unknown command /nope", "/no/such: No such file", "give a larger -c"):
         assert text in shown
     assert all(f"/{name}" in shown for name in COMMANDS) and chat.messages == ()
 
@@ -571,7 +606,7 @@ def test_a_real_terminal(path: Path, tmp_path: Path) -> None:
         program.wait_for("stopped")
         program.wait_for(READING)
         program.type("/stats\r")
-        program.wait_for("the context holds")
+        program.wait_for("of 65536 tokens")
         program.wait_for(READING)
         program.type("\x04")
         assert program.end() == 0

@@ -37,6 +37,7 @@ from pyselfspec.cli._chat_commands import COMMANDS, find_command
 from pyselfspec.cli._chat_typing import is_open, unquoted
 from pyselfspec.cli._chat_wrap import Erase, Span, Wrapper
 from pyselfspec.errors import ArgumentError
+from pyselfspec.gguf.chat_template import tells_speakers_apart
 from pyselfspec.hub import huggingface, packages
 from pyselfspec.util import seldom
 
@@ -584,6 +585,18 @@ def test_a_model_that_does_not_chat_is_said_to_be_none(cache: Path, path: Path) 
     assert installed.latest().path == path, "the demo model is not kept as the latest"
 
 
+def test_a_question_in_place_of_the_model_is_told_where_it_goes() -> None:
+    outcome = run("chat", "hello")
+    assert outcome.status == 1 and "unknown model 'hello'; " in outcome.stderr
+    assert outcome.stderr.endswith("; a question goes after MODEL, or with -p\n")
+
+
+def test_info_and_pull_call_a_chat_model_what_chat_does(path: Path) -> None:
+    assert run("info", "demo", "--json").json["is_chat_model"] is False
+    assert run("info", path, "--json").json["is_chat_model"] is True
+    assert "next: pyselfspec generate demo" in run("pull", "demo").stderr
+
+
 @pytest.mark.parametrize(
     ("source", "tells"),
     [
@@ -594,7 +607,7 @@ def test_a_model_that_does_not_chat_is_said_to_be_none(cache: Path, path: Path) 
     ],
 )
 def test_templates_that_tell_speakers_apart(source: str, tells: bool) -> None:
-    assert installed.tells_speakers_apart(source) is tells
+    assert tells_speakers_apart(source) is tells
 
 
 # --- hints -----------------------------------------------------------------------------------

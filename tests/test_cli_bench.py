@@ -123,7 +123,7 @@ def test_files_of_prompts(tmp_path: Path) -> None:
     ("args", "status", "says"),
     [
         (("-r", "0"), 2, "0 is not in the range"),
-        (("-n", "0"), 2, "0 tokens are no text"),
+        (("-n", "0"), 2, "must be at least 1, or -1 for no limit"),
         (("--draft", "nothing"), 2, "'nothing' is none of"),
         (("--draft", "off"), 2, "plain decoding is always measured"),
         (("--draft", "ngram", "--draft", "ngram"), 1, "measured twice"),

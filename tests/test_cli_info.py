@@ -13,7 +13,7 @@ from gguf import GGUFReader
 
 from pyselfspec.cli import info
 from pyselfspec.gguf import file as gguf_file
-from pyselfspec.util.memory import as_text
+from pyselfspec.util.sizes import size_text
 
 N_LAYER = 4
 ARCHS = ["llama", "gemma3", "phi3", "gptneox", "falcon", "qwen3moe", "qwen2moe"]
@@ -88,7 +88,7 @@ def test_text_names_the_model_and_folds_equal_blocks(
     assert name == f"name: {demo_facts['name']} (licence: MIT)"
     assert model.startswith(f"model: {demo_facts['architecture']} · 12 blocks · ")
     assert demo_facts["file_type"] in model and str(demo_facts["n_ctx_train"]) in model
-    assert f"chat template: {'yes' if demo_facts['has_chat_template'] else 'no'}" in lines
+    assert "chat model: no" in lines
     table = [line.split()[0] for line in lines[lines.index("") + 1 :]]
     assert table == ["blocks", "0-11", "head"]
     other = [*demo_facts["blocks"][:3], {"attn": 1, "ffn": 2, "other": 0}]
@@ -158,7 +158,7 @@ def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
     text = info._text(facts)
     assert "masks can skip: attention of blocks 3,5,8-10; no feed-forward" in text
     stuck = info._text(facts | {"can_rollback": False})
-    assert "speed-up: none, since its memory cannot take tokens back" in stuck
+    assert "speed-up: none: this architecture cannot undo tokens" in stuck
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_text_of_what_masks_cannot_do(demo_facts: dict[str, Any]) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_380_128, "12.4 MB"), (10**12, "1000.0 GB")],
 )
 def test_sizes_for_people(n: int, text: str) -> None:
-    assert as_text(n) == text
+    assert size_text(n) == text
 
 
 def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> None:

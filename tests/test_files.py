@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import math
 import os
 import signal
 import subprocess
@@ -97,3 +99,23 @@ def test_a_lock_that_is_held_is_not_waited_for(tmp_path: Path) -> None:
     with lock, pytest.raises(ArgumentError), locked(tmp_path / "x", ""):
         pass
     assert (tmp_path / "x.lock").exists()  # the owner's
+
+
+class Blocks(io.BytesIO):
+    """Remembers the largest block that was asked for."""
+
+    largest = 0
+
+    def read(self, n: int | None = -1, /) -> bytes:
+        self.largest = max(self.largest, math.inf if n is None or n < 0 else n)  # type: ignore[assignment]
+        return super().read(n)
+
+
+@pytest.mark.parametrize("n", [0, 1, files.READ_BYTES, 3 * files.READ_BYTES + 7])
+def test_a_file_is_read_in_blocks_up_to_its_limit(n: int) -> None:
+    data = os.urandom(n)
+    assert files.read_limited(whole := Blocks(data), 1 << 30) == data
+    assert files.read_limited(Blocks(data), n) == data
+    assert whole.largest <= files.READ_BYTES
+    with pytest.raises(ArgumentError, match=rf"more than {n >> 20} MiB"):
+        files.read_limited(Blocks(data + b"x"), n)

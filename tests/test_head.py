@@ -577,7 +577,7 @@ def test_another_token_of_the_vocabulary_is_named(context, tmp_path, monkeypatch
 
 
 def test_no_file_and_no_head_are_told_apart(context, tmp_path, tiny_path):
-    with pytest.raises(ArgumentError, match="needs the file of a head"):
+    with pytest.raises(ArgumentError, match="this model has no draft head"):
         head.make(context, head.Options())
     with pytest.raises(ModelFileError, match="no such file"):
         drafter_of(context, tmp_path / "none.gguf")
@@ -606,6 +606,6 @@ def test_a_head_is_no_model_to_write_with(knowing):
 
 
 def test_a_refused_head_is_refused_before_any_text(context, tmp_path):
-    with pytest.raises(ArgumentError, match="needs the file of a head"):
+    with pytest.raises(ArgumentError, match="this model has no draft head"):
         Completion(context, "a", draft="head")
     assert context.n_decodes == 0

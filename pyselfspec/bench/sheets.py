@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..costs.table import N_WIDTH
+from ..util.sizes import size_text
 from .figures import Row, Spread, is_busy, overall, rows
 from .types import PLAIN, Results, Setup, Widths
 
@@ -121,7 +122,7 @@ def provenance(setup: Setup) -> list[tuple[str, str]]:
         (
             "model",
             f"{setup.model}: {setup.architecture}, {setup.n_params / 1e6:.0f} M parameters, "
-            f"{setup.file_type}, {setup.n_bytes / 1e6:.0f} MB",
+            f"{setup.file_type}, {size_text(setup.n_bytes)}",
         ),
         ("fingerprint", setup.fingerprint),
         ("machine", setup.machine),

@@ -5,7 +5,6 @@ A chat model is one whose template tells apart who speaks. Knows no native libra
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,14 +13,13 @@ from typing import ClassVar
 
 from .. import hub
 from ..errors import ArgumentError, ModelFileError
+from ..gguf.chat_template import KEY, tells_speakers_apart
 from ..gguf.header import read_header
 from ..util import records
 from ..util.paths import data
 
-TEMPLATE = "tokenizer.chat_template"  # a key of GGUF files
 RECOMMENDED = "smollm2-135m"
 GET_ONE = f"pyselfspec pull {RECOMMENDED}"
-_ROLE = re.compile(r"\brole\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,6 @@ class LastChat:
 
     FORMAT: ClassVar[int] = 1
     path: str
-
-
-def tells_speakers_apart(template: str) -> bool:
-    """Whether a template shows who said what; one that does not only joins texts."""
-    return _ROLE.search(template) is not None
 
 
 def latest() -> Installed:
@@ -81,8 +74,7 @@ def _models() -> Iterator[Installed]:
 
 def _is_chat_model(path: Path) -> bool:
     with suppress(ModelFileError):
-        template = read_header(path).metadata.get(TEMPLATE)
-        return isinstance(template, str) and tells_speakers_apart(template)
+        return tells_speakers_apart(read_header(path).metadata.get(KEY))
     return False
 
 

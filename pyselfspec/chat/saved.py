@@ -27,7 +27,13 @@ class SavedChat:
 
 def load(path: Path) -> SavedChat:
     """Raises RecordError for a file that holds no chat, OSError for one that cannot be read."""
-    return records.load(path, SavedChat, what="saved chat", fix="give another file")
+    try:
+        return records.load(path, SavedChat, what="saved chat")
+    except records.RecordError as error:
+        reason = str(error.__cause__).partition(":")[0]  # no details of a parser
+        raise records.RecordError(
+            f"{path} is not a saved chat ({reason}); give another file"
+        ) from error
 
 
 def save(path: Path, chat: SavedChat) -> None:

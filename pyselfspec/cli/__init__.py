@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from errno import ENOSPC
 from typing import Any
 
 import click
@@ -30,6 +31,11 @@ from ..util.paths import on_one_line
 from ._signals import as_ctrl_c, exit_status
 from ._words import in_options
 
+BAD_ALLOC = "std::bad_alloc"  # how llama.cpp says that memory is short
+OUT_OF_MEMORY = (
+    "out of memory; give a smaller -c, other types with -ctk and -ctv, or a smaller model"
+)
+
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
@@ -37,16 +43,16 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except SelfSpecError as error:
-        raise click.ClickException(on_one_line(in_options(str(error)))) from error
+        message = OUT_OF_MEMORY if BAD_ALLOC in str(error) else on_one_line(in_options(str(error)))
+        raise click.ClickException(message) from error
     except BrokenPipeError:
         raise  # click ends quietly when the reader of a pipe has gone
     except OSError as error:
-        where = error.filename or "stdin or stdout"
+        where = error.filename or ("stdout" if error.errno == ENOSPC else "stdin or stdout")
         message = on_one_line(f"{where}: {error.strerror or error}")
         raise click.ClickException(message) from error
     except MemoryError:
-        message = "out of memory; give a smaller -c or another --cache-type, or a smaller model"
-        raise click.ClickException(message) from None
+        raise click.ClickException(OUT_OF_MEMORY) from None
     except KeyboardInterrupt:
         sys.exit(exit_status())
 

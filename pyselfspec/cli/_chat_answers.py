@@ -105,7 +105,7 @@ class Answers:
         return f"dim {colour}".strip() if piece.is_thought else colour
 
     def _colour(self, origin: str | None) -> str:
-        """Of a drafter, the next free one when it first turns up."""
+        """Colour of a drafter; the next free one is taken on first use."""
         n = len(self._colours) - 1
         return self._colours.setdefault(origin, COLOURS[n % len(COLOURS)])
 
@@ -123,7 +123,7 @@ class Answers:
 
 
 class Once(Answers):
-    """For one question: nothing is read, and Ctrl-C ends the program."""
+    """Shows the answer to one question; reads nothing. Ctrl-C ends the program."""
 
     keys: tuple[str, ...] = ()
 

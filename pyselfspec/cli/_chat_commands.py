@@ -14,6 +14,7 @@ from ..chat.conversation import Conversation
 from ..chat.thoughts import Piece
 from ..errors import ArgumentError, SelfSpecError
 from ..speculate.completion import CONTEXT_FULL, INTERRUPTED
+from ..speculate.prepared import prepared
 from ..speculate.report import closing_line
 from ..util.files import require_no_model
 from ._chat_screen import Screen
@@ -61,9 +62,17 @@ class Commands:
             if found is None:
                 name = said.split()[0]
                 known = ", ".join(SIGN + each for each in COMMANDS)
-                self.screen.error(f"there is no {name}; known are {known}; // says a slash")
+                self.screen.error(
+                    f"unknown command {name}; commands are {known}; begin with {SIGN}{SIGN} to "
+                    "send text that starts with a slash"
+                )
                 return
             command, argument = found
+            if argument and not command.argument:
+                raise click.UsageError(
+                    f"{said.split()[0]} takes nothing after it; begin with {SIGN}{SIGN} to send "
+                    "text that starts with a slash"
+                )
             command.run(self, argument)
         except (SelfSpecError, click.UsageError) as error:
             text = error.message if isinstance(error, click.UsageError) else str(error)
@@ -174,7 +183,7 @@ def _path(name: str, command: str) -> Path:
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Those of a file do not end the chat; those of stdout do."""
+    """Turn errors about a file into messages; the chat goes on."""
     try:
         yield
     except OSError as error:
@@ -184,8 +193,8 @@ def _errors_of(path: Path) -> Iterator[None]:
 def _system(commands: Commands, text: str) -> None:
     if text:
         commands.conversation.system = None if text == OFF else text
-    told = commands.conversation.system
-    commands.screen.note("the model is told nothing first" if told is None else f"told: {told}")
+    now = commands.conversation.system
+    commands.screen.note("no system prompt" if now is None else f"system prompt: {now}")
 
 
 def _stats(commands: Commands, _argument: str) -> None:
@@ -197,9 +206,9 @@ def _stats(commands: Commands, _argument: str) -> None:
     n_held = len(completion.prompt) + len(completion.tokens)
     commands.screen.note(closing_line(completion, verbose=True))
     commands.screen.note(
-        f"{stats.n_prompt} tokens were said until then, {stats.n_prompt_reused} of them known from "
-        f"before; the first token came after {stats.prefill_us / 1000:.0f} ms; the context holds "
-        f"{n_held} of {context.n_ctx} tokens"
+        f"prompt: {stats.n_prompt} tokens, {stats.n_prompt_reused} of them reused; the first token "
+        f"came after {stats.prefill_us / 1000:.0f} ms; the context holds {n_held} of "
+        f"{context.n_ctx} tokens"
     )
 
 
@@ -207,9 +216,15 @@ def _draft(commands: Commands, name: str) -> None:
     options = commands.conversation.options
     if name:
         chosen = parse_draft(click.get_current_context(), click.Option(["--draft"]), name)
-        options["draft"] = None if chosen == OFF else chosen
+        draft, mask = (None, None) if chosen == OFF else (chosen, commands.mask)
+        try:
+            profile = options.get("profile", True)
+            prepared(commands.conversation.context, draft, mask=mask, profile=profile)
+        except (SelfSpecError, OSError) as error:
+            kept = options.get("draft") or OFF
+            raise ArgumentError(f"{error}; drafts stay as they were: {kept}") from error
+        options["draft"], options["mask"] = draft, mask
         options["options"] = None  # they belong to the drafter that was
-        options["mask"] = None if chosen == OFF else commands.mask
     commands.screen.note(f"drafts: {options.get('draft') or OFF}")
 
 
@@ -239,9 +254,7 @@ COMMANDS = {
     "save": Command("FILE", "Write the conversation to a file.", _save),
     "load": Command("FILE", "Go on with a saved conversation.", _load),
     "clear": Command("", "Begin a new conversation.", _clear),
-    "system": Command(
-        "[TEXT|off]", "Show or change what the model is told first.", _system, ("set system",)
-    ),
+    "system": Command("[TEXT|off]", "Show or change the system prompt.", _system, ("set system",)),
     "draft": Command("[NAME]", "Show or change how to draft, as --draft does.", _draft),
     "stats": Command("", "How the latest answer went.", _stats),
     "help": Command("", "Show this.", _help, ("?",)),

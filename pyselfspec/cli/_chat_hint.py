@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ..chat.installed import tells_speakers_apart
+from ..gguf.chat_template import tells_speakers_apart
 from ..runtime import vocabulary
 from ..speculate.completion import Completion
 

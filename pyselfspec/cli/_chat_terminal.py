@@ -32,7 +32,7 @@ class Terminal(Answers):
 
     keys: tuple[str, ...] = (
         "Enter sends, Alt-Enter begins a new line, Tab completes commands",
-        'text of several lines may stand between """ and """',
+        'put text of several lines between """ and """',
         "Ctrl-C stops an answer or forgets a line, Ctrl-D ends, up and down go through the history",
     )
 

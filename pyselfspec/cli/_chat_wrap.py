@@ -33,8 +33,9 @@ class Erase:
 
 
 class Wrapper:
-    """For one text. width: cells of a line, asked for again and again, since windows are resized.
+    """Wraps one text as it streams.
 
+    width: cells of a line, asked for again and again, since windows are resized.
     in_code: whether the next part is code, or ends a line that begins code.
     """
 

@@ -81,7 +81,8 @@ verbose_option = cloup.option(
     is_flag=True,
     expose_value=False,
     callback=_set_verbose,
-    help="Show llama.cpp's log on stderr, and a line for each request of a server.",
+    help="Show llama.cpp's log on stderr, more details in the closing line, and a line for each "
+    "request of a server.",
 )
 
 # What every command that loads a model takes.
@@ -260,7 +261,7 @@ def n_predict_option(default: int) -> Callable[[F], F]:
 
 def _n_predict(_ctx: click.Context, _param: click.Parameter, n: int) -> int:
     if n == 0:
-        raise click.BadParameter("0 tokens are no text; give 1 or more, or -1")
+        raise click.BadParameter("must be at least 1, or -1 for no limit")
     return INT32_MAX if n == -1 else n
 
 

@@ -7,6 +7,7 @@ import re
 OPTIONS = {
     "architectures() lists": "pyselfspec convert --architectures lists",
     "draft=None": "--draft off",
+    'draft="head:FILE"': "--draft head:FILE",
     "entry=NAME": "--entry NAME",
     "another file (out)": "another --out",
     "flash_attn=None": "--flash-attn auto",

@@ -16,6 +16,7 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from ..convert.stream import Copy, Source, read_model
 from ..gguf.file import GgufFile, check
 from ..hub import model_path
+from ..util.sizes import size_text
 from ._completion import complete_model
 from ._options import bar_console
 
@@ -74,5 +75,5 @@ def _text(facts: dict[str, Any]) -> str:
     return (
         f"{facts['model']}: {facts['architecture']}, {facts['n_layer']} blocks of width "
         f"{facts['n_embd']}, {facts['n_params'] / 1e6:.1f} M parameters, {facts['file_type']}, "
-        f"{facts['n_bytes'] / 1e6:.1f} MB; tensors: {types}"
+        f"{size_text(facts['n_bytes'])}; tensors: {types}"
     )

@@ -10,9 +10,12 @@ from typing import Any, TextIO
 import click
 import cloup
 
+from .. import hub
 from ..chat import installed
 from ..chat.conversation import Conversation
 from ..chat.template import ChatTemplate
+from ..errors import ModelFileError
+from ..gguf.chat_template import tells_speakers_apart
 from ..speculate.completion import CompletionOptions
 from ._chat_answers import Once
 from ._chat_commands import COMMANDS, Commands, talk
@@ -52,9 +55,7 @@ N_PREDICT = 1024  # tokens of an answer
 @cloup.option_group(
     "Conversation",
     cloup.option("-p", "--prompt", metavar="QUESTION", help="Answer this question, and end."),
-    cloup.option(
-        "--system", metavar="TEXT", help="What the model is told before the conversation."
-    ),
+    cloup.option("--system", metavar="TEXT", help="System prompt."),
     chat_template_option,
     cloup.option(
         "--load",
@@ -162,6 +163,10 @@ def _choose(model: str | None, *, say: bool) -> tuple[str, str]:
             f"{model!r} is no file; to ask something, give MODEL first, or use -p"
         )
     if model is not None:
+        try:
+            hub.model_path(model)
+        except hub.UnknownModelError as error:
+            raise ModelFileError(f"{error}; a question goes after MODEL, or with -p") from error
         return model, model
     name = installed.latest().name
     title = f"{name} (used or pulled last)"
@@ -172,7 +177,7 @@ def _choose(model: str | None, *, say: bool) -> tuple[str, str]:
 
 def _note_model(name: str, path: Path, template: str) -> None:
     """Keep it as the latest chat model, or warn that it is none."""
-    if installed.tells_speakers_apart(template):
+    if tells_speakers_apart(template):
         installed.remember(path)
         return
     click.echo(

@@ -236,7 +236,7 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
                 click.echo(f"the context of {context.n_ctx} tokens is full; see -c", err=True)
             if _needs_chat(completion):
                 click.echo("nothing follows; to ask this model, use pyselfspec chat", err=True)
-            line = closing_line(completion, plain, verbose=_lib.is_verbose())
+            line = closing_line(completion, plain, verbose=explain or _lib.is_verbose())
             click.echo(line, err=True)
         completion.remember()
         keeper.save()

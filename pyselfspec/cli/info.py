@@ -13,11 +13,11 @@ import cloup
 
 from ..gguf.file import GgufFile
 from ..runtime.context import CACHE_TYPES, N_CTX, Context
+from ..runtime.memory import needed_bytes
 from ..runtime.model import Model
 from ..runtime.processor import cpu_backend, variant
 from ..runtime.widths import exact_types, same_at_widths
-from ..util import memory
-from ..util.memory import as_text
+from ..util.sizes import size_text
 from ._options import (
     common_options,
     context_params,
@@ -30,7 +30,7 @@ from ._options import (
 # By what was tried on this machine.
 SAME_TEXT = {
     True: "yes, tested on this machine: the same logits, bit for bit, at every width of a pass",
-    False: "yes, but where two tokens are almost equally likely, the other one may be chosen",
+    False: "almost always: where two tokens are nearly equally likely, the other one may be chosen",
     None: "there are no drafts",
 }
 SHOWN_CACHE_TYPES = ("f16", "q8_0", "q4_0")
@@ -60,7 +60,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
     return {
         "name": file.name,
         "licence": file.licence,
-        "has_chat_template": file.has_chat_template,
+        "is_chat_model": file.is_chat_model,
         "architecture": file.architecture,
         "n_layer": model.n_layer,
         "n_embd": model.n_embd,
@@ -71,8 +71,8 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "n_bytes": file.n_bytes,
         "kv_bytes_per_1000_tokens": {t: file.kv_bytes(N_SHOWN, t, t) for t in CACHE_TYPES},
         "n_ctx": n_ctx,
-        "needed_bytes": file.n_bytes + file.kv_bytes(n_ctx, context.type_k, context.type_v),
-        "free_bytes": memory.available(),
+        "needed_bytes": needed_bytes(file, n_ctx, context.type_k, context.type_v),
+        "free_bytes": model.free_bytes,
         "attn_bytes": sum(block.attn for block in file.blocks),
         "ffn_bytes": sum(block.ffn for block in file.blocks),
         "head_bytes": file.head_bytes,
@@ -112,8 +112,8 @@ def _text(facts: dict[str, Any]) -> str:
         f"name: {facts['name'] or 'not stated'} (licence: {facts['licence'] or 'not stated'})",
         f"model: {facts['architecture']} · {facts['n_layer']} blocks · "
         f"{_count(facts['n_params'])} parameters · {facts['file_type']} · "
-        f"{as_text(facts['n_bytes'])} · trained with {facts['n_ctx_train']} tokens of context",
-        f"chat template: {'yes' if facts['has_chat_template'] else 'no'}",
+        f"{size_text(facts['n_bytes'])} · trained with {facts['n_ctx_train']} tokens of context",
+        f"chat model: {'yes' if facts['is_chat_model'] else 'no'}",
         f"memory: {_memory(facts)}",
         f"fits: {_fits(facts)}",
         f"speed-up: {_speed_up(facts)}",
@@ -123,35 +123,35 @@ def _text(facts: dict[str, Any]) -> str:
         f"head {head / read:.0%}",
         f"masks can skip: {_skippable(facts, 'attention', 'can_skip_attn')}; "
         f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
-        f"CPU code: {facts['cpu_code']}, {_kernels(facts)}",
+        f"CPU code: {facts['cpu_code']}; {_kernels(facts)}",
         "",
     ]
     rows = [("blocks", "attention", "feed-forward"), *_rows(facts["blocks"])]
-    rows.append(("head", as_text(head), ""))
+    rows.append(("head", size_text(head), ""))
     return "\n".join([*lines, *(f"{a:>8}  {b:>9}  {c:>12}".rstrip() for a, b, c in rows)])
 
 
 def _memory(facts: dict[str, Any]) -> str:
     kv = facts["kv_bytes_per_1000_tokens"]
-    first, *others = (f"{as_text(kv[name])} as {name}" for name in SHOWN_CACHE_TYPES)
+    first, *others = (f"{size_text(kv[name])} as {name}" for name in SHOWN_CACHE_TYPES)
     return (
-        f"{as_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context {first} "
+        f"{size_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context {first} "
         f"({', '.join(others)}; see -ctk and -ctv)"
     )
 
 
 def _fits(facts: dict[str, Any]) -> str:
     needed, free = facts["needed_bytes"], facts["free_bytes"]
-    with_context = f"{as_text(needed)} with a context of {facts['n_ctx']} tokens"
+    with_context = f"{size_text(needed)} with a context of {facts['n_ctx']} tokens"
     if free is None:
         return f"unknown; it needs {with_context}"
-    return f"{'yes' if needed <= free else 'no'}, {with_context}; {as_text(free)} are free"
+    return f"{'yes' if needed <= free else 'no'}, {with_context}; {size_text(free)} are free"
 
 
 def _rows(blocks: list[dict[str, int]]) -> Iterator[tuple[str, str, str]]:
     """Lines of the table: one for each run of equal blocks."""
     for (attn, ffn), run in groupby(enumerate(blocks), lambda b: (b[1]["attn"], b[1]["ffn"])):
-        yield _ranges([il for il, _ in run]), as_text(attn), as_text(ffn)
+        yield _ranges([il for il, _ in run]), size_text(attn), size_text(ffn)
 
 
 def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
@@ -176,7 +176,7 @@ def _types(facts: dict[str, Any]) -> str:
 def _speed_up(facts: dict[str, Any]) -> str:
     copies, mask = "copies of earlier text (ngram)", facts["draft_mask"]
     if not facts["can_rollback"]:
-        return "none, since its memory cannot take tokens back"
+        return "none: this architecture cannot undo tokens"
     if facts["own_head"]:
         return f"{copies}, and the draft head of this file (head)"
     if mask is None:
@@ -191,8 +191,8 @@ def _speed_up(facts: dict[str, Any]) -> str:
 def _kernels(facts: dict[str, Any]) -> str:
     width = facts["exact_width"]
     if not width:
-        return "for which logits may depend on the width of a pass"
-    return f"for which logits are the same in passes over up to {width} tokens"
+        return "logits may depend on the width of a pass"
+    return f"logits are identical in passes of up to {width} tokens"
 
 
 def _ranges(blocks: list[int]) -> str:

@@ -6,11 +6,11 @@ import json
 
 import click
 import cloup
-from rich.filesize import decimal
 
 from .. import hub
 from ..hub import Entry
 from ..hub.huggingface import FORM
+from ..util.sizes import size_text
 
 
 @cloup.command(name="list")
@@ -44,4 +44,4 @@ def _facts(entry: Entry) -> dict[str, object]:
 
 def _row(entry: Entry) -> tuple[str, ...]:
     where = f"pyselfspec pull {entry.name}" if entry.path is None else str(entry.path)
-    return entry.name, entry.type, decimal(entry.n_bytes), entry.licence, where
+    return entry.name, entry.type, size_text(entry.n_bytes), entry.licence, where

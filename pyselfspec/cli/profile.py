@@ -26,7 +26,7 @@ json_option = cloup.option("--json", "as_json", is_flag=True, help="Print one JS
 
 @cloup.group(name="profile")
 def command() -> None:
-    """The mask that generate uses for a model by itself."""
+    """Show, import and remove the masks that generate uses for models by default."""
 
 
 @command.command(name="list")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 import cloup
-from rich.filesize import decimal
 
 from .. import hub
 from ..errors import ModelFileError
 from ..gguf.file import check
 from ..hub.offer import Offer
+from ..util.sizes import size_text
 from ._completion import complete_name
 
 
@@ -26,9 +26,9 @@ def command(name: str, yes: bool, as_json: bool) -> None:
     """Fetch a model, and print where its file is.
 
     NAME is one of pyselfspec list, or hf:USER/REPO[:FILE] for GGUF files of the Hugging Face hub;
-    FILE is a file there or a type, such as Q8_0. USER/REPO and the address of a page there do as
-    well. Size and licence are shown first, and at a terminal you are asked. Other commands take the
-    NAME as MODEL.
+    FILE is a file there or a type, such as Q8_0. USER/REPO or a Hugging Face URL works too. Size
+    and licence are shown first, and at a terminal you are asked. Other commands take the NAME as
+    MODEL.
 
     \b
     pyselfspec pull smollm2-135m
@@ -54,7 +54,7 @@ def command(name: str, yes: bool, as_json: bool) -> None:
 def _next(name: str, path: Path) -> str:
     """The command to go on with."""
     try:
-        chats = check(path).has_chat_template
+        chats = check(path).is_chat_model
     except ModelFileError:
         return f"next: pyselfspec info {shlex.quote(name)}"
     more = "" if chats else " -p 'Once upon a time'"
@@ -65,7 +65,7 @@ def _text(offered: Offer) -> str:
     choice = f" ({offered.chosen})" if offered.chosen else ""
     return (
         f"{offered.about}{choice}\n"
-        f"size:    {decimal(offered.n_bytes)}\n"
+        f"size:    {size_text(offered.n_bytes)}\n"
         f"licence: {offered.licence}\n"
         f"from:    {offered.origin}"
     )

@@ -7,9 +7,9 @@ import sys
 
 import click
 import cloup
-from rich.filesize import decimal
 
 from .. import hub
+from ..util.sizes import size_text
 from ._completion import complete_fetched
 
 
@@ -20,17 +20,19 @@ from ._completion import complete_fetched
 def command(name: str, yes: bool, as_json: bool) -> None:
     """Remove a model that pull has fetched into the cache of pyselfspec.
 
-    NAME is one of pyselfspec list. At a terminal you are asked. Models of the Hugging Face hub are
-    in a cache that other programs use, too: hf cache rm removes them. Other files are never
-    removed.
+    NAME is one of pyselfspec list. You are asked first; without a terminal give -y. Models of the
+    Hugging Face hub are in a cache that other programs use, too: hf cache rm removes them. Other
+    files are never removed.
 
     \b
     pyselfspec rm smollm2-135m
     """
     path = hub.removable(name)
     n_bytes = path.stat().st_size
-    if not yes and sys.stdin is not None and sys.stdin.isatty():
-        click.confirm(f"Remove {path} ({decimal(n_bytes)})?", abort=True, err=True)
+    if not yes:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise click.UsageError("without a terminal nothing is asked; give -y to remove")
+        click.confirm(f"Remove {path} ({size_text(n_bytes)})?", abort=True, err=True)
     hub.remove(name)
     facts = {"name": name, "path": str(path), "n_bytes": n_bytes}
-    click.echo(json.dumps(facts) if as_json else f"removed {path} ({decimal(n_bytes)})")
+    click.echo(json.dumps(facts) if as_json else f"removed {path} ({size_text(n_bytes)})")

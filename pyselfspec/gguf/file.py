@@ -17,6 +17,7 @@ from pathlib import Path
 from gguf.constants import LlamaFileType
 
 from ..errors import ModelFileError
+from . import chat_template
 from .header import BROKEN, TENSOR_TYPES, Header, TensorInfo, Value, read_header, short
 
 # llama.cpp's compile-time limits; beyond them it aborts.
@@ -104,7 +105,7 @@ class GgufFile:
     file_type: str
     name: str  # as the file states it, "" when it does not, as for the licence
     licence: str
-    has_chat_template: bool
+    is_chat_model: bool  # by its chat template
     n_kv_layer: int  # the first blocks, which keep K and V of their own
     n_bytes: int
     tensors: tuple[TensorInfo, ...]
@@ -239,7 +240,7 @@ def check(
         file_type=_file_type(first.metadata, tensors),
         name=_stated(first.metadata, "general.name"),
         licence=_stated(first.metadata, "general.license"),
-        has_chat_template="tokenizer.chat_template" in first.metadata,
+        is_chat_model=chat_template.tells_speakers_apart(first.metadata.get(chat_template.KEY)),
         n_kv_layer=max(0, n_layer - values.number("attention.shared_kv_layers", 0)),
         n_bytes=sum(part.n_bytes for part in parts),
         tensors=tensors,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
@@ -24,6 +24,10 @@ from .offer import Offer
 
 DEMO_NAME = "demo"
 FORMS = (DEMO_NAME, *packages.MODELS, huggingface.FORM)
+
+
+class UnknownModelError(ModelFileError):
+    """Neither a file nor the name of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,12 @@ class Entry:
 def model_path(name: str | PathLike[str]) -> Path:
     """The file that a name stands for. What is no name is a path already, as is any Path.
 
-    Raises what `named_path` does, and ModelFileError for what is neither a name nor looks like a
+    Raises what `named_path` does, and UnknownModelError for what is neither a name nor looks like a
     file.
     """
     path = named_path(name)
     if isinstance(name, str) and path == Path(name) and not _looks_like_a_file(name):
-        raise ModelFileError(f"{name}: no such file, and no name of a model; {_hint(name)}")
+        raise UnknownModelError(f"no such file, and {_unknown(name)}")
     if isinstance(name, str) and path == Path(name) and not path.parent.exists():
         repository = huggingface.named(name)
         if repository is not None:
@@ -57,16 +61,17 @@ def model_path(name: str | PathLike[str]) -> Path:
     return path
 
 
-def _hint(name: str) -> str:
-    """What to do with a name that is none."""
-    longer = [each for each in packages.MODELS if each.startswith(name)]
-    near = longer or get_close_matches(name, FORMS, 1, 0.8)
+def _unknown(name: str, known: Collection[str] = FORMS) -> str:
+    """Say that this is no name of a model, and which of the known ones it may be."""
+    longer = [each for each in known if name and each.startswith(name)]
+    near = longer or get_close_matches(name, known, 1, 0.8)
     if near:
         fetched = near[0] == DEMO_NAME or find(near[0]) is not None
-        return f"did you mean {near[0]}?" + ("" if fetched else f" Get it with: {_pull(near[0])}")
+        get = "" if fetched else f" Get it with: {_pull(near[0])}"
+        return f"unknown model {name!r}; did you mean {near[0]}?{get}"
     return (
-        "pyselfspec list shows the names, and others of the Hugging Face hub are fetched with: "
-        f"pyselfspec pull {huggingface.FORM}"
+        f"unknown model {name!r}; names are {', '.join(FORMS)}; pyselfspec pull takes USER/REPO or "
+        "a Hugging Face URL, too"
     )
 
 
@@ -136,10 +141,9 @@ def removable(name: str) -> Path:
             f"remove it with: hf cache rm model/{repository}"
         )
     if name == DEMO_NAME:
-        raise ArgumentError(f"{name} is a part of the package and stays")
-    raise ArgumentError(
-        f"{name!r} is not the name of a model that pyselfspec has fetched; see pyselfspec list"
-    )
+        raise ArgumentError(f"{name} comes with pyselfspec and cannot be removed")
+    fetched = [each for each in packages.MODELS if packages.find(each) is not None]
+    raise ArgumentError(f"{_unknown(name, fetched)}; only models that pull has fetched are removed")
 
 
 def offer(name: str) -> Offer:
@@ -152,9 +156,7 @@ def offer(name: str) -> Offer:
         return packages.offer(name)
     if huggingface.is_name(name):
         return huggingface.offer(name)
-    near = [each for each in packages.MODELS if each.startswith(name)]
-    hint = f"did you mean {near[0]}? Names" if near else "names"
-    raise ArgumentError(f"{name!r} is no name of a model; {hint} are {', '.join(FORMS)}")
+    raise ArgumentError(_unknown(name))
 
 
 def fetch(offered: Offer) -> Path:

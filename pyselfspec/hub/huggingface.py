@@ -69,7 +69,7 @@ def is_name(text: str) -> bool:
 def parse(text: str) -> Name:
     match = NAME.fullmatch(text)
     if match is None:
-        raise ArgumentError(f"{text!r} is no name of a model; write {FORM}")
+        raise ArgumentError(f"unknown model {text!r}; write {FORM}")
     return Name(match["repo"], match["file"])
 
 

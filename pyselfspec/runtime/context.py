@@ -192,7 +192,14 @@ class Context(Closing):
 
         self._describe(model, n_threads, n_seq_max, flash_attn, type_k, type_v)
         if target is None and not model.n_gpu_layers:
-            memory.require_for_context(model.file, params.n_ctx, type_k, type_v)
+            memory.require_for_context(
+                model.file,
+                params.n_ctx,
+                type_k,
+                type_v,
+                n_threads=n_threads,
+                free=model.free_bytes,
+            )
         with model.users:
             self._open(params, n_ctx)
             model.contexts.add(self)
@@ -263,7 +270,8 @@ class Context(Closing):
         self._stack.callback(self._free)
         self._read(handle)
         try:
-            memory.require_room(self.model.file, f"a pass in a context of {n_ctx} tokens")
+            what = f"a pass in a context of {n_ctx} tokens"
+            memory.require_room(self.model.file, what, n_threads=self.n_threads)
         except DecodeError:
             self._stack.close()
             raise

@@ -11,52 +11,62 @@ import warnings
 from ..errors import DecodeError, ModelFileError
 from ..gguf.file import GgufFile
 from ..util import memory
-from ..util.memory import as_text
+from ..util.sizes import size_text
 
 # ggml's scheduler: 60 tensors of 336 bytes for each of 8 nodes per tensor of the model, and more of
-# them in some architectures.
-SCHEDULER_BYTES = 60 * 336 * 8
+# them in some architectures. The graph and its tables take less than 8 tensors more.
+SCHEDULER_BYTES = (60 + 8) * 336 * 8
 MIN_TENSORS = 128
-SPARE_BYTES = 16 << 20
+N_SCHEDULERS = 14  # that of the context, those of 12 kept graphs, and one that is replaced
+PASS_WIDTH = 32  # tokens of the widest pass whose graph is kept
+LOGIT_BYTES = 4
+SPARE_BYTES = 48 << 20  # the program's own, with the stacks of a few threads
+STACK_BYTES = 8 << 20  # of each further thread
+
+
+def needed_bytes(file: GgufFile, n_ctx: int, type_k: str, type_v: str) -> int:
+    """Memory that a model takes with a context: bytes of its file, and of K and V of these
+    types."""
+    return file.n_bytes + file.kv_bytes(n_ctx, type_k, type_v)
 
 
 def require_for_model(file: GgufFile) -> None:
-    """Raise ModelFileError for a file that cannot be mapped; warn of one larger than memory."""
+    """Raise ModelFileError for a file that cannot be mapped."""
     left = memory.address_space()
     if left is not None and file.n_bytes > left:
         raise ModelFileError(
-            f"{file.path}: the model takes {as_text(file.n_bytes)} of address space, and the limit "
-            f"leaves {as_text(left)}; raise the limit (ulimit)"
+            f"{file.path}: the model takes {size_text(file.n_bytes)} of address space, and the "
+            f"limit leaves {size_text(left)}; raise the limit (ulimit)"
         )
-    free = memory.available()
-    if free is not None and file.n_bytes > free:
-        _warn(f"the model {file.path.name}", file.n_bytes, free, "take a smaller quantization")
 
 
-def require_for_context(file: GgufFile, n_ctx: int, type_k: str, type_v: str) -> None:
-    """Raise DecodeError for a context that cannot be mapped; warn of K/V larger than memory."""
+def require_for_context(
+    file: GgufFile, n_ctx: int, type_k: str, type_v: str, *, n_threads: int, free: int | None
+) -> None:
+    """Raise DecodeError for a context that cannot be mapped; warn when it and the model need more
+    memory than was free, in bytes, before the model was loaded (None where that is unknown)."""
     n_bytes = file.kv_bytes(n_ctx, type_k, type_v)
-    require_room(file, f"a context of {n_ctx} tokens", n_bytes)
-    free = memory.available()
-    if free is not None and n_bytes > free:
-        _warn(f"a context of {n_ctx} tokens", n_bytes, free, "give a smaller n_ctx")
+    require_room(file, f"a context of {n_ctx} tokens", n_bytes, n_threads=n_threads)
+    needed = needed_bytes(file, n_ctx, type_k, type_v)
+    if free is not None and needed > free:
+        advice = "give a smaller n_ctx" if file.n_bytes <= free else "take a smaller quantization"
+        warnings.warn(
+            f"the model {file.path.name} with a context of {n_ctx} tokens needs "
+            f"{size_text(needed)} of memory, and {size_text(free)} are free: it may be very slow, "
+            f"or the system may end the program; {advice}",
+            stacklevel=3,
+        )
 
 
-def require_room(file: GgufFile, what: str, n_bytes: int = 0) -> None:
-    """Raise DecodeError when the limit on address space leaves no room for so many bytes and a
-    scheduler, without which ggml aborts. A context that is open may need another scheduler."""
+def require_room(file: GgufFile, what: str, n_bytes: int = 0, *, n_threads: int) -> None:
+    """Raise DecodeError when the limit on address space leaves no room for so many bytes and for
+    every graph that a context may keep: ggml aborts where it cannot make one."""
     left = memory.address_space()
-    needed = n_bytes + SCHEDULER_BYTES * max(MIN_TENSORS, len(file.tensors)) + SPARE_BYTES
+    graph = SCHEDULER_BYTES * max(MIN_TENSORS, len(file.tensors))
+    graph += PASS_WIDTH * LOGIT_BYTES * file.n_vocab
+    needed = n_bytes + N_SCHEDULERS * graph + STACK_BYTES * n_threads + SPARE_BYTES
     if left is not None and needed > left:
         raise DecodeError(
-            f"{what} takes at least {as_text(needed)} more of address space, and the limit leaves "
-            f"{as_text(left)}; give a smaller n_ctx, or raise the limit (ulimit)"
+            f"{what} takes up to {size_text(needed)} more of address space, and the limit leaves "
+            f"{size_text(left)}; give a smaller n_ctx, or raise the limit (ulimit)"
         )
-
-
-def _warn(what: str, n_bytes: int, free: int, advice: str) -> None:
-    warnings.warn(
-        f"{what} needs {as_text(n_bytes)} of memory, and {as_text(free)} are free: it may be very "
-        f"slow, or the system may end the program; {advice}",
-        stacklevel=4,
-    )

@@ -16,6 +16,7 @@ from ..gguf import file as gguf_file
 from ..gguf import fingerprint, heads
 from ..hub import model_path
 from ..masks.layer_mask import LayerMask
+from ..util import memory as system_memory
 from ..util.closing import Closing
 from . import _lib, memory
 from . import rpc as servers
@@ -98,6 +99,9 @@ class Model(Closing):
         if n_gpu_layers == ALL_LAYERS:
             n_gpu_layers = None
         self._open(model_path(path), rpc)
+        self.free_bytes = (
+            system_memory.available()
+        )  # of memory before the model is loaded, None where unknown
         if not rpc and (n_gpu_layers == 0 or not _lib.gpus()):
             memory.require_for_model(self.file)
 
@@ -296,13 +300,6 @@ class Model(Closing):
         with self.users:
             length = _lib.model_meta(self.handle, key)
         return int(length) if length else self.n_embd // max(1, self.file.n_head)
-
-    @property
-    def kv_bytes(self) -> int:
-        """K/V of one token in all blocks, as f16, heads of K and V taken as equal."""
-        with self.users:
-            n_head_kv = int(llama.llama_model_n_head_kv(self.handle))
-        return 2 * 2 * self.n_layer * n_head_kv * self.head_size_k
 
     @cached_property
     def fingerprint(self) -> str:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from .. import __version__
 from ..chat.template import ChatTemplate
 from ..errors import MaskError
+from ..gguf.chat_template import tells_speakers_apart
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
 from ..runtime.sampling import SEED_MAX, SamplingParams
@@ -200,7 +201,8 @@ class Service:
             "sources": list(self._sources),
             "drafters": described(self._sources),
             "mask": _mask_fields(self._mask),
-            "chat_template": self.template is not None,
+            "chat_template": self.template is not None
+            and tells_speakers_apart(self.template.source),
             "version": __version__,
             "build": BUILD_ID,
         }

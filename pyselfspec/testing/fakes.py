@@ -47,6 +47,9 @@ class FakeFile:
         n_skipped = len(set(skip_attn)) + len(set(skip_ffn))
         return self.head_bytes + 1000 * (2 * N_LAYER - n_skipped)
 
+    def kv_bytes(self, n_tokens: int, _type_k: str, _type_v: str) -> int:
+        return 10 * n_tokens
+
 
 @dataclass(frozen=True)
 class FakeModel:
@@ -67,7 +70,6 @@ class FakeModel:
     file: ClassVar[FakeFile] = FakeFile()
     fingerprint: ClassVar[str] = "fake"
     vocabulary: ClassVar[str] = "fake tokens"
-    kv_bytes: ClassVar[int] = 10
     n_gpu_layers: ClassVar[int] = 0
     split_mode: ClassVar[str] = "layer"
     main_gpu: ClassVar[int] = 0

@@ -19,6 +19,7 @@ from ..runtime.context import Context
 from ..runtime.sampling import SEED_MAX, SamplingParams
 from ..util import records
 from ..util.files import UNFINISHED, locked
+from ..util.sizes import size_text
 from . import writing
 from .asking import Prompts
 from .shards import N_BEST, Shard
@@ -121,11 +122,8 @@ class Data:
 
     def size_of(self, n_tokens: int) -> str:
         """What so many tokens take, for whoever waits."""
-        size, million = (n * self.about.token_bytes / 1e6 for n in (n_tokens, 10**6))
-        return (
-            f"{self.folder}: data of {n_tokens} tokens take up to {size:.0f} MB, each million "
-            f"{million:.0f} MB"
-        )
+        size, million = (size_text(n * self.about.token_bytes) for n in (n_tokens, 10**6))
+        return f"{self.folder}: data of {n_tokens} tokens take up to {size}, each million {million}"
 
     def write_next(
         self, context: Context, prompts: Prompts, progress: Progress = writing.ignore

@@ -18,16 +18,19 @@ from ..errors import ArgumentError
 GGUF = b"GGUF"  # what a model begins with
 UNFINISHED = ".unfinished-"  # what folders of files that are being written begin with
 LOCK = ".lock"  # in them, held meanwhile
+READ_BYTES = 1 << 20
 YOUNG_S = 60.0  # until then a lock may be there and not held yet
 
 
 def read_limited(file: BinaryIO, n_bytes: int) -> bytes:
     """All of a file that is no longer than that. Raises ArgumentError for longer and endless
     ones."""
-    data = file.read(n_bytes + 1)
+    data = bytearray()  # in blocks: one read would ask for all that memory at once
+    while block := file.read(min(READ_BYTES, n_bytes + 1 - len(data))):
+        data += block
     if len(data) > n_bytes:
         raise ArgumentError(f"more than {n_bytes >> 20} MiB")
-    return data
+    return bytes(data)
 
 
 def require_target(target: Path) -> None:

@@ -48,14 +48,6 @@ def address_space(root: Path = ROOT) -> int | None:
     return max(0, limit - used * KIB)
 
 
-def as_text(n: int) -> str:
-    """A number of bytes for people: 98.4 MB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} B"
-
-
 def _left_in_cgroups(root: Path) -> Iterator[int]:
     """Bytes left in each cgroup with a limit that this process belongs to."""
     for line in _text(root / "proc/self/cgroup").splitlines():

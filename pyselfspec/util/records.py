@@ -64,7 +64,7 @@ def load(path: Path, cls: type[FiledT], *, what: str, fix: str = "remove it") ->
         with path.open("rb") as file:
             return decode(read_limited(file, MAX_BYTES), cls)
     except ArgumentError as error:
-        raise RecordError(f"{path} is no {what} ({error}); {fix}") from None
+        raise RecordError(f"{path} is no {what} ({error}); {fix}") from error
 
 
 def save(path: Path, record: Filed) -> None:

@@ -90,10 +90,7 @@ def make(context: Context, options: Options) -> Drafter:
     """
     path = None if options.path is None else Path(options.path)
     if path is None and context.model.own_head is None:
-        raise ArgumentError(
-            "the drafter head needs the file of a head, since the model brings none that is known "
-            "to work: name it, head:FILE"
-        )
+        raise ArgumentError('this model has no draft head; give one: draft="head:FILE"')
     context.require_rollback()
     opened = context.once(("draft head", path), lambda: Heads(context, DraftHead(context, path)))
     short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None

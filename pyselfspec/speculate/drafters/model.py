@@ -15,6 +15,7 @@ from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.model import Model
 from ...runtime.vocabulary import difference
+from ...util.sizes import size_text
 from ..second_model import SecondModelDrafter, opened
 from ..types import DraftLimit
 
@@ -42,8 +43,8 @@ def require_smaller(target: Model, model: Model) -> None:
     own, other = model.file.weight_bytes(), target.file.weight_bytes()
     if own > other:
         raise ArgumentError(
-            f"{model.path.name} is no help: a token of it reads {own / 1e6:.0f} MB, more than the "
-            f"{other / 1e6:.0f} MB of {target.path.name}, for which it would draft"
+            f"{model.path.name} is no help: a token of it reads {size_text(own)}, more than the "
+            f"{size_text(other)} of {target.path.name}, for which it would draft"
         )
 
 

@@ -71,10 +71,9 @@ class Drafter(layer_skip.Drafter):
         known = measured_costs(self._context, self.identity)
         if known is not None:
             return known
-        model = self._context.model
-        return costs_by_kv(
-            model.file, self._mask, model.kv_bytes, sum(self._part), self._context.n_ctx
-        )
+        context, file = self._context, self._context.model.file
+        kv_bytes = file.kv_bytes(1, context.type_k, context.type_v)
+        return costs_by_kv(file, self._mask, kv_bytes, sum(self._part), context.n_ctx)
 
     def _fork_into(self, fork: KVSequence) -> None:
         self._seq.fork(fork.seq_id, self._part)

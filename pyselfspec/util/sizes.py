@@ -1,0 +1,17 @@
+"""Sizes in bytes, as people read them."""
+
+from __future__ import annotations
+
+UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+def size_text(n_bytes: int) -> str:
+    """A number of bytes with one decimal and a unit.
+
+    >>> size_text(98_362_432), size_text(512)
+    ('98.4 MB', '512 B')
+    """
+    for unit, size in UNITS:
+        if n_bytes >= size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes} B"
