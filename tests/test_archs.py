@@ -131,7 +131,7 @@ def test_cells_move_without_changing_a_text(archs_folder: Path) -> None:
                     np.testing.assert_array_equal(one, other, err_msg=name)
                 else:
                     np.testing.assert_allclose(one, other, atol=np.ptp(other) / 50, err_msg=name)
-            assert not is_exact or context.sequence(1).in_order and context.sequence(3).in_order
+            assert not is_exact or (context.sequence(1).in_order and context.sequence(3).in_order)
             n_moved += context.n_moves > 0
     assert n_moved > 80
 

@@ -84,7 +84,10 @@ def test_templates_that_know_no_tools_are_told() -> None:
     [
         ({"type": "array", "items": {"type": "string"}, "maxItems": 10**6}, "counts up to"),
         ({"type": "string", "pattern": "^a{1,99999}$"}, "counts up to"),
-        ({"$ref": "https://example.org/x.json"}, "not supported: #/\\$ref is not a reference within"),
+        (
+            {"$ref": "https://example.org/x.json"},
+            "not supported: #/\\$ref is not a reference within",
+        ),
         ({"$ref": "#/nothing"}, "not supported: there is nothing at #/nothing"),
         ({"type": "nonsense"}, "not supported: #/type is not one or several of"),
         ({"enum": ["x" * 70_000]}, "characters"),
