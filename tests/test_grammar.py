@@ -3,10 +3,12 @@ grammar, and following one never takes long; what cannot be compiled is refused 
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -322,6 +324,10 @@ ODD_NAMES = {  # names of rules that the converter has, and pointers with escape
         ({"$defs": {"unused": {"type": "string"}}}, {"a": 1}, True),
         ({"type": "array", "items": {}}, [1, "x", {"a": [None]}], True),
         ({"type": "array", "items": {}, "maxItems": 2}, [1, 2, 3], False),
+        ({"type": "array", "items": True}, [1, "x"], True),
+        ({"type": "integer", "default": {"$ref": "x"}}, 5, True),
+        ({"prefixItems": [{"type": "integer"}], "items": False}, [1], True),
+        ({"prefixItems": [{"type": "integer"}], "items": False}, ["x"], False),
         ({"properties": {"a": {"title": "A"}}, "required": ["a"]}, {"a": [True]}, True),
         ({"enum": [f"value {i}" for i in range(2000)]}, "value 1999", True),
         ({"enum": [f"value {i}" for i in range(2000)]}, "value 2000", False),
@@ -384,7 +390,10 @@ def test_references_to_nothing(pointer: str) -> None:
         ({"type": "array", "items": 5}, "#/items is not an object, so it is no schema"),
         ({"anyOf": [{"type": "null"}, {"type": 5}]}, "#/anyOf/1/type is not one or several of"),
         ({"$ref": "#/$defs/A", "$defs": {"A": {"enum": 5}}}, "#/$defs/A/enum is not a list"),
-        ({"type": "array", "items": [], "minItems": -1}, "#/minItems is not a count: -1"),
+        ({"type": "array", "items": {}, "minItems": -1}, "#/minItems is not a count: -1"),
+        ({"$ref": "#/$defs/A/type", "$defs": {"A": {"type": "null"}}}, "#/$defs/A/type is not an"),
+        ({"const": [{"$ref": "x"}]}, '#/const has the name "$ref"'),
+        ({"type": "array", "items": False}, "#/items allows nothing"),
         ({"not": {"type": "string"}}, "a part of it has no type"),
         ({"type": "string", "pattern": "("}, "Pattern must start"),
     ],
@@ -398,6 +407,32 @@ def test_faults_of_schemas_are_named(schema: dict[str, Any], fault: str) -> None
     assert message.startswith("this JSON schema is not supported: ") and fault in message
     assert message.isprintable() and len(message) < 600
     assert "$defs" in json.dumps(schema) or "$defs" not in message.replace('"#/$defs/name"', "")
+
+
+def spots(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place of a value inside: what holds it, and the key there."""
+    keys = range(len(node)) if isinstance(node, list) else node if isinstance(node, dict) else ()
+    for key in keys:
+        yield node, key
+        yield from spots(node[key])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_schema_is_answered_with_another_error(seed: int) -> None:
+    """However it is malformed."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    odd = [None, True, False, 5, -1, "x", "#", "#/type", "#/properties", [], [[]], {}, {"$ref": 5}]
+    odd += [{"$ref": "#"}, {"$ref": "#/$defs/Node/type"}, {"not": {"$ref": "#"}}, "object", "a\nb"]
+    for _ in range(50):
+        schema = copy.deepcopy(rng.choice([TREE, ITSELF, KEYWORDS, ODD_NAMES]))
+        for _ in range(rng.randint(1, 3)):
+            holder, key = rng.choice(list(spots(schema)))
+            holder[key] = copy.deepcopy(rng.choice(odd))
+        try:
+            json_schema.to_gbnf(schema)
+        except ArgumentError as error:
+            assert str(error).isprintable() and str(error).startswith("this JSON schema"), schema
 
 
 def calls(model: Model, parameters: dict[str, Any], name: str, arguments: Any) -> bool:

@@ -21,7 +21,8 @@ N_REPEAT = 256  # most that a schema may count up to
 DEFINITIONS = {"$defs", "definitions"}
 NAMED = {"properties", *DEFINITIONS}  # keywords whose values are schemas by name
 LISTED = {"anyOf", "oneOf", "allOf", "prefixItems"}  # keywords whose values are lists of schemas
-VALUES = {"const", "enum", "default", "examples"}  # keywords whose values are no schemas
+VALUES = {"const", "enum"}  # keywords whose values are no schemas
+EXAMPLES = {"default", "examples"}  # keywords that say nothing of what is allowed
 COUNTS = {"minItems", "maxItems", "minLength", "maxLength"}
 # Keywords that allow every value.
 ANNOTATIONS = {
@@ -106,8 +107,7 @@ def _plain(schema: Mapping[str, Any], root: str, definitions: dict[str, Any]) ->
 
     Raises ArgumentError for a schema that is malformed.
     """
-    for fault in _faults(schema, root):
-        raise _unsupported(fault)
+    _require_well_formed(schema, root)
     names: dict[str, str] = {}  # of definitions, by the pointers of references
     pointers: list[str] = []
 
@@ -125,17 +125,21 @@ def _plain(schema: Mapping[str, Any], root: str, definitions: dict[str, Any]) ->
             return {"$ref": f"#/$defs/{names[pointer]}"}
         if node.keys() <= ANNOTATIONS:
             return ANY
-        return {key: inside(key, value) for key, value in node.items()}
+        return {key: inside(key, each) for key, each in node.items() if key not in EXAMPLES}
 
     def inside(key: str, value: Any) -> Any:
         if key in NAMED and isinstance(value, Mapping):
             return {name: rewritten(each) for name, each in value.items()}
+        if key == "items" and value is True:
+            return ANY
         return value if key in VALUES else rewritten(value)
 
     own = {key: value for key, value in schema.items() if key not in DEFINITIONS}
     plain: dict[str, Any] = rewritten(own)
     for pointer in pointers:  # their number grows meanwhile
-        definitions[names[pointer]] = rewritten(_at(schema, pointer))
+        target = _at(schema, pointer)
+        _require_well_formed(target, pointer)
+        definitions[names[pointer]] = rewritten(target)
     _require_ends({pointer: definitions[name] for pointer, name in names.items()}, names)
     return {"anyOf": [plain]} if "$ref" in plain else plain
 
@@ -162,6 +166,11 @@ def _require_ends(targets: Mapping[str, Any], names: Mapping[str, str]) -> None:
         raise _unsupported(f'the reference "{error.args[1][0]}" leads back to itself') from None
 
 
+def _require_well_formed(schema: Any, where: str) -> None:
+    for fault in _faults(schema, where):
+        raise _unsupported(fault)
+
+
 def _faults(schema: Any, where: str) -> Iterator[str]:
     """What is malformed in a schema, or unsupported, and where, as a JSON pointer."""
     if not isinstance(schema, Mapping):
@@ -172,6 +181,10 @@ def _faults(schema: Any, where: str) -> Iterator[str]:
         if key in FORMS and not FORMS[key].holds(value):
             given = json.dumps(value)
             yield f"{inner[:N_WHERE]} is not {FORMS[key].words}: {given[:N_WHERE]}"
+        elif key in VALUES and '"$ref": ' in json.dumps(value):
+            yield f'{inner[:N_WHERE]} has the name "$ref", which only references have'
+        elif key == "items" and (value is False or value == []) and "prefixItems" not in schema:
+            yield f"{inner[:N_WHERE]} allows nothing: {json.dumps(value)}"
         elif key in NAMED:
             if "$ref" in value:
                 yield f'{inner[:N_WHERE]} has the name "$ref", which only references have'
@@ -180,7 +193,7 @@ def _faults(schema: Any, where: str) -> Iterator[str]:
         elif key in LISTED or (key == "items" and isinstance(value, list)):
             for i, each in enumerate(value):
                 yield from _faults(each, f"{inner}/{i}")
-        elif key == "items" or (key == "additionalProperties" and not isinstance(value, bool)):
+        elif key in ("items", "additionalProperties") and not isinstance(value, bool):
             yield from _faults(value, inner)
 
 
