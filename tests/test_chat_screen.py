@@ -683,9 +683,8 @@ def test_the_advice_on_threads_breaks_between_words(
     monkeypatch.setenv("COLUMNS", "30")
     *advice, _closing = busy().splitlines()
     assert len(advice) > 3 and max(map(len, advice)) <= 30
-    assert {"Warning:", "programs", "machine", "threads", "faster:"} <= set(
-        " ".join(advice).split()
-    )
+    words = set(" ".join(advice).split())
+    assert {"Warning:", "programs", "machine", "threads", "faster:"} <= words
 
 
 def test_a_busy_machine_is_told_what_to_type_once(
