@@ -676,6 +676,17 @@ def busy(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[[], str]:
     return warning
 
 
+def test_the_advice_on_threads_breaks_between_words(
+    busy: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_options, "is_due", lambda *_: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    *advice, _closing = busy().splitlines()
+    assert len(advice) > 3 and max(map(len, advice)) <= 30
+    words = set(" ".join(advice).split())
+    assert {"Warning:", "programs", "machine", "threads", "faster:"} <= words
+
+
 def test_a_busy_machine_is_told_what_to_type_once(
     busy: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

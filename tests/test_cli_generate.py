@@ -300,7 +300,9 @@ def test_a_mask_that_cannot_pay_is_named_when_asked(
     assert CLOSING_LINE.fullmatch(outcome.stderr)
     assert outcome.stderr.endswith(" · nothing was drafted\n")
     *_log, verbose = generate(*mask, "-v", model=model).stderr.splitlines()
-    assert re.search(r"best known mask was not used, .* slower here \(0\.\d\dx\)", verbose)
+    *_explained, explained = generate(*mask, "--explain", model=model).stderr.splitlines()
+    for line in (verbose, explained):
+        assert re.search(r"best known mask was not used, .* slower here \(0\.\d\dx\)", line)
 
 
 def test_options_that_choose_a_controller(generate: Generate) -> None:

@@ -89,6 +89,9 @@ def test_text_names_the_model_and_folds_equal_blocks(
     assert model.startswith(f"model: {demo_facts['architecture']} · 12 blocks · ")
     assert demo_facts["file_type"] in model and str(demo_facts["n_ctx_train"]) in model
     assert "chat model: no" in lines
+    assert "same bits however a prompt is split: yes" in lines
+    unsure = info._text(demo_facts | {"exact_prompts": False}).splitlines()
+    assert "same bits however a prompt is split: not promised" in unsure
     table = [line.split()[0] for line in lines[lines.index("") + 1 :]]
     assert table == ["blocks", "0-11", "head"]
     other = [*demo_facts["blocks"][:3], {"attn": 1, "ffn": 2, "other": 0}]

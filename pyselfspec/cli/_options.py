@@ -207,11 +207,11 @@ def _advise_threads() -> None:
     """Warn on a busy machine, where as many threads as cores mostly wait for each other."""
     load, n_cores = overload(), usable_cores()
     if load is not None and n_cores > 1 and is_due("threads", ADVICE_S):
-        click.echo(
+        advice = (
             f"Warning: other programs keep this machine busy (load {load:.1f}, {n_cores} cores); "
-            f"fewer threads may be much faster: try -t {n_cores // 2}",
-            err=True,
+            f"fewer threads may be much faster: try -t {n_cores // 2}"
         )
+        click.echo(click.wrap_text(advice, bar_console().width), err=True)
 
 
 # What decides the speed of a context.

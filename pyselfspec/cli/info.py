@@ -33,6 +33,7 @@ SAME_TEXT = {
     False: "almost always: where two tokens are nearly equally likely, the other one may be chosen",
     None: "there are no drafts",
 }
+EXACT_PROMPTS = {True: "yes", False: "not promised"}
 SHOWN_CACHE_TYPES = ("f16", "q8_0", "q4_0")
 N_SHOWN = 1000  # tokens whose K/V are shown
 
@@ -84,6 +85,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "weights": _weights(file, bool(context.exact_width)),
         "cpu_code": variant(cpu_backend()),
         "exact_width": context.exact_width,
+        "exact_prompts": context.exact_prompts,
         "same_at_widths": same_at_widths(context),
         "has_tokenizer": model.has_vocab,
         "own_head": model.own_head is not None,
@@ -118,6 +120,7 @@ def _text(facts: dict[str, Any]) -> str:
         f"fits: {_fits(facts)}",
         f"speed-up: {_speed_up(facts)}",
         f"same text with drafts: {SAME_TEXT[facts['same_at_widths']]}",
+        f"same bits however a prompt is split: {EXACT_PROMPTS[facts['exact_prompts']]}",
         f"weights: {_types(facts)}",
         f"bytes read per token: attention {attn / read:.0%}, feed-forward {ffn / read:.0%}, "
         f"head {head / read:.0%}",

@@ -220,6 +220,7 @@ class FakeContext:
     is_exact_beside_others = True
     attention = "none"
     n_threads = 1
+    type_k = type_v = "f16"
 
     def __init__(
         self,
