@@ -111,7 +111,8 @@ class PageServer:
         if said == "too long":
             return error(
                 400,
-                "the prompt has 4096 tokens, the context 2048; give a larger -c or a shorter prompt",
+                "the prompt has 4096 tokens, the context 2048; "
+                "give a larger -c or a shorter prompt",
             )
         return StreamingResponse(self.chunks(body, said, is_chat, request), media_type=SSE)
 
