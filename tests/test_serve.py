@@ -93,10 +93,16 @@ def test_models(served: Served) -> None:
         client.models.retrieve("other")
 
 
+def test_a_model_that_only_joins_texts_is_no_chat_model(demo: Model) -> None:
+    with running(demo, room=Room(n_ctx=256, n_slots=1), template=None) as found:
+        props = found.client.get(f"{found.url}/props").json()
+    assert props["chat_template"] is False
+
+
 def test_what_the_server_is(served: Served, demo: Model) -> None:
     props = served.client.get(f"{served.url}/props").json()
     assert props["n_layer"] == demo.n_layer and props["slots"] == 6
-    assert props["chat_template"] is False, "its template only joins texts"
+    assert props["chat_template"] is True, "the server was started with one for chats"
     assert {"ngram", "layer-skip"} <= set(props["sources"]) and "model" not in props["sources"]
     assert props["mask"]["skip_ffn"] == sorted(demo.draft_mask.skip_ffn)  # type: ignore[union-attr]
     assert served.client.get(f"{served.url}/health").json() == {"status": "ok"}
