@@ -22,6 +22,7 @@ from pyselfspec.chat.fallbacks import FALLBACKS
 from pyselfspec.chat.fitting import fitting
 from pyselfspec.chat.guard import Markers
 from pyselfspec.chat.messages import Message, parse
+from pyselfspec.chat.rendering import Rendering
 from pyselfspec.chat.template import ChatTemplate
 from pyselfspec.errors import ArgumentError, ContextFullError, ModelFileError
 from pyselfspec.runtime import vocabulary
@@ -184,6 +185,36 @@ def test_what_a_template_refuses_is_an_error(
     template = ChatTemplate.of(new_model("chatml"), source)
     with pytest.raises(ArgumentError, match=message):
         template.tokens(TALK)
+
+
+LONG_LOOP = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (LONG_LOOP, "its loops run more than"),
+        ("{{ 'a' * 10**9 }}", "a repeated text has at most"),
+        ("{{ 10**9 * ['a'] }}", "a repeated text has at most"),
+        ("{{ 9 ** (9 ** 9) }}", "an exponent is at most"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+    ],
+)
+def test_a_template_that_would_not_end_is_an_error(source: str, reason: str) -> None:
+    with pytest.raises(ArgumentError, match=reason):
+        Rendering(source).text(messages=[])
+
+
+def test_a_template_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="300000 characters; 262144 are allowed"):
+        Rendering("a" * 300_000)
+
+
+def test_loops_that_are_counted_are_loops() -> None:
+    source = "{% for m in messages %}{{ loop.index }}{{ m * 2 }}{% else %}none{% endfor %}"
+    assert Rendering(source).text(messages=["a", "b"]) == "1aa2bb"
+    assert Rendering(source).text(messages=[]) == "none"
+    assert Rendering("{{ 2 ** 3 * 4 }}").text() == "32"
 
 
 def test_rules_of_roles(new_model: NewModel) -> None:

@@ -3,6 +3,7 @@ what Hugging Face's library shows them. Knows no model. Pure."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -14,6 +15,35 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..errors import ArgumentError
+
+# What templates of published models need is a small part of each of these.
+MAX_SOURCE = 1 << 18  # characters
+MAX_TEXT = 1 << 26  # characters of a text or elements of a list
+MAX_LOOPS = 1 << 18  # times that bodies of loops run, in one rendering
+MAX_EXPONENT = 1 << 10
+COUNT = "_count_loop"  # a name that no template can have given
+
+
+class _Bounded(ImmutableSandboxedEnvironment):
+    """A sandbox whose templates end soon: the sandbox of Jinja bounds one ``range``, not loops
+    within loops, nor what multiplying makes of a text."""
+
+    intercepted_binops = frozenset(["*", "**"])
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        template = super()._parse(source, name, filename)
+        for loop in template.find_all(nodes.For):
+            count = nodes.Call(nodes.Name(COUNT, "load"), [], [], None, None)
+            loop.body.insert(0, nodes.ExprStmt(count).set_lineno(loop.lineno))
+        return template
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and abs(right) > MAX_EXPONENT:
+            raise TemplateError(f"an exponent is at most {MAX_EXPONENT}")
+        for repeated, n in ((left, right), (right, left)):
+            if isinstance(repeated, str | list | tuple) and len(repeated) * n > MAX_TEXT:
+                raise TemplateError(f"a repeated text has at most {MAX_TEXT} characters")
+        return super().call_binop(context, operator, left, right)
 
 
 class _Generation(Extension):
@@ -29,11 +59,15 @@ class _Generation(Extension):
 class Rendering:
     """One template. now: the clock of ``strftime_now``.
 
-    Raises ArgumentError for a text that is no template.
+    Raises ArgumentError for a text that is no template, or too long for one.
     """
 
     def __init__(self, source: str, *, now: Callable[[], datetime] = datetime.now) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        if len(source) > MAX_SOURCE:
+            raise ArgumentError(
+                f"the chat template has {len(source)} characters; {MAX_SOURCE} are allowed"
+            )
+        environment = _Bounded(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _tojson
@@ -46,9 +80,16 @@ class Rendering:
             raise ArgumentError(f"the chat template is broken in line {line}: {error}") from None
 
     def text(self, **variables: Any) -> str:
-        """Raises ArgumentError for what the template refuses or cannot take."""
+        """Raises ArgumentError for what the template refuses or cannot take, and where it does not
+        end."""
+        loops = itertools.count(1)
+
+        def count() -> None:
+            if next(loops) > MAX_LOOPS:
+                raise TemplateError(f"its loops run more than {MAX_LOOPS} times")
+
         try:
-            return self._template.render(**variables)
+            return self._template.render(**variables | {COUNT: count})
         except Exception as error:  # a program of somebody else's; it may fail in any way
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
             message = f"the chat template refuses these messages: {kind}{error}"
