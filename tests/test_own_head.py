@@ -142,7 +142,7 @@ def test_it_is_found_by_itself(new_context, model):
 
 
 def test_info_names_it(model):
-    assert "head, a block that the file brings" in command_line.run("info", model.path).stdout
+    assert "and the draft head of this file (head)" in command_line.run("info", model.path).stdout
 
 
 def test_a_mask_that_is_asked_for_goes_first(new_context, model, monkeypatch):
