@@ -39,6 +39,7 @@ from pyselfspec.cli._chat_wrap import Erase, Span, Wrapper
 from pyselfspec.errors import ArgumentError
 from pyselfspec.gguf.chat_template import tells_speakers_apart
 from pyselfspec.hub import huggingface, packages
+from pyselfspec.speculate.completion import Completion
 from pyselfspec.util import seldom
 
 WORDS = "a in the word margin terminal understanding"
