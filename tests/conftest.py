@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,9 @@ from tools.models import real, tiny_gguf
 # One thread: the models are so small that a second one only waits, and spins while it does.
 CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}
 REAL_MODELS = packages.cache()  # the user's, before cache_folder hides it
+
+# In a background job of a shell SIGINT is ignored, and would be in the programs that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TinyPath = Callable[..., Path]
 RealModel = Callable[..., Path]

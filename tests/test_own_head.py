@@ -169,7 +169,7 @@ def test_a_model_without_a_head_that_works_has_none(new_context, weights, folder
         assert model.own_head is None
         context = new_context(model)
         assert "head" not in drafters.suggested(context, None)
-        with pytest.raises(ArgumentError, match="the model brings none that is known to work"):
+        with pytest.raises(ArgumentError, match="this model has no draft head"):
             head.make(context, head.Options())
         with pytest.raises(ArgumentError, match=f"hidden_at is 1 to {N_LAYER}, got {N_LAYER + 1}"):
             context.run(Rows.of(0, 0, PROMPT), Pass(leave=N_LAYER + 1))
