@@ -1,5 +1,5 @@
 """A token's logits are the same bits at every width, context length and number of threads, and
-a prompt's in whatever pieces it is read.
+a prompt's however it is split.
 
 The oracle is the same model fed one token at a time. What is compared runs through the kernels in
 pyselfspec/native/kernels, for every type they know, with and without flash attention.

@@ -114,7 +114,7 @@ SELFSPEC_API int64_t selfspec_n_moves(struct selfspec_session * session);
 // Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_exact_width(struct selfspec_session * session);
 
-// 1 when that holds for any number of rows, so that a prompt gives the same text in whatever pieces it is read. 0 where
+// 1 when that holds for any number of rows, so that a prompt gives the same text however it is split. 0 where
 // there is no such promise, or where wide batches are upstream's because of weights without a kernel of ours.
 // Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_exact_prompts(struct selfspec_session * session);

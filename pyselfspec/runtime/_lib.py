@@ -446,7 +446,7 @@ def exact_width(session: int) -> int:
 
 
 def exact_prompts(session: int) -> bool:
-    """Whether a prompt has the same bits in whatever pieces it is read."""
+    """Whether a prompt has the same bits however it is split."""
     return bool(_answer(session, _exact_prompts(session)))
 
 

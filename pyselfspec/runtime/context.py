@@ -420,7 +420,7 @@ class Context(Closing):
 
     @cached_property
     def exact_prompts(self) -> bool:
-        """Whether a prompt has the same bits in whatever pieces it is read, wider than exact_width
+        """Whether a prompt has the same bits however it is split, in passes wider than exact_width
         too; False where the library cannot promise that."""
         with self.alone:
             return _lib.exact_prompts(self.session)
