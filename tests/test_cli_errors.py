@@ -254,7 +254,7 @@ CASES = [
     Case("generate @ids.gguf -t 1 --prompt-tokens 5,9999", FAILED, ["9999"], alone=True),
     Case("generate @ids.gguf -t 1 --prompt-tokens 4294967301", ANY, ["4294967301"], alone=True),
     # numbers
-    usage("generate -p hi -n 0", "-n", "1 or more, or -1"),
+    usage("generate -p hi -n 0", "-n", "at least 1, or -1 for no limit"),
     usage("generate -p hi -n -5", "-n", "-5"),
     usage("generate -p hi -n many", "-n", "many"),
     usage("generate -p hi -t 513", "--threads", "512"),
