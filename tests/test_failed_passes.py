@@ -157,7 +157,7 @@ with model.context(n_ctx=256, n_batch=64, n_threads=1) as fresh:
 
 
 @on_linux
-def test_a_text_of_a_recurrent_model_is_not_gone_on_with_after_a_failure(
+def test_a_recurrent_text_whose_memory_cannot_be_had_does_not_go_on(
     no_memory: str, tmp_path: Path, run_python: RunPython
 ) -> None:
     """Its state is lost with the pass, so the pass is not tried again without it."""
