@@ -29,8 +29,11 @@ from tools.models import real, tiny_gguf
 CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}
 REAL_MODELS = packages.cache()  # the user's, before cache_folder hides it
 
-# In a background job of a shell SIGINT is ignored, and would be in the programs that tests start.
+# A background job of a shell ignores SIGINT, and one under nohup SIGHUP; programs that tests start
+# would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 TinyPath = Callable[..., Path]
 RealModel = Callable[..., Path]

@@ -37,7 +37,7 @@ from pyselfspec.util import records  # noqa: E402
 
 ONE_THREAD = {"n_threads": 1}
 SMALL = Wanted(
-    n_tokens=1, n_batches=24, n_own=256, type_name="f32", n_lines=4, n_rows=32, n_texts=8,
+    n_tokens=1, n_batches=48, n_own=256, type_name="f32", n_lines=4, n_rows=32, n_texts=8,
     n_answer=40, half=False, training=Options(rate=0.01, rate_other=1e-3),
 )  # fmt: skip
 
@@ -227,11 +227,11 @@ def test_the_card_says_where_it_comes_from(demo, trained):
     card = records.decode(fields[KEY].contents(), Card)
     assert card == trained.tuned.card
     assert card.fingerprint == demo.fingerprint
-    assert card.n_seen == 24 * 4 * 32
+    assert card.n_seen == SMALL.n_batches * 4 * 32
     assert card.n_written == sum(
         len(Shard.load(path)) for path in trained.wanted.folder.glob("*.npz")
     )
-    assert "0.00 million tokens seen" in trained.news[-1]
+    assert "0.01 million tokens seen" in trained.news[-1]
     assert demo.path.name in fields["general.description"].contents()
 
 
@@ -248,7 +248,7 @@ def test_training_goes_on_where_it_was(demo, trained, tmp_path):
 
     with pytest.raises(tuning.Interrupted):
         tune(demo, wanted, context=ONE_THREAD, follow=stop_half_way)
-    assert torch.load(folder / tuning.STATE)["training"]["n_batches"] == 12
+    assert torch.load(folder / tuning.STATE)["training"]["n_batches"] == SMALL.n_batches // 2
     assert not wanted.out.exists()
     tuned = tune(demo, wanted, context=ONE_THREAD)
     assert tuned.card.n_seen == trained.tuned.card.n_seen
