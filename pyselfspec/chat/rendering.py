@@ -59,7 +59,7 @@ class _Generation(Extension):
 class Rendering:
     """One template. now: the clock of ``strftime_now``.
 
-    Raises ArgumentError for a text that is no template, or too long for one.
+    Raises ArgumentError for a source that is not a template, or too long.
     """
 
     def __init__(self, source: str, *, now: Callable[[], datetime] = datetime.now) -> None:

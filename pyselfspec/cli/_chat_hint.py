@@ -13,7 +13,7 @@ from ..speculate.completion import Completion
 
 
 def suggest_chat(completion: Completion, model: str) -> None:
-    """Tell whoever watches how to ask a chat model, unless the prompt looks like a chat already.
+    """Tell the user of a terminal how to ask a chat model, unless the prompt is a chat already.
 
     model: the name under which it was opened.
     """

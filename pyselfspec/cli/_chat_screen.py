@@ -29,7 +29,7 @@ class Screen(Protocol):
         ...
 
     def confirms(self, question: str) -> bool:
-        """Whether to do what nobody can undo."""
+        """Ask whether to do something that cannot be undone."""
         ...
 
     def answer(self, pieces: Iterable[Piece]) -> None:
@@ -55,7 +55,7 @@ class Screen(Protocol):
 
 class Lines:
     """Each line of stdin is said in turn. Answers are on stdout, without the model's thoughts, and
-    everything else is on stderr. What goes wrong ends the chat: nobody is there to put it right."""
+    everything else is on stderr. What goes wrong ends the chat: no user is there to correct it."""
 
     keys: tuple[str, ...] = ()
 

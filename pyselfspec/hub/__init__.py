@@ -62,7 +62,7 @@ def model_path(name: str | PathLike[str]) -> Path:
 
 
 def _unknown(name: str, known: Collection[str] = FORMS) -> str:
-    """Say that this is no name of a model, and which of the known ones it may be."""
+    """Say that this is not the name of a model, and which known name may be meant."""
     longer = [each for each in known if name and each.startswith(name)]
     near = longer or get_close_matches(name, known, 1, 0.8)
     if near:

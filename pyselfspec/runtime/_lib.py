@@ -466,7 +466,7 @@ def can_keep(session: int, seq_id: int, n: int) -> int:
 
 
 def reserve(session: int, seq_id: int, n: int) -> None:
-    """A sequence will hold at most n tokens; n < 0: nobody knows how many."""
+    """Reserve room for n tokens of a sequence; n < 0: the number is unknown."""
     _check(session, _reserve(session, seq_id, n))
 
 

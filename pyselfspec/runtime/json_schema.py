@@ -199,7 +199,7 @@ def _faults(schema: Any, where: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What the value of a keyword has to be."""
+    """The type that the value of a keyword must have."""
 
     words: str
     holds: Callable[[Any], bool]

@@ -23,7 +23,7 @@ class BusyError(SelfSpecError):
 
 
 class ShutdownError(SelfSpecError):
-    """The server takes no more requests, or cuts those that it has."""
+    """The server takes no more requests, or cuts off its open ones."""
 
     def __init__(self) -> None:
         super().__init__("the server is shutting down")

@@ -149,7 +149,7 @@ class Service:
         return min(asked or default or 1, n_room)
 
     def too_long(self, n_tokens: str) -> ApiError:
-        """The error for a prompt of so many tokens."""
+        """The error for a prompt that is too long, given its number of tokens."""
         return ApiError(
             400,
             f"the prompt has {n_tokens} tokens, the context {self.n_ctx}; give a larger -c or a "
