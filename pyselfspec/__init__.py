@@ -7,7 +7,6 @@ package gets the same library.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from . import errors
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .chat.conversation import Conversation
     from .errors import SelfSpecError
     from .hub import model_path
     from .llama.llama import Llama as Llama
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from .selection.scanning import ScanResult, scan
     from .selection.searching import SearchResult, search
     from .speculate import controllers, drafters
-    from .speculate.adapt import Adapt
-    from .speculate.completion import Completion, generate, interleaved
+    from .speculate.batching import generate_steps
+    from .speculate.completion import Completion, generate, generate_batch
+    from .speculate.config import DraftConfig
     from .speculate.controllers import Controller
     from .speculate.controllers.fixed import Fixed
-    from .speculate.loop import generate_steps
-    from .speculate.types import Draft, DraftLimit, GenerationStats, Step, Verdict
+    from .speculate.drafters import Drafter, LookupDrafter
+    from .speculate.limits import DraftLimit
+    from .speculate.stats import GenerationStats
+    from .speculate.types import Draft, DraftToken, Step, Verdict
+    from .templates.template import ChatTemplate
     from .util.build import BUILD_ID
     from .util.paths import DEMO
 
@@ -43,6 +47,7 @@ _HOMES = {
     "SelfSpecError": "errors",
     "Llama": "llama.llama",
     "model_path": "hub",
+    "Conversation": "chat.conversation",
     "LayerMask": "masks.layer_mask",
     "BUILD_ID": "util.build",
     "Context": "runtime.context",
@@ -59,18 +64,22 @@ _HOMES = {
     "search": "selection.searching",
     "controllers": "speculate.controllers",
     "drafters": "speculate.drafters",
-    "Adapt": "speculate.adapt",
     "Completion": "speculate.completion",
     "generate": "speculate.completion",
-    "interleaved": "speculate.completion",
+    "DraftConfig": "speculate.config",
+    "generate_batch": "speculate.completion",
     "Controller": "speculate.controllers",
     "Fixed": "speculate.controllers.fixed",
-    "generate_steps": "speculate.loop",
+    "generate_steps": "speculate.batching",
     "Draft": "speculate.types",
-    "DraftLimit": "speculate.types",
-    "GenerationStats": "speculate.types",
+    "DraftLimit": "speculate.limits",
+    "DraftToken": "speculate.types",
+    "Drafter": "speculate.drafters",
+    "GenerationStats": "speculate.stats",
+    "LookupDrafter": "speculate.drafters",
     "Step": "speculate.types",
     "Verdict": "speculate.types",
+    "ChatTemplate": "templates.template",
     "DEMO": "util.paths",
 }
 
@@ -79,16 +88,21 @@ __all__ = [
     "BUILD_ID",
     "DEMO",
     "GREEDY",
-    "Adapt",
+    "ChatTemplate",
     "Completion",
     "Context",
     "Controller",
+    "Conversation",
     "Draft",
+    "DraftConfig",
     "DraftLimit",
+    "DraftToken",
+    "Drafter",
     "Fixed",
     "GenerationStats",
     "KVSequence",
     "LayerMask",
+    "LookupDrafter",
     "Model",
     "Sampler",
     "SamplingParams",
@@ -101,8 +115,8 @@ __all__ = [
     "drafters",
     "errors",
     "generate",
+    "generate_batch",
     "generate_steps",
-    "interleaved",
     "model_path",
     "objectives",
     "scan",
@@ -111,21 +125,25 @@ __all__ = [
 ]
 
 
-def _offer_library() -> None:
-    """Let llama_cpp find our library, unless the user has named one or nothing is built yet."""
-    with contextlib.suppress(errors.LibraryError):
-        from .util.build import LIB_DIR
+def _offer_library() -> bool:
+    """Let llama_cpp find our library, unless the user has named one. False if nothing is built."""
+    from .util import build
 
-        os.environ.setdefault("LLAMA_CPP_LIB_PATH", str(LIB_DIR))
+    try:
+        os.environ.setdefault("LLAMA_CPP_LIB_PATH", str(build.LIB_DIR))
+    except errors.LibraryError:
+        return False
+    return True
 
 
-_offer_library()
+_is_built = _offer_library()
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not _HOMES[name].startswith(("errors", "util.")):  # the others need numpy or the library
+    # The others need numpy or the library, which may end the process on an older processor.
+    if _is_built and not _HOMES[name].startswith(("errors", "util.")):
         from .runtime.processor import cpu_backend
 
         cpu_backend()

@@ -1,18 +1,52 @@
-"""Every error that a user can meet. The command line prints the message as one line and exits with
-status 1."""
+"""All errors of the package. The command line prints the message as one line and exits with
+status 2 for UnknownModelError, else 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 
-class SelfSpecError(Exception):
-    """Base of all errors of this package; the message says what was given, what is allowed, what to
-    do."""
+class Parameter(str):
+    """A part of a message that names a parameter as Python callers write it, such as ``n_ctx``.
+    Other interfaces put their own name for it in its place."""
+
+
+class Message:
+    """Base of errors and warnings whose arguments are the parts of the message, in order: text and
+    Parameters."""
+
+    args: tuple[object, ...]
+
+    def __str__(self) -> str:
+        return self.in_terms_of({})
+
+    def in_terms_of(self, names: Mapping[str, str]) -> str:
+        """Return the message with these names for parameters, and Python's for all others."""
+        return "".join(
+            names.get(part, part) if isinstance(part, Parameter) else str(part)
+            for part in self.args
+        )
+
+
+class SelfSpecError(Message, Exception):
+    """Base of all errors of this package; the message says what was given, what is allowed, and
+    what to do."""
+
+
+class SelfSpecWarning(Message, UserWarning):
+    """Work goes on, but probably not as intended."""
 
 
 class ModelFileError(SelfSpecError):
     """The model file is missing, broken, or not something the pinned llama.cpp can run."""
 
 
+class UnknownModelError(ModelFileError):
+    """The name of a model is unknown, and no file has it."""
+
+
 class PullError(SelfSpecError):
-    """A model cannot be fetched, or what came is not that model."""
+    """A model cannot be fetched, or the fetched data is not that model."""
 
 
 class MaskError(SelfSpecError, ValueError):
@@ -20,7 +54,7 @@ class MaskError(SelfSpecError, ValueError):
 
 
 class UnsupportedError(SelfSpecError):
-    """This architecture, block or memory cannot do what was asked."""
+    """This architecture, block or memory does not support the request."""
 
 
 class ContextFullError(SelfSpecError):
@@ -37,3 +71,25 @@ class ArgumentError(SelfSpecError, ValueError):
 
 class LibraryError(SelfSpecError, ImportError):
     """The native library is missing, foreign, or does not belong to this version of the package."""
+
+
+def prompt_too_long(n_tokens: int | str, n_ctx: int) -> ContextFullError:
+    """Return the error for a prompt of n_tokens in a context of n_ctx tokens."""
+    return ContextFullError(
+        f"the prompt has {n_tokens} tokens, the context {n_ctx}; give a larger ",
+        Parameter("n_ctx"),
+        " or a shorter prompt",
+    )
+
+
+def out_of_memory() -> DecodeError:
+    """Return the error for memory that ran out inside llama.cpp."""
+    return DecodeError(
+        "out of memory; give a smaller ",
+        Parameter("n_ctx"),
+        ", smaller types for ",
+        Parameter("type_k"),
+        " and ",
+        Parameter("type_v"),
+        ", or a smaller model",
+    )

@@ -1,4 +1,7 @@
-"""Tiny models, written once per session, and contexts on them that close with their test."""
+"""Fixtures of all rooms: folders of the tests' own, tiny models and contexts on them.
+
+Nothing here imports the native library before a fixture is used that needs it.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
+from fixture_types import CONTEXT, NewContext, RealModel, RunPython, TinyModel, TinyPath
 
-# Behind everything else: what is tested is the installed package, not the checkout's folder.
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ROOT / "tests" / "models"
+# Last: the installed package is tested, not the folder of the checkout, if there is one.
+sys.path.append(str(ROOT))
 
-import pyselfspec
-from pyselfspec import Context, Model
-from pyselfspec.errors import PullError
-from pyselfspec.hub import packages
-from pyselfspec.util.paths import DEMO
-from tools import archs
-from tools.models import real, tiny_gguf
+if TYPE_CHECKING:
+    from pyselfspec import Context, Model
 
-# One thread: the models are so small that a second one only waits, and spins while it does.
-CONTEXT = {"n_ctx": 256, "n_batch": 64, "n_threads": 1}
-REAL_MODELS = packages.cache()  # the user's, before cache_folder hides it
+USER_CACHE = os.environ.get("XDG_CACHE_HOME")  # before cache_folder hides it
 
 # A background job of a shell ignores SIGINT, and one under nohup SIGHUP; programs that tests start
 # would inherit that.
@@ -35,27 +33,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-TinyPath = Callable[..., Path]
-RealModel = Callable[..., Path]
-
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Calibrations of whoever runs the tests stay out of them, also in processes they start."""
+    """Keep the user's calibrations out of the tests and of the processes that they start."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
 
 
-TinyModel = Callable[..., Model]
-NewContext = Callable[..., Context]
-RunPython = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture(autouse=True)
 def user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Profiles and scans of the tests, not the user's."""
+    """Return a folder for the profiles and scans of a test, in place of the user's."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user-data"))
     return tmp_path / "user-data"
 
@@ -63,6 +53,8 @@ def user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> TinyPath:
     """Paths of tiny models, by the arguments of tiny_gguf.write; equal arguments share a file."""
+    from tools.models import tiny_gguf
+
     folder = tmp_path_factory.mktemp("tiny")
     paths: dict[str, Path] = {}
 
@@ -78,6 +70,8 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> TinyPath:
 @pytest.fixture(scope="session")
 def tiny(tiny_path: TinyPath) -> Iterator[TinyModel]:
     """Loaded tiny models, by the arguments of tiny_gguf.write. Do not close them."""
+    from pyselfspec import Model
+
     models: dict[Path, Model] = {}
     with ExitStack() as stack:
 
@@ -93,6 +87,8 @@ def tiny(tiny_path: TinyPath) -> Iterator[TinyModel]:
 @pytest.fixture(scope="session")
 def archs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A toy model of every architecture; PYSELFSPEC_ARCHS names a folder, to build them once."""
+    from tools import archs
+
     folder = Path(os.environ.get("PYSELFSPEC_ARCHS") or tmp_path_factory.mktemp("archs"))
     if not any(folder.glob("*.gguf")):
         archs.build_models(folder)
@@ -102,11 +98,15 @@ def archs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def demo_path() -> Path:
     """The model that the package brings; PYSELFSPEC_TEST_MODEL names another one."""
+    from pyselfspec import DEMO
+
     return Path(os.environ.get("PYSELFSPEC_TEST_MODEL", DEMO))
 
 
 @pytest.fixture(scope="session")
 def demo(demo_path: Path) -> Iterator[Model]:
+    from pyselfspec import Model
+
     with Model(demo_path) as model:
         yield model
 
@@ -114,10 +114,20 @@ def demo(demo_path: Path) -> Iterator[Model]:
 @pytest.fixture(scope="session")
 def real_model() -> RealModel:
     """Paths of real models, by the arguments of tools.models.real.path: name and type."""
+    from pyselfspec.errors import PullError
+    from pyselfspec.hub import packages
+    from tools.models import real
+
+    with pytest.MonkeyPatch.context() as patch:
+        if USER_CACHE is None:
+            patch.delenv("XDG_CACHE_HOME")
+        else:
+            patch.setenv("XDG_CACHE_HOME", USER_CACHE)
+        folder = packages.cache()
 
     def path(name: str, type_name: str | None = None) -> Path:
         try:
-            return real.path(name, type_name, REAL_MODELS)
+            return real.path(name, type_name, folder)
         except PullError as error:
             return (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
 
@@ -138,11 +148,12 @@ def new_context() -> Iterator[NewContext]:
 @pytest.fixture(scope="session")
 def run_python() -> RunPython:
     """Run code in a fresh interpreter, for what can happen once per process only, or end it."""
+    import pyselfspec
 
     def run(code: str, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
         inherited = {k: v for k, v in os.environ.items() if k != "LLAMA_CPP_LIB_PATH"}
         package = Path(pyselfspec.__file__).parents[1]  # the one under test, installed or not
-        paths = [str(package), inherited.get("PYTHONPATH", "")]
+        paths = [str(package), inherited.get("PYTHONPATH", ""), str(MODELS), str(ROOT)]
         return subprocess.run(
             [sys.executable, "-c", code, *map(str, args)],
             env=inherited | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | env,
@@ -166,7 +177,7 @@ context = model.context(n_ctx=256, n_batch=64, n_threads=1)
 
 @pytest.fixture(scope="session")
 def error_of(tiny_path: TinyPath, run_python: RunPython) -> Callable[..., str]:
-    """What a fresh interpreter says about code that could end the process: "ErrorClass: message".
+    """Run code that could end the process in a fresh interpreter; return "ErrorClass: message".
 
     The code finds a tiny model and a context on it under these names.
     """
@@ -182,6 +193,10 @@ def error_of(tiny_path: TinyPath, run_python: RunPython) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def token_ids() -> Callable[..., list[int]]:
     """Seeded token ids that no tiny model treats specially."""
+
+    import numpy as np
+
+    from tools.models import tiny_gguf
 
     def ids(n: int, seed: int = 0) -> list[int]:
         low, high = tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN

@@ -3,6 +3,7 @@
     python tools/archs.py build FOLDER        # upstream's test program writes toy models
     python tools/arch_table.py write FOLDER   # measure them all and write the table
     python tools/arch_table.py check FOLDER   # measure and compare; status 1 where lines differ
+    python tools/arch_table.py docs           # write the summary in docs/models.md
 
 After a move to another llama.cpp the difference between two tables is what the move has changed.
 Everything is measured on one thread, with random weights and tokens of a fixed seed, so that the
@@ -10,6 +11,8 @@ table is the same from run to run. Each model runs in a process of its own. The 
 
     model            the toy model's file
     memory           attention, recurrent, hybrid or none
+    drafts           how rejected draft tokens are removed: any (number of them), snapshots (as many
+                     as the context keeps) or checkpoints (by going back to one)
     in_place         whether K/V of existing cells can be rewritten
     skip_attn        blocks whose attention a mask can skip
     skip_ffn         blocks whose feed-forward part a mask can skip
@@ -47,12 +50,14 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.errors import SelfSpecError
-from pyselfspec.runtime import _lib
-from pyselfspec.runtime._lib import llama
-from pyselfspec.runtime.context import N_SEQ
+from pyselfspec.runtime.ffi import calls
+from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.opening import N_SEQ
 from tools import archs, upstream
 
 TABLE = upstream.ROOT / "benchmarks" / "architectures.tsv"
+PAGE = upstream.ROOT / "docs" / "models.md"
+BEGIN, END = "<!-- architectures -->\n", "<!-- end of architectures -->"
 
 N_CTX, N_BATCH = 256, 64
 N_PROMPT, N_PREDICT = 18, 80
@@ -101,6 +106,7 @@ class Row:
 
     model: str
     memory: str = CRASHED
+    drafts: str = NOTHING
     in_place: str = NOTHING
     skip_attn: str = NOTHING
     skip_ffn: str = NOTHING
@@ -120,7 +126,7 @@ class Row:
 
     @property
     def faults(self) -> list[str]:
-        """What contradicts a promise of the library."""
+        """Return the contradictions to promises of the library."""
         faults = [f"{name} gives another text" for name in DRAFTS if getattr(self, name) == OTHER]
         faults += [
             f"{name}: passes have the bits of passes of one row up to {width.strip(BROKEN)} rows, "
@@ -155,6 +161,14 @@ def memory_kind(model: Model, context: Context) -> str:
     return "hybrid" if llama.llama_model_is_hybrid(model.handle) else "attention"
 
 
+def removal(context: Context) -> str:
+    if context.can_rollback:
+        return "any"
+    if context.max_rollback:
+        return "snapshots"
+    return "checkpoints" if context.can_draft else NOTHING
+
+
 def yes(answer: bool) -> str:
     return "yes" if answer else NOTHING
 
@@ -164,14 +178,15 @@ def listed(blocks: Iterable[int]) -> str:
 
 
 def with_answers(row: Row, model: Model) -> Row:
-    """What a context says of itself, without computing anything."""
+    """Fill in the properties of a context with this model, which need no computation."""
     with Attention().context(model) as context:
-        bits = int(_lib.session_memory(context.session))
+        bits = int(calls.session_memory(context.session))
         support = context.mask_support
         return replace(
             row,
             memory=memory_kind(model, context),
-            in_place=yes(bool(bits & _lib.MEMORY_IN_PLACE)),
+            drafts=removal(context),
+            in_place=yes(bool(bits & calls.MEMORY_IN_PLACE)),
             skip_attn=listed(support.attn),
             skip_ffn=listed(support.ffn),
             enter=listed(filter(context.can_enter, range(1, model.n_layer))),
@@ -231,16 +246,20 @@ def worst_of(found: set[str]) -> str:
 
 def with_texts(row: Row, model: Model) -> Row:
     with Attention().context(model) as context:
-        if not context.can_rollback:
+        if not context.can_draft:
             return row
-    found: dict[str, set[str]] = {column: set() for column in DRAFTS}
+        columns = DRAFTS if context.can_rollback else ("ngram",)
+    found: dict[str, set[str]] = {column: set() for column in columns}
     for attention, sampling in TEXTS:
         try:
             plain = written(model, attention, sampling, draft=None)
         except SelfSpecError:
             continue  # this type of K/V does not fit the model
         for column, masks in masks_by_column(model.n_layer).items():
-            found[column] |= {compared(plain, model, attention, sampling, mask) for mask in masks}
+            if column in found:
+                found[column] |= {
+                    compared(plain, model, attention, sampling, mask) for mask in masks
+                }
     return replace(row, **{column: worst_of(each) for column, each in found.items()})
 
 
@@ -398,6 +417,46 @@ def measured(folder: Path) -> list[Row]:
     return rows
 
 
+#
+# the summary for readers
+#
+
+DRAFTERS = {
+    "any": "all",
+    "snapshots": "`ngram`, heads, second models",
+    "checkpoints": "`ngram`, second models",
+    NOTHING: "none",
+}
+
+
+def kept_rows() -> list[Row]:
+    """The rows of the table in the repository."""
+    lines = TABLE.read_text(encoding="utf-8").splitlines()[1:]
+    return [Row(*line.split("\t")) for line in lines]
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """A Markdown table of architectures by how they draft."""
+    groups: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        name = row.model.rsplit("-", 1)[0]  # without dense or moe
+        groups.setdefault((row.drafts, row.promised), {})[name] = None
+    ranks = list(DRAFTERS)
+    lines = ["| removal | drafters | exact | architectures |", "|---|---|---:|---|"]
+    for (drafts, promised), names in sorted(groups.items(), key=lambda g: ranks.index(g[0][0])):
+        removal = {NOTHING: "none"}.get(drafts, drafts)
+        cells = (removal, DRAFTERS[drafts], promised, ", ".join(sorted(names)))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_summary(page: str, rows: Iterable[Row]) -> str:
+    """The page with a new table between its marks."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return before + BEGIN + summary(rows) + END + after
+
+
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -426,6 +485,12 @@ def check(folder: Path) -> None:
     changed = difference(measured(folder))
     click.echo("".join(changed), nl=False)
     sys.exit(bool(changed))
+
+
+@main.command()
+def docs() -> None:
+    """Write the summary of the table into docs/models.md."""
+    PAGE.write_text(with_summary(PAGE.read_text(encoding="utf-8"), kept_rows()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fit a linear map for an exit of a model on a text, see pyselfspec/speculate/exit_map.py.
+"""Fit a linear map for an exit of a model on a text, see pyselfspec/lab/drafters/exit_map.py.
 
     python tools/fit_exit_map.py MODEL TEXT --exit-layer 10 --out map.json
     pyselfspec generate MODEL --draft layer-skip --exit-layer 10 -o map=map.json
@@ -16,9 +16,9 @@ import click
 
 from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import SelfSpecError
+from pyselfspec.lab.drafters import exit_map
 from pyselfspec.runtime.passes import FULL
-from pyselfspec.speculate import exit_map
-from pyselfspec.speculate.requests import answer
+from pyselfspec.speculate.passes import run_request
 
 N_TEST = 1024  # tokens at the end
 
@@ -26,7 +26,8 @@ N_TEST = 1024  # tokens at the end
 def agreement(
     context: Context, tokens: Sequence[int], found: exit_map.ExitMap
 ) -> tuple[float, float]:
-    """Of the likeliest tokens, those that the exit finds, without the map and with it."""
+    """Return the share of the model's likeliest tokens that the exit finds, without the map and
+    with it."""
     seq, n_layer = context.sequence(), context.model.n_layer
     jump = exit_map.Jump(context, found)
     mask = LayerMask.early_exit(n_layer, found.exit_layer)
@@ -41,7 +42,7 @@ def agreement(
         full = [context.best(i) for i in range(len(part))]
         assert left is not None
         for i, token in enumerate(part):
-            mapped = answer(context, jump.request(seq, i, token, left[i : i + 1], FULL))
+            mapped = run_request(context, jump.request(seq, i, token, left[i : i + 1], FULL))
             n_mapped += mapped.best(0) == full[i]
         n_plain += sum(a == b for a, b in zip(exits, full, strict=True))
         n_all += len(part)

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from pyselfspec.util.closing import Closing
 from pyselfspec.util.paths import DEMO
-from tools.models import tiny_gguf
+from tools.models import hybrids, random_gguf, tiny_gguf
 
 CPU_SECONDS = 60  # for one file
 SECONDS = 10 * CPU_SECONDS  # on a busy machine
@@ -96,13 +96,14 @@ def files_of(paths: list[Path]) -> list[Path]:
 
 def tiny_models(folder: Path) -> list[Path]:
     archs = tiny_gguf.ARCHITECTURES
-    return [tiny_gguf.write(folder / f"tiny-{arch}.gguf", arch) for arch in archs]
+    made = [tiny_gguf.write(folder / f"tiny-{arch}.gguf", arch) for arch in archs]
+    return made + [random_gguf.write_tiny(folder / f"{arch}.gguf", arch) for arch in hybrids.TINY]
 
 
 def fuzz(
     model: Path, n_runs: int, seed: int, folder: Path, keep: Path | None = None
 ) -> tuple[list[str], Counter[str]]:
-    """What went wrong, a line for each, printed as well, and how often commands ended with which
+    """Return the faults, a line for each, printed as well, and how often commands ended with which
     status."""
     faults: list[str] = []
     ends: Counter[str] = Counter()
@@ -145,7 +146,10 @@ class Worker(Closing):
         assert to is not None and back is not None
         prompt = ["-p", "Once upon a time"] if has_tokenizer else ["--prompt-tokens", "1,2,3,4"]
         generate = "-t 1 -n 4 --temp 0 -c 256".split()
-        commands = [["info", str(path), "-t", "1"], ["generate", str(path), *generate, *prompt]]
+        commands = [
+            ["models", "info", str(path), "-t", "1"],
+            ["generate", str(path), *generate, *prompt],
+        ]
         self._log.seek(0)
         self._log.truncate()
         print(json.dumps(commands), file=to, flush=True)
@@ -164,7 +168,7 @@ class Worker(Closing):
 
 
 def fault_of(name: str, command: str, code: int, message: str, crash: str | None) -> str:
-    """What is wrong with an outcome, or ""."""
+    """Return the fault of an outcome, or ""."""
     if crash is not None:
         return f"{command}: {crash[:200]}"
     if code not in (0, 1):
@@ -179,7 +183,7 @@ def fault_of(name: str, command: str, code: int, message: str, crash: str | None
 
 @dataclass
 class Breakage:
-    """What is wrong with a file.
+    """A damaged file.
 
     head: all that comes before the tensors' data, of the length that it had. n_bytes: of the file.
     data: changed bytes behind the head, by their offsets.
@@ -296,7 +300,7 @@ def change_word(data: bytearray, rng: random.Random) -> None:
 
 
 def remove_part(data: bytearray, rng: random.Random) -> None:
-    """What follows moves up, but for the tensors' data."""
+    """Remove bytes; later bytes move up, except the tensors' data."""
     at = rng.randrange(header_end(data))
     n = min(rng.randrange(1, 500), len(data) - at)
     del data[at : at + n]
@@ -355,7 +359,7 @@ def fill(data: bytearray, at: int, size: int, rng: random.Random) -> None:
 
 
 def pairs(data: bytearray) -> Iterator[tuple[int, int, int]]:
-    """Where each metadata entry has its key, its type and its end."""
+    """Yield the offsets of the key, the type and the end of each metadata entry."""
     at = 24
     for _ in range(struct.unpack_from("<Q", data, 16)[0]):
         key_at = at
@@ -380,7 +384,7 @@ def value_end(data: bytearray, at: int, kind: int) -> int:
 
 
 def tensors(data: bytearray) -> Iterator[tuple[int, int]]:
-    """Where each tensor's entry begins and ends."""
+    """Yield the offsets of the beginning and the end of each tensor's entry."""
     *_, (_key, _type, at) = pairs(data)
     for _ in range(struct.unpack_from("<Q", data, 8)[0]):
         start = at

@@ -99,7 +99,8 @@ def installed(folder: Path) -> Iterator[str]:
 
 
 def probed(command: Sequence[str], *args: str | Path, variant: str = "") -> Any:
-    """What a command of this file says when another Python runs it; a string is its complaint."""
+    """Run a command of this file with another Python; return its result, or its complaint as a
+    string."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSELFSPEC_")}
     run = subprocess.run(
         [*command, *PYTHON_OPTIONS, __file__, *args],
@@ -135,7 +136,7 @@ def variants() -> None:
 @main.command(hidden=True)
 @click.argument("models", nargs=-1)
 def texts(models: tuple[str, ...]) -> None:
-    """What the installed build writes, plainly and with drafts, as JSON."""
+    """Print the texts of the installed build as JSON, by plain decoding and with drafts."""
     from pyselfspec.errors import SelfSpecError
     from pyselfspec.runtime.processor import cpu_backend, variant
 
@@ -221,7 +222,7 @@ def models_of(folder: Path) -> list[Path]:
 
 
 def faults(said: Any, variant: str | None) -> list[str]:
-    """What is wrong with an answer of `texts` on a processor for this variant, None: too old."""
+    """Return the fault in a result of `texts` on a processor for this variant, None: too old."""
     if isinstance(said, str):
         is_sentence = "status 1: Error: " in said and "which this one lacks" in said
         return [] if variant is None and is_sentence else [said]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyselfspec import BUILD_ID, __version__
-from pyselfspec.costs.calibration import machine
+from pyselfspec.costs.store import machine
 from pyselfspec.gguf import fingerprint
 from pyselfspec.gguf.file import check
 
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 def provenance(
     bench: str, model: Path, threads: int, options: str = "", *, command: str = ""
 ) -> Record:
-    """What every record begins with.
+    """Return the fields that every record begins with.
 
     command: of bench.py, and what it takes before the model; default: the name of the record.
     model_sha256: what sha256sum says of the file. fingerprint: what profiles and calibrations call

@@ -7,9 +7,8 @@ text must be equal whatever the kernels do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
 
 from pyselfspec import (
     Context,
@@ -19,7 +18,6 @@ from pyselfspec import (
     Sampler,
     SamplingParams,
     Step,
-    Verdict,
     generate_steps,
 )
 from pyselfspec.costs.table import CostTable
@@ -27,7 +25,7 @@ from pyselfspec.runtime.kv import KVSequence
 from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.speculate.controllers import Controller
 from pyselfspec.speculate.drafters import Drafter
-from pyselfspec.speculate.requests import Request, Work
+from pyselfspec.speculate.passes import PassRequest, Work
 
 
 def run_steps(
@@ -37,9 +35,9 @@ def run_steps(
     controller: Controller,
     sampling: SamplingParams,
     n_predict: int,
-    ends: Callable[[int], bool] | None = None,
+    consume: Callable[[int], bool] | None = None,
 ) -> list[Step]:
-    """All steps of a text; ends as for generate_steps."""
+    """All steps of a text; consume as for generate_steps."""
     with Sampler(context.model, sampling) as sampler:
         return list(
             generate_steps(
@@ -49,17 +47,16 @@ def run_steps(
                 controller=controller,
                 sampler=sampler,
                 n_predict=n_predict,
-                ends=ends,
+                consume=consume,
             )
         )
 
 
-class Replay:
+class Replay(Drafter):
     """Proposes what another run drafted, without running anything; but where that run left shared
     blocks, it runs those, with the full model, one token at a time."""
 
-    mask = None
-    identity: ClassVar[Mapping[str, Any]] = {"drafter": "replay"}
+    name = "replay"
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._drafts = [step.draft for step in steps]
@@ -80,18 +77,12 @@ class Replay:
         first = draft.verify.mask.first_active
         below = Pass(LayerMask.early_exit(draft.verify.mask.n_layer, first), leave=first)
         states = []
-        for i, token in enumerate((history[-1], *draft.tokens)):
+        for i, token in enumerate((history[-1], *draft.token_ids)):
             rows = Rows.of(self._seq.seq_id, len(history) - 1 + i, [token], "none")
-            answer = yield Request(rows, below)
+            answer = yield PassRequest(rows, below)
             assert answer.hidden is not None
             states.append(answer.hidden)
         return replace(draft, verify=replace(draft.verify, enter=Hidden.joined(states)))
-
-    def accept(self, verdict: Verdict) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class AsDrafted:

@@ -51,7 +51,7 @@ KINDS = {
     "address": Kind(
         "-DPYSELFSPEC_SANITIZE=address,undefined",
         ("libasan.so", "libubsan.so"),
-        # Python itself leaves memory behind; what we do is looked for in tests/test_leaks.py
+        # Python itself leaves memory behind; what we do is looked for in tests/native/test_leaks.py
         {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"},
         b"__asan_report_load",
         tuple(NATIVE),
@@ -68,7 +68,7 @@ KINDS = {
 
 
 def runtime(library: str) -> str:
-    """Where the compiler keeps a sanitizer's library."""
+    """Return the path of a sanitizer's library, from the compiler."""
     command = [os.environ.get("CC", "cc"), f"-print-file-name={library}"]
     path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     if not Path(path).is_absolute():
@@ -111,7 +111,7 @@ def main(name: str, quick: bool, durations: bool) -> None:
         command += ["--capture=sys"]  # a report ends the process: it must not wait in a file
         command += ["-m", "not archs and not slow"] if quick else []
         command += ["--durations=15"] if durations else []
-        command += [f"tests/test_{test}.py" for test in kind.tests]
+        command += [f"tests/native/test_{test}.py" for test in kind.tests]
         libraries = " ".join(runtime(library) for library in kind.libraries)
         env = kind.environment | os.environ | {"LD_PRELOAD": libraries}
         status = subprocess.run(list(map(str, command)), cwd=ROOT, env=env).returncode

@@ -113,7 +113,7 @@ def format_series(repo: Path, pin: Pin, folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Header:
-    """What a patch file says about itself. `n_added` counts lines."""
+    """The header of a patch file. `n_added` counts lines."""
 
     subject: str
     body: str
@@ -160,7 +160,7 @@ def read_header(patch: Path) -> Header:
 
 
 def header_problems(project: Project, patch: Path) -> list[str]:
-    """What the header of a patch lacks, one sentence each."""
+    """Return what the header of a patch lacks, one sentence each."""
     header, requirement = read_header(patch), project.pin.requirement
     problems = [] if header.body else ["says nothing about why it exists: write it in the body"]
     for key in TRAILERS:
@@ -258,7 +258,7 @@ def series_problems(project: Project) -> list[str]:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """What the user did wrong, without a traceback."""
+    """An error of the user's, shown without a traceback."""
     try:
         yield
     except (SourceError, GitError) as error:

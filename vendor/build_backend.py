@@ -43,7 +43,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 def check_platform(platform: str = sys.platform) -> None:
-    """Raise SourceError on Windows: with its compiler our kernels would be empty without a word,
+    """Raise SourceError on Windows: its compiler would leave our kernels empty without a warning,
     and functions of ggml are not found through the library of llama.cpp there."""
     if platform in ("win32", "cygwin"):
         raise source.SourceError(
@@ -62,13 +62,13 @@ def check_compiler(environ: Mapping[str, str] = os.environ) -> None:
     candidates = named or COMPILERS
     if not any(shutil.which(name, path=environ.get("PATH")) for name in candidates):
         raise source.SourceError(
-            f"No C++ compiler found (looked for {', '.join(candidates)}): install one that knows "
-            "C++17, such as g++ or clang++, or name it in the environment variable CXX."
+            f"No C++ compiler found (looked for {', '.join(candidates)}): install one that "
+            "supports C++17, such as g++ or clang++, or name it in the environment variable CXX."
         )
 
 
 def _with_source(config_settings: ConfigSettings | None) -> ConfigSettings:
-    """The settings plus where the prepared source is and what it is called."""
+    """Prepare the source, and return the settings plus its path, build id and requirement."""
     project = source.Project(Path(__file__).resolve().parent.parent)
     try:
         check_platform()

@@ -1,7 +1,7 @@
 """Obtain the pinned llama.cpp, patch it, and name the result (the build id).
 
-Knows the pin, the cache and the patch files; knows nothing about CMake, git or packaging hooks:
-`build_backend.py` calls `prepare`, `tools/vendor.py` uses the steps one by one.
+Handles the pin, the cache and the patch files, and does not depend on CMake, git or packaging
+hooks: `build_backend.py` calls `prepare`, `tools/vendor.py` uses the steps one by one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Project:
-    """Where things are below the repository root."""
+    """Paths below the repository root."""
 
     root: Path
 
@@ -123,12 +123,12 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def tree_id(project: Project) -> str:
-    """What the patched tree depends on: the pin and the patches."""
+    """Return the id of the patched tree, from the files it depends on: the pin and the patches."""
     return f"{project.pin.version}-{_digest([project.pin_file, *project.patches])}"
 
 
 def build_id(project: Project) -> str:
-    """What the library depends on: the pin, the patches and our own C++."""
+    """Return the id of the library, from the files it depends on: pin, patches and our own C++."""
     files = [project.pin_file, *project.patches, *project.native_sources]
     return f"{project.pin.version}-{_digest(files)}"
 
@@ -147,7 +147,7 @@ def download(requirement: str, folder: Path) -> Path:
     command += ["--no-deps", "--no-binary", ":all:", "--dest", str(folder)]
     # pip prepares the metadata of what it downloads, which needs scikit-build-core; it is here.
     command += ["--no-build-isolation", requirement]
-    # An outer pip says in these which backend is ours; the inner one would take it for the other's.
+    # In these, an outer pip names our build backend; the inner pip would use it for the download.
     hooks = ("PEP517_", "_PYPROJECT_HOOKS_")
     env = {name: text for name, text in os.environ.items() if not name.startswith(hooks)}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
@@ -162,9 +162,9 @@ def download(requirement: str, folder: Path) -> Path:
 
 
 def fetch_sdist(project: Project) -> Path:
-    """The pinned source distribution, from vendor/cache/ or from the package index.
+    """Return the pinned source distribution, from vendor/cache/ or from the package index.
 
-    Its hash is checked either way; raises SourceError when the index serves another file.
+    Its hash is verified either way; raises SourceError when the index serves another file.
     """
     pin = project.pin
     cached = project.cache / f"{pin.name}-{pin.version}.tar.gz"
@@ -184,7 +184,7 @@ def fetch_sdist(project: Project) -> Path:
 
 
 def _wanted(name: str, folder: str, keep: Sequence[str]) -> PurePosixPath | None:
-    """Path of an archive member below `folder`, or None when the build does not need it."""
+    """Return the path of an archive member below `folder`, or None when it is not needed."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name:
         raise SourceError(
@@ -211,7 +211,7 @@ def unpack(sdist: Path, folder: str, keep: Sequence[str], target: Path) -> None:
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is None:
                     raise SourceError(
-                        f"{sdist.name} holds {member.name}, which is no plain file: do not use it."
+                        f"{sdist.name} holds {member.name}, not a plain file: do not use it."
                     )
                 file = target / relative
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -227,12 +227,12 @@ def unpack(sdist: Path, folder: str, keep: Sequence[str], target: Path) -> None:
 
 
 def _hunk_lines(hunk: Any, sign: bytes) -> list[bytes]:
-    """Lines of a hunk before (`-`) or after (`+`) it is applied."""
+    """Return the lines of a hunk before (`-`) or after (`+`) it is applied."""
     return [line[1:].rstrip(b"\r\n") for line in hunk.text if line[:1] in (b" ", sign)]
 
 
 def _misfits(items: Sequence[Any], tree: Path, sign: bytes) -> Iterator[str]:
-    """Where files are not as the patch says, before (`-`) or after (`+`) it is applied."""
+    """Yield where files differ from the patch, before (`-`) or after (`+`) it is applied."""
     for item in items:
         name = item.source.decode().removeprefix("a/")
         renamed = item.mode or item.target.decode().removeprefix("b/") != name
@@ -270,7 +270,7 @@ def apply_patch(patch: Path, tree: Path) -> None:
 
 def apply_patches(patches: Iterable[Path], tree: Path) -> None:
     """Apply a series in order; raises SourceError at the first patch that does not fit."""
-    # Our own message says what went wrong, in one sentence.
+    # Our own message reports the failure in one sentence.
     logging.getLogger("patch_ng").setLevel(logging.CRITICAL)
     for patch in patches:
         apply_patch(patch, tree)
@@ -280,7 +280,7 @@ def apply_patches(patches: Iterable[Path], tree: Path) -> None:
 
 
 def files_of(tree: Path) -> Iterator[Path]:
-    """Files of a tree relative to it, without the stamp and git's own."""
+    """Yield the files of a tree, relative to it, without the stamp and git's own."""
     for file in sorted(tree.rglob("*")):
         relative = file.relative_to(tree)
         if file.is_file() and relative.parts[0] not in {STAMP, ".git"}:
@@ -300,7 +300,7 @@ def sync(fresh: Path, tree: Path) -> None:
 
 
 def update_tree(project: Project) -> Path:
-    """Bring vendor/llama.cpp to the pin plus the patches, unless its stamp says it is there."""
+    """Write the pinned and patched source to vendor/llama.cpp, unless its stamp is up to date."""
     stamp, wanted = project.tree / STAMP, tree_id(project)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return project.tree
@@ -333,9 +333,9 @@ def _check_local(tree: Path) -> None:
 
 
 def prepare(project: Project, environ: Mapping[str, str] = os.environ) -> Source:
-    """The tree to build and the build id.
+    """Return the tree to build and the build id.
 
-    A developer's own tree is used as it is, and the id then ends in -local.
+    A developer's own tree is used unchanged, and the id then ends in -local.
     """
     if local := environ.get(LOCAL_SOURCE_VARIABLE):
         tree = Path(local).expanduser().resolve()

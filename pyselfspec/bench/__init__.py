@@ -1,6 +1,5 @@
-"""The users' benchmark: plain decoding and ways to draft, in turn, on their machine and their
-prompts.
+"""The users' benchmark: plain decoding and drafting variants, measured in turn on a machine.
 
-Measuring makes runs, of counts and times; figures are derived from runs; sheets and charts show
-figures. A file of results holds the setup and the runs, so everything can be shown again from it.
+measuring.py produces runs, of counts and times; figures.py derives figures; tables.py and report.py
+show them. A file of results holds the setup and the runs, from which all figures can be derived.
 """

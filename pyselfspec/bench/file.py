@@ -1,4 +1,4 @@
-"""A file of results that a benchmark adds to, run by run, and can be taken up again."""
+"""Files of results, to which a benchmark appends each run and which it can continue."""
 
 from __future__ import annotations
 
@@ -7,39 +7,29 @@ from pathlib import Path
 
 from ..util import records
 from ..util.closing import Closing
-from ..util.headed import HeadedLines
-from .types import SAME, Results, Run, Setup, Widths
+from ..util.jsonl_log import JsonlLog
+from .types import MUST_MATCH, Results, Run, Setup, Widths
 
 
-def line_of(text: bytes | str) -> Run | Widths:
-    """What a line behind the setup holds. Raises RecordError for anything else."""
+def parse_line(text: bytes | str) -> Run | Widths:
+    """Return the record of a line after the setup. Raises RecordError for any other line."""
     data = records.parse(text)
     if isinstance(data, dict) and "costs" in data:
         return records.convert(data, Widths)
     return records.convert(data, Run)
 
 
-def results_of(text: str) -> Results:
-    """What the text of a file holds, or of the format "jsonl". Raises RecordError for lines that
-    are none."""
-    head, *lines = text.splitlines()
-    found = Results(records.decode(head, Setup))
-    for line in lines:
-        found = found.with_line(line_of(line))
-    return found
-
-
 class BenchFile(Closing):
-    """Use in a ``with`` block; see `HeadedLines` for what it raises. found: what an earlier
-    benchmark of the same setup has left there."""
+    """A file of results, for a ``with`` block. found: results of an earlier benchmark with the same
+    setup. Raises the errors of `JsonlLog`."""
 
     def __init__(self, path: Path, setup: Setup) -> None:
         self.found = Results(setup)
         with ExitStack() as opening:
-            self._file = opening.enter_context(HeadedLines(path, records.to_dict(setup), SAME))
+            self._file = opening.enter_context(JsonlLog(path, records.to_dict(setup), MUST_MATCH))
             for number, line in self._file.lines():
                 try:
-                    self.found = self.found.with_line(line_of(line))
+                    self.found = self.found.with_line(parse_line(line))
                 except records.RecordError:
                     raise self._file.no_result(number) from None
             opening.pop_all()
@@ -48,5 +38,5 @@ class BenchFile(Closing):
         self._file.close()
 
     def add(self, record: Run | Widths) -> None:
-        """Force it to the disk."""
+        """Append a record and force it to the disk."""
         self._file.append(record)

@@ -1,7 +1,7 @@
-"""Results of a benchmark as text: Markdown for people, JSON, JSON lines and CSV for programs. Pure.
+"""Results of a benchmark as Markdown, JSON, JSON lines and CSV. Pure.
 
-All of them carry the setup. JSON lines are what a file of results holds, and CSV has the same runs,
-one on each line, lists and objects in it as JSON.
+All formats include the setup. JSON lines are the format of a file of results. CSV has one line for
+each run, with lists and objects as JSON.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 
 from ..util import records
 from .figures import rows
-from .sheets import notes, provenance, sheets
-from .types import Results, Run, Setup
+from .tables import notes, provenance, tables
+from .types import Results, Run
 
-# Of a run, what CSV leaves to the other formats.
-NOT_IN_CSV = {"moments"}
-SETUP_PREFIX = "setup."  # of columns, before the names of the setup's fields
+# Fields of Run that CSV leaves out.
+NOT_IN_CSV = {"steps"}
+SETUP_PREFIX = "setup."  # of the columns with fields of Setup
 
 
 def markdown(results: Results) -> str:
-    tables = [f"**{each.title}**\n\n{each.markdown()}" for each in sheets(results)]
-    said = [f"- {name}: {value}" for name, value in provenance(results.setup)]
-    warned = [f"> {note}" for note in notes(results)]
-    return "\n\n".join([*tables, *warned, "\n".join(said)]) + "\n"
+    found = [f"**{each.title}**\n\n{each.markdown()}" for each in tables(results)]
+    warnings = [f"> {note}" for note in notes(results)]
+    setup = [f"- {name}: {value}" for name, value in provenance(results.setup)]
+    return "\n\n".join([*found, *warnings, "\n".join(setup)]) + "\n"
 
 
 def to_dict(results: Results) -> dict[str, Any]:
-    """Setup, figures, runs and costs, ready for JSON."""
+    """Return setup, figures, runs and costs as a JSON object."""
     return {
         "setup": records.to_dict(results.setup),
         "rows": [asdict(row) for row in rows(results)],
@@ -46,7 +46,7 @@ def to_json(results: Results) -> str:
 
 
 def json_lines(results: Results) -> str:
-    """As in a file of results."""
+    """Return the text of a file of results."""
     lines: list[object] = [results.setup, *results.runs]
     if results.widths is not None:
         lines.append(results.widths)
@@ -54,7 +54,7 @@ def json_lines(results: Results) -> str:
 
 
 def to_csv(results: Results) -> str:
-    """One line per run, behind a line of names; the setup is on every line."""
+    """Return a line of names and one line per run, which includes the setup."""
     names = [field.name for field in fields(Run) if field.name not in NOT_IN_CSV]
     setup = records.to_dict(results.setup)
     head = [*names, *(SETUP_PREFIX + name for name in setup)]
@@ -69,18 +69,6 @@ def to_csv(results: Results) -> str:
 
 def _cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def from_csv(text: str) -> list[dict[str, Any]]:
-    """The runs of `to_csv`, with the setup's fields, every cell with the type that it had."""
-    types = {field.name: field.type for field in (*fields(Run), *fields(Setup))}
-    return [
-        {
-            name: cell if types.get(name.removeprefix(SETUP_PREFIX)) == "str" else json.loads(cell)
-            for name, cell in line.items()
-        }
-        for line in csv.DictReader(io.StringIO(text))
-    ]
 
 
 FORMATS: dict[str, Callable[[Results], str]] = {

@@ -1,4 +1,4 @@
-"""Runs of a benchmark: every prompt answered every way, in turn."""
+"""Measures the runs of a benchmark: every prompt with every variant, in turn."""
 
 from __future__ import annotations
 
@@ -14,106 +14,104 @@ from ..speculate.completion import Completion
 from ..speculate.controllers import Controller
 from ..speculate.types import Step
 from ..util import records
-from .types import Key, Moment, Run, Source
-from .ways import Way
+from .types import Key, Run, SourceCounts, StepRecord
+from .variants import Variant
 
-N_WARM_UP = 16  # tokens
+N_WARM_UP = 16  # tokens of an answer that is not measured
 
 
-class Watched(Completion):
-    """Keeps its steps."""
+class RecordedCompletion(Completion):
+    """A completion that keeps its steps."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.steps: list[Step] = []
 
-    def advanced(self, step: Step) -> str:
+    def record_step(self, step: Step) -> str:
         self.steps.append(step)
-        return super().advanced(step)
+        return super().record_step(step)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A prompt as the model gets it: token ids."""
+class TokenizedPrompt:
+    """A prompt as token ids."""
 
     name: str
     task: str
     tokens: tuple[int, ...]
 
 
-Job = tuple[int, Question, Way]  # with the number of the round
+PlannedRun = tuple[int, TokenizedPrompt, Variant]  # round, prompt, variant
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
-    """A context that answers, each time as if it were the first of a session: it reads the whole
-    prompt, and copies nothing from earlier answers. What it learns of costs and chances goes on
-    from answer to answer, as always."""
+class Runner:
+    """Answers prompts in a context, each as the first of a session: reads the whole prompt and
+    copies nothing from earlier answers. Keeps statistics of costs and acceptance."""
 
     context: Context
     n_predict: int
     temperature: float
     controller: Controller | str
 
-    def answer(self, way: Way, prompt: Sequence[int], seed: int) -> Watched:
-        """The whole answer. Raises what Completion raises."""
+    def answer(self, variant: Variant, prompt: Sequence[int], seed: int) -> RecordedCompletion:
+        """Return the whole answer. Raises the errors of Completion."""
         self.context.sequence().drop()
-        made = Watched(
+        made = RecordedCompletion(
             self.context,
             prompt,
+            replace(variant.config, controller=self.controller),
             n_predict=self.n_predict,
-            controller=self.controller,
             sampling=SamplingParams(temperature=self.temperature, seed=seed),
-            **way.completion_options,
         )
         for _piece in made:
             pass
         return made
 
-    def warm_up(self, ways: Sequence[Way], prompt: Sequence[int]) -> None:
-        """The first answers of a context build graphs and touch the weights."""
+    def warm_up(self, variants: Sequence[Variant], prompt: Sequence[int]) -> None:
+        """Generate short answers, which build graphs and load the weights into memory."""
         short = replace(self, n_predict=min(self.n_predict, N_WARM_UP))
-        for way in ways:
-            short.answer(way, prompt, 0)
+        for variant in variants:
+            short.answer(variant, prompt, 0)
 
 
 def plan(
-    questions: Sequence[Question],
-    ways: Sequence[Way],
+    prompts: Sequence[TokenizedPrompt],
+    variants: Sequence[Variant],
     n_rounds: int,
     done: Collection[Key] = (),
-) -> list[Job]:
-    """What is left to measure: all ways on each prompt, one after the other, every second time in
-    reverse, so that a machine that slows down slows all of them down.
+) -> list[PlannedRun]:
+    """Return the runs to measure: for each prompt all variants, in reverse order every second time,
+    so that a machine that slows down affects all variants.
 
-    done: rounds, prompts and ways of runs that there are.
+    done: keys of runs that exist already.
     """
-    turns = [(i, question) for i in range(n_rounds) for question in questions]
+    turns = [(i, prompt) for i in range(n_rounds) for prompt in prompts]
     return [
-        (i, question, way)
-        for n, (i, question) in enumerate(turns)
-        for way in (ways if n % 2 == 0 else tuple(reversed(ways)))
-        if (i, question.name, way.name) not in done
+        (i, prompt, variant)
+        for n, (i, prompt) in enumerate(turns)
+        for variant in (variants if n % 2 == 0 else tuple(reversed(variants)))
+        if (i, prompt.name, variant.name) not in done
     ]
 
 
-def measured(answering: Answering, todo: Sequence[Job], seed: int) -> Iterator[Run]:
-    """A run for everything that is to be done, as soon as it is there."""
+def measure(runner: Runner, todo: Sequence[PlannedRun], seed: int) -> Iterator[Run]:
+    """Yield a run for each planned one, as soon as it is measured."""
     if todo:
-        ways = tuple(dict.fromkeys(way for _, _, way in todo))
-        answering.warm_up(ways, todo[0][1].tokens)
-    for i, question, way in todo:
-        yield run_of(answering.answer(way, question.tokens, seed + i), question, way.name, i)
+        variants = tuple(dict.fromkeys(variant for _, _, variant in todo))
+        runner.warm_up(variants, todo[0][1].tokens)
+    for i, prompt, variant in todo:
+        yield make_run(runner.answer(variant, prompt.tokens, seed + i), prompt, variant.name, i)
 
 
-def run_of(made: Watched, question: Question, way: str, i: int) -> Run:
-    """What is kept of an answer in round i."""
+def make_run(made: RecordedCompletion, prompt: TokenizedPrompt, variant: str, i: int) -> Run:
+    """Return the record of an answer in round i."""
     stats = made.stats
     return Run(
-        prompt=question.name,
-        task=question.task,
+        prompt=prompt.name,
+        task=prompt.task,
         round=i,
-        way=way,
+        variant=variant,
         n_prompt=stats.n_prompt,
         prompt_us=stats.prefill_us,
         n_tokens=stats.n_generated,
@@ -122,29 +120,28 @@ def run_of(made: Watched, question: Question, way: str, i: int) -> Run:
         n_drafted_at=tuple(stats.n_drafted_at),
         n_accepted_at=tuple(stats.n_accepted_at),
         sources={
-            name: Source(tuple(each.n_drafted_at), tuple(each.n_accepted_at))
+            name: SourceCounts(tuple(each.n_drafted_at), tuple(each.n_accepted_at))
             for name, each in stats.sources.items()
         },
         text_sha256=hashlib.sha256(records.encode(made.tokens)).hexdigest(),
         finish_reason=made.finish_reason or "",
-        moments=tuple(_moments(made)) if i == 0 else (),
+        steps=tuple(_step_records(made)) if i == 0 else (),
     )
 
 
-def _moments(made: Watched) -> Iterator[Moment]:
+def _step_records(made: RecordedCompletion) -> Iterator[StepRecord]:
     model = made.context.model
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be two tokens
     for step in made.steps:
         pieces = (model.piece(token) if model.has_vocab else b"" for token in step.tokens)
-        accepted = [step.draft.sources[i] for i in step.verdict.path]
-        yield Moment(
-            draft_us=step.draft.draft_us + step.draft.late_us,
+        yield StepRecord(
+            draft_us=step.draft.draft_us + step.draft.catch_up_us,
             verify_us=step.verify_us,
-            drafted=_counted(step.draft.sources),
+            drafted=_count([each.source for each in step.draft.tokens]),
             texts=tuple(decoder.decode(piece) for piece in pieces),
-            origins=(*accepted, *[""] * (len(step.tokens) - len(accepted))),
+            sources=tuple(source or "" for source in step.sources),
         )
 
 
-def _counted(sources: Sequence[str]) -> dict[str, int]:
+def _count(sources: Sequence[str]) -> dict[str, int]:
     return {name: sources.count(name) for name in dict.fromkeys(sources)}

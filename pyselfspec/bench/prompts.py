@@ -1,8 +1,7 @@
-"""What is asked in a benchmark: a few prompts that come with the package, or the user's own. Pure.
+"""Prompts of a benchmark: those of the package, or the user's own. Pure.
 
 A file of prompts has a JSON value on each line: a string, or an object with ``prompt``, a string,
-or ``messages``, as chat programs have them; and, if it likes, ``id`` and ``task``, by which figures
-are told apart.
+or ``messages``, in OpenAI's format, and optionally ``id`` and ``task``. Figures are given by task.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..chat.messages import USER, Message, parse
 from ..errors import ArgumentError
+from ..templates.messages import USER, Message, parse
 from ..util import paths, records
 
-OWN = "own"  # the task of prompts that name none
+OWN = "own"  # the task of prompts without one
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """messages: the last one is the user's."""
+    """A prompt. messages: the last one is the user's."""
 
     name: str
     task: str
@@ -35,20 +34,20 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """For models without a chat template: what the user says last."""
+        """The text of the last message, for models without a chat template."""
         return self.messages[-1].text
 
 
 def bundled() -> list[Prompt]:
-    """Everyday prompts that come with the package."""
+    """Return the four prompts of the package."""
     return read(paths.PROMPTS.read_text(encoding="utf-8"), paths.PROMPTS.name)
 
 
 def read(text: str, where: str) -> list[Prompt]:
-    """The prompts of a file.
+    """Return the prompts of a file. where: its name in messages.
 
-    Raises ArgumentError, which names the line, for what is no prompt, for two of one name, and
-    where there are none.
+    Raises ArgumentError, with the line, for an invalid prompt and for a repeated id; also if there
+    is no prompt.
     """
     found: dict[str, Prompt] = {}
     for number, data in lines(text, where):
@@ -57,7 +56,9 @@ def read(text: str, where: str) -> list[Prompt]:
         except ArgumentError as error:
             raise ArgumentError(f"{where}, line {number} is no prompt: {error}") from None
         if prompt.name in found:
-            raise ArgumentError(f"{where}, line {number}: there are two prompts {prompt.name!r}")
+            raise ArgumentError(
+                f"{where}, line {number}: there are two prompts with the id {prompt.name!r}"
+            )
         found[prompt.name] = prompt
     if not found:
         raise ArgumentError(f"{where} has no prompts; write one JSON value on each line")
@@ -65,8 +66,8 @@ def read(text: str, where: str) -> list[Prompt]:
 
 
 def lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
-    """What the lines of a JSON-lines file hold, with their numbers; empty ones are passed over.
-    Raises ArgumentError for a line that is no JSON."""
+    """Yield number and value of the lines of a JSON-lines file, without empty lines.
+    Raises ArgumentError for a line that is not JSON."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -76,7 +77,7 @@ def lines(text: str, where: str) -> Iterator[tuple[int, Any]]:
 
 
 def digest(prompts: Sequence[Prompt]) -> str:
-    """SHA-256 of all that they say."""
+    """Return the SHA-256 of the prompts."""
     return hashlib.sha256(records.encode([records.to_dict(each) for each in prompts])).hexdigest()
 
 
@@ -84,13 +85,13 @@ def _prompt(data: Any, number: str) -> Prompt:
     if isinstance(data, str):
         return Prompt.of(data, number)
     if not isinstance(data, dict) or ("prompt" in data) == ("messages" in data):
-        raise ArgumentError('write a string, or an object with "prompt" or "messages"')
+        raise ArgumentError('give a string, or an object with "prompt" or "messages"')
     name, task = str(data.get("id", number)), str(data.get("task", OWN))
     if "prompt" in data:
         if not isinstance(data["prompt"], str):
-            raise ArgumentError('"prompt" is a string')
+            raise ArgumentError('"prompt" must be a string')
         return Prompt.of(data["prompt"], name, task)
     messages = parse(data["messages"])
     if messages[-1].role != USER:
-        raise ArgumentError("the last message is the user's")
+        raise ArgumentError("the last message must have the role user")
     return Prompt(name, task, messages)

@@ -1,4 +1,4 @@
-"""How a benchmark is set up: the ways, the prompts as tokens, and what to say about it all."""
+"""Prepares a benchmark: prompts as tokens, and the record of its setup."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import time
 from collections.abc import Sequence
 
 from .. import __version__
-from ..chat.template import ChatTemplate
-from ..costs.calibration import machine
-from ..errors import ContextFullError
+from ..costs.store import machine
+from ..errors import ContextFullError, Parameter
 from ..runtime import vocabulary
-from ..runtime._lib import system_info
 from ..runtime.context import Context
+from ..runtime.ffi.devices import system_info
 from ..runtime.model import Model
 from ..runtime.processor import cpu_backend, variant
-from ..util import paths
-from ..util.build import BUILD_ID
-from .measuring import Answering, Question
+from ..templates.template import ChatTemplate
+from ..util import build, paths
+from .measuring import Runner, TokenizedPrompt
 from .prompts import Prompt, digest
-from .types import Compared, Setup
-from .ways import Way
+from .types import Setup, VariantName
+from .variants import Variant
 
 
 def template_of(model: Model) -> ChatTemplate | None:
-    """The model's own; None where it has none."""
+    """Return the model's chat template, None if it has none."""
     return ChatTemplate.of(model) if vocabulary.chat_template(model) is not None else None
 
 
-def questions(
+def tokenize_prompts(
     context: Context, prompts: Sequence[Prompt], template: ChatTemplate | None
-) -> list[Question]:
-    """What the model gets: prompts in its chat template, or without one, their text.
+) -> list[TokenizedPrompt]:
+    """Return the prompts as tokens, rendered with the chat template if there is one.
 
     Raises ContextFullError for a prompt that leaves no room for an answer.
     """
@@ -44,15 +43,17 @@ def questions(
         if len(tokens) >= context.n_ctx:
             raise ContextFullError(
                 f"the prompt {prompt.name!r} has {len(tokens)} tokens, the context "
-                f"{context.n_ctx}; give a larger n_ctx or a shorter prompt"
+                f"{context.n_ctx}; give a larger ",
+                Parameter("n_ctx"),
+                " or a shorter prompt",
             )
-        found.append(Question(prompt.name, prompt.task, tuple(tokens)))
+        found.append(TokenizedPrompt(prompt.name, prompt.task, tuple(tokens)))
     return found
 
 
-def setup_of(
-    answering: Answering,
-    ways: Sequence[Way],
+def make_setup(
+    runner: Runner,
+    variants: Sequence[Variant],
     prompts: Sequence[Prompt],
     *,
     source: str,
@@ -60,13 +61,13 @@ def setup_of(
     seed: int,
     command: str,
 ) -> Setup:
-    """source: the name of where the prompts are from."""
-    context = answering.context
+    """Return the setup. source: name of the file of prompts. templated: whether they are chats."""
+    context = runner.context
     model, file = context.model, context.model.file
-    skips = next((way.skips for way in ways if way.skips is not None), None)
+    skips = next((variant.skips for variant in variants if variant.skips is not None), None)
     return Setup(
         version=__version__,
-        build=BUILD_ID,
+        build=build.BUILD_ID,
         model=paths.shown(model.path.name),
         fingerprint=model.fingerprint,
         architecture=file.architecture,
@@ -84,11 +85,11 @@ def setup_of(
         prompts_sha256=digest(prompts),
         n_prompts=len(prompts),
         template=templated,
-        n_predict=answering.n_predict,
-        temperature=answering.temperature,
+        n_predict=runner.n_predict,
+        temperature=runner.temperature,
         seed=seed,
-        controller=str(answering.controller),
-        ways=tuple(Compared(way.name, way.drafters) for way in ways),
+        controller=str(runner.controller),
+        variants=tuple(VariantName(variant.name, variant.drafters) for variant in variants),
         mask=None if skips is None else skips.to_dict(),
         command=paths.shown(command),
         date=time.strftime("%Y-%m-%d"),

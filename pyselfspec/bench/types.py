@@ -1,4 +1,4 @@
-"""What a benchmark keeps: how it was set up, what was measured, what passes cost. Pure.
+"""Records of a benchmark: its setup, its runs, and costs of passes. Pure.
 
 Counts and times only; figures are derived from them.
 """
@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from ..costs.table import CostTable
 
-PLAIN = "plain"  # the way without drafts
-Key = tuple[int, str, str]  # of a run: round, prompt, way
-# What must agree for runs to be comparable, and how to call it.
-SAME = {
+PLAIN = "plain"  # the name of the variant without drafts
+Key = tuple[int, str, str]  # of a run: round, prompt and variant
+# Fields of Setup that must be equal for runs to be comparable, and their names in messages.
+MUST_MATCH = {
     "format": "format",
     "build": "library build",
     "fingerprint": "model",
@@ -29,14 +29,14 @@ SAME = {
     "temperature": "temperature",
     "seed": "seed",
     "controller": "controller",
-    "ways": "choice of drafts",
+    "variants": "choice of variants",
     "mask": "mask",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A way, and the drafters that its name stands for, "" for PLAIN."""
+class VariantName:
+    """The name of a variant, and its drafters joined by +, "" for PLAIN."""
 
     name: str
     drafters: str
@@ -44,11 +44,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything that decides what is measured, and with what.
+    """Everything that the results depend on.
 
-    model: its file's name. cpu_code: the instruction sets that this build uses here. system: what
-    the library says of devices and kernels. prompts: the name of their file. seed: of the first
-    round; each round has the next one.
+    model: name of its file. cpu_code: instruction sets that the library uses on this machine.
+    system: the library's description of devices and kernels. prompts: name of their file. seed: of
+    the first round; each round has the next one.
     """
 
     FORMAT: ClassVar[int] = 1
@@ -76,52 +76,52 @@ class Setup:
     temperature: float
     seed: int
     controller: str
-    ways: tuple[Compared, ...]
+    variants: tuple[VariantName, ...]
     mask: dict[str, Any] | None
     command: str
     date: str
 
     @property
-    def way_names(self) -> list[str]:
-        return [way.name for way in self.ways]
+    def variant_names(self) -> list[str]:
+        return [variant.name for variant in self.variants]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What one drafter proposed, and what was accepted, by position in the draft."""
+class SourceCounts:
+    """Draft tokens of one drafter, and accepted ones, by position in the draft."""
 
     n_drafted_at: tuple[int, ...]
     n_accepted_at: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """One step of a text.
+class StepRecord:
+    """One step of an answer.
 
-    drafted: tokens by drafter. texts: of the tokens that it added. origins: of each, the drafter
-    that guessed it, "" for the model's own.
+    drafted: number of draft tokens by drafter. texts: those of the tokens that it added. sources:
+    for each of these, the drafter that proposed it, "" for the full model.
     """
 
     draft_us: int
     verify_us: int
     drafted: dict[str, int]
     texts: tuple[str, ...]
-    origins: tuple[str, ...]
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """One answer to one prompt.
 
-    prompt_us: to take in the prompt, all but its last token. us: what followed. n_passes: of the
-    full model, the prompt's not counted. text_sha256: of the token ids. moments: of the first
-    round's only.
+    prompt_us: time to read the prompt except its last token. us: time after that. n_passes: passes
+    of the full model after the prompt. text_sha256: digest of the token ids. steps: those of an
+    answer of the first round, else empty.
     """
 
     prompt: str
     task: str
     round: int
-    way: str
+    variant: str
     n_prompt: int
     prompt_us: int
     n_tokens: int
@@ -129,19 +129,19 @@ class Run:
     n_passes: int
     n_drafted_at: tuple[int, ...]
     n_accepted_at: tuple[int, ...]
-    sources: dict[str, Source]
+    sources: dict[str, SourceCounts]
     text_sha256: str
     finish_reason: str
-    moments: tuple[Moment, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
 
     @property
     def key(self) -> Key:
-        return self.round, self.prompt, self.way
+        return self.round, self.prompt, self.variant
 
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Costs of passes by their width. n_rounds: repetitions that medians are of."""
+    """Costs of passes by width. n_rounds: repetitions of which these are medians."""
 
     costs: CostTable
     n_rounds: int
@@ -149,14 +149,14 @@ class Widths:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that there is to show. widths: None where they were not measured."""
+    """The results of a benchmark. widths: None if they were not measured."""
 
     setup: Setup
     runs: tuple[Run, ...] = ()
     widths: Widths | None = None
 
     def with_line(self, line: Run | Widths) -> Results:
-        """These and one thing more."""
+        """Return these results with one more record."""
         if isinstance(line, Widths):
             return replace(self, widths=line)
         return replace(self, runs=(*self.runs, line))

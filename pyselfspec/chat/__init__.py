@@ -1,0 +1,1 @@
+"""Conversations with a model in one context, and the chats on disk."""

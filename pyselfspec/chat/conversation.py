@@ -1,7 +1,7 @@
-"""A conversation with a model in one context: what was said, what is said next. Knows no terminal.
+"""A conversation with a model in one context.
 
-Later turns evaluate only what is new: the sequence holds the earlier ones, and answers go into the
-next prompt as the tokens that the model generated.
+Prefix reuse keeps later turns short: answers stand in the next prompt as the tokens that the model
+generated, and the K/V cache holds them.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from typing import Unpack
 from ..errors import ArgumentError, ContextFullError
 from ..runtime.context import Context
 from ..runtime.sampling import SEED_MAX
-from ..speculate.completion import INTERRUPTED, N_PREDICT, Completion, CompletionOptions
-from ..speculate.origins import Origins, Part
+from ..speculate.completion import N_PREDICT, Completion, CompletionOptions
+from ..speculate.config import AUTO, DraftChoice, DraftConfig
+from ..speculate.output.record import INTERRUPTED
+from ..speculate.output.sources import Part, TokenTracker
+from ..templates.messages import ASSISTANT, SYSTEM, USER, Message
+from ..templates.template import ChatTemplate
 from ..util.files import require_no_model
 from . import saved
-from .fitting import fitting
-from .messages import ASSISTANT, SYSTEM, USER, Message
 from .saved import SavedChat
-from .template import ChatTemplate
-from .thoughts import BEGIN, END, Piece, Thoughts
+from .thoughts import BEGIN, END, Piece, ThoughtSplitter
+from .trimming import trim_messages
 
-ANSWER_SHARE = 4  # of the context, a quarter at least is for the answer
-KEPT_SHARE = 2  # half of it is filled when turns are left out, so that the next ones have room
-N_LAST = 16  # tokens at the end of a prompt, where the template may begin thoughts
+ANSWER_SHARE = 4  # at least a quarter of the context is free for the answer
+KEPT_SHARE = 2  # leaving out turns keeps half of the context, so that the next ones have room
+N_LAST = 16  # tokens at the end of a prompt that may contain <think>
 
 
 class Conversation:
-    """options: of each answer, as for Completion. system: what the model is told first.
+    """Questions and answers. draft, options: arguments of Completion for each answer. system: the
+    system prompt, None for the template's own.
 
-    ``ask`` and ``again`` yield pieces of an answer; however they are left, by an error, Ctrl-C or
-    ``close``, the conversation goes on with what has been generated until then.
+    ``ask`` and ``regenerate`` yield pieces of an answer. If they end early, by an error, Ctrl-C or
+    ``close``, the conversation keeps what has been generated.
 
     >>> chat = Conversation(context, ChatTemplate.of(model))              # doctest: +SKIP
     >>> for piece in chat.ask("How are you?"): print(piece.text, end="")  # doctest: +SKIP
@@ -44,82 +47,84 @@ class Conversation:
         self,
         context: Context,
         template: ChatTemplate,
+        draft: DraftChoice | DraftConfig = AUTO,
         *,
         system: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> None:
         self.context = context
         self.template = template
+        self.config = DraftConfig.create(draft)
         self.options = options
         self.messages: tuple[Message, ...] = ()
         self.completion: Completion | None = None  # of the latest answer
-        self.thoughts = Thoughts()  # of the latest answer
-        self.n_left_out = 0  # messages that the model does not see any more, behind the system's
-        self._n_again = 0  # times that the latest question was asked again
+        self.thoughts = ThoughtSplitter()  # of the latest answer
+        self.n_left_out = 0  # messages after the system prompt that no longer fit into the context
+        self._n_regenerated = 0  # answers to the latest question after the first
         self.system = system
 
     @property
     def system(self) -> str | None:
-        """What the model is told first; None leaves that to the template."""
+        """The system prompt; None for the template's own."""
         first = self.messages[0] if self.messages else None
         return first.text if first is not None and first.role == SYSTEM else None
 
     @system.setter
     def system(self, text: str | None) -> None:
-        said = self.messages if self.system is None else self.messages[1:]
-        self.messages = said if text is None else (Message(SYSTEM, text), *said)
+        turns = self.messages if self.system is None else self.messages[1:]
+        self.messages = turns if text is None else (Message(SYSTEM, text), *turns)
 
     @property
     def question(self) -> str | None:
-        """The latest one."""
+        """The latest question."""
         at = self._last_question()
         return None if at is None else self.messages[at].text
 
     def ask(self, text: str) -> Generator[Piece, None, None]:
-        """The answer to a question.
+        """Yield the answer to a question.
 
-        Raises ArgumentError when the template refuses it, ContextFullError when it does not fit;
-        then nothing was said.
+        Raises ArgumentError if the template refuses it, ContextFullError if it does not fit; the
+        conversation then stays unchanged.
         """
-        self._n_again = 0
+        self._n_regenerated = 0
         yield from self._answer((*self.messages, Message(USER, text)))
 
-    def again(self, text: str | None = None) -> Generator[Piece, None, None]:
-        """Another answer to the latest question, or to this text in its place.
+    def regenerate(self, text: str | None = None) -> Generator[Piece, None, None]:
+        """Yield another answer to the latest question, or to `text` in its place.
 
-        A seed that was given is another one each time. Raises as `ask`; then the former answer
-        stays. Raises ArgumentError before the first question.
+        A fixed seed grows by one each time. Raises the errors of `ask`, and then keeps the former
+        answer; ArgumentError before the first question.
         """
         at = self._last_question()
         if at is None:
-            raise ArgumentError("nothing has been asked yet")
-        self._n_again = self._n_again + 1 if text is None else 0
+            raise ArgumentError("there is no question yet; ask one first")
+        self._n_regenerated = self._n_regenerated + 1 if text is None else 0
         question = self.messages[at] if text is None else Message(USER, text)
         yield from self._answer((*self.messages[:at], question))
 
     def clear(self) -> None:
-        """Begin anew, with the same system prompt."""
+        """Remove all messages but the system prompt."""
         self.messages = self.messages[:1] if self.system is not None else ()
         self.n_left_out = 0
 
     def save(self, path: Path) -> None:
-        """Write all that was said to a file, see `load`; one that is there is replaced."""
+        """Write all messages to a file, for `load`. Replaces an existing file."""
         require_no_model(path)
         model = self.context.model
         saved.save(path, SavedChat(model.path.name, model.vocabulary, self.messages))
 
     def load(self, path: Path) -> None:
-        """Go on with a saved conversation, of this or another model."""
+        """Replace the messages by those of a file. The file may come from another model."""
         chat = saved.load(path)
-        same = chat.vocabulary == self.context.model.vocabulary
+        has_tokens = chat.vocabulary == self.context.model.vocabulary
         self.messages = tuple(
-            message if same and self._spells(message) else replace(message, tokens=None)
+            message if has_tokens and self._spells(message) else replace(message, tokens=None)
             for message in chat.messages
         )
         self.n_left_out = 0
 
     def _spells(self, message: Message) -> bool:
-        """Whether the tokens are the text, and nothing beside it."""
+        """Return whether the message's token ids are valid and spell its text."""
         model, tokens = self.context.model, message.tokens or ()
         return (
             all(0 <= token < model.n_vocab and model.piece(token) for token in tokens)
@@ -127,31 +132,31 @@ class Conversation:
         )
 
     def _last_question(self) -> int | None:
-        asked = [i for i, message in enumerate(self.messages) if message.role == USER]
-        return asked[-1] if asked else None
+        questions = [i for i, message in enumerate(self.messages) if message.role == USER]
+        return questions[-1] if questions else None
 
     # answers
 
     def _answer(self, messages: tuple[Message, ...]) -> Generator[Piece, None, None]:
         prompt, n_left_out = self._prompt(messages)
-        completion = Completion(self.context, prompt, **self._options())
+        completion = Completion(self.context, prompt, self.config, **self._options())
         self.completion = completion
         last = self.context.model.detokenize(prompt[-N_LAST:])
-        thoughts = self.thoughts = Thoughts(begun=last.rstrip().endswith(BEGIN))
-        origins, piece_of, n_told = Origins[str | None](), self.context.model.piece, 0
+        thoughts = self.thoughts = ThoughtSplitter(begun=last.rstrip().endswith(BEGIN))
+        origins, piece_of, n_seen = TokenTracker[str | None](), self.context.model.piece, 0
         try:
             for text in completion:
-                new = range(n_told, len(completion.tokens))
-                n_told = new.stop
+                new = range(n_seen, len(completion.tokens))
+                n_seen = new.stop
                 for i in new:
-                    origins.push(piece_of(completion.tokens[i]), completion.origins[i])
-                yield from thoughts.take(_pieces(origins.take(text)))
-            yield from thoughts.rest()
+                    origins.push(piece_of(completion.tokens[i]), completion.sources[i])
+                yield from thoughts.push(_pieces(origins.take(text)))
+            yield from thoughts.finish()
         finally:
             if completion.finish_reason is None:
                 completion.finish_reason = INTERRUPTED
             if completion.tokens:
-                self.messages = (*messages, self._said(completion))
+                self.messages = (*messages, self._answer_message(completion))
                 self.n_left_out = n_left_out
 
     def _options(self) -> CompletionOptions:
@@ -159,26 +164,26 @@ class Conversation:
         options["stop"] = (*options.get("stop", ()), *self.template.stop)
         sampling = options.get("sampling")
         if sampling is not None and sampling.seed is not None:
-            seed = (sampling.seed + self._n_again) % (SEED_MAX + 1)
+            seed = (sampling.seed + self._n_regenerated) % (SEED_MAX + 1)
             options["sampling"] = replace(sampling, seed=seed)
         return options
 
-    def _said(self, completion: Completion) -> Message:
-        """The answer. Its text is that of its tokens, which a stop string has cut.
+    def _answer_message(self, completion: Completion) -> Message:
+        """Return the answer as a message, with its tokens unless a stop string has cut the text.
 
-        Thoughts that did not end are ended, so that a template that leaves out thoughts finds them.
+        Closes open thoughts, so that templates which remove thoughts find their end.
         """
         model, tokens = self.context.model, completion.tokens
-        if self.thoughts.are_open and END in self.template.source:
+        if self.thoughts.is_open and END in self.template.source:
             return Message(ASSISTANT, f"{completion.text}\n{END}\n\n")
         if completion.finish_reason == "stop":
             return Message(ASSISTANT, completion.text)
-        if model.is_eog(tokens[-1]):  # the template writes it
+        if model.is_eog(tokens[-1]):  # the template writes the end token
             tokens = tokens[:-1]
         return Message(ASSISTANT, model.detokenize(tokens), tokens=tuple(tokens))
 
     def _prompt(self, messages: Sequence[Message]) -> tuple[list[int], int]:
-        """Tokens of the messages that the model is to see, and how many it is not to see."""
+        """Return the prompt, and how many messages it leaves out."""
         n_ctx = self.context.n_ctx
         n_answer = min(self.options.get("n_predict", N_PREDICT), n_ctx // ANSWER_SHARE)
         n_system = int(messages[0].role == SYSTEM)
@@ -198,12 +203,12 @@ class Conversation:
             return len(self.template.tokens(some))
 
         try:
-            return fitting(messages, n_tokens, min(n_max, self.context.n_ctx // KEPT_SHARE))
+            return trim_messages(messages, n_tokens, min(n_max, self.context.n_ctx // KEPT_SHARE))
         except ContextFullError:
-            return fitting(messages, n_tokens, n_max)
+            return trim_messages(messages, n_tokens, n_max)
 
 
 def _pieces(parts: Iterable[Part[str | None]]) -> list[Piece]:
-    """Of one origin each, as long as they can be."""
-    by_origin = groupby((part for part in parts if part.text), key=lambda part: part.of)
+    """Join neighbouring parts of one origin."""
+    by_origin = groupby((part for part in parts if part.text), key=lambda part: part.tag)
     return [Piece("".join(part.text for part in group), origin) for origin, group in by_origin]

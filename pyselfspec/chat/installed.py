@@ -1,6 +1,6 @@
-"""Chat models that are on this machine, and which of them a chat takes when none is named.
+"""Chat models on this machine, and the default model of a chat.
 
-A chat model is one whose template tells apart who speaks. Knows no native library.
+A chat model is one whose template shows the roles of messages. Does not load the native library.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..util import records
 from ..util.paths import data
 
 RECOMMENDED = "smollm2-135m"
-GET_ONE = f"pyselfspec pull {RECOMMENDED}"
+GET_ONE = f"pyselfspec models pull {RECOMMENDED}"
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A model on this machine. name: what opens it. time: when it was used or fetched last, in
-    seconds since 1970."""
+    """A model on this machine. name: opens it. time: of its last use or download, in seconds since
+    1970."""
 
     name: str
     path: Path
@@ -34,25 +34,27 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class LastChat:
-    """The model that was chatted with last."""
+    """The record of the model that was last used in a chat."""
 
     FORMAT: ClassVar[int] = 1
     path: str
 
 
 def latest() -> Installed:
-    """The chat model that was used or fetched last.
+    """Return the chat model that was last used or downloaded.
 
-    Raises ArgumentError with the way to get one when none is here.
+    Raises ArgumentError, with the command to get one, if there is none.
     """
     for model in sorted(_models(), key=lambda each: each.time, reverse=True):
         if _is_chat_model(model.path):
             return model
-    raise ArgumentError(f"no chat model is here; get a small one with: {GET_ONE}, or give a MODEL")
+    raise ArgumentError(
+        f"no chat model is installed; get a small one with: {GET_ONE}, or give a MODEL"
+    )
 
 
 def remember(path: Path) -> None:
-    """Keep which model was chatted with; where nothing can be written, nothing is kept."""
+    """Record the model of a chat. Does nothing if the record cannot be written."""
     file = _last_file()
     with suppress(OSError, ArgumentError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +62,9 @@ def remember(path: Path) -> None:
 
 
 def _models() -> Iterator[Installed]:
-    """All models with names, and the one of the last chat, whether they chat or not."""
+    """Yield all models with names, and that of the last chat, without checking their templates."""
     last, used_at = _last_chat()
-    here = hub.here()
+    here = hub.installed()
     if last is not None and last.resolve() not in {path.resolve() for path in here.values()}:
         here[str(last)] = last
     for name, path in here.items():
@@ -79,7 +81,7 @@ def _is_chat_model(path: Path) -> bool:
 
 
 def _last_chat() -> tuple[Path | None, float]:
-    """Where the model of the last chat is, and when that was."""
+    """Return path and time of the last chat's model, (None, 0.0) if there is none."""
     file = _last_file()
     with suppress(OSError, ArgumentError):
         return Path(records.load(file, LastChat, what="note").path), file.stat().st_mtime

@@ -1,4 +1,4 @@
-"""Chats as files. Pure."""
+"""Reads and writes saved chats. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ..templates.messages import Message, parse
 from ..util import records
-from .messages import Message, parse
 
 
 @dataclass(frozen=True, slots=True)
 class SavedChat:
-    """A conversation. model: the name of its file, for people. vocabulary: names the tokens of
-    answers, see Model.vocabulary."""
+    """A conversation. model: the name of the model's file, for information. vocabulary: that of the
+    answers' token ids, see Model.vocabulary."""
 
     FORMAT: ClassVar[int] = 1
     model: str
@@ -26,16 +26,16 @@ class SavedChat:
 
 
 def load(path: Path) -> SavedChat:
-    """Raises RecordError for a file that holds no chat, OSError for one that cannot be read."""
+    """Read a chat. Raises RecordError for a file without one, OSError for an unreadable file."""
     try:
         return records.load(path, SavedChat, what="saved chat")
     except records.RecordError as error:
-        reason = str(error.__cause__).partition(":")[0]  # no details of a parser
+        reason = str(error.__cause__).partition(":")[0]  # without the details of the parser
         raise records.RecordError(
             f"{path} is not a saved chat ({reason}); give another file"
         ) from error
 
 
 def save(path: Path, chat: SavedChat) -> None:
-    """The file appears when it is complete; one that is there is replaced."""
+    """Write a chat. Replaces an existing file; a partly written file never appears."""
     records.save(path, chat)

@@ -1,4 +1,4 @@
-"""Thoughts that some models write before an answer, between <think> and </think>. Pure."""
+"""Separates the thoughts that some models write between <think> and </think>. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEGIN, END = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text, and the drafter that proposed it; None for the model's own."""
+    """A piece of text. origin: the drafter that proposed it, None for the full model."""
 
     text: str
     origin: str | None = None
@@ -24,26 +24,26 @@ class _State(Enum):
     ANSWER = auto()
 
 
-class Thoughts:
-    """Tells thoughts from the answer while both stream in.
+class ThoughtSplitter:
+    """Separates thoughts from the answer in a stream of pieces.
 
-    Tags are left out, and so is white space beside them. An answer without thoughts stays as it is.
+    Removes the tags and white space beside them. Does not change an answer without thoughts.
 
-    begun: the prompt has opened the tag already, so that the text begins with thoughts.
+    begun: whether the prompt ends with <think>, so that the text begins with thoughts.
     """
 
     def __init__(self, *, begun: bool = False) -> None:
         self._state = _State.THINKING if begun else _State.START
-        self._held: list[Piece] = []  # may be part of a tag, or space beside one
-        self._trims = begun  # white space that comes next
+        self._held: list[Piece] = []  # may be part of a tag, or white space beside one
+        self._trims = begun  # whether to remove the white space that comes next
 
     @property
-    def are_open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether thoughts have begun and not ended."""
         return self._state is _State.THINKING
 
-    def take(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Pieces that are ready to be shown after these have come."""
+    def push(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """Take pieces of the stream; return those whose kind is known."""
         self._held += pieces
         done: list[Piece] = []
         while self._held:
@@ -53,10 +53,10 @@ class Thoughts:
                 break
         return done
 
-    def rest(self) -> list[Piece]:
-        """Pieces that were held back, after the last text has come."""
+    def finish(self) -> list[Piece]:
+        """Return the pieces held back, at the end of the stream."""
         held, self._held = self._held, []
-        if self.are_open:
+        if self.is_open:
             text = _text(held)
             held = _cut(held, len(text.rstrip()))[0]
             return [replace(piece, is_thought=True) for piece in held]
@@ -76,7 +76,7 @@ class Thoughts:
         return done
 
     def _may_begin(self, text: str) -> bool:
-        """Whether thoughts may begin here; goes on to them, or to the answer, when that is sure."""
+        """Return whether thoughts begin or may begin here. Updates the state once that is clear."""
         begin = text.lstrip()
         if begin.startswith(BEGIN):
             self._held = _cut(self._held, len(text) - len(begin) + len(BEGIN))[1]
@@ -100,20 +100,20 @@ class Thoughts:
 
 
 def without_thoughts(text: str) -> str:
-    """The answer in a text that a model wrote; empty where it ends before the answer.
+    """Return the answer in a whole text; empty if the text ends within the thoughts.
 
     >>> without_thoughts("<think>hm</think>\\n\\nyes"), without_thoughts("hm</think>yes")
     ('yes', 'yes')
     """
     before, end, _ = text.partition(END)
     begun = bool(end) and BEGIN not in before
-    thoughts = Thoughts(begun=begun)
-    pieces = [*thoughts.take([Piece(text)]), *thoughts.rest()]
+    thoughts = ThoughtSplitter(begun=begun)
+    pieces = [*thoughts.push([Piece(text)]), *thoughts.finish()]
     return _text([piece for piece in pieces if not piece.is_thought])
 
 
 def _n_begun(text: str) -> int:
-    """Length of the beginning of END at the end of a text."""
+    """Return the length of the prefix of END at the end of a text."""
     return next((n for n in range(len(END) - 1, 0, -1) if text.endswith(END[:n])), 0)
 
 
@@ -122,7 +122,7 @@ def _text(pieces: Iterable[Piece]) -> str:
 
 
 def _cut(pieces: Sequence[Piece], n: int) -> tuple[list[Piece], list[Piece]]:
-    """The first n characters, and the others."""
+    """Return the first n characters of the pieces, and the others."""
     before: list[Piece] = []
     after: list[Piece] = []
     for piece in pieces:

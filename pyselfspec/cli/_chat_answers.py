@@ -1,4 +1,4 @@
-"""Answers in a terminal: they stream in, lines break between words, thoughts are dim."""
+"""Answers in a terminal: streamed, wrapped between words, thoughts dimmed."""
 
 from __future__ import annotations
 
@@ -11,29 +11,39 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from ..chat.conversation import Conversation
-from ..chat.messages import ASSISTANT, USER, Message
 from ..chat.thoughts import Piece, without_thoughts
 from ..speculate.completion import Completion
-from ..speculate.report import closing_line
+from ..templates.messages import ASSISTANT, USER, Message
 from ._chat_wrap import Erase, Span, Wrapper
+from ._generation_report import closing_line
 
 PROMPT = "> "
 OWN = ""  # the colour of the model's own tokens: the terminal's
-COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")  # of drafters, as they turn up
-LONG_S = 10.0  # an answer that takes longer brings the hint that it can be stopped
+COLOURS = (
+    "green",
+    "cyan",
+    "yellow",
+    "magenta",
+    "blue",
+    "red",
+)  # of drafters, by first use
+LONG_S = 10.0  # after this time, a hint shows how to stop an answer
 UNBROKEN = 1 << 30  # cells of a line
 N_TURNS = 2  # shown of a saved conversation
 N_LINES = 16  # shown of a message of it
 
 
 class Answers:
-    """show_drafts: colours of drafters."""
+    """Shows answers.
+
+    show_drafts: colour tokens by the drafter that they come from.
+    """
 
     def __init__(self, *, show_drafts: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._show_drafts = show_drafts
         self._colours: dict[str | None, str] = {None: OWN}
-        self._hinted = False  # that Ctrl-C stops
+        self._hinted = False  # that Ctrl-C stops an answer
 
     def answer(self, pieces: Iterable[Piece]) -> None:
         wrapper = self._wrapper()
@@ -50,8 +60,8 @@ class Answers:
 
     def turns(self, messages: Sequence[Message]) -> None:
         """Show the last turns of a conversation."""
-        asked = [i for i, message in enumerate(messages) if message.role == USER]
-        for message in messages[asked[-N_TURNS:][0] :] if asked else ():
+        questions = [i for i, message in enumerate(messages) if message.role == USER]
+        for message in messages[questions[-N_TURNS:][0] :] if questions else ():
             if message.role == USER:
                 self.note(PROMPT + _shortened(message.text))
             elif message.role == ASSISTANT:
@@ -77,7 +87,8 @@ class Answers:
         self._print()
 
     def _wrapper(self) -> Wrapper:
-        """A dumb terminal cannot take a word back, so it breaks lines where it likes."""
+        """Return a wrapper of lines; a dumb terminal cannot erase words, so it gets unbroken "
+        "lines."""
         return Wrapper(lambda: UNBROKEN if self._console.is_dumb_terminal else self._console.width)
 
     def _show(self, steps: Iterable[Span | Erase]) -> None:
@@ -89,7 +100,7 @@ class Answers:
                 self._console.control(Control((back, step.n), (erase, 0)))
 
     def _with_hint(self, steps: list[Span | Erase]) -> Iterator[Span | Erase]:
-        """The hint follows the first line break, once."""
+        """Insert the hint after the first line break, once."""
         for step in steps:
             if self._hinted or isinstance(step, Erase) or "\n" not in step.text:
                 yield step
@@ -105,12 +116,12 @@ class Answers:
         return f"dim {colour}".strip() if piece.is_thought else colour
 
     def _colour(self, origin: str | None) -> str:
-        """Colour of a drafter; the next free one is taken on first use."""
+        """Return the colour of a drafter: the next free one on first use."""
         n = len(self._colours) - 1
         return self._colours.setdefault(origin, COLOURS[n % len(COLOURS)])
 
     def _legend(self, completion: Completion) -> Text:
-        n_of = {origin: completion.origins.count(origin) for origin in self._colours}
+        n_of = {origin: completion.sources.count(origin) for origin in self._colours}
         parts: Iterator[Text] = (
             Text(f"■ {origin or 'the model'}: {n_of[origin]}", colour)
             for origin, colour in self._colours.items()
@@ -139,7 +150,7 @@ class Once(Answers):
 
 
 def printable(text: str) -> str:
-    """Without what would steer the terminal: models and files may hold anything.
+    """Replace characters that control the terminal, which texts of models and files may contain.
 
     >>> printable("a\\x1b[31mb\\n")
     'a�[31mb\\n'
@@ -148,7 +159,7 @@ def printable(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The first and the last lines of a long text."""
+    """Return the first and the last lines of a long text."""
     lines = text.splitlines()
     half = N_LINES // 2
     return text if len(lines) <= N_LINES else "\n".join([*lines[:half], "...", *lines[-half:]])

@@ -1,4 +1,4 @@
-"""What can be typed in a chat: something to say, or one of the commands below."""
+"""The commands of a chat, and the loop that answers messages and runs commands."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import click
 from ..chat.conversation import Conversation
 from ..chat.thoughts import Piece
 from ..errors import ArgumentError, SelfSpecError
-from ..speculate.completion import CONTEXT_FULL, INTERRUPTED
-from ..speculate.prepared import prepared
-from ..speculate.report import closing_line
+from ..speculate.config import OFF
+from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
+from ..speculate.resolve import resolve
 from ..util.files import require_no_model
 from ._chat_screen import Screen
 from ._chat_typing import unquoted
-from ._drafting import OFF, parse_draft
+from ._drafting import parse_draft
+from ._generation_report import closing_line
 from ._signals import Ended
 from ._words import in_options
 
@@ -28,8 +29,11 @@ SIGN = "/"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """argument: its name in /help; run gets what is typed there, nothing for nothing. also: other
-    names, as other programs have them."""
+    """One command of a chat.
+
+    argument: name of its argument in /help, empty if it takes none. run: gets the argument, or an
+    empty string. also: names of the command in other programs.
+    """
 
     argument: str
     help: str
@@ -38,19 +42,23 @@ class Command:
 
 
 class Commands:
-    """For one conversation. draft: what the next line begins as, to be edited. file: that holds
-    this conversation, so /save may replace it unasked."""
+    """Runs the commands of one conversation.
+
+    draft: text that the next line starts with, for editing. file: the file that holds this
+    conversation, which /save replaces without confirmation.
+    """
 
     def __init__(self, conversation: Conversation, screen: Screen) -> None:
         self.conversation = conversation
         self.screen = screen
         self.draft = ""
-        self.mask = conversation.options.get("mask")  # of the command line
+        self.config = conversation.config  # of the command line
         self.file: Path | None = None
         self.ended = False
 
     def take(self, said: str) -> None:
-        """Do what was typed. Errors are shown, and the conversation goes on."""
+        """Answer a message or run a command. Shows errors, after which the conversation "
+        "continues."""
         said, is_quoted = unquoted(said)
         if not said:
             return
@@ -70,15 +78,15 @@ class Commands:
             command, argument = found
             if argument and not command.argument:
                 raise click.UsageError(
-                    f"{said.split()[0]} takes nothing after it; begin with {SIGN}{SIGN} to send "
+                    f"{said.split()[0]} takes no argument; begin with {SIGN}{SIGN} to send "
                     "text that starts with a slash"
                 )
             command.run(self, argument)
         except (SelfSpecError, click.UsageError) as error:
-            text = error.message if isinstance(error, click.UsageError) else str(error)
-            self.screen.error(in_options(text))
+            text = error.message if isinstance(error, click.UsageError) else in_options(error)
+            self.screen.error(text)
 
-    def goes_on_from(self, path: Path) -> None:
+    def show_loaded(self, path: Path) -> None:
         """Show the last turns of the conversation that was loaded from this file."""
         self.file = path.resolve()
         messages = self.conversation.messages
@@ -86,7 +94,7 @@ class Commands:
         self.screen.note(f"{len(messages)} messages from {path}")
 
     def answer(self, pieces: Generator[Piece, None, None]) -> None:
-        """Show an answer while it comes; Ctrl-C stops it."""
+        """Show an answer as it is generated; Ctrl-C stops it."""
         n_left_out = self.conversation.n_left_out
         try:
             with closing(pieces):
@@ -97,21 +105,21 @@ class Commands:
             self.screen.stopped()
         completion = self.conversation.completion
         if completion is None or completion.finish_reason is None:
-            return  # stopped before it began
+            return  # interrupted before the first token
         n = self.conversation.n_left_out
         if n > n_left_out:
             self.screen.note(
-                f"the context is full: the model does not see the first {n} messages any more"
+                f"the context is full: the model no longer sees the first {n} messages"
             )
         if completion.finish_reason == CONTEXT_FULL:
-            self.screen.note("the context is full, so the answer ends here; see -c")
-        elif self.conversation.thoughts.are_open and completion.finish_reason != INTERRUPTED:
+            self.screen.note("the context is full, so the answer ends here; give a larger -c")
+        elif self.conversation.thoughts.is_open and completion.finish_reason != INTERRUPTED:
             self.screen.note("the model was still thinking; a larger -n leaves room for an answer")
         self.screen.answered(self.conversation, completion)
 
 
 def find_command(typed: str) -> tuple[Command, str] | None:
-    """The command that was typed, without its sign, and what follows its name."""
+    """Return the command that was typed, without its slash, and its argument; None if unknown."""
     for name, command in COMMANDS.items():
         for each in (name, *command.also):
             match = re.fullmatch(rf"{re.escape(each)}(?:\s+(?P<argument>.*))?", typed, re.DOTALL)
@@ -121,7 +129,7 @@ def find_command(typed: str) -> tuple[Command, str] | None:
 
 
 def talk(commands: Commands) -> None:
-    """Until there is nothing more to say."""
+    """Answer messages and run commands until the user ends the chat."""
     screen = commands.screen
     while not commands.ended:
         said = screen.read(commands.draft)
@@ -137,7 +145,7 @@ def talk(commands: Commands) -> None:
 
 
 def _again(commands: Commands, _argument: str) -> None:
-    commands.answer(commands.conversation.again())
+    commands.answer(commands.conversation.regenerate())
     sampling = commands.conversation.options.get("sampling")
     if sampling is not None and sampling.is_greedy:
         commands.screen.note("at temperature 0 every answer is the same")
@@ -145,11 +153,11 @@ def _again(commands: Commands, _argument: str) -> None:
 
 def _edit(commands: Commands, text: str) -> None:
     if text:
-        commands.answer(commands.conversation.again(text))
+        commands.answer(commands.conversation.regenerate(text))
         return
     question = commands.conversation.question
     if question is None:
-        raise ArgumentError("nothing has been asked yet")
+        raise ArgumentError("there is no question to edit yet; ask one first")
     commands.draft = f"/edit {question}"
     commands.screen.note("change the latest question and send it again")
 
@@ -157,7 +165,7 @@ def _edit(commands: Commands, text: str) -> None:
 def _save(commands: Commands, name: str) -> None:
     path = _path(name, "/save")
     with _errors_of(path):
-        require_no_model(path)  # before anybody is asked
+        require_no_model(path)  # before asking for confirmation
         is_other = path.exists() and path.resolve() != commands.file
     if is_other and not commands.screen.confirms(f"{path} exists; replace it?"):
         commands.screen.note("not saved")
@@ -172,7 +180,7 @@ def _load(commands: Commands, name: str) -> None:
     path = _path(name, "/load")
     with _errors_of(path):
         commands.conversation.load(path)
-    commands.goes_on_from(path)
+    commands.show_loaded(path)
 
 
 def _path(name: str, command: str) -> Path:
@@ -183,7 +191,7 @@ def _path(name: str, command: str) -> Path:
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Turn errors about a file into messages; the chat goes on."""
+    """Turn errors of a file into ArgumentError, which a chat shows before it continues."""
     try:
         yield
     except OSError as error:
@@ -213,19 +221,18 @@ def _stats(commands: Commands, _argument: str) -> None:
 
 
 def _draft(commands: Commands, name: str) -> None:
-    options = commands.conversation.options
+    conversation = commands.conversation
     if name:
         chosen = parse_draft(click.get_current_context(), click.Option(["--draft"]), name)
-        draft, mask = (None, None) if chosen == OFF else (chosen, commands.mask)
+        config = commands.config.with_draft(None if chosen == OFF else chosen)
         try:
-            profile = options.get("profile", True)
-            prepared(commands.conversation.context, draft, mask=mask, profile=profile)
+            resolve(conversation.context, config)
         except (SelfSpecError, OSError) as error:
-            kept = options.get("draft") or OFF
-            raise ArgumentError(f"{error}; drafts stay as they were: {kept}") from error
-        options["draft"], options["mask"] = draft, mask
-        options["options"] = None  # they belong to the drafter that was
-    commands.screen.note(f"drafts: {options.get('draft') or OFF}")
+            kept = conversation.config.names or OFF
+            message = f"{in_options(error)}; drafts stay as they were: {kept}"
+            raise ArgumentError(message) from error
+        conversation.config = config
+    commands.screen.note(f"drafts: {conversation.config.names or OFF}")
 
 
 def _clear(commands: Commands, _argument: str) -> None:
@@ -239,7 +246,7 @@ def _help(commands: Commands, _argument: str) -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         commands.screen.note(f"{name:{width}}  {text}")
-    commands.screen.note("/bye and /exit end, too; /? is /help, and /set system is /system")
+    commands.screen.note("/bye and /exit are /quit, /? is /help, and /set system is /system")
     for line in commands.screen.keys:
         commands.screen.note(line)
 
@@ -256,7 +263,7 @@ COMMANDS = {
     "clear": Command("", "Begin a new conversation.", _clear),
     "system": Command("[TEXT|off]", "Show or change the system prompt.", _system, ("set system",)),
     "draft": Command("[NAME]", "Show or change how to draft, as --draft does.", _draft),
-    "stats": Command("", "How the latest answer went.", _stats),
-    "help": Command("", "Show this.", _help, ("?",)),
+    "stats": Command("", "Show the speed and the drafts of the latest answer.", _stats),
+    "help": Command("", "Show the commands.", _help, ("?",)),
     "quit": Command("", "End, as Ctrl-D does.", _quit, ("bye", "exit")),
 }

@@ -1,4 +1,4 @@
-"""A line of generate that leads to chat."""
+"""The hint of generate to use chat with a chat model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..speculate.completion import Completion
 
 
 def suggest_chat(completion: Completion, model: str) -> None:
-    """Tell the user of a terminal how to ask a chat model, unless the prompt is a chat already.
+    """Print how to chat with a chat model, on a terminal, unless the prompt is a chat already.
 
-    model: the name under which it was opened.
+    model: name by which the model was opened.
     """
     template = vocabulary.chat_template(completion.context.model)
     watched = sys.stderr is not None and sys.stderr.isatty()
@@ -28,7 +28,7 @@ def suggest_chat(completion: Completion, model: str) -> None:
 
 
 def _is_chat(completion: Completion, template: str) -> bool:
-    """Whether the prompt has control tokens that the template writes."""
+    """Tell whether the prompt has control tokens of the template."""
     model, prompt = completion.context.model, list(completion.prompt)
     text = model.detokenize(prompt[1:] if prompt[:1] == [model.start_token] else prompt)
     return any(

@@ -1,4 +1,4 @@
-"""Where a chat is read from and shown: a terminal, a pipe, or records of JSON."""
+"""Input and output of a chat: the interface, and the implementations for pipes and JSON."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from typing import Any, Protocol
 import click
 
 from ..chat.conversation import Conversation
-from ..chat.messages import Message
 from ..chat.thoughts import Piece
 from ..errors import ArgumentError
 from ..speculate.completion import Completion
-from ..speculate.report import report
+from ..templates.messages import Message
 from ._chat_typing import is_open
+from ._generation_report import report
 from ._options import MAX_TEXT
 
 
 class Screen(Protocol):
-    """keys: what /help says of keys."""
+    """Input and output of a chat.
+
+    keys: lines of /help about keys.
+    """
 
     keys: tuple[str, ...]
 
     def read(self, draft: str) -> str | None:
-        """What is typed next, None at the end. draft: what it begins as."""
+        """Read the next message or command; return None at the end. draft: text to start with."""
         ...
 
     def confirms(self, question: str) -> bool:
@@ -33,19 +36,19 @@ class Screen(Protocol):
         ...
 
     def answer(self, pieces: Iterable[Piece]) -> None:
-        """Show an answer while it comes."""
+        """Show an answer as it is generated."""
         ...
 
     def turns(self, messages: Sequence[Message]) -> None:
-        """Show the end of a conversation that goes on."""
+        """Show the last messages of a loaded conversation."""
         ...
 
     def stopped(self) -> None:
-        """Ctrl-C has stopped it, or what was typed; raises KeyboardInterrupt to end the chat."""
+        """Handle Ctrl-C during an answer or a command. Raises KeyboardInterrupt to end the chat."""
         ...
 
     def answered(self, conversation: Conversation, completion: Completion) -> None:
-        """It is complete."""
+        """Show a summary of a complete answer."""
         ...
 
     def note(self, text: str) -> None: ...
@@ -54,8 +57,10 @@ class Screen(Protocol):
 
 
 class Lines:
-    """Each line of stdin is said in turn. Answers are on stdout, without the model's thoughts, and
-    everything else is on stderr. What goes wrong ends the chat: no user is there to correct it."""
+    """Reads each line of stdin as a message, and writes answers without thoughts to stdout.
+
+    Notes go to stderr. An error ends the chat, because no user can correct it.
+    """
 
     keys: tuple[str, ...] = ()
 
@@ -68,7 +73,7 @@ class Lines:
 
     def _line(self) -> str | None:
         if sys.stdin is None:
-            raise ArgumentError("stdin is closed")
+            raise ArgumentError("stdin is closed; give a question after MODEL or with -p")
         data = sys.stdin.buffer.readline(MAX_TEXT)
         try:
             return data.decode() if data else None
@@ -103,7 +108,10 @@ class Lines:
 
 
 class Records(Lines):
-    """The same, with one object per answer. model: the name under which it was opened."""
+    """Reads lines of stdin, and writes one JSON object per answer.
+
+    model: name by which the model was opened.
+    """
 
     def __init__(self, model: str) -> None:
         self._model = model

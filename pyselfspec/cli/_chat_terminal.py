@@ -1,4 +1,4 @@
-"""A chat in a terminal: lines that can be edited, between answers."""
+"""A chat in a terminal, with editable input lines."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ MORE = ". "
 
 
 class Terminal(Answers):
-    """title: what the first line says of the model. commands: names that are completed after a
-    slash. typed: keys that came before. show_drafts: colours of drafters.
+    """Reads messages from a terminal, and shows answers in it.
 
-    input, output: of prompt_toolkit, default: the terminal's.
+    title: the model in the first line. commands: names to complete after a slash. typed: keys
+    typed before the chat started. show_drafts: colour tokens by drafter. session: input and output
+    of prompt_toolkit, default: the terminal's.
     """
 
     keys: tuple[str, ...] = (
-        "Enter sends, Alt-Enter begins a new line, Tab completes commands",
+        "Enter sends, Alt-Enter starts a new line, Tab completes commands",
         'put text of several lines between """ and """',
-        "Ctrl-C stops an answer or forgets a line, Ctrl-D ends, up and down go through the history",
+        "Ctrl-C stops an answer or clears the line, Ctrl-D ends, Up and Down browse the history",
     )
 
     def __init__(
@@ -69,11 +70,11 @@ class Terminal(Answers):
             return None
         except Ended:
             raise
-        except KeyboardInterrupt:  # forget the line
+        except KeyboardInterrupt:  # clear the line
             return ""
 
     def confirms(self, question: str) -> bool:
-        """Whether the user says yes."""
+        """Ask a question; return whether the user answers yes."""
         try:
             said = self._yes_or_no.prompt(f"{question} [y/N] ")
         except EOFError:
@@ -86,13 +87,13 @@ class Terminal(Answers):
 
 
 def _history() -> History:
-    """Of all chats, in the user's data folder, for nobody else to read."""
+    """Return the history of all chats, in a file that only the user can read."""
     path = data("chat") / "history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
     except OSError:
-        return InMemoryHistory()  # a home that cannot be written to is no reason not to talk
+        return InMemoryHistory()  # chats work without a writable home
     return FileHistory(str(path))
 
 
@@ -115,7 +116,7 @@ def _keys() -> KeyBindings:
 
 
 class CommandNames(Completer):
-    """Completes the names behind a slash at the start."""
+    """Completes the names of commands after a slash at the start of a line."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)

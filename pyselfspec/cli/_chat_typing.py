@@ -1,4 +1,4 @@
-"""Typing in a chat: text in triple quotes, and keys that come before a line is read."""
+"""Input of a chat: text in triple quotes, and keys typed while no line is read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ QUOTES = '"""'
 _QUOTED = re.compile(
     rf"(?P<command>/(?:edit|system|set\s+system)\s+)?{QUOTES}(?P<text>.*)", re.DOTALL
 )
-_INPUT, _LOCAL, _KEYS = 0, 3, 6  # of what tcgetattr returns
+_INPUT, _LOCAL, _KEYS = 0, 3, 6  # indices into the result of tcgetattr
 
 
 def is_open(text: str) -> bool:
-    """Whether more lines follow: triple quotes have begun and not ended.
+    """Tell whether the text has opening triple quotes and no closing ones, so that it continues.
 
     >>> is_open('\"\"\"a'), is_open('\"\"\"a\\nb\"\"\"'), is_open('what is \"\"\"?')
     (True, False, False)
@@ -30,8 +30,8 @@ def is_open(text: str) -> bool:
 
 
 def unquoted(text: str) -> tuple[str, bool]:
-    """The text without its triple quotes, and whether a message was quoted, so that it is no
-    command whatever it begins with."""
+    """Return the text without triple quotes, and whether it was a quoted message, never a "
+    "command."""
     quoted = _QUOTED.match(text.strip())
     if quoted is None:
         return text.strip(), False
@@ -41,10 +41,9 @@ def unquoted(text: str) -> tuple[str, bool]:
 
 @contextmanager
 def typing_waits() -> Iterator[str]:
-    """Keys typed while no line is read are not shown; they wait for the next line, where Enter is
-    Enter. Ctrl-C still stops. The terminal is put back in the end.
+    """Keep keys typed while no line is read, without showing them, for the next line.
 
-    Yields the keys that were typed before.
+    Ctrl-C still interrupts. Restores the terminal at the end. Yields the keys typed before.
     """
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
@@ -54,7 +53,7 @@ def typing_waits() -> Iterator[str]:
     waiting[_KEYS][termios.VMIN], waiting[_KEYS][termios.VTIME] = 1, 0
 
     def again(_number: int, _frame: FrameType | None) -> None:
-        """After Ctrl-Z and fg the terminal is as the shell has it."""
+        """Set up the terminal again after Ctrl-Z and fg, which restore the shell's settings."""
         in_front = os.tcgetpgrp(terminal) == os.getpgrp()
         if in_front and termios.tcgetattr(terminal)[_LOCAL] & termios.ECHO:
             termios.tcsetattr(terminal, termios.TCSANOW, waiting)
@@ -70,7 +69,7 @@ def typing_waits() -> Iterator[str]:
 
 
 def _waiting(terminal: int) -> str:
-    """Text that was typed and not read yet."""
+    """Return the text that was typed and not read yet."""
     typed = b""
     while select.select([terminal], [], [], 0)[0] and (block := os.read(terminal, 4096)):
         typed += block

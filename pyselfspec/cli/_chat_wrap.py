@@ -1,8 +1,7 @@
-"""Breaks lines between words while a text streams in. Pure.
+"""Line breaks between words in a streamed text. Pure.
 
-Each part of a text is shown as soon as it comes. A word that reaches the margin moves to a new
-line. What somebody may want to copy stays whole, and the terminal breaks it where it must: words
-longer than a line, rows of tables, and everything between code fences.
+Each part of the text is shown at once. A word that reaches the margin moves to a new line. Words
+longer than a line, rows of tables and code between fences stay whole, so that they can be copied.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from rich.cells import cell_len
 
 TAB = 8  # cells
 FENCES = ("```", "~~~")
-WHOLE = (*FENCES, "|")  # lines that begin like this stay as they are
+WHOLE = (*FENCES, "|")  # prefixes of lines that are never broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,23 @@ class Erase:
 class Wrapper:
     """Wraps one text as it streams.
 
-    width: cells of a line, asked for again and again, since windows are resized.
-    in_code: whether the next part is code, or ends a line that begins code.
+    width: returns the cells of a line; called for each part, since windows are resized.
+    in_code: whether the next part is code, or ends the line of an opening fence.
     """
 
     def __init__(self, width: Callable[[], int]) -> None:
         self._width = width
         self._column = 0
-        self._word: list[Span] = []  # shown already, and may move yet
-        self._line = ""  # the beginning of this line of the text
-        self._fence = ""  # that a line of code waits for
+        self._word: list[Span] = []  # already shown, may still move to a new line
+        self._line = ""  # the text of the current line so far
+        self._fence = ""  # the fence that closes the code, empty outside of code
 
     @property
     def in_code(self) -> bool:
         return bool(self._fence) or self._line.lstrip().startswith(FENCES)
 
     def put(self, text: str, style: str = "") -> list[Span | Erase]:
-        """Steps that show the next part of the text."""
+        """Return the steps that show the next part of the text."""
         width = max(2, self._width())
         steps = [step for c in text for step in self._character(c, style, width)]
         return _joined(steps)
@@ -82,14 +81,17 @@ class Wrapper:
         self._line, self._column, self._word = "", 0, []
 
     def _space(self, shown: str, style: str, width: int) -> Iterator[Span]:
-        """Space beyond the margin is not shown: a new line or nothing follows it."""
+        """Yield white space up to the margin; a new line follows there anyway."""
         self._word = []
         shown = shown[: max(0, width - self._column)]
         self._column += len(shown)
         yield Span(shown, style)
 
     def _letter(self, c: str, style: str, width: int) -> Iterator[Span | Erase]:
-        """A wide character is a word: Chinese and Japanese have no spaces."""
+        """Yield a character of a word, after a line break if the word reaches the margin.
+
+        A wide character counts as a word, since Chinese and Japanese have no spaces.
+        """
         n = cell_len(c)
         if n > 1:
             self._word = []
@@ -102,7 +104,7 @@ class Wrapper:
             yield Span("\n")
             yield from self._word
             self._column = n_word
-        elif self._column + n > width:  # the terminal goes on in a new line
+        elif self._column + n > width:  # the terminal breaks the line
             self._column, self._word = 0, []
         self._column += n
         self._word = [*self._word, Span(c, style)] if n < 2 else []
@@ -110,7 +112,7 @@ class Wrapper:
 
 
 def _joined(steps: list[Span | Erase]) -> list[Span | Erase]:
-    """Neighbours of one style as one span."""
+    """Join adjacent spans of the same style."""
     joined: list[Span | Erase] = []
     for step in steps:
         last = joined[-1] if joined else None

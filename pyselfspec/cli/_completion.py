@@ -1,4 +1,4 @@
-"""What a shell offers for MODEL: names of models, and GGUF files."""
+"""Shell completion of MODEL: names of models, and GGUF files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..hub import packages
 def complete_model(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Models that are here; where none fits, the shell goes on with its own completion of files."""
+    """Return downloaded models and GGUF files; if none fits, let the shell complete file names."""
     fits = [name for name in (*hub.names(), *_files(incomplete)) if name.startswith(incomplete)]
     return [CompletionItem(fit) for fit in fits] or [CompletionItem(incomplete, type="file")]
 
@@ -23,7 +23,7 @@ def complete_model(
 def complete_name(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Models of packages that are not here."""
+    """Return the models with names that are not downloaded."""
     fits = (name for name in packages.MODELS if name.startswith(incomplete))
     return [CompletionItem(fit) for fit in fits if packages.find(fit) is None]
 
@@ -31,7 +31,7 @@ def complete_name(
 def complete_fetched(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Models of packages that are here."""
+    """Return the models with names that are downloaded."""
     fits = (name for name in packages.MODELS if name.startswith(incomplete))
     return [CompletionItem(fit) for fit in fits if packages.find(fit) is not None]
 
@@ -40,5 +40,5 @@ def _files(incomplete: str) -> list[str]:
     folder = os.path.dirname(incomplete)
     try:
         return sorted(os.path.join(folder, p.name) for p in Path(folder).glob("*.gguf"))
-    except OSError:  # a folder that may not be read
+    except OSError:  # no permission to read the folder
         return []

@@ -19,9 +19,11 @@ from ..speculate.draft_names import Named
 def options_from(
     named: Sequence[Named], pairs: Sequence[str], read_mask: Callable[[str], LayerMask]
 ) -> tuple[Any, ...]:
-    """The ``Options`` of these drafters with these fields, of those that have any of them; values
-    are read as the fields' types, masks from files. Raises ArgumentError for what is no field or no
-    value of one."""
+    """Return the ``Options`` of each drafter that has one of the given fields.
+
+    pairs: ``field=value``; values are converted to the types of the fields, masks read from files.
+    Raises UsageError for an unknown or repeated field, ArgumentError for a wrong value.
+    """
     classes = {name: drafters.load(name).Options for name, _ in named}
     values: dict[str, dict[str, Any]] = {}
     for pair in pairs:
@@ -29,10 +31,12 @@ def options_from(
         owners = [name for name, cls in classes.items() if key in _fields(cls)]
         if not equals or not owners:
             what = "; ".join(f"{n} has {_listed(_fields(cls))}" for n, cls in classes.items())
-            raise click.UsageError(f"-o {pair} is no option: {what}")
+            raise click.UsageError(
+                f"-o {pair}: give KEY=VALUE, where KEY is an option of a drafter: {what}"
+            )
         for name in owners:
             if key in values.setdefault(name, {}):
-                raise click.UsageError(f"-o {key} is given twice")
+                raise click.UsageError(f"-o {key} is given twice; give it once")
             kind = get_type_hints(classes[name])[key]
             values[name][key] = _value(value, kind, pair, read_mask)
     return tuple(
@@ -54,7 +58,7 @@ def _value(text: str, kind: Any, pair: str, read_mask: Callable[[str], LayerMask
     if Path in getattr(kind, "__args__", (kind,)):
         return Path(text)
     if get_origin(kind) is Literal and text not in get_args(kind):
-        raise ArgumentError(f"-o {pair}: it is one of {_listed(get_args(kind))}")
+        raise ArgumentError(f"-o {pair}: the value is one of {_listed(get_args(kind))}")
     try:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -1,11 +1,11 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and functions that read their values."""
 
 from __future__ import annotations
 
-import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,32 +13,41 @@ import click
 import cloup
 from rich.console import Console
 
-from ..chat.fallbacks import FALLBACKS
 from ..errors import ArgumentError
 from ..hub import DEMO_NAME
-from ..runtime import _lib, rpc
-from ..runtime._lib import INT32_MAX
-from ..runtime.context import CACHE_TYPE, CACHE_TYPES, N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
+from ..runtime import rpc
+from ..runtime.checkpoints import N_CHECKPOINTS
+from ..runtime.context import Context
+from ..runtime.ffi import load
+from ..runtime.ffi.calls import INT32_MAX
+from ..runtime.kv_types import CACHE_TYPE, CACHE_TYPES
 from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
+from ..runtime.opening import N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
+from ..templates.fallbacks import FALLBACKS
 from ..util.files import read_limited
 from ..util.machine import overload, usable_cores
 from ..util.records import MAX_BYTES
 from ..util.seldom import is_due
 from ._completion import complete_model
+from ._types import Integer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_TEXT = 1 << 30  # bytes of a text or prompt
 
 
-def model_argument(command: F) -> F:
-    return click.argument(
-        "model", envvar="PYSELFSPEC_MODEL", default=DEMO_NAME, shell_complete=complete_model
-    )(command)
+model_argument = cloup.argument(
+    "model",
+    envvar="PYSELFSPEC_MODEL",
+    default=DEMO_NAME,
+    shell_complete=complete_model,
+    help=f"GGUF file, or a name that pyselfspec models list shows.  "
+    f"[default: $PYSELFSPEC_MODEL, else {DEMO_NAME}]",
+)
 
 
 def _set_verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    _lib.set_verbose(value)
+    load.set_verbose(value)
 
 
 def parse_tokens(
@@ -48,24 +57,12 @@ def parse_tokens(
     if text is None:
         return None
     if not re.fullmatch(r"\s*-?[0-9]+\s*(,\s*-?[0-9]+\s*)*", text):
-        raise click.BadParameter(f"{text!r} is no list of token ids; write e.g. 1,5,9")
+        raise click.BadParameter(f"{text!r} is not a list of token ids; give e.g. 1,5,9")
     return tuple(int(part) for part in text.split(","))
 
 
-class FiniteRange(click.FloatRange):
-    """A range of numbers that leaves out nan and the infinite ones."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{number} is not a finite number", param, ctx)
-        return number
-
-
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """One decorator for several options, listed in the order of the help text."""
+    """Return one decorator for several options, given in the order of the help text."""
 
     def decorate(command: F) -> F:
         for option in reversed(options):
@@ -81,25 +78,23 @@ verbose_option = cloup.option(
     is_flag=True,
     expose_value=False,
     callback=_set_verbose,
-    help="Show llama.cpp's log on stderr, more details in the closing line, and a line for each "
-    "request of a server.",
+    help="Show llama.cpp's log on stderr; generate also shows more figures, and serve logs "
+    "requests.",
 )
+json_option = cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+yes_option = cloup.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
-# What every command that loads a model takes.
-common_options = cloup.option_group(
-    "Output",
-    verbose_option,
-    cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-)
+# For every command that loads a model.
+common_options = cloup.option_group("Output", verbose_option, json_option)
 
-ADVICE_S = 3600.0  # between two times that advice is given
+ADVICE_S = 3600.0  # between two warnings about a busy machine
 MACHINE = "Machine"
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
 
 
-def _servers(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+def _servers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[str, ...]:
     """Callback of --rpc."""
-    servers = tuple(filter(None, text.split(",")))
+    servers = tuple(filter(None, (text or "").split(",")))
     try:
         for server in servers:
             rpc.parse(server)
@@ -114,59 +109,57 @@ def _cache_type_option(part: str) -> Callable[[F], F]:
         f"--cache-type-{part}",
         type=click.Choice(list(CACHE_TYPES)),
         default=CACHE_TYPE,
-        show_default=True,
-        help=f"What {part.upper()} of the context is stored as.",
+        help=f"Type of the {part.upper()} cache; smaller types save memory.",
+    )
+
+
+def threads_option(help: str) -> Callable[[F], F]:
+    return cloup.option(
+        "-t", "--threads", type=Integer(1, N_THREADS_MAX), help=f"{help}  [default: all cores]"
     )
 
 
 # Where and how passes are computed, see model_params and context_params. Names as in llama.cpp.
 _DEVICE = (
-    cloup.option(
-        "-t",
-        "--threads",
-        type=click.IntRange(1, N_THREADS_MAX),
-        help="CPU threads; fewer may be faster while other programs run.  [default: all cores]",
-    ),
+    threads_option("Number of CPU threads; fewer can be faster while other programs run."),
     cloup.option(
         "-ngl",
         "--gpu-layers",
         "--n-gpu-layers",
         "n_gpu_layers",
-        type=click.IntRange(min=ALL_LAYERS),
-        help="How many blocks, counted from the last, to keep on GPUs; the head counts as one "
-        "more; -1 for all. No effect without GPUs.  [default: all]",
+        type=Integer(ALL_LAYERS),
+        help="Number of blocks to keep on GPUs, counted from the last; the output layer counts as "
+        "one more; -1 for all. No effect without GPUs.  [default: all]",
     ),
     cloup.option(
         "-sm",
         "--split-mode",
         type=click.Choice(list(SPLIT_MODES)),
         default=SPLIT_MODE,
-        show_default=True,
-        help="How several GPUs share the model: one holds it, by blocks, or by rows of weights. No "
-        "effect without GPUs.",
+        help="How to distribute the model over GPUs: none (one GPU holds all of it), layer (by "
+        "blocks) or row (by rows of the weights). No effect without GPUs.",
     ),
     cloup.option(
         "-mg",
         "--main-gpu",
-        type=click.IntRange(0, INT32_MAX),
+        type=Integer(0, INT32_MAX),
         default=MAIN_GPU,
-        show_default=True,
-        help="The GPU of split mode none, and of small tensors with row. No effect without GPUs.",
+        help="Index of the GPU that holds the model (--split-mode none) or its small tensors "
+        "(--split-mode row). No effect without GPUs.",
     ),
     cloup.option(
         "--rpc",
         metavar="HOST:PORT,...",
         callback=_servers,
-        default="",
-        help="Keep the model on machines that run pyselfspec rpc-serve; -ngl says how much.",
+        help="Keep the model on these machines, which run pyselfspec rpc-serve; -ngl limits the "
+        "number of blocks there.",
     ),
     cloup.option(
         "-fa",
         "--flash-attn",
         type=click.Choice(list(FLASH_ATTN)),
         default="auto",
-        show_default=True,
-        help="Flash attention; auto: where the device has it.",
+        help="Flash attention; auto: on where the device supports it.",
     ),
     _cache_type_option("k"),
     _cache_type_option("v"),
@@ -175,8 +168,8 @@ device_options = cloup.option_group(MACHINE, *_DEVICE)
 
 
 def bar_console() -> Console:
-    """For a progress bar on stderr: silent where nobody watches, since a bar that is off would end
-    its line all the same."""
+    """Return a console for a progress bar on stderr, silent without a terminal: even a disabled bar
+    would print the end of its line."""
     console = Console(stderr=True)
     console.quiet = not console.is_terminal
     return console
@@ -187,12 +180,12 @@ def _is_watched() -> bool:
 
 
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What device_options say about loading a Model."""
+    """Return the parameters of Model that device_options set."""
     return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu", "rpc")}
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What device_options say about making a Context."""
+    """Return the parameters of Context that device_options set; warn of a busy machine."""
     if options["threads"] is None and _is_watched():
         _advise_threads()
     return {
@@ -200,46 +193,54 @@ def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
         "flash_attn": FLASH_ATTN[options["flash_attn"]],
         "type_k": options["cache_type_k"],
         "type_v": options["cache_type_v"],
+        "n_checkpoints": options.get("ctx_checkpoints", N_CHECKPOINTS),
     }
 
 
 def _advise_threads() -> None:
-    """Warn on a busy machine, where as many threads as cores mostly wait for each other."""
+    """Warn if other programs use the cores, which makes one thread per core slow."""
     load, n_cores = overload(), usable_cores()
     if load is not None and n_cores > 1 and is_due("threads", ADVICE_S):
         advice = (
             f"Warning: other programs keep this machine busy (load {load:.1f}, {n_cores} cores); "
-            f"fewer threads may be much faster: try -t {n_cores // 2}"
+            f"fewer threads may be much faster, try -t {n_cores // 2}"
         )
         click.echo(click.wrap_text(advice, bar_console().width), err=True)
 
 
-# What decides the speed of a context.
+# For commands that generate or measure: the size of the context and the device.
 context_options = cloup.option_group(
     MACHINE,
     cloup.option(
         "-c",
         "--ctx-size",
-        type=click.IntRange(min=0),
-        help=f"Tokens of context, rounded up to a multiple of {N_CTX_UNIT}; 0 for as many as the "
-        f"model was trained with.  [default: the model's, {N_CTX} at most]",
+        type=Integer(0),
+        help=f"Context size in tokens, rounded up to a multiple of {N_CTX_UNIT}; 0 for as many as "
+        f"the model was trained with.  [default: the model's, at most {N_CTX}]",
+    ),
+    cloup.option(
+        "--ctx-checkpoints",
+        type=Integer(1),
+        default=N_CHECKPOINTS,
+        help="For recurrent and hybrid models: number of checkpoints of the state to keep in "
+        "memory, so that an edited or continued conversation is not read again from its beginning.",
     ),
     *_DEVICE,
 )
 
 
 def ctx_size(model: Model, options: Mapping[str, Any]) -> int | None:
-    """Tokens of context that context_options ask for, None for the default. Warns of more than the
-    model was trained with."""
+    """Return the context size of context_options in tokens, None for the default. Warn of more than
+    the model was trained with."""
     given: int | None = options["ctx_size"]
     if not given:
         return given if given is None else model.n_ctx_train
     n_trained = model.n_ctx_train
     n_useful = n_trained * options.get("slots", 1)  # slots of a server share the context
-    if 0 < n_useful < given <= N_CTX_MAX:  # more is an error
+    if 0 < n_useful < given <= N_CTX_MAX:  # a larger one is an error
         click.echo(
             f"Warning: -c {given} is more than the {n_trained} tokens of context that the model "
-            "was trained with; what it writes beyond them may be nonsense",
+            "was trained with; text beyond them may be nonsense, give a smaller -c",
             err=True,
         )
     return given
@@ -251,17 +252,16 @@ def n_predict_option(default: int) -> Callable[[F], F]:
         "--n-predict",
         "--max-tokens",
         "n_predict",
-        type=click.IntRange(min=-1),
+        type=Integer(-1),
         callback=_n_predict,
         default=default,
-        show_default=True,
-        help="Tokens to generate at most, -1 for no limit but the context.",
+        help="Largest number of tokens to generate, -1 for as many as the context holds.",
     )
 
 
 def _n_predict(_ctx: click.Context, _param: click.Parameter, n: int) -> int:
     if n == 0:
-        raise click.BadParameter("must be at least 1, or -1 for no limit")
+        raise click.BadParameter("0 is not allowed; give at least 1, or -1 for no limit")
     return INT32_MAX if n == -1 else n
 
 
@@ -269,27 +269,38 @@ chat_template_option = cloup.option(
     "--chat-template",
     "template",
     metavar="|".join((*FALLBACKS, "FILE")),
-    help="A chat template in place of the model's own; plain: for models that were not made to "
-    "chat; or a file with a template in Jinja.",
+    help="Chat template to use instead of the model's own: a built-in one, or a Jinja file; plain "
+    "suits models that were not trained to chat.",
 )
 
 
 def template_from(given: str | None) -> str | None:
-    """A name, or what the file holds. Raises ArgumentError for a file that holds no template."""
+    """Return a template's name, or the text of its file. Raises ArgumentError for a file that holds
+    no template."""
     if given is None or given in FALLBACKS:
         return given
-    from ..chat.rendering import Rendering  # jinja2 takes its time to load
+    from ..templates.rendering import Renderer  # jinja2 is slow to load
 
     source = read_text(given)
     try:
-        Rendering(source)
+        Renderer(source)
     except ArgumentError as error:
         raise ArgumentError(f"{given}: {error}") from None
     return source
 
 
+@contextmanager
+def open_context(model: str, options: Mapping[str, Any]) -> Iterator[tuple[Model, Context]]:
+    """Yield a model, opened by path or name, and a context with the settings of context_options."""
+    with (
+        open_model(model, **model_params(options)) as loaded,
+        loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
+    ):
+        yield loaded, context
+
+
 def open_model(name: str, **params: Any) -> Model:
-    """The model at a path or of a name; params as for Model."""
+    """Open a model by path or name; params: parameters of Model."""
     return Model(name, **params)
 
 
@@ -298,15 +309,18 @@ STDIN = "-"
 
 def require_one_reader_of_stdin(*paths: str | None) -> None:
     if paths.count(STDIN) > 1:
-        raise click.UsageError("stdin can be read once, for the prompt, the mask or the grammar")
+        raise click.UsageError(
+            "stdin can be read only once; give - for one of prompt, mask and grammar"
+        )
 
 
 def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
-    """The UTF-8 text of a file, or of stdin for ``-``."""
+    """Return the UTF-8 text of a file, or of stdin for ``-``. Raises ArgumentError for other text,
+    or more than ``max_bytes``."""
     if path == STDIN and sys.stdin is None:
-        raise ArgumentError("stdin is closed")
+        raise ArgumentError("stdin is closed; give a file")
     if not path:
-        raise ArgumentError("the name of a file is empty")
+        raise ArgumentError("the name of a file is empty; give a file, or - for stdin")
     where = "stdin" if path == STDIN else path
     try:
         if path == STDIN:

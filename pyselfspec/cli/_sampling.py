@@ -1,87 +1,85 @@
-"""Options that decide how the next token is chosen."""
+"""Sampling options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import click
 import cloup
 
 from ..runtime.sampling import SEED_MAX, SamplingParams
 from ._options import read_text
+from ._types import Integer, Number
 
 DEFAULT = SamplingParams()
 
-# How the next token is chosen, see sampling_from.
+# Read by sampling_from.
 sampling_options = cloup.option_group(
-    "Choice of tokens",
+    "Sampling",
     cloup.option(
         "--temp",
         "--temperature",
         "temp",
-        type=click.FloatRange(min=0),
+        type=Number(0),
         default=DEFAULT.temperature,
-        show_default=True,
         help="Temperature, 0 for greedy.",
     ),
     cloup.option(
         "--top-k",
-        type=click.IntRange(min=0),
+        type=Integer(0),
         default=DEFAULT.top_k,
-        show_default=True,
-        help="Keep the k likeliest tokens, 0 for all.",
+        help="Sample from this many of the likeliest tokens, 0 for all.",
     ),
     cloup.option(
         "--top-p",
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         default=DEFAULT.top_p,
-        show_default=True,
-        help="Keep tokens up to this total probability.",
+        help="Sample from the likeliest tokens up to this total probability, 1 for all.",
     ),
     cloup.option(
         "--min-p",
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         default=DEFAULT.min_p,
-        show_default=True,
-        help="Keep tokens of this probability relative to the likeliest.",
+        help="Drop tokens less likely than this share of the likeliest token's probability, 0 for "
+        "none.",
     ),
     cloup.option(
         "--repeat-penalty",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(0, min_open=True),
         default=DEFAULT.repeat_penalty,
-        show_default=True,
-        help="Penalty for repeated tokens, 1 for none.",
+        help="Lower the logits of repeated tokens by this factor, 1 for no penalty.",
     ),
     cloup.option(
         "--presence-penalty",
         type=float,
+        metavar="NUMBER",
         default=DEFAULT.presence_penalty,
-        show_default=True,
-        help="Taken from the logits of tokens that were there.",
+        help="Subtract this once from the logit of each token that the text already has.",
     ),
     cloup.option(
         "--frequency-penalty",
         type=float,
+        metavar="NUMBER",
         default=DEFAULT.frequency_penalty,
-        show_default=True,
-        help="Taken from a token's logit for each time that it was there.",
+        help="Subtract this from the logit of a token for each time that the text already has it.",
     ),
     cloup.option(
         "--repeat-last-n",
-        type=click.IntRange(min=0),
+        type=Integer(0),
         default=DEFAULT.repeat_last_n,
-        show_default=True,
-        help="How far back penalties look.",
+        help="Number of latest tokens that penalties consider, 0 for no penalties.",
     ),
     cloup.option(
         "--seed",
-        type=click.IntRange(-1, SEED_MAX),
+        type=Integer(-1, SEED_MAX),
         callback=lambda _ctx, _param, seed: None if seed == -1 else seed,
         help="Seed of the sampler, -1 for a random one.  [default: random]",
     ),
     cloup.option(
-        "--grammar", "grammar_file", help="File with a GBNF grammar that the text must follow."
+        "--grammar",
+        "grammar_file",
+        metavar="FILE",
+        help="File with a GBNF grammar that the text must follow, - for stdin.",
     ),
 )
 

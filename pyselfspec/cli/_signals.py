@@ -1,5 +1,4 @@
-"""Signals that end the program: it ends as after Ctrl-C, so that what was learned and measured is
-kept."""
+"""Signals end the program as Ctrl-C does, so that it saves its results."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# What docker, systemd and batch systems send, and closed terminals.
+# Sent by docker, systemd and batch systems, and by terminals that are closed.
 NAMES = ("SIGTERM", "SIGHUP")
 
 
 class Ended(KeyboardInterrupt):
-    """A signal asked the program to end."""
+    """A signal other than Ctrl-C ends the program."""
 
 
 _received: int = signal.SIGINT
@@ -27,14 +26,15 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 def exit_status() -> int:
-    """What shells report for a program that the last signal ended, Ctrl-C unless told."""
+    """Return the exit status after the last signal, by the convention of shells; default: "
+    "Ctrl-C."""
     return 128 + _received
 
 
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
-    """Signals that would end the process at once raise `Ended` instead. Those that it was told to
-    ignore, as nohup does, are ignored."""
+    """Make signals raise `Ended` that would end the process at once. Signals that the process
+    ignores, as under nohup, stay ignored."""
     global _received
     _received = signal.SIGINT
     former = {}

@@ -1,27 +1,28 @@
-"""The library's errors name its parameters; on the command line, the options that set them."""
+"""Options in place of the parameters in messages of the library."""
 
 from __future__ import annotations
 
-import re
+from ..errors import Message
 
 OPTIONS = {
-    "architectures() lists": "pyselfspec convert --architectures lists",
+    "architectures()": "pyselfspec models convert --architectures",
+    'device="cpu"': "--device cpu",
     "draft=None": "--draft off",
     'draft="head:FILE"': "--draft head:FILE",
+    'draft="layer-skip"': "--draft layer-skip",
     "entry=NAME": "--entry NAME",
-    "another file (out)": "another --out",
     "flash_attn=None": "--flash-attn auto",
-    "give a template": "give --chat-template",
     "n_ctx": "-c",
     "n_gpu_layers": "-ngl",
+    "out": "--out",
     "see its log": "run with -v to see its log",
-    "state of adapting": "state of --adapt",
-    "token ids instead of text": "token ids instead of text (--prompt-tokens)",
+    "template": "--chat-template",
+    "token ids": "token ids (--prompt-tokens)",
     "type_k": "--cache-type-k",
     "type_v": "--cache-type-v",
 }
-_NAMES = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, OPTIONS))})(?!\.?\w)")
 
 
-def in_options(message: str) -> str:
-    return _NAMES.sub(lambda match: OPTIONS[match[1]], message)
+def in_options(message: object) -> str:
+    """Return the text of an error or warning, with options for the parameters it names."""
+    return message.in_terms_of(OPTIONS) if isinstance(message, Message) else str(message)

@@ -1,9 +1,9 @@
-"""pyselfspec bench: plain decoding and ways to draft, in turn, on your machine and prompts."""
+"""pyselfspec bench: compare drafters with plain decoding on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,41 +16,39 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from ..bench import prompts as asked
+from ..bench import prompts as prompt_files
+from ..bench import tables as bench_tables
 from ..bench.file import BenchFile
 from ..bench.formats import FORMATS
-from ..bench.measuring import Answering, Job, measured, plan
+from ..bench.measuring import PlannedRun, Runner, measure, plan
 from ..bench.prompts import Prompt
 from ..bench.report import html
-from ..bench.setup import questions, setup_of, template_of
-from ..bench.sheets import Sheet, notes, provenance, sheets
+from ..bench.setup import make_setup, template_of, tokenize_prompts
+from ..bench.tables import notes, provenance
 from ..bench.types import PLAIN, Key, Results, Run, Setup, Widths
-from ..bench.ways import ways_of
+from ..bench.variants import make_variants
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.sampling import SEED_MAX
 from ..speculate import calibrate, controllers, drafters
-from ..speculate.draft_names import SIGN
-from ..speculate.prepared import AUTO
+from ..speculate.config import AUTO, OFF
 from ..util.files import replacing
 from ..util.paths import shown
-from ._drafting import OFF, complete_draft, mask_from, mask_options, parse_draft, profile_option
-from ._measuring import command_line, target_callback
+from ._drafting import complete_draft, mask_from, mask_options, parse_draft, profile_option
 from ._options import (
     MAX_TEXT,
     bar_console,
     common_options,
     context_options,
-    context_params,
-    ctx_size,
     model_argument,
-    model_params,
     n_predict_option,
-    open_model,
+    open_context,
     read_text,
     require_one_reader_of_stdin,
     together,
 )
+from ._targets import command_line, target_callback
+from ._types import FILE, Choice, Integer, Number
 
 N_PREDICT = 128  # tokens
 N_ROUND = 3
@@ -61,38 +59,41 @@ SUFFIX = ".html"
 def _drafts(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if parse_draft(ctx, param, name) in (OFF, PLAIN):
-            raise click.BadParameter("plain decoding is always measured; name ways to draft")
+            raise click.BadParameter("plain decoding is always measured; give other drafters")
     return names
 
 
 def _report(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     if path is not None and path.suffix.lower() != SUFFIX:
-        raise click.BadParameter(f"a report is a {SUFFIX} file, got {path.name!r}")
+        raise click.BadParameter(
+            f"{path.name!r} is not an HTML file; give a name that ends with {SUFFIX}"
+        )
     return target_callback(_ctx, _param, path)
 
 
 prompt_options = cloup.option_group(
     "Prompts",
+    cloup.option("-p", "--prompt", "prompts", multiple=True, help="Prompt to answer; repeatable."),
     cloup.option(
-        "-p", "--prompt", "prompts", multiple=True, help="A prompt; may be given several times."
-    ),
-    cloup.option(
-        "-f", "--file", "prompt_files", multiple=True, help="File with a prompt, - for stdin."
+        "-f",
+        "--file",
+        "prompt_files",
+        metavar="FILE",
+        multiple=True,
+        help="File with a prompt, - for stdin; repeatable.",
     ),
     cloup.option(
         "--prompts",
         "prompts_file",
         metavar="JSONL",
-        help="File of prompts, one JSON value on each line: a string, or an object with prompt or "
-        "messages, and if you like, id and task.  [default: four everyday ones of our own]",
+        help="File of prompts, one JSON value per line: a string, or an object with prompt or "
+        "messages, and optionally id and task.  [default: four bundled prompts]",
     ),
-    cloup.option(
-        "--plain-text", is_flag=True, help="Leave the model's chat template aside, if it has one."
-    ),
+    cloup.option("--plain-text", is_flag=True, help="Do not apply the model's chat template."),
 )
-way_options = together(
+drafter_options = together(
     cloup.option_group(
-        "Ways to draft",
+        "Drafters",
         cloup.option(
             "--draft",
             "drafts",
@@ -100,16 +101,16 @@ way_options = together(
             multiple=True,
             callback=_drafts,
             shell_complete=complete_draft,
-            help=f"A way to draft, as for generate, also several joined by {SIGN}; may be given "
-            f"several times.  [default: {AUTO}, and where that joins several, each alone]",
+            help="Drafter to measure, see --draft of generate; repeatable.  "
+            f"[default: {AUTO}, and each drafter that it combines]",
         ),
         profile_option,
         cloup.option(
             "--controller",
-            type=click.Choice(controllers.names()),
+            type=Choice(controllers.names(), controllers.experiments()),
             default=controllers.DEFAULT,
-            show_default=True,
-            help="How to decide the length of drafts.",
+            help="How to decide the length of drafts. auto: draft where that should save time; "
+            "fixed: draft in every step.",
         ),
     ),
     mask_options,
@@ -120,20 +121,16 @@ answer_options = cloup.option_group(
     cloup.option(
         "-r",
         "--rounds",
-        type=click.IntRange(min=1),
+        type=Integer(1),
         default=N_ROUND,
-        show_default=True,
-        help="How often each prompt is answered each way.",
+        help="Number of times to answer each prompt with each drafter.",
     ),
-    cloup.option(
-        "--temp", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Temperature."
-    ),
+    cloup.option("--temp", type=Number(0), default=0.0, help="Temperature, 0 for greedy."),
     cloup.option(
         "--seed",
-        type=click.IntRange(0, SEED_MAX // 2),
+        type=Integer(0, SEED_MAX // 2),
         default=0,
-        show_default=True,
-        help="Of the first round; each round has the next one.",
+        help="Seed of the first round; each further round adds 1.",
     ),
 )
 output_options = cloup.option_group(
@@ -142,25 +139,27 @@ output_options = cloup.option_group(
         "--format",
         "format_name",
         type=click.Choice([TABLE, *FORMATS]),
-        help=f"What to print.  [default: {TABLE} on a terminal, else md]",
+        help=f"Output format.  [default: {TABLE} on a terminal, else md]",
     ),
     cloup.option(
         "--out",
-        type=click.Path(path_type=Path),
+        type=FILE,
         callback=target_callback,
-        help="Append each run here as soon as it is measured; taken up again if it exists.",
+        help="Append each run to this file as soon as it is measured; if the file exists, do not "
+        "repeat its runs.",
     ),
     cloup.option(
         "--report",
         "report_file",
-        type=click.Path(path_type=Path),
+        type=FILE,
         callback=_report,
-        help="Also write an HTML page with plots into this file; it is replaced if it exists.",
+        help="Also write an HTML page with plots into this file; replaced if it exists.",
     ),
     cloup.option(
         "--widths/--no-widths",
         default=None,
-        help="Also time passes by their width, as calibrate does.  [default: with --report]",
+        help="Also measure the time of passes by their width, as layers calibrate does.  [default: "
+        "with --report]",
     ),
 )
 
@@ -168,18 +167,16 @@ output_options = cloup.option_group(
 @cloup.command(name="bench")
 @model_argument
 @prompt_options
-@way_options
+@drafter_options
 @answer_options
 @output_options
 @context_options
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
-    """Measure the speed of plain decoding and of drafting, on your machine and your prompts.
+    """Compare drafters with plain decoding, on your own prompts.
 
-    Each prompt is answered every way, in turn, several times over; each answer is as the first of
-    a session. Speed over plain decoding is the ratio of the medians.
-
-    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
+    Answers each prompt with each drafter in turn, in several rounds; no drafter remembers earlier
+    answers. The speed-up of a drafter is its median speed divided by that of plain decoding.
 
     \b
     pyselfspec bench model.gguf
@@ -187,22 +184,19 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec bench model.gguf --prompts mine.jsonl --out mine.bench.jsonl --report mine.html
     """
     if as_json and options["format_name"] not in (None, "json"):
-        raise click.UsageError("--json prints JSON; leave out --format, or name another one there")
+        raise click.UsageError("--json prints JSON; leave out --format, or leave out --json")
     format_name = "json" if as_json else options["format_name"]
     prompts, source = _prompts(options)
-    with (
-        open_model(model, **model_params(options)) as loaded,
-        loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
-    ):
+    with open_context(model, options) as (loaded, context):
         mask = mask_from(loaded.n_layer, options)
         profile = options["profile"] == "auto"
-        ways = ways_of(context, options["drafts"], mask=mask, profile=profile)
-        answering = Answering(context, options["n_predict"], options["temp"], options["controller"])
+        variants = make_variants(context, options["drafts"], mask=mask, profile=profile)
+        runner = Runner(context, options["n_predict"], options["temp"], options["controller"])
         template = None if options["plain_text"] else template_of(loaded)
-        texts = questions(context, prompts, template)
-        setup = setup_of(
-            answering,
-            ways,
+        texts = tokenize_prompts(context, prompts, template)
+        setup = make_setup(
+            runner,
+            variants,
             prompts,
             source=source,
             templated=template is not None,
@@ -210,37 +204,37 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             command=command_line(),
         )
         with _Bench.opened(options["out"], setup) as bench:
-            finished = bench.measure(answering, plan(texts, ways, options["rounds"], bench.keys))
+            finished = bench.measure(runner, plan(texts, variants, options["rounds"], bench.keys))
             if finished and _wants_widths(options):
                 finished = bench.time_widths(context, mask, profile)
     _show(bench.results, format_name)
     if options["report_file"] is not None:
         _write_report(bench.results, options["report_file"])
     if not finished:
-        raise KeyboardInterrupt  # the status tells, too
+        raise KeyboardInterrupt  # for the exit status
 
 
 def _prompts(options: Mapping[str, Any]) -> tuple[list[Prompt], str]:
-    """What is asked, and the name of where it is from."""
+    """Return the prompts, and a description of their source."""
     texts, files, file = options["prompts"], options["prompt_files"], options["prompts_file"]
     require_one_reader_of_stdin(*files, file, options["mask_file"])
     given = [*texts, *(read_text(path, MAX_TEXT) for path in files)]
     found = [Prompt.of(text, f"prompt {i}") for i, text in enumerate(given, 1)]
     if file is not None:
-        found += asked.read(read_text(file, MAX_TEXT), file)
+        found += prompt_files.read(read_text(file, MAX_TEXT), file)
     if not found:
-        return asked.bundled(), "the package"
+        return prompt_files.bundled(), "the package"
     return found, ", ".join([*["the command line"] * bool(texts), *files, *[file] * bool(file)])
 
 
 def _wants_widths(options: Mapping[str, Any]) -> bool:
-    asked_for: bool | None = options["widths"]
-    return options["report_file"] is not None if asked_for is None else asked_for
+    given: bool | None = options["widths"]
+    return options["report_file"] is not None if given is None else given
 
 
 @dataclass
 class _Bench:
-    """What has been measured, in memory and in a file if there is one."""
+    """Results in memory, and in a file if one was given."""
 
     results: Results
     file: BenchFile | None
@@ -252,7 +246,7 @@ class _Bench:
             file = None if out is None else stack.enter_context(BenchFile(out, setup))
             bench = cls(Results(setup) if file is None else file.found, file)
             if bench.results.runs:
-                click.echo(f"{out} has {len(bench.results.runs)} runs already", err=True)
+                click.echo(f"{out} already has {len(bench.results.runs)} runs", err=True)
             yield bench
 
     def add(self, line: Run | Widths) -> None:
@@ -262,33 +256,32 @@ class _Bench:
 
     @property
     def keys(self) -> set[Key]:
-        """What there is already."""
+        """Return the keys of the runs so far."""
         return {run.key for run in self.results.runs}
 
-    def measure(self, answering: Answering, todo: Sequence[Job]) -> bool:
-        """False when Ctrl-C cut it off."""
+    def measure(self, runner: Runner, todo: Sequence[PlannedRun]) -> bool:
+        """Answer every prompt of ``todo``; return False if Ctrl-C interrupted it."""
         try:
             with _bar(len(todo)) as follow:
-                for n, run in enumerate(measured(answering, todo, self.results.setup.seed), 1):
+                for n, run in enumerate(measure(runner, todo, self.results.setup.seed), 1):
                     self.add(run)
-                    follow(f"round {run.round + 1}, {run.prompt}, {run.way}", n)
+                    follow(f"round {run.round + 1}, {run.prompt}, {run.variant}", n)
         except KeyboardInterrupt:
-            click.echo("stopped; this is what was measured", err=True)
+            click.echo("stopped; these are the runs so far", err=True)
             return False
         return True
 
     def time_widths(self, context: Context, mask: LayerMask | None, profile: bool) -> bool:
-        """The same."""
+        """Time passes by width, unless the file has their times; False if interrupted."""
         if self.results.widths is not None:
             return True
-        _, drafter = calibrate.to_time(context, mask, profile=profile)
         try:
-            with closing(drafter), _bar(1) as follow:
+            with calibrate.to_time(context, mask, profile=profile) as (_, drafter), _bar(1) as show:
                 made = calibrate.measure(
-                    context, drafter, lambda share: follow("passes by width", share)
+                    context, drafter, lambda share: show("passes by width", share)
                 )
         except KeyboardInterrupt:
-            click.echo("stopped; without costs by width", err=True)
+            click.echo("stopped; costs by width are left out", err=True)
             return False
         self.add(Widths(made.table, made.n_rounds))
         return True
@@ -296,7 +289,7 @@ class _Bench:
 
 @contextmanager
 def _bar(total: float) -> Iterator[Callable[[str, float], None]]:
-    """A bar on the terminal; what it yields is told what is being done and how much is."""
+    """Show a bar on the terminal; yield a function that takes a description and a count."""
     console = bar_console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=console.quiet) as bar:
@@ -311,23 +304,25 @@ def _show(results: Results, format_name: str | None) -> None:
     if format_name in FORMATS:
         click.echo(FORMATS[format_name](results), nl=False)
         return
-    for sheet in sheets(results):
-        console.print(_table(sheet))
+    for table in bench_tables.tables(results):
+        console.print(_table(table))
     for note in notes(results):
         console.print(f"Note: {note}", markup=False, highlight=False)
     for name, value in provenance(results.setup):
         console.print(f"{name:>16}  {value}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(sheet: Sheet) -> Table:
+def _table(source: bench_tables.Table) -> Table:
     table = Table(
-        title=sheet.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False
+        title=source.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False
     )
-    for name, side in zip(sheet.columns, sheet.align, strict=True):
+    for name, side in zip(source.columns, source.align, strict=True):
         is_name = side == "<"
         justify: JustifyMethod = "left" if is_name else "right"
-        table.add_column(name, justify=justify, no_wrap=is_name, overflow="fold")  # nothing is cut
-    for cells in sheet.rows:
+        table.add_column(
+            name, justify=justify, no_wrap=is_name, overflow="fold"
+        )  # no cell is cut off
+    for cells in source.rows:
         table.add_row(*map(Text, cells))
     return table
 
@@ -336,4 +331,4 @@ def _write_report(results: Results, path: Path) -> None:
     page = html(results)
     with replacing(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
-    click.echo(f"the report is {shown(str(path))}", err=True)
+    click.echo(f"report written to {shown(str(path))}", err=True)

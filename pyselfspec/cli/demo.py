@@ -21,9 +21,9 @@ from ..runtime.context import Context
 from ..runtime.model import Model
 from ..runtime.sampling import SEED_MAX, SamplingParams
 from ..speculate.completion import Completion
-from ..speculate.demo import FACTORS, make_wide, race, wide_path
-from ..speculate.prepared import AUTO
-from ..speculate.report import closing_line, report
+from ..speculate.config import AUTO
+from ._demo_model import FACTORS, make_wide, race, wide_path
+from ._generation_report import closing_line, report
 from ._options import (
     bar_console,
     common_options,
@@ -32,6 +32,7 @@ from ._options import (
     model_params,
     n_predict_option,
 )
+from ._types import Integer, Number
 
 SIZE = "0.6B"
 N_PREDICT = 240  # tokens
@@ -43,7 +44,7 @@ The people of the village, one on each line:
 
 {"first_name": "Edward", "lives_in": "the mill", "age": 41, "best_friend": "John"}
 """
-# JSON is what models write every day, and the bundled one could not without a grammar.
+# JSON is an everyday task of models, but the bundled one needs a grammar to write it.
 GRAMMAR = r"""
 root ::= record{24}
 record ::= first lives "\"age\": " age ", " friend
@@ -54,38 +55,37 @@ name ::= "Anna" | "Charles" | "Edward" | "Helen" | "John" | "Mary" | "Robert" | 
 place ::= "the castle" | "the mill" | "the farm" | "the forest" | "the village"
 age ::= [2-7] [0-9]
 """
-NEXT = "next, with a model of yours: pyselfspec generate MODEL.gguf -f PROMPT.txt --compare"
+NEXT = "next, with your own model: pyselfspec generate MODEL.gguf -f PROMPT.txt --compare"
 
 
 @cloup.command(name="demo")
 @cloup.option_group(
     "Text",
     cloup.option(
-        "-p", "--prompt", help="A text to continue.  [default: write records in JSON, by a grammar]"
+        "-p",
+        "--prompt",
+        help="Text to continue.  [default: JSON records, constrained by a grammar]",
     ),
     n_predict_option(N_PREDICT),
     cloup.option(
         "--temp",
         "--temperature",
         "temp",
-        type=click.FloatRange(min=0),
+        type=Number(0),
         default=TEMPERATURE,
-        show_default=True,
         help="Temperature, 0 for greedy.",
     ),
     cloup.option(
         "--seed",
-        type=click.IntRange(0, SEED_MAX),
+        type=Integer(0, SEED_MAX),
         default=1,
-        show_default=True,
         help="Seed of the sampler.",
     ),
     cloup.option(
         "--size",
         type=click.Choice(list(FACTORS)),
         default=SIZE,
-        show_default=True,
-        help="Parameters of the model.",
+        help="Number of parameters of the wider copy.",
     ),
 )
 @device_options
@@ -99,11 +99,11 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Race plain against speculative decoding, with a model made on the spot.
+    """Compare plain decoding with drafting, on a bundled model.
 
-    The model is the bundled one, widened: its weights come many times over, so it costs what a
-    model of its size costs, and writes the same text. It is made once, in the cache directory. By
-    default it writes records in JSON under a grammar, at a temperature; -p lets it continue a text.
+    First writes a wider copy of the bundled model. The copy has --size parameters, and generates
+    the same text at the speed of any model of that size. It is written once and kept in the user's
+    cache folder.
     """
     path = wide_path(FACTORS[size])
     _make(path, size)
@@ -127,7 +127,7 @@ def command(
         tokens = model.tokenize(prompt)
         for _ in race(
             pair(tokens[::-1], N_WARM_UP, free)
-        ):  # another text: nothing is known beforehand
+        ):  # another text, so that no drafter has seen the prompt before the race
             pass
         plain, speculative = pair(tokens, n_predict, sampling)
         _show(plain, speculative, prompt, quiet=as_json)
@@ -148,7 +148,7 @@ def _completion(
 
 
 def _make(path: Path, size: str) -> None:
-    """The wide model under its path, with a progress bar while it is written."""
+    """Write the widened model to ``path`` with a progress bar, unless it exists."""
     console = bar_console()
     columns = (*Progress.get_default_columns(), DownloadColumn())
     with (
@@ -162,7 +162,7 @@ def _make(path: Path, size: str) -> None:
 
 
 def _show(plain: Completion, speculative: Completion, prompt: str, *, quiet: bool) -> None:
-    """Both texts while they grow; without a terminal, the text when it is done."""
+    """Show both texts while they grow; without a terminal, print the finished text."""
     console = Console()
     if quiet or not console.is_terminal:
         for _ in race((plain, speculative)):
@@ -187,7 +187,7 @@ def _picture(plain: Completion, speculative: Completion, width: int) -> Group:
 
 
 def _bar(completion: Completion) -> Text:
-    """The shares of accepted and rejected tokens."""
+    """Return a bar of accepted and rejected draft tokens."""
     n_drafted, n_accepted = completion.stats.n_drafted, completion.stats.n_accepted
     n_green = round(N_BAR * n_accepted / max(1, n_drafted))
     return Text.assemble(

@@ -12,7 +12,7 @@ import click
 import cloup
 
 from ..errors import ArgumentError
-from ..runtime import _lib
+from ..runtime.ffi import load
 from ..serve.settings import (
     GRACE_S,
     HOST,
@@ -21,19 +21,11 @@ from ..serve.settings import (
     N_SLOTS,
     PORT,
     TIMEOUT_S,
-    Room,
+    Capacity,
     Settings,
 )
-from ._drafting import (
-    controller_from,
-    describes_mask,
-    draft_from,
-    draft_options,
-    drafter_options_from,
-    mask_from,
-)
+from ._drafting import check_drafting, config_from, draft_options
 from ._options import (
-    FiniteRange,
     chat_template_option,
     common_options,
     context_options,
@@ -46,6 +38,7 @@ from ._options import (
     template_from,
 )
 from ._sampling import sampling_from, sampling_options
+from ._types import FILE, Integer, Number
 
 KEY_VARIABLE = "PYSELFSPEC_API_KEY"
 MIB = 1 << 20
@@ -58,80 +51,77 @@ def _origins(
 ) -> tuple[str, ...]:
     for origin in given:
         if not ORIGIN.fullmatch(origin):
-            raise click.BadParameter(f"{origin!r} is not an origin, like https://example.org")
+            raise click.BadParameter(
+                f"{origin!r} is not an origin; give scheme and host, like https://example.org"
+            )
     return given
 
 
 def _alias(_ctx: click.Context, _param: click.Parameter, given: str | None) -> str | None:
     if given is not None and not given.strip():
-        raise click.BadParameter("it is empty")
+        raise click.BadParameter("the name is empty; give a name, or leave out --alias")
     return given
 
 
 serve_options = cloup.option_group(
     "Server",
-    cloup.option("--host", default=HOST, show_default=True, help="Address to listen on."),
+    cloup.option("--host", default=HOST, help="Address to listen on."),
     cloup.option(
         "--port",
-        type=click.IntRange(0, 65535),
+        type=Integer(0, 65535),
         default=PORT,
-        show_default=True,
-        help="Port to listen on, 0 for any that is free.",
+        help="Port to listen on, 0 for any free one.",
     ),
     cloup.option(
         "--slots",
         "-np",
         "--parallel",
-        type=click.IntRange(1, 64),
+        type=Integer(1, 64),
         default=N_SLOTS,
-        show_default=True,
-        help="Texts to write at once; they share the context of -c.",
+        help="Number of requests to answer at once; they share the context (-c).",
     ),
     cloup.option(
         "--queue",
-        type=click.IntRange(min=0),
+        type=Integer(0),
         default=N_QUEUE,
-        show_default=True,
-        help="Requests that may wait for a slot; others are refused.",
+        help="Number of requests that may wait for a slot; further ones are refused.",
     ),
     cloup.option(
         "--timeout",
-        type=FiniteRange(min=0, min_open=True),
+        type=Number(0, min_open=True),
         default=TIMEOUT_S,
-        show_default=True,
-        help="Seconds for a whole answer, waiting included.",
+        help="Longest time of a request in seconds, including the wait for a slot.",
     ),
     cloup.option(
         "--max-body",
-        type=FiniteRange(0, MIB_MAX, min_open=True),
+        type=Number(0, MIB_MAX, min_open=True),
         default=N_BYTES / MIB,
-        show_default=True,
-        help="MiB of a request at most.",
+        help="Largest size of a request in MiB.",
     ),
     cloup.option(
         "--api-key-file",
-        type=click.Path(path_type=Path),
-        help=f"File with the key that requests need.  [default: ${KEY_VARIABLE}, or none]",
+        type=FILE,
+        help=f"File with the API key that requests need.  [default: ${KEY_VARIABLE}, else none]",
     ),
     cloup.option(
         "--cors",
         metavar="ORIGIN",
         multiple=True,
         callback=_origins,
-        help="Web pages that may ask, like https://example.org; may be given several times.",
+        help="Allow requests from web pages of this origin (CORS), like https://example.org, or * "
+        "for any; repeatable.",
     ),
     cloup.option(
         "--alias",
         callback=_alias,
-        help="Name of the model in answers.  [default: its file's]",
+        help="Name of the model in the API.  [default: the name of its file without .gguf]",
     ),
     chat_template_option,
     cloup.option(
         "--grace",
-        type=FiniteRange(min=0),
+        type=Number(0),
         default=GRACE_S,
-        show_default=True,
-        help="Seconds to finish answers when the server is told to end.",
+        help="Seconds to let running requests finish after SIGTERM or Ctrl-C.",
     ),
 )
 
@@ -144,12 +134,10 @@ serve_options = cloup.option_group(
 @draft_options
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
-    """Answer OpenAI's clients, several at once, and show a page at /.
+    """Run an OpenAI-compatible server with a web page at /.
 
-    Every answer is the one that the model gives alone. Requests may say how they are drafted, see
-    docs/serving.md. SIGTERM and Ctrl-C finish what there is and end.
-
-    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
+    Answers several requests at once, each with the text that it would get alone. Requests can
+    choose the drafter, see docs/serving.md.
 
     \b
     pyselfspec serve model.gguf
@@ -157,19 +145,17 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     """
     try:
         from ..serve import server
-        from ..serve.jobs import Drafting
-        from ..speculate.together import warning_of
+        from ..speculate.batching import warning_of
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
         ) from None
-    if draft_from(options) is None and describes_mask(options):
-        raise click.UsageError("--draft off drafts nothing, so it takes no mask")
-    controller, sampling = controller_from(options), sampling_from(options)
+    check_drafting(options)
+    sampling = sampling_from(options)
     key = _key(options["api_key_file"])
     template = template_from(options["template"])
     with (
-        server.listening(options["host"], options["port"]) as listener,
+        server.open_listener(options["host"], options["port"]) as listener,
         open_model(model, **model_params(options)) as loaded,
     ):
         settings = Settings(
@@ -180,35 +166,20 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             n_bytes=round(options["max_body"] * MIB),
             sampling=sampling,
         )
-        drafting = Drafting(
-            draft=draft_from(options),
-            options=drafter_options_from(loaded.n_layer, options),
-            mask=mask_from(loaded.n_layer, options),
-            profile=options["profile"] == "auto",
-            controller=controller,
-        )
-        room = Room(ctx_size(loaded, options), options["slots"], options["queue"])
+        drafting = config_from(loaded.n_layer, options)
+        capacity = Capacity(ctx_size(loaded, options), options["slots"], options["queue"])
         host, port = listener.getsockname()[:2]
 
         def ready() -> None:
-            if room.n_slots > 1 and (warning := warning_of(service.engine.context)):
-                click.echo(f"Warning: {warning}; -np 1 writes one at a time", err=True)
-            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            if as_json:
-                click.echo(json.dumps({"model": settings.name, "url": url}))
-            click.echo(f"Page: {url}\nAPI:  {url}/v1, model {settings.name}", err=True)
-            if key is None and not server.is_loopback(host):
-                click.echo(
-                    f"Warning: anyone who can reach {host}:{port} can use this server; give a key, "
-                    f"with --api-key-file or ${KEY_VARIABLE}",
-                    err=True,
-                )
-            click.echo("Ctrl-C stops the server.", err=True)
+            if capacity.n_slots > 1 and (warning := warning_of(service.engine.context)):
+                click.echo(f"Warning: {warning}; -np 1 answers one request at a time", err=True)
+            is_open = key is None and not server.is_loopback(host)
+            _announce(host, port, settings.name, is_open=is_open, as_json=as_json)
 
-        with server.serving(
+        with server.open_service(
             loaded,
             settings,
-            room=room,
+            capacity=capacity,
             drafting=drafting,
             template=template,
             **context_params(options),
@@ -218,8 +189,26 @@ def command(model: str, as_json: bool, **options: Any) -> None:
                 listener,
                 grace_s=options["grace"],
                 ready=ready,
-                log_requests=_lib.is_verbose(),
+                log_requests=load.is_verbose(),
             )
+
+
+def _announce(host: str, port: int, name: str, *, is_open: bool, as_json: bool) -> None:
+    """Print the addresses of the server.
+
+    name: of the model. is_open: whether other machines can use the server without a key.
+    """
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if as_json:
+        click.echo(json.dumps({"model": name, "url": url}))
+    click.echo(f"Page: {url}\nAPI:  {url}/v1, model {name}", err=True)
+    if is_open:
+        click.echo(
+            f"Warning: anyone who can reach {host}:{port} can use this server; set a key with "
+            f"--api-key-file or ${KEY_VARIABLE}",
+            err=True,
+        )
+    click.echo("Ctrl-C stops the server.", err=True)
 
 
 def _key(path: Path | None) -> str | None:
@@ -227,5 +216,5 @@ def _key(path: Path | None) -> str | None:
         return os.environ.get(KEY_VARIABLE) or None
     key = read_text(str(path)).strip()
     if not key:
-        raise ArgumentError(f"{path} holds no key")
+        raise ArgumentError(f"{path} is empty: write the API key into it")
     return key

@@ -15,9 +15,10 @@ from rich.progress import Progress as Bars
 from ..convert.quantize import TYPES
 from ..errors import ArgumentError
 from ..gguf.heads import N_BLOCKS_READ
-from ..tune.wanted import DEVICES, MINUTES, N_OWN, SEED, TYPE, Wanted
+from ..tune.config import DEVICES, DRAFT_VOCAB_SIZE, MINUTES, SEED, TYPE, TuneConfig
 from ..util import paths, records
 from ..util.files import require_target
+from ..util.progress import OnProgress, Progress
 from ._options import (
     bar_console,
     common_options,
@@ -28,10 +29,10 @@ from ._options import (
     open_model,
     parse_tokens,
 )
+from ._types import FILE, Integer, Number
 
 if TYPE_CHECKING:
-    from ..tune.gain import Gain
-    from ..tune.tuning import Follow, Tuned
+    from ..tune.run import TuneResult
 
 
 def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -43,60 +44,60 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
 @cloup.command(name="tune")
 @model_argument
 @cloup.option_group(
-    "What to learn from",
+    "Training data",
     cloup.option(
         "--minutes",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(0, min_open=True),
         default=MINUTES,
-        show_default=True,
-        help="How long this run takes; half of it at most for writing text to learn from.",
+        help="Longest time of this run in minutes; at most half of it goes to generating training "
+        "text.",
     ),
     cloup.option(
         "--tokens",
-        type=click.IntRange(min=1),
-        help="Tokens of text to learn from.  [default: what there is time for]",
+        type=Integer(1),
+        help="Number of tokens of training text.  [default: as many as half of --minutes allows]",
     ),
     cloup.option(
         "--prompts",
         type=click.Path(path_type=Path, exists=True),
-        help="What the model is asked: a .jsonl file of chats, a text, or a folder of texts.  "
-        "[default: bundled prompts]",
+        help="Prompts for the training text: a .jsonl file of chats, a text file, or a folder of "
+        "text files.  [default: bundled prompts]",
     ),
     cloup.option(
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Folder for the text and the states that it is learned from; taken up again if it "
-        "exists.  [default: in the user's cache folder, by model]",
+        help="Folder for the training text and the model's hidden states; resumed if it exists.  "
+        "[default: in the user's cache folder, by model]",
     ),
     cloup.option(
         "--seed",
-        type=click.IntRange(min=0),
+        type=Integer(0),
         default=SEED,
-        show_default=True,
-        help="Of the prompts and of the texts that the model writes.",
+        help="Seed for choosing prompts and for generating text.",
     ),
 )
 @cloup.option_group(
-    "The head",
+    "Draft head",
     cloup.option(
         "--out",
-        type=click.Path(path_type=Path),
+        type=FILE,
         callback=_head_callback,
-        help="Its file; replaced if it exists.  [default: in the folder of the data, "
-        "with a copy for generate if it pays]",
+        help="File to write the head to; replaced if it exists.  [default: in the --data folder; "
+        "installed for generate if it makes generation faster]",
     ),
     cloup.option(
         "--blocks",
         callback=parse_tokens,
-        help="Three blocks whose entering states the head reads, like 2,15,30; one more than the "
-        "last stands for what leaves that.  [default: an early one, one in the middle, the last]",
+        metavar="BLOCKS",
+        help="Three blocks whose inputs the head reads, like 2,15,30; for the output of the last "
+        "block, give its number plus 1.  [default: an early, a middle and the last block]",
     ),
     cloup.option(
         "--vocab",
-        type=click.IntRange(min=2),
-        default=N_OWN,
-        show_default=True,
-        help="How many of the model's tokens it can draft, the most frequent ones.",
+        type=Integer(2),
+        default=DRAFT_VOCAB_SIZE,
+        help="Number of tokens in the vocabulary of the head: the most frequent ones of the "
+        "training text.",
     ),
     cloup.option(
         "--type",
@@ -104,111 +105,108 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         metavar="TYPE",
         type=click.Choice(list(TYPES), case_sensitive=False),
         default=TYPE,
-        show_default=True,
-        help="Type of its weights: q8_0, q4_0, f16 and llama.cpp's others.",
+        help="Type of the head's weights: q8_0, q4_0, f16 or another type of llama.cpp.",
     ),
     cloup.option(
         "--device",
         type=click.Choice(DEVICES),
         default=DEVICES[0],
-        show_default=True,
-        help="Where torch trains.",
+        help="Device on which torch trains.",
     ),
 )
 @device_options
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
-    """Train a draft head for a model, which generate then uses by itself if it pays.
+    """Train a draft head for a model, on this machine.
 
-    The model writes text, and the head learns to guess it.
-    Ctrl-C loses little: the same command goes on. Needs pip install 'pyselfspec[tune]'.
-
-    MODEL is a GGUF file or a name, see pyselfspec list; default: $PYSELFSPEC_MODEL, else "demo".
+    The model generates text, and the head learns to predict it. If the head makes generation
+    faster, generate and the other commands use it from then on. After Ctrl-C, run the same command
+    to resume. Needs pip install 'pyselfspec[tune]'.
 
     \b
     pyselfspec tune model.gguf --minutes 60
     pyselfspec tune model.gguf --prompts chats.jsonl --tokens 1000000 --out head.gguf
     """
-    tuning, measuring = _modules()
+    run = _load_run()
     if options["blocks"] is not None and len(options["blocks"]) != N_BLOCKS_READ:
-        raise click.BadParameter(f"--blocks takes {N_BLOCKS_READ} numbers")
-    wanted = Wanted(
+        raise click.BadParameter(
+            f"--blocks takes {N_BLOCKS_READ} numbers, like 2,15,30; got {len(options['blocks'])}"
+        )
+    config = TuneConfig(
         minutes=options["minutes"],
         n_tokens=options["tokens"],
         prompts=options["prompts"],
         folder=options["data"],
         out=options["out"],
         blocks=options["blocks"],
-        n_own=options["vocab"],
+        draft_vocab_size=options["vocab"],
         type_name=options["type_name"].lower(),
         device=options["device"],
         seed=options["seed"],
     )
     context = context_params(options)
-    with open_model(model, **model_params(options)) as loaded, _progress(tuning) as follow:
-        tuned = tuning.tune(loaded, wanted, context=context, follow=follow)
-        gain = measuring.measure(
-            loaded, tuned.path, tuned.held_out[: measuring.N_PROMPTS], context=context
-        )
-        used = None
-        if options["out"] is None and gain.pays:
-            used = tuning.install(loaded, tuned.path)
-    _show(tuned, gain, used, as_json)
+    with open_model(model, **model_params(options)) as loaded, _progress(run) as progress:
+        result = run.tune(loaded, config, context=context, progress=progress)
+    _show(result, as_json)
 
 
-def _modules() -> Any:
-    """What trains, and what measures; torch is imported here."""
+def _load_run() -> Any:
+    """Import tune.run, which imports torch. Raises ArgumentError if torch is not installed."""
     try:
-        from ..tune import gain, tuning
+        from ..tune import run
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ArgumentError("tune needs torch: pip install 'pyselfspec[tune]'") from None
-    return tuning, gain
+    return run
 
 
 @contextmanager
-def _progress(tuning: Any) -> Iterator[Follow]:
-    """A bar on the terminal, and a line for what is new; says how to go on after Ctrl-C."""
+def _progress(run: Any) -> Iterator[OnProgress]:
+    """Show a bar on the terminal and a line per message; after Ctrl-C, print how to resume."""
     console = bar_console()
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     try:
         with Bars(*columns, TimeRemainingColumn(), console=console, disable=console.quiet) as bars:
             task = bars.add_task("opening the model", total=1)
 
-            def follow(done: Any) -> None:
-                bars.update(task, description=done.doing, completed=done.share)
-                if done.news is not None:
-                    click.echo(done.news, err=True)
+            def update(progress: Progress) -> None:
+                bars.update(task, description=progress.stage, completed=progress.n_done)
+                if progress.message is not None:
+                    click.echo(progress.message, err=True)
 
-            yield follow
-    except tuning.Interrupted as stop:
+            yield update
+    except run.Interrupted as stop:
         click.echo(
-            f"stopped; {stop.folder} has the work so far, the same command goes on", err=True
+            f"stopped; the work so far is in {stop.folder}; run the same command to resume",
+            err=True,
         )
         raise
 
 
-def _show(tuned: Tuned, gain: Gain, used: Path | None, as_json: bool) -> None:
-    """used: where generate finds the head by itself."""
+def _show(result: TuneResult, as_json: bool) -> None:
+    installed, card, speed = result.installed, result.card, result.speed
     if as_json:
         found = {
-            "used": None if used is None else paths.shown(str(used)),
-            "head": paths.shown(str(tuned.path)),
-            "card": records.to_dict(tuned.card),
-            "speed": records.to_dict(gain),
+            "used": None if installed is None else paths.shown(str(installed)),
+            "head": paths.shown(str(result.path)),
+            "card": records.to_dict(card),
+            "speed": records.to_dict(speed),
         }
         click.echo(records.encode(found).decode())
         return
-    by_position = ", ".join(f"{each:.2f}" for each in tuned.card.acceptance)
-    click.echo(f"{tuned.path}: of drafts on held-out text are right, by position: {by_position}")
+    by_position = ", ".join(f"{rate:.2f}" for rate in card.acceptance)
+    click.echo(f"{result.path}: held-out acceptance by draft position: {by_position}")
     click.echo(
-        f"held-out prompts, times plain decoding: {gain.copies:.2f} with copies alone, "
-        f"{gain.both:.2f} with the head too"
+        f"speed-up over plain decoding on held-out prompts: {speed.ngram:.2f} with ngram, "
+        f"{speed.ngram_head:.2f} with ngram+head"
     )
-    if used is not None:
-        click.echo(f"generate uses it by itself, from {used}")
+    if installed is not None:
+        click.echo(f"installed as {installed}; generate uses it by default")
         return
-    if not gain.pays:
-        click.echo("it gains nothing here yet; running the same command again may help")
-    click.echo(f"use it with --draft ngram+head:{tuned.path}")
+    if not speed.head_pays:
+        click.echo(
+            "the head does not make generation faster yet; run the same command again to train "
+            "it further"
+        )
+    click.echo(f"to use the head, give generate --draft ngram+head:{result.path}")

@@ -1,7 +1,7 @@
-"""Make a GGUF model of a Hugging Face checkpoint, through llama.cpp's own converter.
+"""Converts a Hugging Face checkpoint to a GGUF model with llama.cpp's converter.
 
-The converter is the pinned source's convert_hf_to_gguf.py with its modules and its gguf-py, run as
-it is. The build puts it beside the library.
+The converter is convert_hf_to_gguf.py of the pinned source, unchanged, with its modules and its
+gguf-py. The build copies them to the library's folder.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import re
 from contextlib import closing
 from pathlib import Path
 
-from ..errors import ModelFileError, SelfSpecError, UnsupportedError
+from ..errors import ModelFileError, Parameter, SelfSpecError, UnsupportedError
 from ..gguf import file as gguf_file
-from ..util.build import LIB_DIR
+from ..util import build
 from ..util.files import replacing
+from ..util.progress import Progress
 from . import subprogram
-from .quantize import Progress, Steps, require_type, require_written, run_quantizer
+from .quantize import Steps, require_type, require_written, run_quantizer
 
-CONVERTER = LIB_DIR.parent / "converter" / "convert_hf_to_gguf.py"
+CONVERTER = build.LIB_DIR.parent / "converter" / "convert_hf_to_gguf.py"
 NEEDED = ("torch", "transformers", "sentencepiece")
 DIRECT = frozenset({"f32", "f16", "bf16"})  # the converter writes them; others are quantized
 _PERCENT = re.compile(r"Writing: +(\d+)%\|")
@@ -27,7 +28,7 @@ _UNSUPPORTED = re.compile(r"Model (\S+) is not supported")
 
 
 def architectures() -> list[str]:
-    """The Hugging Face architectures that the converter knows, as config.json names them."""
+    """Return the architectures that the converter supports, by their names in config.json."""
     table = (CONVERTER.parent / "conversion" / "__init__.py").read_text(encoding="utf-8")
     for node in ast.parse(table).body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "TEXT_MODEL_MAP":
@@ -41,8 +42,8 @@ def convert(
 ) -> None:
     """Write the model in a folder with config.json, weights and tokenizer to a GGUF file.
 
-    type_name: see quantize.TYPES. Types other than F32, F16 and BF16 go through a file with the
-    checkpoint's own 16-bit type (F16 where it has another), which is beside the target meanwhile.
+    type_name: see quantize.TYPES. Types other than F32, F16 and BF16 go through a temporary
+    file beside the target with the checkpoint's 16-bit type, F16 if it has none.
     n_threads: for quantizing, default: the cores this process may use.
 
     Raises SelfSpecError when PyTorch, transformers or sentencepiece is missing, UnsupportedError
@@ -56,7 +57,7 @@ def convert(
 def convert_steps(
     checkpoint: Path, target: Path, type_name: str, *, n_threads: int | None = None
 ) -> Steps:
-    """``convert``, telling how far it is. Leaving early leaves no target."""
+    """Convert like ``convert``; yield the progress. Closed early, it leaves no target."""
     type_name = require_type(type_name)
     _require_checkpoint(checkpoint)
     _require_packages()
@@ -82,7 +83,7 @@ def _require_checkpoint(folder: Path) -> None:
 
 
 def _is_repository(path: Path) -> bool:
-    """Whether this is rather a name on the Hugging Face Hub, OWNER/NAME."""
+    """Whether the path looks like a name on the Hugging Face Hub, OWNER/NAME."""
     return len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
 
 
@@ -117,7 +118,8 @@ def _run(checkpoint: Path, written: Path, outtype: str, target: Path) -> Steps:
 def _explain(checkpoint: Path, reason: str) -> SelfSpecError:
     if unsupported := _UNSUPPORTED.search(reason):
         return UnsupportedError(
-            f"{checkpoint}: llama.cpp's converter does not know {unsupported[1]}; "
-            f"architectures() lists the {len(architectures())} that it knows"
+            f"{checkpoint}: llama.cpp's converter does not know {unsupported[1]}; run ",
+            Parameter("architectures()"),
+            f" for the {len(architectures())} that it knows",
         )
     return ModelFileError(f"{checkpoint}: llama.cpp's converter cannot read this: {reason}")

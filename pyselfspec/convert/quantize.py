@@ -1,6 +1,6 @@
-"""Write a GGUF model with its weights in another type, through llama.cpp's own quantizer.
+"""Writes a GGUF model with its weights in another type, with llama.cpp's quantizer.
 
-It runs in a process of its own (this file as a program), since llama.cpp cannot be interrupted.
+The quantizer runs in a child process (this file as a program), since it cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import re
 import sys
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from gguf import LlamaFileType
 
 from ..errors import ArgumentError, ModelFileError
 from ..gguf import file as gguf_file
-from ..runtime import _lib
+from ..runtime.ffi import calls, load
 from ..util.files import replacing
 from ..util.machine import usable_cores
+from ..util.progress import Progress
 from . import subprogram
 
 # Names as people type them, such as q4_k_m, with llama.cpp's numbers.
@@ -32,26 +31,17 @@ TYPES: dict[str, int] = {
 } | {"q2_0": 41}  # newer than the gguf package
 _TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
 _IS_QUANTIZED = re.compile(r"requantizing from type (\w+) is disabled")
-# C++ streams, NumPy and the system, each in its words.
+# Messages of C++ streams, NumPy and the operating system.
 _NOT_WRITTEN = re.compile(
     r"iostream error|requested and \d+ written|No space left|File too large|quota exceeded"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How much of one stage is done, in units of the stage's own."""
-
-    stage: Literal["converting", "quantizing"]
-    done: int
-    total: int
 
 
 Steps = Generator[Progress, None, None]
 
 
 def require_type(name: str) -> str:
-    """A type as TYPES has it, from a name in any case; raises ArgumentError."""
+    """Return a type's name in lower case. Raises ArgumentError for a name that is not in TYPES."""
     if name.lower() not in TYPES:
         raise ArgumentError(f"unknown type {name!r}: choose from {', '.join(TYPES)}")
     return name.lower()
@@ -81,7 +71,8 @@ def quantize(source: Path, target: Path, type_name: str, *, n_threads: int | Non
 def quantize_steps(
     source: Path, target: Path, type_name: str, *, n_threads: int | None = None
 ) -> Steps:
-    """``quantize``, telling after each tensor how many are done. Leaving early leaves no target."""
+    """Quantize like ``quantize``; yield the progress after each tensor. Closed early, it leaves no
+    target."""
     type_name = require_type(type_name)
     gguf_file.check(source)
     with replacing(target) as unfinished:
@@ -100,7 +91,7 @@ def run_quantizer(
     origin: Path,
     target: Path,
 ) -> Steps:
-    """From one file to another. `origin` and `target` are what the user calls them in messages.
+    """Quantize the file `source` into `written`; messages call them `origin` and `target`.
 
     pure: all weights whose sizes suit it get the type; by default llama.cpp gives a finer one to
         some, like the output.
@@ -127,10 +118,10 @@ def _explain(source: Path, reason: str) -> str:
 
 
 def _main(source: str, target: str, *numbers: str) -> int:
-    _lib.set_verbose(True)
+    load.set_verbose(True)
     type_number, n_threads, pure = map(int, numbers)
     files = os.fsencode(source), os.fsencode(target)
-    return _lib.quantize(*files, type_number, n_threads, bool(pure))
+    return calls.quantize(*files, type_number, n_threads, bool(pure))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Drops, repeats, reorders and silences blocks of a model. All other bytes of weights are copied.
+"""Drops, repeats, reorders and zeroes blocks of a model. All other weights are copied unchanged.
 
-A model of some blocks computes what the whole model computes when a mask skips the others. That
-needs an architecture whose blocks differ in nothing but their tensors and what the metadata say of
-each. The lists below were read from the pinned llama.cpp, and every architecture in them compared
-with masks, bit for bit, on upstream's toy models; others are refused.
+A model of some blocks computes the same as the whole model with a mask that skips the others. That
+needs an architecture whose blocks differ only in their tensors and in metadata per block. The lists
+below come from the pinned llama.cpp; every architecture in them was compared with masks, bit for
+bit, on upstream's toy models. Others are refused.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ BLOCK_COUNT = "block_count"
 WINDOW = "attention.sliding_window"
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 
-# Blocks are alike but for their tensors and the metadata of PER_BLOCK_KEYS.
-ALIKE = frozenset(
+# Architectures whose blocks differ only in tensors and the metadata of PER_BLOCK_KEYS.
+UNIFORM = frozenset(
     "arcee arctic baichuan bloom chatglm codeshell dbrx deci dream ernie4_5 exaone falcon gemma "
     "gpt2 gptneox grok grovemoe hunyuan-dense internlm2 jais jais2 llada llada-moe llama maincoder "
     "minimax-m2 mistral3 mpt nemotron olmo olmoe openelm orion paddleocr pangu-embedded phi2 phi3 "
     "phimoe plamo qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe refact rnd1 seed_oss stablelm "
     "starcoder starcoder2 xverse".split()
 )
-# Alike but for the window: without one flag per block in the file, the last of each such number of
-# blocks sees everything.
+# Uniform except for the attention window: without a flag per block in the file, the last of each n
+# blocks has none.
 WINDOW_PERIOD = {
     "cohere2": 4,
     "gemma2": 2,
@@ -58,12 +58,12 @@ PER_BLOCK_KEYS = (
     "swiglu_clamp_shexp",
 )
 
-# llama.cpp takes a model with this many blocks for a certain one and computes differently.
-TELLING_COUNT = {"baichuan": 40, "gemma2": 46, "gemma3": 62}
+# llama.cpp identifies a certain model by this number of blocks and computes it differently.
+SPECIAL_COUNT = {"baichuan": 40, "gemma2": 46, "gemma3": 62}
 
-# Why others are refused, where their metadata say it, and where only llama.cpp knows.
+# Reasons to refuse others: by metadata keys, and by architecture.
 ROLE_KEYS = {
-    "nextn_predict_layers": "has blocks behind the others that predict a later token",
+    "nextn_predict_layers": "has extra blocks at the end that predict a later token",
     "leading_dense_block_count": "has no experts in its first blocks",
     "interleave_moe_layer_step": "has experts in every n-th block",
     "full_attention_interval": "has attention in every n-th block",
@@ -86,7 +86,7 @@ ROLE_BY_PLACE = {
     "smollm3": _NO_ROTARY,
 }
 
-# The tensors that end a sublayer: with these zero it adds nothing, biases and experts included.
+# Tensors that end a sublayer: if these are zero, it adds nothing, biases and experts included.
 SUBLAYER_OUTPUT = {
     "attention": re.compile(r"attn_output\.(weight|bias)"),
     "feed-forward part": re.compile(r"ffn_down(_exps|_shexp|_chexps)?\.(weight|bias)"),
@@ -100,12 +100,12 @@ def relayer(
     zero_attn: Collection[int] = (),
     zero_ffn: Collection[int] = (),
 ) -> Copy:
-    """The model made of these blocks, in this order; a block may come several times.
+    """Return the model made of these blocks, in this order; a block may occur several times.
 
-    blocks: default: all. zero_attn, zero_ffn: blocks whose attention or feed-forward part adds
-    nothing any more, as if a mask skipped it. All numbers are those of the source.
+    blocks: default: all. zero_attn, zero_ffn: blocks whose attention or feed-forward part is
+    zeroed, as if a mask skipped it. All numbers are block numbers of the source.
 
-    Raises ArgumentError for blocks that are not there and UnsupportedError for architectures whose
+    Raises ArgumentError for blocks that do not exist, UnsupportedError for architectures whose
     blocks cannot be moved.
     """
     n_layer = source.file.n_layer
@@ -113,13 +113,13 @@ def relayer(
     for numbers in (order, zero_attn, zero_ffn):
         _require_blocks(numbers, n_layer)
     if not 1 <= len(order) <= MAX_BLOCKS:
-        raise ArgumentError(f"{len(order)} blocks asked for, a model has 1 to {MAX_BLOCKS}")
-    _require_alike(source, len(order))
-    silent = {("attention", il) for il in zero_attn} | {
+        raise ArgumentError(f"a model has 1 to {MAX_BLOCKS} blocks, got {len(order)}")
+    _require_uniform(source, len(order))
+    zeroed = {("attention", il) for il in zero_attn} | {
         ("feed-forward part", il) for il in zero_ffn
     }
-    tensors = _silenced(source, silent)
-    return Copy(source, _metadata(source, order), tuple(_reordered(tensors, order)))
+    tensors = _zero_sublayers(source, zeroed)
+    return Copy(source, _metadata(source, order), tuple(_reorder(tensors, order)))
 
 
 def _require_blocks(numbers: Collection[int], n_layer: int) -> None:
@@ -128,20 +128,20 @@ def _require_blocks(numbers: Collection[int], n_layer: int) -> None:
             raise ArgumentError(f"no block {il}: the model has blocks 0 to {n_layer - 1}")
 
 
-def _require_alike(source: Source, n_new: int) -> None:
+def _require_uniform(source: Source, n_new: int) -> None:
     architecture = source.file.architecture
     for name, reason in ROLE_KEYS.items():
         if np.any(source.value(source.key(name))):
             raise UnsupportedError(
                 f"this {architecture} model {reason}: its blocks cannot be moved"
             )
-    if architecture not in ALIKE | WINDOW_PERIOD.keys():
-        reason = ROLE_BY_PLACE.get(architecture, "they are not known to do the same in any place")
+    if architecture not in UNIFORM | WINDOW_PERIOD.keys():
+        reason = ROLE_BY_PLACE.get(architecture, "they may depend on their position")
         raise UnsupportedError(f"blocks of {architecture} models cannot be moved: {reason}")
-    telling = TELLING_COUNT.get(architecture)
-    if telling is not None and (source.file.n_layer == telling) != (n_new == telling):
+    special = SPECIAL_COUNT.get(architecture)
+    if special is not None and (source.file.n_layer == special) != (n_new == special):
         raise UnsupportedError(
-            f"llama.cpp computes {architecture} models of {telling} blocks differently from all "
+            f"llama.cpp computes {architecture} models of {special} blocks differently from all "
             f"others, so {source.file.n_layer} blocks cannot become {n_new}"
         )
 
@@ -158,7 +158,7 @@ def _metadata(source: Source, order: tuple[int, ...]) -> Metadata:
         metadata[source.key(WINDOW_PATTERN)] = pattern
     for key in map(source.key, PER_BLOCK_KEYS):
         if key in metadata and metadata[key].type == GGUFValueType.ARRAY:
-            metadata[key] = _followed(source, key, metadata[key], order)
+            metadata[key] = _reorder_values(source, key, metadata[key], order)
     _require_window(source, metadata)
     metadata.pop(MASK_KEY, None)
     if mask := _draft_mask(source, order):
@@ -166,7 +166,9 @@ def _metadata(source: Source, order: tuple[int, ...]) -> Metadata:
     return metadata
 
 
-def _followed(source: Source, key: str, per_block: GGUFValue, order: tuple[int, ...]) -> GGUFValue:
+def _reorder_values(
+    source: Source, key: str, per_block: GGUFValue, order: tuple[int, ...]
+) -> GGUFValue:
     values, n_layer = per_block.value, source.file.n_layer
     if len(values) != n_layer:
         raise ModelFileError(
@@ -176,7 +178,7 @@ def _followed(source: Source, key: str, per_block: GGUFValue, order: tuple[int, 
 
 
 def _window_pattern(source: Source) -> GGUFValue | None:
-    """One flag per block, where the file leaves it to llama.cpp which blocks have a window."""
+    """Return one flag per block if llama.cpp decides by a period which blocks have a window."""
     period = WINDOW_PERIOD.get(source.file.architecture)
     given: Any = source.value(source.key(WINDOW_PATTERN))
     if period is None or not _has_windows(source) or isinstance(given, list):
@@ -195,12 +197,12 @@ def _require_window(source: Source, metadata: Metadata) -> None:
     pattern = metadata.get(source.key(WINDOW_PATTERN))
     if pattern and _has_windows(source) and not any(pattern.value):
         raise UnsupportedError(
-            "none of these blocks has an attention window, and llama.cpp needs one that has"
+            "none of these blocks has an attention window; llama.cpp requires at least one"
         )
 
 
 def _draft_mask(source: Source, order: tuple[int, ...]) -> LayerMask | None:
-    """The mask follows its blocks; one that would skip nothing or everything goes."""
+    """Return the draft mask for the new order, None if it would skip nothing or everything."""
     text = source.value(MASK_KEY)
     if not isinstance(text, bytes):
         return None
@@ -221,8 +223,8 @@ def _draft_mask(source: Source, order: tuple[int, ...]) -> LayerMask | None:
 #
 
 
-def _reordered(tensors: Sequence[Tensor], order: tuple[int, ...]) -> Iterator[Tensor]:
-    """Tensors of no block first, then block by block."""
+def _reorder(tensors: Sequence[Tensor], order: tuple[int, ...]) -> Iterator[Tensor]:
+    """Yield the tensors outside blocks first, then block by block."""
     of_block: dict[int, list[tuple[str, Tensor]]] = defaultdict(list)
     for tensor in tensors:
         if match := BLOCK_NAME.match(tensor.name):
@@ -234,17 +236,17 @@ def _reordered(tensors: Sequence[Tensor], order: tuple[int, ...]) -> Iterator[Te
             yield Tensor(f"blk.{new}.{name}", tensor.type, tensor.shape, tensor.pieces)
 
 
-def _silenced(source: Source, silent: set[tuple[str, int]]) -> list[Tensor]:
-    """The tensors, with zeros in those that end one of these sublayers."""
+def _zero_sublayers(source: Source, zeroed: set[tuple[str, int]]) -> list[Tensor]:
+    """Return the tensors, with zeros in those that end one of these sublayers."""
     ends = [(tensor, _sublayer_ended(tensor.name)) for tensor in source.tensors]
-    if missing := silent - {sublayer for _tensor, sublayer in ends}:
+    if missing := zeroed - {sublayer for _tensor, sublayer in ends}:
         part, il = min(missing)
         raise ArgumentError(f"block {il} has no {part}")
-    return [_zeros(tensor) if sublayer in silent else tensor.copy() for tensor, sublayer in ends]
+    return [_zeros(tensor) if sublayer in zeroed else tensor.copy() for tensor, sublayer in ends]
 
 
 def _sublayer_ended(name: str) -> tuple[str, int] | None:
-    """The sublayer that ends in this tensor, if one does, and its block."""
+    """Return the sublayer that ends in this tensor and its block, None if none does."""
     if match := BLOCK_NAME.match(name):
         for part, pattern in SUBLAYER_OUTPUT.items():
             if pattern.fullmatch(match[2]):
@@ -253,7 +255,7 @@ def _sublayer_ended(name: str) -> tuple[str, int] | None:
 
 
 def _zeros(tensor: StoredTensor) -> Tensor:
-    """Zero bytes are zero in every type of ggml."""
+    """Return the tensor with zeros: zero bytes are zero values in every type of ggml."""
     n_full, rest = divmod(tensor.rows.size, PIECE_BYTES)
     zeros = np.zeros(min(PIECE_BYTES, tensor.rows.size), np.uint8)
     return Tensor(tensor.name, tensor.type, tensor.shape, [zeros] * n_full + [zeros[:rest]])

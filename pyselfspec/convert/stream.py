@@ -1,7 +1,7 @@
 """Reads a GGUF model and writes a changed copy, a piece of a tensor at a time.
 
-It knows the container and nothing about models. Data that are read stay mapped from the file; what
-is computed is made in pieces of at most PIECE_BYTES, when they are written.
+It handles the container format only. Data that are read stay mapped from the file; new data are
+computed when they are written, in pieces of up to PIECE_BYTES.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Metadata = dict[str, GGUFValue]  # strings are bytes: not every vocabulary is UT
 class Tensor:
     """A tensor to be written.
 
-    shape: outputs first, inputs last. pieces: its bytes as arrays of any shape and type, in order,
-    asked for when the tensor is written.
+    shape: outputs first, inputs last. pieces: arrays of any shape and type whose bytes are the
+    tensor's, in order; consumed when it is written.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor of a file. rows: uint8 [rows, bytes per row], mapped, so not in memory."""
+    """A tensor of a file. rows: uint8 [rows, bytes per row], mapped from the file."""
 
     name: str
     type: GGMLQuantizationType
@@ -68,24 +68,24 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Source:
-    """A checked model file with its metadata and tensors."""
+    """A validated model file with its metadata and tensors."""
 
     file: GgufFile
     metadata: Metadata
     tensors: tuple[StoredTensor, ...]
 
     def key(self, name: str) -> str:
-        """A metadata key of this architecture."""
+        """Return the metadata key of this name for the model's architecture."""
         return f"{self.file.architecture}.{name}"
 
     def value(self, key: str) -> Any:
-        """The value of a metadata key, None without it."""
+        """Return the value of a metadata key, None if it is absent."""
         return self.metadata[key].value if key in self.metadata else None
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A model to be written, made of another one."""
+    """A changed copy of a model, to be written."""
 
     source: Source
     metadata: Metadata
@@ -99,13 +99,13 @@ class Copy:
     def write(self, target: Path) -> None:
         """Write the model; nothing stays under the name unless all of it was written.
 
-        Raises ArgumentError for a target that cannot be one, OSError when it cannot be written.
+        Raises ArgumentError for a target that is not allowed, OSError if it cannot be written.
         """
         for _n_bytes in self.write_steps(target):
             pass
 
     def write_steps(self, target: Path) -> Generator[int, None, None]:
-        """``write``, telling the bytes of each piece written. Leaving early leaves no target."""
+        """Write like ``write``; yield the bytes of each piece. Closed early, leaves no target."""
         if target.exists() and target.samefile(self.source.file.path):
             raise ArgumentError(f"{target} is the model itself: give the copy another name")
         try:
@@ -118,7 +118,7 @@ class Copy:
 
 
 def read_model(path: Path) -> Source:
-    """Check a model file and map it. gguf-py takes seconds for a vocabulary of 128k tokens.
+    """Validate a model file and map it. gguf-py takes seconds for a vocabulary of 128k tokens.
 
     Raises ModelFileError, also for a model in several files.
     """

@@ -1,7 +1,7 @@
-"""Runs a Python program in a process of its own and reads what it says on stderr.
+"""Runs a Python program in a child process and reads its stderr.
 
-For minutes of work inside foreign code: it can be stopped at any moment, and whatever ends it
-leaves this process alone.
+For long work inside foreign code: it can be stopped at any moment, and a crash does not end this
+process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from ..runtime import _lib
+from ..runtime.ffi import load
 
 HIDING = {"PYTHONSAFEPATH", "NO_LOCAL_GGUF"}  # would hide a program's own modules from it
 N_KEPT = 100  # last lines of the log, where the reason of a failure is
@@ -28,7 +28,7 @@ _BAR = re.compile(r"\d+%\|")  # of tqdm
 
 
 class Failed(Exception):
-    """The program ended with another status than 0; ``reason`` is what it said, in one line."""
+    """The program ended with a status other than 0. reason: its error message, one line."""
 
     def __init__(self, status: int, lines: Sequence[str]) -> None:
         self.reason = _reason(lines)
@@ -38,8 +38,8 @@ class Failed(Exception):
 
 
 def run(*arguments: str | Path) -> Generator[str, None, None]:
-    """Start Python with these arguments and yield the lines of its log; a drawn-over progress bar
-    counts as many lines. Closing the iterator kills the program.
+    """Start Python with these arguments and yield the lines of its log; every state of a progress
+    bar is a line. Closing the iterator kills the program.
 
     Raises Failed.
     """
@@ -59,7 +59,7 @@ def run(*arguments: str | Path) -> Generator[str, None, None]:
         try:
             assert process.stderr is not None
             for line in process.stderr:
-                if _lib.is_verbose():
+                if load.is_verbose():
                     sys.stderr.write(line)
                 last.append(line.rstrip())
                 yield line
@@ -71,7 +71,7 @@ def run(*arguments: str | Path) -> Generator[str, None, None]:
 
 
 def _reason(lines: Sequence[str]) -> str:
-    """What a log gives as the reason: what follows its last error, or its last line."""
+    """Return the reason in a log: the text after its last error, or its last line."""
     text = [line for line in lines if line and not _BAR.search(line)]
-    said = _ERROR.split("\n".join(text))[-1] or "".join(text[-1:])
-    return textwrap.shorten(said, 300) or "it gives no reason"
+    reason = _ERROR.split("\n".join(text))[-1] or "".join(text[-1:])
+    return textwrap.shorten(reason, 300) or "it gives no reason"

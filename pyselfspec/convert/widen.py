@@ -1,11 +1,11 @@
-"""Makes a model wider that computes the same: k copies of everything, side by side.
+"""Makes a wider model that computes the same function: k copies of everything, side by side.
 
 Each matrix W becomes k x k copies of itself, so that k equal parts of its input give k equal parts
-of its output, each the sum of k times the same. Nothing is divided in the matrices: the norms
-before them are made k times smaller instead. What attention and feed-forward parts add is k times
-larger then, and so is the embedding they add it to; the norms after it take that out again, with
-an epsilon k^2 times larger. So every quantized block is copied as it is, and only vectors and the
-embedding change. Head size, and with it rotary embedding and K/V per head, stays what it is.
+of its output, each a sum of k equal terms. Matrices are not divided by k; the norms before them are
+k times smaller instead. The outputs of attention and feed-forward parts are then k times larger,
+and so is the embedding they are added to; the norms after it cancel that, with an epsilon k^2 times
+larger. So quantized blocks are copied unchanged, and only vectors and the embedding change. The
+head size, and with it rotary embedding and K/V per head, does not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .stream import PIECE_BYTES, Bytes, Copy, Metadata, Source, StoredTensor, Te
 
 Type = GGMLQuantizationType
 ARCHITECTURES = ("llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe")
-FLOATS = {  # and what a file of them calls itself
+FLOATS = {  # with the file type of a model of them
     Type.F32: LlamaFileType.ALL_F32,
     Type.F16: LlamaFileType.MOSTLY_F16,
     Type.BF16: LlamaFileType.MOSTLY_BF16,
@@ -46,8 +46,8 @@ WIDTH_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How often a tensor comes over its outputs and inputs, 1 or k times, and what its values are
-    multiplied with, k to this power."""
+    """Number of copies of a tensor along its outputs and inputs, 1 or k, and the power of k that
+    multiplies its values."""
 
     outputs: bool = False
     inputs: bool = False
@@ -67,7 +67,7 @@ RULES = tuple(
         (_BLOCK + r"attn_[qk]_norm\.weight|output\.bias|rope_\w+\.weight", Rule()),
     )
 )
-# Norms of queries and keys share the epsilon, so what they norm must be k times larger too.
+# Norms of queries and keys use the same epsilon, so their inputs must be k times larger, too.
 QUERY_KEY = re.compile(r"blk\.\d+\.attn_[qk]\.(weight|bias)")
 QUERY_KEY_NORM = re.compile(r"blk\.\d+\.attn_[qk]_norm\.weight")
 
@@ -86,40 +86,40 @@ SCALES = {
 
 
 def widen(source: Source, factor: int, dequantized: Type | None = None) -> Copy:
-    """A model of `factor` times the width, factor^2 times the weights, that computes the same.
+    """Return a model of `factor` times the width, with factor^2 times the weights, that computes
+    the same function except for rounding, since sums have other orders.
 
-    The same but for rounding: sums have other orders. Tensors that must be multiplied become F32
-    where their type cannot hold the products exactly. dequantized: F32, F16 or BF16 for all
-    quantized matrices, so that they can be quantized anew.
+    Tensors that must be multiplied become F32 if their type cannot hold the products exactly.
+    dequantized: F32, F16 or BF16 for all quantized matrices, so that they can be quantized again.
 
-    Raises ArgumentError for a factor below 2 or too large, UnsupportedError for an architecture or
-    a tensor that widening does not know.
+    Raises ArgumentError for a factor below 2 or too large, UnsupportedError for an unsupported
+    architecture or tensor.
     """
-    _require_known(source)
+    _require_supported(source)
     metadata = _metadata(source, factor)
     if dequantized is not None:
         metadata["general.file_type"] = GGUFValue(int(FLOATS[dequantized]), GGUFValueType.UINT32)
     has_norms = _has_query_key_norms(source)
     tensors = [
-        _widened(tensor, _rule(tensor.name, has_norms), factor, dequantized)
+        _widen_tensor(tensor, _rule(tensor.name, has_norms), factor, dequantized)
         for tensor in source.tensors
     ]
-    if source.file.tied_embeddings:  # the head is not multiplied as the embedding is
+    if source.file.tied_embeddings:  # the head is not multiplied, the embedding is
         heads = [replace(t, name=HEAD) for t in source.tensors if t.name == TOKEN_EMBEDDING]
-        tensors += [_widened(head, _rule(HEAD), factor, dequantized) for head in heads]
+        tensors += [_widen_tensor(head, _rule(HEAD), factor, dequantized) for head in heads]
     return Copy(source, metadata, tuple(tensors))
 
 
 def n_params(source: Source, factor: int) -> int:
-    """Parameters of the widened model. Raises what ``widen`` does."""
+    """Return the number of parameters of the widened model. Raises the errors of ``widen``."""
     return sum(math.prod(tensor.shape) for tensor in widen(source, factor).tensors)
 
 
-def _require_known(source: Source) -> None:
+def _require_supported(source: Source) -> None:
     architecture = source.file.architecture
     if architecture not in ARCHITECTURES:
         raise UnsupportedError(
-            f"{architecture} models cannot be widened, only those of {', '.join(ARCHITECTURES)}"
+            f"{architecture} models cannot be widened; supported are {', '.join(ARCHITECTURES)}"
         )
 
 
@@ -133,12 +133,12 @@ def _rule(name: str, has_query_key_norms: bool = False) -> Rule:
             if has_query_key_norms and QUERY_KEY.fullmatch(name):
                 return replace(rule, power=1)
             return rule
-    raise UnsupportedError(f"tensor {name!r} cannot be widened: it is not known what it does")
+    raise UnsupportedError(f"tensor {name!r} cannot be widened: its role is unknown")
 
 
 def _metadata(source: Source, factor: int) -> Metadata:
     if factor < 2:
-        raise ArgumentError(f"the factor is {factor}, it must be 2 or more")
+        raise ArgumentError(f"the factor is 2 or more, got {factor}")
     metadata = dict(source.metadata)
     for key in map(source.key, WIDTH_KEYS):
         if key in metadata:
@@ -167,10 +167,12 @@ def _times(value: GGUFValue, factor: int) -> GGUFValue:
 #
 
 
-def _widened(tensor: StoredTensor, rule: Rule, factor: int, dequantized: Type | None) -> Tensor:
+def _widen_tensor(
+    tensor: StoredTensor, rule: Rule, factor: int, dequantized: Type | None
+) -> Tensor:
     *outer, n_in = tensor.shape
     if rule.outputs and not outer:
-        raise UnsupportedError(f"tensor {tensor.name!r} cannot be widened: it is no matrix")
+        raise UnsupportedError(f"tensor {tensor.name!r} cannot be widened: it is not a matrix")
     shape = (*outer, n_in * factor if rule.inputs else n_in)
     if rule.outputs:
         shape = (*shape[:-2], shape[-2] * factor, shape[-1])
@@ -181,12 +183,12 @@ def _widened(tensor: StoredTensor, rule: Rule, factor: int, dequantized: Type | 
 
 
 def _exact(ggml_type: Type, factor: int) -> bool:
-    """Whether values times this are of the same type again."""
+    """Whether the type holds values multiplied by the factor exactly."""
     return ggml_type == Type.F32 or (ggml_type in SCALES and factor.bit_count() == 1)
 
 
 def _pieces(tensor: StoredTensor, rule: Rule, factor: int, new_type: Type) -> Iterator[Bytes]:
-    """The wide tensor, some rows at a time. Matrices of several experts are widened one by one."""
+    """Yield the wide tensor, some rows at a time; experts' matrices are widened one by one."""
     n_out = tensor.shape[-2] if len(tensor.shape) > 1 else 1
     n_row_bytes = factor * max(tensor.rows.shape[1], 4 * tensor.shape[-1])  # 4: as F32
     step = max(1, PIECE_BYTES // n_row_bytes)
@@ -194,16 +196,16 @@ def _pieces(tensor: StoredTensor, rule: Rule, factor: int, new_type: Type) -> It
         for _ in range(factor if rule.outputs else 1):
             for start in range(first, first + n_out, step):
                 rows = tensor.rows[start : min(start + step, first + n_out)]
-                changed = _multiplied(tensor, rows, float(factor) ** rule.power, new_type)
+                changed = _multiply(tensor, rows, float(factor) ** rule.power, new_type)
                 yield np.tile(changed, (1, factor if rule.inputs else 1))
 
 
-def _multiplied(tensor: StoredTensor, rows: Bytes, by: float, new_type: Type) -> Bytes:
-    """Rows as bytes of the new type, their values multiplied."""
+def _multiply(tensor: StoredTensor, rows: Bytes, by: float, new_type: Type) -> Bytes:
+    """Return rows with multiplied values, as bytes of the new type."""
     if by == 1 and new_type == tensor.type:
         return rows
     if new_type == tensor.type and new_type in SCALES:
-        return _scaled(tensor.name, rows, by, new_type)
+        return _multiply_scales(tensor.name, rows, by, new_type)
     try:
         values = quants.dequantize(rows, tensor.type)
     except NotImplementedError:
@@ -213,8 +215,8 @@ def _multiplied(tensor: StoredTensor, rows: Bytes, by: float, new_type: Type) ->
     return np.ascontiguousarray(quants.quantize(values * np.float32(by), new_type)).view(np.uint8)
 
 
-def _scaled(name: str, rows: Bytes, by: float, ggml_type: Type) -> Bytes:
-    """Blocks with their scales multiplied: the same quantized values, exactly that much larger."""
+def _multiply_scales(name: str, rows: Bytes, by: float, ggml_type: Type) -> Bytes:
+    """Return rows with multiplied scales of blocks; the quantized values do not change."""
     _block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
     blocks = np.array(rows).reshape(-1, block_bytes)
     scales = np.ascontiguousarray(blocks[:, SCALES[ggml_type]]).view(np.float16)

@@ -1,4 +1,4 @@
-"""What passes cost by the bytes of the weights that they read, for want of measurements."""
+"""Estimates costs of passes from the bytes of the weights that they read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from ..gguf.file import GgufFile
 from ..masks.layer_mask import LayerMask
 from .table import N_WIDTH, Costs, CostTable
 
-WIDTH_COST = 0.25  # of one more token in a pass; between a GPU's and that of a CPU with few cores
-BYTES_PER_US = 1e4  # any figure will do, only ratios count before there are timings
+WIDTH_COST = 0.25  # of one more token in a pass; between that of a GPU and of a CPU with few cores
+BYTES_PER_US = 1e4  # arbitrary: before there are timings, only ratios count
 
 
 def costs_by_bytes(
     file: GgufFile, mask: LayerMask, shares: bool, head_share: float = 1.0
 ) -> CostTable:
-    """Costs from the bytes of the weights that a pass reads, for want of measurements.
+    """Return the estimated costs of drafting with a mask.
 
-    head_share: of the head's rows, those that a draft token looks at.
+    shares: whether draft and verification pass share the blocks below the first skipped one.
+    head_share: share of the output matrix's rows that a draft token computes.
     """
     full = file.weight_bytes()
     blocks = range(mask.first_skipped, mask.n_layer)
@@ -41,10 +42,10 @@ def costs_by_bytes(
 def costs_by_kv(
     file: GgufFile, mask: LayerMask, kv_bytes: int, n_seen: int, n_ctx: int
 ) -> CostTable:
-    """Costs where drafts see n_seen tokens of the text, and full passes all of it: from the bytes
-    of the weights and of the K/V that a pass reads.
+    """Return the estimated costs if drafts attend to n_seen tokens only, from the bytes of weights
+    and K/V that a pass reads.
 
-    kv_bytes: of one token. n_ctx: tokens of the context, more than n_seen.
+    kv_bytes: K/V of one token. n_ctx: size of the context, more than n_seen.
     """
     base = costs_by_bytes(file, mask, shares=False).levels[0]
     attending = 1 - len(mask.skip_attn) / mask.n_layer
@@ -60,13 +61,11 @@ def costs_by_kv(
 
 @dataclass(frozen=True, slots=True)
 class ByteCosts:
-    """Masked passes by the bytes of the weights they read; wide ones as measured, where they were.
+    """Costs of masked passes from the bytes of the weights, and from measured relative times of
+    wide passes if there are any. Measuring every mask would take longer than most are worth.
 
-    A table measured for each mask would be better, but takes longer than most masks are worth.
-
-    shares: whether draft and verification run the blocks below the first skip only once.
-    widths: times of full passes over 1, 2, ... tokens over that of one, see
-        calibration.width_costs.
+    shares: whether draft and verification pass share the blocks below the first skipped one.
+    widths: relative times of full passes, see lookup.mask_costs.
     """
 
     file: GgufFile

@@ -1,23 +1,27 @@
-"""What the passes of a step cost, and arithmetic on it. Pure; times in microseconds."""
+"""Costs of the passes of a step. Pure; times in microseconds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from operator import mul
 
-N_WIDTH = 16  # tables know passes over 1 to 16 tokens
+from ..util.pass_width import N_WIDTH as N_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """At one length of the text.
+    """Costs at one length of the text.
 
-    full_us: a full pass over 1, 2, ... N_WIDTH tokens.
-    verify_us: a verification pass over as many, in the blocks that drafts leave to it; equal to
-        full_us where the two share none.
-    token_us: a draft token; for masks a pass over one token, with output; 0 for drafters without
-        passes.
-    last_us: the shared blocks for the token drafted last, without output; 0 where there are none.
+    n_past: length of the text in tokens.
+    full_us: full passes over 1, 2, ... N_WIDTH tokens.
+    verify_us: verification passes over as many tokens, without the blocks that the draft has run
+        already; equal to full_us if drafter and verification share none.
+    token_us: a draft token; for masks a masked pass over one token, with output; 0 for drafters
+        without passes.
+    last_us: the shared blocks for the last draft token, without output; 0 if there are none.
+    repeats: whether a pass over the accepted tokens follows each rejection, see ``repeating_us``.
     """
 
     n_past: int
@@ -25,10 +29,10 @@ class Costs:
     verify_us: tuple[float, ...]
     token_us: float
     last_us: float
+    repeats: bool = False
 
     def rising(self) -> Costs:
-        """Without widths that seem to cost more than wider ones: another program ran when they were
-        timed."""
+        """Return costs that never fall with the width: where they seem to, another program ran."""
 
         def rising(us: tuple[float, ...]) -> tuple[float, ...]:
             return tuple(accumulate(reversed(us), min))[::-1]
@@ -37,17 +41,20 @@ class Costs:
 
     @property
     def plain_us(self) -> float:
-        """A token of plain decoding."""
+        """Time of a token of plain decoding."""
         return self.full_us[0]
 
     def step_us(self, n_proposed: int, n_drafted: int, n_copied: int = 0) -> float:
-        """A step that verifies n_drafted of n_proposed tokens behind n_copied that were free; plain
-        decoding without any."""
+        """Return the time of a step; of plain decoding without draft tokens.
+
+        n_proposed: tokens that the drafter computed. n_drafted: those of them to be verified.
+        n_copied: tokens before them that took no passes.
+        """
         drafting_us = self.drafting_us(n_proposed, n_drafted, n_copied)
         return drafting_us + self.verifying_us(n_proposed, n_drafted, n_copied)
 
     def drafting_us(self, n_proposed: int, n_drafted: int, n_copied: int = 0) -> float:
-        """The first pass of a draft is as wide as what it goes on from."""
+        """Return the time of a draft; its first pass is as wide as the copied tokens before it."""
         if n_proposed == 0:
             return 0.0
         last = self.last_us if n_proposed == n_drafted else 0.0
@@ -55,27 +62,40 @@ class Costs:
         return first + (n_proposed - 1) * self.token_us + last
 
     def verifying_us(self, n_proposed: int, n_drafted: int, n_copied: int = 0) -> float:
-        """A full pass over copies alone; else the blocks that drafts leave to it."""
+        """Return the time of the verification pass: a full pass if all draft tokens are copied."""
         n = n_copied + n_drafted
         return self.verify_us[n] if n_proposed else self.full_us[n]
 
+    def repeating_us(self, survival: Sequence[float]) -> float:
+        """Return the expected time to evaluate accepted tokens again after a rejection, where the
+        memory had to go back to a checkpoint.
+
+        survival: probability that the first 0, 1, ... n draft tokens are all accepted.
+        """
+        if not self.repeats:
+            return 0.0
+        ends = (p - q for p, q in pairwise(survival))  # exactly 0, 1, ... n - 1 accepted
+        return sum(map(mul, ends, self.full_us), 0.0)
+
     @property
     def only_copies(self) -> bool:
-        """Whether they are those of a drafter that runs nothing."""
+        """Whether drafts take no passes."""
         return self.token_us == 0.0
 
     @property
     def shares(self) -> bool:
-        """Whether verification passes leave out blocks that drafts have run."""
+        """Whether verification passes skip blocks that drafts have run."""
         return self.verify_us != self.full_us
 
-    def among(self, n_texts: int, n_rows: int) -> Costs:
-        """What counts for a text whose passes take along n_rows rows of n_texts other texts: the
-        time that a row adds is lost by all of them. Drafts are taken to be made side by side."""
+    def in_batch(self, n_texts: int, n_rows: int) -> Costs:
+        """Return the costs for one text in a batch with n_rows rows of n_texts other texts.
+
+        The time that a row adds counts for every text. Assumes that all draft in the same passes.
+        """
         if not n_texts:
             return self
 
-        def among(us: tuple[float, ...]) -> tuple[float, ...]:
+        def in_batch(us: tuple[float, ...]) -> tuple[float, ...]:
             alone = _at_width(us, n_rows + 1)
             added = (_at_width(us, n_rows + 1 + n) - alone for n in range(len(us)))
             return tuple(alone + (1 + n_texts) * max(0.0, each) for each in added)
@@ -83,29 +103,15 @@ class Costs:
         shared = _at_width(self.full_us, n_texts + 1) / self.plain_us
         return replace(
             self,
-            full_us=among(self.full_us),
-            verify_us=among(self.verify_us),
+            full_us=in_batch(self.full_us),
+            verify_us=in_batch(self.verify_us),
             token_us=self.token_us * shared,
             last_us=self.last_us * shared,
         )
 
-    def speedup(self, acceptance: float) -> tuple[float, int]:
-        """Speed over plain decoding at the best draft length, and that length, when each drafted
-        token is accepted with this probability if those before it were.
-
-        Leviathan et al., https://arxiv.org/abs/2211.17192, theorem 3.8, with measured costs.
-        """
-        best, n_best, tokens = 1.0, 0, 1.0
-        for n in range(1, len(self.verify_us)):
-            tokens += acceptance**n
-            speed = tokens * self.plain_us / self.step_us(n, n)
-            if speed > best:
-                best, n_best = speed, n
-        return best, n_best
-
 
 def _at_width(us: tuple[float, ...], width: int) -> float:
-    """Of a pass; wider ones than the table knows rise as its second half does."""
+    """Return the time of a pass; beyond the table it rises as in the second half of the table."""
     last, middle = len(us), len(us) // 2
     if width <= last:
         return us[width - 1]
@@ -119,7 +125,7 @@ class CostTable:
     levels: tuple[Costs, ...]
 
     def at(self, n_past: int) -> Costs:
-        """Costs at any length: linear between levels and beyond them, as attention is."""
+        """Return the costs at any length: linear between levels and beyond, like attention."""
         if len(self.levels) == 1:
             return replace(self.levels[0], n_past=n_past)
         pairs = list(pairwise(self.levels))
@@ -127,7 +133,7 @@ class CostTable:
         share = (n_past - low.n_past) / (high.n_past - low.n_past)
 
         def mix(a: float, b: float) -> float:
-            return max(min(a, b) / 2, a + share * (b - a))  # never near 0, whatever was measured
+            return max(min(a, b) / 2, a + share * (b - a))  # never near 0, whatever the levels are
 
         return Costs(
             n_past,
@@ -135,4 +141,10 @@ class CostTable:
             tuple(map(mix, low.verify_us, high.verify_us)),
             mix(low.token_us, high.token_us),
             mix(low.last_us, high.last_us),
+            low.repeats,
         )
+
+    def repeating(self) -> CostTable:
+        """Return the costs in a memory where each rejection is followed by a pass over the accepted
+        tokens."""
+        return CostTable(tuple(replace(each, repeats=True) for each in self.levels))

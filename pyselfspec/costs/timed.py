@@ -1,4 +1,4 @@
-"""A table of costs corrected by the timings of the passes that are made. Pure."""
+"""A table of costs that is corrected by timings of passes while generating. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 
 from .table import N_WIDTH, Costs, CostTable
 
-N_RECENT = 9  # timings of one kind that count
-N_VERIFIED = 64  # verification passes that do: a width not used for long is tried again
-N_SURE = 3  # of one width, for them to tell it from the others
-N_UNTIMED = 3  # tokens to draft before any draft was timed
-N_NEAR = 32  # tokens over which costs are taken as equal
-PACE = 0.3  # of a change of the machine's speed that one pass tells, in logarithms
-JUMP = 1.6  # and more: a hiccup, or another program, which is no matter of the processor's
-N_FORGET = 128  # plain passes after which the oldest timing of a wider one is given up
+N_RECENT = 9  # timings of one kind of pass that count
+N_VERIFIED = 64  # timings of verification passes that count: widths not used for long are forgotten
+N_SURE = 3  # timings of a width from which it has its own correction
+N_UNTIMED = 3  # longest draft before any draft was timed
+N_NEAR = 32  # tokens over which costs count as equal
+SPEED_SMOOTHING = 0.3  # weight of one pass in the estimate of the machine's speed, in logarithms
+MAX_SPEED_STEP = 1.6  # larger jumps are other programs, not clock changes
+N_FORGET = 128  # plain passes after which the oldest timing of a wider pass is dropped
 
 
 def _recent() -> deque[float]:
     return deque(maxlen=N_RECENT)
 
 
-Verified = deque[tuple[int, float]]  # draft tokens of a pass, and measured over expected time
+Verified = deque[tuple[int, float]]  # draft tokens of a pass, measured over expected time
 
 
 def _verified() -> Verified:
@@ -36,17 +36,15 @@ def _verified() -> Verified:
 
 @dataclass(slots=True)
 class TimedCosts:
-    """A table corrected by the timings of the steps that are made.
+    """A table of costs corrected by timings of steps, for one drafter in one context.
 
-    Keeps, for plain passes, drafts and verification passes of each width, recent ratios of measured
-    to expected time, and takes their median: it forgets, and one hiccup does not count. A width
-    that was hardly timed is expected to be as wrong as those next to it. The first time of a pass
-    does not count: its graph is built then.
+    For plain passes, drafts and verification passes of each width, it keeps recent ratios of
+    measured to expected time and uses their median, so outliers do not count. Widths with few
+    timings are corrected like their neighbours. The first time of a pass does not count, since it
+    includes building its graph.
 
-    The machine's speed is followed by itself, and ratios are over it: a processor that is slow for
-    a while, as many are after a long prompt, is slow for passes of all widths.
-
-    What it learns is true of one drafter in one context, whatever the text.
+    Ratios are relative to the machine's current speed, which is estimated separately: a processor
+    that is slower for a while, for example after a long prompt, is slower at all widths.
     """
 
     table: CostTable
@@ -56,55 +54,56 @@ class TimedCosts:
     _rest: Verified = field(default_factory=_verified)  # the blocks that drafts leave
     _made: set[str] = field(default_factory=set)  # kinds of passes
     _n_plain: int = 0
-    _pace: float = 0.0  # measured to expected time of all that is known, 0 before the first timing
+    _slowness: float = 0.0  # measured over expected time of all passes, 0 before the first timing
     _expected: Costs = field(init=False)
 
     def __post_init__(self) -> None:
-        # left alone, a width that seems to cost too much would never be tried, and never corrected
+        # a width that seems to cost too much would never be tried and never be corrected
         self._expected = self.table.at(0).rising()
 
     def at(self, n_past: int) -> Costs:
         costs = self._table_at(n_past)
-        pace = self._pace or 1.0
+        slowness = self._slowness or 1.0
         plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
-        draft = pace * median([plain, *self._draft])
-        full = pace * _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
+        draft = slowness * median([plain, *self._draft])
+        full = slowness * _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
         verify = full
         if costs.shares:
-            verify = pace * _ratios(self._rest, plain) * costs.verify_us
+            verify = slowness * _ratios(self._rest, plain) * costs.verify_us
         return Costs(
             n_past,
             tuple(full.tolist()),
             tuple(verify.tolist()),
             draft * costs.token_us,
             draft * costs.last_us,
+            costs.repeats,
         )
 
     @property
     def n_known(self) -> int:
-        """The longest draft whose cost is known well enough to try it: a table may be wrong, so
-        not much longer than those that were timed."""
+        """Longest draft to try: not much longer than those that were timed, as a table may be
+        wrong."""
         return _reach(self._rest if self._expected.shares else self._full)
 
     @property
     def n_copies_known(self) -> int:
-        """The same for copies."""
+        """Longest draft of copied tokens to try, likewise."""
         return _reach(self._full)
 
     def _table_at(self, n_past: int) -> Costs:
-        """The table's costs, not looked up anew for every token: they hardly change."""
+        """Return the table's costs, cached over N_NEAR tokens."""
         if not 0 <= n_past - self._expected.n_past < N_NEAR:
             self._expected = self.table.at(n_past).rising()
         return self._expected
 
     @property
     def knows_plain(self) -> bool:
-        """Whether plain passes were made before."""
+        """Whether a plain pass was made."""
         return "plain" in self._made
 
     @property
     def knows_widths(self) -> bool:
-        """Whether several passes over copies were timed besides plain ones."""
+        """Whether plain passes and at least N_SURE full passes over copied tokens were timed."""
         return self.knows_plain and len(self._full) >= N_SURE
 
     def observe(
@@ -117,9 +116,12 @@ class TimedCosts:
         n_copied: int = 0,
         n_siblings: int = 0,
     ) -> None:
-        """A step behind n_past tokens that proposed so many tokens, verified n_drafted of them
-        behind n_copied free ones, and took so long for each. With n_siblings of those verified
-        besides the proposed ones, the pass was a full one."""
+        """Learn from the times of a step.
+
+        n_past: tokens before the step. n_proposed: draft tokens that took passes. n_drafted: those
+        of them that were verified. n_copied: verified tokens that took no passes.
+        n_siblings: verified alternatives to draft tokens; with any, verification is a full pass.
+        """
         costs = self._table_at(n_past)
         if n_siblings:
             n_copied, n_drafted, n_proposed = n_copied + n_drafted, 0, 0
@@ -127,34 +129,34 @@ class TimedCosts:
         self._made |= new
         if not new & DRAFT_KINDS and n_proposed:
             expected_us = costs.drafting_us(n_proposed, n_drafted, n_copied)
-            self._draft.append(draft_us / expected_us / (self._pace or 1.0))
+            self._draft.append(draft_us / expected_us / (self._slowness or 1.0))
         if new - DRAFT_KINDS:
             return
         n = n_copied + n_drafted
         ratio = verify_us / costs.verifying_us(n_proposed, n_drafted, n_copied)
         if n_proposed and costs.shares:
-            self._rest.append((n, self._paced(ratio, [r for m, r in self._rest if m == n])))
+            self._rest.append((n, self._relative(ratio, [r for m, r in self._rest if m == n])))
         elif n:
-            self._full.append((n, self._paced(ratio, [r for m, r in self._full if m == n])))
+            self._full.append((n, self._relative(ratio, [r for m, r in self._full if m == n])))
         else:
-            self._plain.append(self._paced(ratio, self._plain))
+            self._plain.append(self._relative(ratio, self._plain))
             self._n_plain += 1
             if self._n_plain % N_FORGET == 0 and self._full:
-                self._full.popleft()  # or a width timed badly would never be tried again
+                self._full.popleft()  # otherwise a width timed badly would never be tried again
 
-    def _paced(self, ratio: float, known: Sequence[float]) -> float:
-        """The ratio over the machine's speed, which passes of a kind that is known tell."""
-        if not self._pace:
-            self._pace = ratio
-        elif len(known) >= N_SURE:
-            change = ratio / (self._pace * median(known))
-            if 1 / JUMP < change < JUMP:
-                self._pace *= change**PACE
-        return ratio / self._pace
+    def _relative(self, ratio: float, earlier: Sequence[float]) -> float:
+        """Return the ratio relative to the machine's speed; kinds with N_SURE timings update it."""
+        if not self._slowness:
+            self._slowness = ratio
+        elif len(earlier) >= N_SURE:
+            change = ratio / (self._slowness * median(earlier))
+            if 1 / MAX_SPEED_STEP < change < MAX_SPEED_STEP:
+                self._slowness *= change**SPEED_SMOOTHING
+        return ratio / self._slowness
 
 
 def _ratios(verified: Iterable[tuple[int, float]], plain: float) -> NDArray[np.float64]:
-    """Measured to expected times of verification passes, by draft tokens."""
+    """Return ratios of measured to expected times by draft tokens, float64 [N_WIDTH]."""
     by_width: dict[int, list[float]] = {}
     for n, ratio in verified:
         by_width.setdefault(n, []).append(ratio)
@@ -178,5 +180,5 @@ def _kinds(n_proposed: int, n_drafted: int, n_copied: int, shares: bool) -> froz
     if n_proposed == 0:
         return frozenset({f"full {n}" if n else "plain"})
     last = {"last"} if n_proposed == n_drafted else set()
-    # a pass behind copies has a graph of its own, which is not told apart: the median bears that
+    # drafts after copies have their own graph, not distinguished here: the median tolerates it
     return frozenset({"draft token", f"rest {n}" if shares else f"full {n}"} | last)

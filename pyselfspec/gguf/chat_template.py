@@ -1,4 +1,4 @@
-"""Which models were made to chat: those whose chat template tells apart who speaks. Pure."""
+"""Recognize chat models by their chat template, which distinguishes the roles. Pure."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _ROLE = re.compile(r"\brole\b")
 
 
 def tells_speakers_apart(template: object) -> bool:
-    """Whether this is a template that shows who said what; one that does not only joins texts."""
+    """Return whether a template uses the roles of messages; one that does not only joins texts."""
     return isinstance(template, str) and _ROLE.search(template) is not None

@@ -1,8 +1,9 @@
-"""Checks a GGUF model file before llama.cpp sees it, and knows how many bytes its parts have.
+"""Check a GGUF model file before llama.cpp reads it, and compute the sizes of its parts.
 
 Some broken files abort the process inside ggml, where no Python error is possible, so they are
-refused here with one line. Only headers are read, never tensor data, and nothing native is
-needed. Not covered: what only rare architectures assert about their own hyper-parameters.
+refused here with one line. Only headers are read, no tensor data, and nothing native is needed.
+Assertions of rare architectures are not covered. ``tests/tools/test_gguf_pin.py`` compares the
+lists below with the pinned llama.cpp.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
-from gguf.constants import LlamaFileType
-
 from ..errors import ModelFileError
 from . import chat_template
-from .header import BROKEN, TENSOR_TYPES, Header, TensorInfo, Value, read_header, short
+from .header import BROKEN, Header, TensorInfo, Value, read_header, short, tensor_types
 
 # llama.cpp's compile-time limits; beyond them it aborts.
 MAX_BLOCKS = 512
@@ -29,17 +28,26 @@ FULL_ROTARY = frozenset(
     {"llama", "falcon", "deci", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "olmo", "olmo2", "olmoe",
      "granite", "exaone", "exaone4", "internlm2", "mistral3", "smollm3", "starcoder2"}
 )  # fmt: skip
-# Common ones that may rotate a part. With 0 ggml never returns; others may mean 0, so it passes.
+# Common ones that may rotate a part. With 0 ggml never returns; others may need 0, so it is valid.
 PART_ROTARY = frozenset(
     {"eagle3", "gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"}
 )
-# Those that rotate in sections, by positions in time, height and width: always, and where a file
-# has any.
+# Architectures that rotate in sections, by positions in time, height and width: always, and those
+# that do where the file has sections.
 SECTIONED_ROTARY = frozenset(
     {"paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp"}
 )
 # Its graph reads the window's K/V cache, which is not made without a window.
 ALWAYS_WINDOWED = frozenset({"afmoe"})
+# Their graphs read recurrent states, of which a model without recurrent blocks has none.
+HYBRID = frozenset(
+    {"bailingmoe3", "falcon-h1", "glm5-next", "granitehybrid", "jamba", "kimi-k3", "kimi-linear",
+     "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "plamo2", "qwen35", "qwen35moe",
+     "qwen3next", "qwen4exp"}
+)  # fmt: skip
+# Their graphs rotate the keys of the index that selects cells, 64 values at least.
+ROTATED_INDEX = frozenset({"deepseek32", "glm-dsa"})
+INDEX_UNIT = 64
 MAY_BE_SECTIONED = frozenset({"bailingmoe3", "dflash", "glm4", "glm4moe", "hunyuan_vl"})
 ROPE_SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 
@@ -54,30 +62,29 @@ EMBEDDERS = frozenset(
     {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "modern-bert",
      "neo-bert", "nomic-bert", "nomic-bert-moe", "t5encoder"}
 )  # fmt: skip
-FILE_TYPES = {int(t): t.name.removeprefix("MOSTLY_").removeprefix("ALL_") for t in LlamaFileType}
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-BLOCK_SIZES = {name: (size, n_bytes) for name, size, n_bytes in TENSOR_TYPES.values()}
 BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)")
 TOKEN_EMBEDDING = "token_embd.weight"
 OUTPUT_HEAD = re.compile(r"output(_norm)?\.")
 # The first part of a tensor's name inside its block says which sublayer it belongs to.
 FFN_NAME = re.compile(r"(ffn|exp|shexp|post_ffw|post_mlp|channel_mix|layer_output_norm)")
 ATTN_NAME = re.compile(r"(attn|ssm|post_attention|time_mix|shortconv|inner_norm|indexer|k_|v_|q_)")
+RECURRENT_NAME = re.compile(r"ssm_|shortconv\.")
 ATTENTION_INPUT = re.compile(r"\.attn_(q|qkv)\.weight$")
 WEIGHT_NAME = re.compile(r"^(token_embd|output|blk\.\d+\.(attn|ffn)_(?!\w*tid2eid)\w+)\.weight$")
 NORM_OR_BIAS = re.compile(r"(norm(_\w+)?\.weight|\.bias|\.scale)$")
 # ggml can store these, but has no matrix product for them.
-NOT_FOR_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_K"})
+NOT_FOR_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
 ROUTED_EXPERTS = re.compile(r"_exps\b")
 
 
 @dataclass(frozen=True, slots=True)
 class BlockBytes:
-    """Weight bytes of one block that one token reads; routed experts count by their share."""
+    """Weight bytes of one block that one token reads; routed experts count by the share used."""
 
     attn: int  # attention, or the recurrent part that takes its place
     ffn: int
-    other: int  # read whatever is skipped
+    other: int  # read with every mask
 
     @property
     def total(self) -> int:
@@ -88,7 +95,7 @@ class BlockBytes:
 class GgufFile:
     """A checked model file. Sizes in bytes; counts of tokens, blocks and heads as in llama.cpp.
 
-    n_layer counts the blocks a token runs through, without next-token-prediction blocks behind
+    n_layer counts the blocks a token runs through, without next-token-prediction blocks after
     them. n_head is the largest of any block, 0 without attention. Of a split file, `path` is the
     first part and the sizes cover all parts.
     """
@@ -106,7 +113,7 @@ class GgufFile:
     name: str  # as the file states it, "" when it does not, as for the licence
     licence: str
     is_chat_model: bool  # by its chat template
-    n_kv_layer: int  # the first blocks, which keep K and V of their own
+    n_kv_layer: int  # the first blocks, which have K and V of their own
     n_bytes: int
     tensors: tuple[TensorInfo, ...]
 
@@ -116,7 +123,7 @@ class GgufFile:
 
     @cached_property
     def blocks(self) -> tuple[BlockBytes, ...]:
-        """Bytes that one token reads in each of the n_layer blocks."""
+        """The bytes that one token reads in each of the n_layer blocks."""
         sums = [{"attn": 0, "ffn": 0, "other": 0} for _ in range(self.n_layer)]
         for tensor in self.tensors:
             match = BLOCK_NAME.match(tensor.name)
@@ -135,13 +142,13 @@ class GgufFile:
 
     @cached_property
     def head_bytes(self) -> int:
-        """Bytes the output head and the norm before it read for one token."""
+        """The bytes that one token reads in the output head and the norm before it."""
         own = sum(t.n_bytes for t in self.tensors if OUTPUT_HEAD.match(t.name))
         return own + (self.token_embd_bytes if self.tied_embeddings else 0)
 
     @cached_property
     def kv_values(self) -> tuple[int, int]:
-        """Values of K and of V that one token leaves in all blocks together."""
+        """The number of values of K, and of V, that one token adds in all blocks together."""
         blocks: dict[int, dict[str, tuple[int, ...]]] = {}
         for tensor in self.tensors:
             match = BLOCK_NAME.match(tensor.name)
@@ -151,15 +158,10 @@ class GgufFile:
         return sum(k for k, _ in widths), sum(v for _, v in widths)
 
     def kv_bytes(self, n_tokens: int, type_k: str, type_v: str) -> int:
-        """Bytes of K and V of so many tokens, stored as these types, which are named as in
+        """Return the bytes of K and V of n_tokens tokens, stored as these types, named as in
         llama.cpp's options, such as q8_0."""
         n_k, n_v = (n * n_tokens for n in self.kv_values)
         return _stored_bytes(n_k, type_k) + _stored_bytes(n_v, type_v)
-
-    @cached_property
-    def tensor_bytes(self) -> int:
-        """Bytes of all tensors, every expert counted in full."""
-        return sum(tensor.n_bytes for tensor in self.tensors)
 
     def weight_bytes(self, skip_attn: Collection[int] = (), skip_ffn: Collection[int] = ()) -> int:
         """Weight bytes that decoding one token reads when these blocks' sublayers are skipped.
@@ -174,14 +176,15 @@ class GgufFile:
         )
 
     def bytes_read(self, tensor: TensorInfo) -> int:
-        """Of a tensor for one token; routed experts count by their share."""
+        """Return the bytes of a tensor that one token reads; routed experts count by the share
+        used."""
         if self.n_expert and ROUTED_EXPERTS.search(tensor.name):
             return tensor.n_bytes * self.n_expert_used // self.n_expert
         return tensor.n_bytes
 
 
 def _kv_widths(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
-    """Values of K and of V of one block, by the shapes of its tensors."""
+    """Return the number of values of K and of V in one block, from the shapes of its tensors."""
     if "attn_k.weight" in shapes:
         n_k = shapes["attn_k.weight"][1]
         return n_k, shapes.get("attn_v.weight", (0, n_k))[1]
@@ -194,35 +197,34 @@ def _kv_widths(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _stored_bytes(n_values: int, type_name: str) -> int:
-    block_size, block_bytes = BLOCK_SIZES[type_name.upper()]
+    sizes = {name: sizes for name, *sizes in tensor_types().values()}
+    block_size, block_bytes = sizes[type_name.upper()]
     return n_values * block_bytes // block_size
 
 
 def sublayer(name: str) -> str:
-    """ "attn", "ffn" or "other" for a tensor name without its "blk.N." part."""
+    """Return "attn", "ffn" or "other" for a tensor name without its "blk.N." part."""
     if FFN_NAME.match(name):
         return "ffn"
     return "attn" if ATTN_NAME.match(name) else "other"
 
 
-def check(
-    path: str | PathLike[str], known_architectures: Collection[str] | None = None
-) -> GgufFile:
-    """Check a model file and return its sizes.
+def check(path: str | PathLike[str]) -> GgufFile:
+    """Check a model file and return its properties.
 
-    known_architectures: those llama.cpp can run; None accepts any.
-    Raises ModelFileError with one line: what is wrong with which file, and what to do.
+    Raises ModelFileError with one line: the file, the fault, and what to do.
     """
     first = read_header(Path(path))
     try:
         parts = [first, *_other_parts(first)]
-        architecture = _architecture(first.metadata, known_architectures)
+        architecture = _architecture(first.metadata)
         tensors = tuple(tensor for part in parts for tensor in part.tensors)
         _check_duplicates(tensors)
         _check_types(tensors)
         values = _Hparams(architecture, first.metadata)
         n_layer = _check_blocks(values, tensors)
         _check_hparams(values, tensors)
+        _check_recurrent(architecture, tensors, n_layer)
         n_vocab = _check_vocabulary(values)
     except ModelFileError as error:
         message = embedder(first.metadata.get("general.architecture")) or str(error)
@@ -248,15 +250,14 @@ def check(
 
 
 def embedder(architecture: object) -> str:
-    """What to say of a model that cannot be loaded and would not write text if it could; "" for
-    any other."""
+    """Return why a model of this architecture cannot generate text; "" for one that can."""
     if architecture not in EMBEDDERS:
         return ""
     return f"is an embedding model ({architecture}), which writes no text: give a model that does"
 
 
 def _with_path(message: str, path: Path) -> str:
-    """A message about another part of a split file already carries that part's path."""
+    """Return a message with the path of its file, unless it begins with that of another part."""
     return message if message.startswith(str(path.parent / "")) else f"{path}: {message}"
 
 
@@ -279,7 +280,7 @@ class _Hparams:
         return value
 
     def per_block(self, name: str) -> tuple[int, ...]:
-        """One number for all blocks or one per block; empty when the key is missing."""
+        """Return one number for all blocks or one per block; empty when the key is missing."""
         value = self.metadata.get(self.key(name), ())
         if not isinstance(value, tuple):
             return (self.number(name),)
@@ -293,7 +294,7 @@ class _Hparams:
         return counts
 
 
-def _architecture(metadata: Mapping[str, Value], known: Collection[str] | None) -> str:
+def _architecture(metadata: Mapping[str, Value]) -> str:
     kind = metadata.get("general.type")
     if isinstance(kind, str) and kind in OTHER_KINDS:
         raise ModelFileError(f"is {OTHER_KINDS[kind]}, not a language model")
@@ -306,11 +307,6 @@ def _architecture(metadata: Mapping[str, Value], known: Collection[str] | None) 
         )
     if architecture == "clip":
         raise ModelFileError("is a multimodal projector, not a language model")
-    if known is not None and architecture not in known:
-        raise ModelFileError(
-            f"has the architecture {short(architecture)}, which this llama.cpp does not know: "
-            "a newer version of this package may"
-        )
     return architecture
 
 
@@ -356,7 +352,7 @@ def _check_duplicates(tensors: tuple[TensorInfo, ...]) -> None:
 
 
 def _check_types(tensors: tuple[TensorInfo, ...]) -> None:
-    """ggml aborts, or reads outside the tensor, when it meets these in a graph."""
+    """Refuse types for which ggml aborts, or reads outside the tensor, in a graph."""
     for tensor in tensors:
         vector = len(tensor.shape) == 1 and NORM_OR_BIAS.search(tensor.name)
         if vector and tensor.type != "F32":
@@ -371,11 +367,11 @@ def _check_types(tensors: tuple[TensorInfo, ...]) -> None:
             )
 
 
-# --- what the model says about itself --------------------------------------------------------
+# --- metadata of the model ------------------------------------------------------------------------
 
 
 def _check_blocks(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> int:
-    """block_count must match the blk.N tensors. Returns the blocks a token runs through."""
+    """Return the number of blocks a token runs through; block_count must match the tensors."""
     present = {int(match[1]) for t in tensors if (match := BLOCK_NAME.match(t.name))}
     if not tensors:
         raise ModelFileError("holds only a vocabulary, no weights: give a complete model")
@@ -400,7 +396,7 @@ def _check_blocks(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> int:
 
 
 def _blocks_without_sublayers(values: _Hparams) -> set[int]:
-    """Pruned models keep the place of a block that has neither attention nor feed-forward."""
+    """Return the blocks of a pruned model that have neither attention nor feed-forward."""
     heads = values.per_block("attention.head_count")
     ffn = values.per_block("feed_forward_length")
     if len(heads) != len(ffn) or len(heads) == 1:
@@ -420,10 +416,33 @@ def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
     _check_rope(values)
     _check_rope_sections(values)
     _check_experts(values)
+    _check_index(values)
+
+
+def _check_recurrent(architecture: str, tensors: tuple[TensorInfo, ...], n_layer: int) -> None:
+    """Refuse a hybrid model without recurrent blocks: llama.cpp would end the process."""
+    blocks = (match for t in tensors if (match := BLOCK_NAME.match(t.name)))
+    if architecture in HYBRID and not any(
+        int(match[1]) < n_layer and RECURRENT_NAME.match(match[2]) for match in blocks
+    ):
+        raise ModelFileError(
+            f"none of its {n_layer} blocks is recurrent, but {architecture} needs one; {BROKEN}"
+        )
+
+
+def _check_index(values: _Hparams) -> None:
+    if values.architecture not in ROTATED_INDEX:
+        return
+    size = values.number("attention.indexer.key_length", 0)
+    if size % INDEX_UNIT or not size:
+        raise ModelFileError(
+            f"{values.key('attention.indexer.key_length')} is {size}, not a multiple of "
+            f"{INDEX_UNIT}; {BROKEN}"
+        )
 
 
 def _check_window(values: _Hparams) -> None:
-    """A sliding window that no block uses ends the process, and so does none that is needed."""
+    """Refuse an unused sliding window and a missing one: llama.cpp would end the process."""
     key = values.key("attention.sliding_window")
     pattern = values.metadata.get(values.key("attention.sliding_window_pattern"))
     if not values.number("attention.sliding_window", 0):
@@ -437,9 +456,9 @@ def _check_window(values: _Hparams) -> None:
 
 
 def _check_window_heads(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
-    """Heads of blocks with a window may have sizes of their own; some block must have them."""
+    """Refuse head sizes for blocks with a window that fit none of the blocks."""
     if values.number("attention.kv_lora_rank", 0):
-        return  # what is kept is no K and V
+        return  # the cache does not hold K and V
     heads_kv = values.per_block("attention.head_count_kv")
     for name, weight in (("key_length_swa", "attn_k"), ("value_length_swa", "attn_v")):
         key = values.key(f"attention.{name}")
@@ -546,7 +565,7 @@ def _check_experts(values: _Hparams) -> None:
 
 
 def _check_vocabulary(values: _Hparams) -> int:
-    """Returns the number of tokens. llama.cpp aborts on repeated tokens and missing bytes."""
+    """Return the number of tokens. llama.cpp aborts on repeated tokens and missing bytes."""
     tokens = values.metadata.get("tokenizer.ggml.tokens")
     tokenizer = values.metadata.get("tokenizer.ggml.model")
     if not isinstance(tokenizer, str):
@@ -555,7 +574,7 @@ def _check_vocabulary(values: _Hparams) -> int:
         return values.number("vocab_size", 0)
     if not isinstance(tokens, tuple) or not all(isinstance(token, bytes) for token in tokens):
         raise ModelFileError(f"has no token list (tokenizer.ggml.tokens); {BROKEN}")
-    # what is left of them in C
+    # their text as a C string
     texts = {token.partition(b"\0")[0] for token in tokens if isinstance(token, bytes)}
     if not texts:
         raise ModelFileError(f"has an empty vocabulary; {BROKEN}")
@@ -572,10 +591,12 @@ def _check_vocabulary(values: _Hparams) -> int:
 
 
 def _file_type(metadata: Mapping[str, Value], tensors: tuple[TensorInfo, ...]) -> str:
-    """Name as users know it, such as Q4_K_M; the type most bytes have when the file names none."""
+    """Return the name of the file type, such as Q4_K_M; without one, the type of most bytes."""
+    from gguf.constants import LlamaFileType
+
     number = metadata.get("general.file_type")
-    if isinstance(number, int) and number in FILE_TYPES:
-        return FILE_TYPES[number]
+    if isinstance(number, int) and number in {int(known) for known in LlamaFileType}:
+        return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     n_bytes: dict[str, int] = {}
     for tensor in tensors:
         n_bytes[tensor.type] = n_bytes.get(tensor.type, 0) + tensor.n_bytes

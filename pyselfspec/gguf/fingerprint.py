@@ -13,10 +13,10 @@ SAMPLE = 2**12
 
 
 def of_model(file: GgufFile) -> str:
-    """SHA-256 over sizes and contents, 64 hexadecimal digits.
+    """Return a SHA-256 over sizes and contents, 64 hexadecimal digits.
 
-    Of large files 4 KiB in every MiB are read: models differ nearly everywhere if they differ at
-    all, and nobody wants to wait for a hash. Of split models the first part stands for all.
+    Only 4 KiB in every MiB of large files are read, to save time: models that differ do so nearly
+    everywhere. Only the first part of split models is read.
     """
     digest = hashlib.sha256(f"{file.n_bytes} {file.n_params}\n".encode())
     with file.path.open("rb") as data:
@@ -29,8 +29,8 @@ def of_model(file: GgufFile) -> str:
 
 
 def of_vocabulary(file: GgufFile) -> str:
-    """SHA-256 over the tokens in the order of their ids, 64 hexadecimal digits; of a model without
-    tokens, over how many it has."""
+    """Return a SHA-256 over the tokens in the order of their ids, 64 hexadecimal digits; for a
+    model without the texts of tokens, over their number."""
     tokens = read_header(file.path).metadata.get("tokenizer.ggml.tokens")
     digest = hashlib.sha256(f"{file.n_vocab}\n".encode())
     for token in tokens if isinstance(tokens, tuple) else ():
@@ -40,5 +40,5 @@ def of_vocabulary(file: GgufFile) -> str:
 
 
 def of_text(text: str) -> str:
-    """SHA-256 of the UTF-8 bytes."""
+    """Return the SHA-256 of the UTF-8 bytes."""
     return hashlib.sha256(text.encode()).hexdigest()

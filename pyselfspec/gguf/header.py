@@ -12,9 +12,8 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-
-from gguf.constants import GGML_QUANT_SIZES, GGUFValueType
 
 from ..errors import ModelFileError
 
@@ -33,17 +32,10 @@ BROKEN = "the file is broken: download or convert it again"
 
 LENGTH = struct.Struct("<Q")
 
-# Q2_0 is newer than the oldest gguf-py that is allowed.
-TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {  # number -> name, block size, bytes per block
-    42: ("Q2_0", 64, 18),
-    **{int(t): (t.name, *sizes) for t, sizes in GGML_QUANT_SIZES.items()},
-}
-
+# Numbers of the value types in the GGUF format; scalars with their codes for struct.
+_STRING, _ARRAY = 8, 9
 _SCALARS = {
-    GGUFValueType.UINT8: "B", GGUFValueType.INT8: "b", GGUFValueType.UINT16: "H",
-    GGUFValueType.INT16: "h", GGUFValueType.UINT32: "I", GGUFValueType.INT32: "i",
-    GGUFValueType.FLOAT32: "f", GGUFValueType.BOOL: "?", GGUFValueType.UINT64: "Q",
-    GGUFValueType.INT64: "q", GGUFValueType.FLOAT64: "d",
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"
 }  # fmt: skip
 
 _OTHER_FORMATS = (
@@ -58,6 +50,17 @@ _OTHER_FORMATS = (
     (b"tjgg", "a GGML file older than GGUF"),
     (b"\x00\x00\x00\x00", "zeros, perhaps an unfinished download"),
 )
+
+
+@cache
+def tensor_types() -> Mapping[int, tuple[str, int, int]]:
+    """Return the name, block size and bytes per block of each tensor type, by its number."""
+    from gguf.constants import GGML_QUANT_SIZES
+
+    # Q2_0 is newer than the oldest gguf-py that is allowed.
+    return {42: ("Q2_0", 64, 18)} | {
+        int(number): (number.name, *sizes) for number, sizes in GGML_QUANT_SIZES.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,9 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one GGUF file says about itself. Strings in arrays stay bytes.
+    """The metadata and tensor list of one GGUF file. Strings in arrays stay bytes.
 
-    starts: by tensor, the byte of the file where its data begin.
+    starts: by tensor, the offset of its data in the file, in bytes.
     """
 
     path: Path
@@ -92,7 +95,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header. Raises ModelFileError with one line saying what is wrong."""
+    """Read and check the header. Raises ModelFileError with one line that states the fault."""
     try:
         return _read(path)
     except ModelFileError as error:
@@ -171,21 +174,21 @@ class _Cursor:
         return self.raw_string().decode("utf-8", errors="replace")
 
     def value(self, value_type: int, key: str) -> Value:
-        if value_type == GGUFValueType.STRING:
+        if value_type == _STRING:
             return self.string()
-        if value_type == GGUFValueType.ARRAY:
+        if value_type == _ARRAY:
             return self._array(key)
         (number,) = self.numbers(_scalar_code(value_type, key), 1)
         return number
 
     def _array(self, key: str) -> Value:
         item_type, n = self.number("I"), self.number("Q")
-        if item_type != GGUFValueType.STRING:
+        if item_type != _STRING:
             return self.numbers(_scalar_code(item_type, key), n)
         return self._strings(n)
 
     def _strings(self, n: int) -> tuple[bytes, ...]:
-        """raw_string n times; vocabularies have hundreds of thousands, so without its calls."""
+        """Read n strings without a call per string: vocabularies have hundreds of thousands."""
         if n * LENGTH.size > self.n_left:
             raise ModelFileError(f"{n} strings are announced, more than the file holds; {BROKEN}")
         data, end, position = self.data, len(self.data), self.position
@@ -195,7 +198,7 @@ class _Cursor:
             position = start + LENGTH.unpack_from(data, position)[0] if start <= end else start
             if position > end:
                 raise ModelFileError(
-                    f"a string at byte {start} ends {position - end} bytes behind the file; "
+                    f"a string at byte {start} ends {position - end} bytes after the file's end; "
                     f"{BROKEN}"
                 )
             strings.append(data[start:position])
@@ -204,20 +207,20 @@ class _Cursor:
 
 
 def short(value: object) -> str:
-    """A value of a file, which may be megabytes, for a message on one line."""
+    """Return a value of a file, which may be megabytes, shortened for a message on one line."""
     text = repr(value[:41] if isinstance(value, str | bytes | tuple) else value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _scalar_code(value_type: int, key: str) -> str:
-    code = _SCALARS.get(value_type)  # type: ignore[call-overload]
+    code = _SCALARS.get(value_type)
     if code is None:
         raise ModelFileError(f"{short(key)} has the unknown value type {value_type}; {BROKEN}")
-    return str(code)
+    return code
 
 
 def _check_start(start: bytes, cursor: _Cursor) -> None:
-    """Magic and version; leaves the cursor behind them."""
+    """Read magic and version, and leave the cursor after them."""
     if not start.startswith(MAGIC):
         raise ModelFileError(f"is not a GGUF file: it looks like {_looks_like(start)}")
     cursor.position = len(MAGIC)
@@ -278,7 +281,7 @@ def _alignment(metadata: Mapping[str, Value]) -> int:
 
 
 def _read_tensors(cursor: _Cursor, n_tensors: int) -> list[tuple[TensorInfo, int]]:
-    """Tensors with their offsets in the data section, bytes."""
+    """Return the tensors with their offsets in the data section, in bytes."""
     table: list[tuple[TensorInfo, int]] = []
     names: set[str] = set()
     for _ in range(n_tensors):
@@ -304,12 +307,12 @@ def _read_tensor(cursor: _Cursor) -> TensorInfo:
         )
     shape = tuple(int(size) for size in cursor.numbers("Q", n_dims))
     type_number = cursor.number("I")
-    if type_number not in TENSOR_TYPES:
+    if type_number not in tensor_types():
         raise ModelFileError(
             f"tensor {name!r} has the unknown or retired type {type_number}: "
             "convert the model again"
         )
-    type_name, block_size, block_bytes = TENSOR_TYPES[type_number]
+    type_name, block_size, block_bytes = tensor_types()[type_number]
     tensor = TensorInfo(name, type_name, shape, 0)
     if not 0 < tensor.n_elements <= MAX_ELEMENTS:
         raise ModelFileError(f"tensor {name!r} has the impossible shape {list(shape)}; {BROKEN}")
@@ -324,7 +327,7 @@ def _read_tensor(cursor: _Cursor) -> TensorInfo:
 def _check_layout(
     table: list[tuple[TensorInfo, int]], data_start: int, alignment: int, n_bytes: int
 ) -> None:
-    """Tensors must follow one another, each aligned, and end inside the file (ggml's rule)."""
+    """Require that tensors follow one another, aligned, and end inside the file (ggml's rule)."""
     expected = end = 0
     for tensor, offset in table:
         if offset != expected:

@@ -1,20 +1,21 @@
-"""Checks the file of a draft head before llama.cpp sees it, by itself and against the model that it
-drafts for; and finds the head that a model's own file may bring.
+"""Check the file of a draft head before llama.cpp reads it, alone and against its target model; and
+find the head that a model's own file may contain.
 
-The heads with a file are those of EAGLE-3 (Li et al., https://arxiv.org/abs/2503.01840) as
-llama.cpp's converter writes them. Where a file does not fit, llama.cpp would end the process.
-Those of a model's own are a block behind the others (DeepSeek-AI, "DeepSeek-V3", section 2.2,
+Heads with a file of their own are those of EAGLE-3 (Li et al., https://arxiv.org/abs/2503.01840) as
+llama.cpp's converter writes them. If such a file does not fit, llama.cpp would end the process.
+Heads in a model's file are a block after the others (DeepSeek-AI, "DeepSeek-V3", section 2.2,
 https://arxiv.org/abs/2412.19437).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ..errors import ArgumentError, ModelFileError
+from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..util import paths
 from . import file as gguf_file
 from .file import BLOCK_NAME, NOT_FOR_WEIGHTS, TOKEN_EMBEDDING, GgufFile
@@ -23,21 +24,54 @@ from .header import BROKEN, Header, TensorInfo, Value, read_header, short
 ARCHITECTURE = "eagle3"
 N_BLOCKS_READ = 3
 OUTPUT = "output.weight"
-OWN_TOKENS = "d2t"  # by token of the head, the model's
-# Architectures whose own heads are known to work, and what the block of one cannot be without.
-WITH_OWN_HEADS = frozenset({"glm4moe"})
-NEEDED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight", "ffn_gate_inp.weight")
+OWN_TOKENS = "d2t"  # by token of the head: the model's token
+BLOCK_INPUT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # in each block of a head
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHeads:
+    """The demands of one architecture on the heads in its files. llama.cpp ends the process where
+    such a head does not meet them.
+
+    tensors: weights that the block needs in addition to BLOCK_INPUT.
+    n_most: most blocks of this kind in a file, of which the first drafts; 0: any number.
+    not_with: metadata that llama.cpp does not support together with a head.
+    """
+
+    tensors: tuple[str, ...] = ()
+    n_most: int = 0
+    not_with: tuple[str, ...] = ()
+
+
+_LATENT = ("attn_k_b", "attn_q_a", "ffn_gate_inp")
+# Architectures whose files may contain a head that llama.cpp can run.
+OWN_HEADS = {
+    "cohere2moe": OwnHeads(("ffn_gate_inp",), 1),
+    "deepseek2": OwnHeads((*_LATENT, "ffn_gate_shexp"), 1, ("attention.temperature_scale",)),
+    "deepseek32": OwnHeads(_LATENT, 1),
+    "glm-dsa": OwnHeads(_LATENT, 1),
+    "glm4moe": OwnHeads(("ffn_gate_inp",), 1, ("rope.dimension_sections",)),
+    "hy_v3": OwnHeads(),
+    "mimo2": OwnHeads(("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")),
+    "step35": OwnHeads(),
+    # Hybrid models, whose head has attention only.
+    "bailingmoe3": OwnHeads(("layer_output_norm",), 1),
+    "nemotron_h_moe": OwnHeads(("ffn_gate_inp", "nextn.shared_head_norm"), 1),
+    "qwen35": OwnHeads(n_most=1),
+    "qwen35moe": OwnHeads(("ffn_gate_inp",), 1),
+    "qwen3next": OwnHeads(("ffn_gate_inp",), 1),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
     """A checked head.
 
-    blocks: of the model, whose entering states it reads; the model's own reads what its block
-        behind the last one does.
-    n_features: values of these states for one token.
+    blocks: blocks of the model whose entering states the head reads; a head in the model's file
+        reads the states for the block after the last one.
+    n_features: number of values of these states for one token.
     n_bytes_read: weight bytes that drafting one token reads.
-    has_own_tokens: numbers tokens in its own way, and mostly knows some of the model's only.
+    has_own_tokens: whether it has a vocabulary of its own, usually a part of the model's.
     """
 
     file: GgufFile
@@ -48,9 +82,10 @@ class HeadFile:
 
 
 def check(path: Path, target: GgufFile) -> HeadFile:
-    """Check a head's file, and that it is one for this model.
+    """Check the file of a head, and that the head fits this model.
 
-    Raises ModelFileError for a file that is no sound head, ArgumentError for one that does not fit.
+    Raises ModelFileError for a file that is not a valid head, ArgumentError for one that does not
+    fit.
     """
     file = gguf_file.check(path)
     if file.architecture != ARCHITECTURE:
@@ -79,39 +114,75 @@ def check(path: Path, target: GgufFile) -> HeadFile:
 
 
 def own(target: GgufFile) -> HeadFile | None:
-    """The head in a model's own file; None where there is none, or none that is known to work."""
-    if target.architecture not in WITH_OWN_HEADS:
-        return None
-    key = f"{target.architecture}.nextn_predict_layers"
-    if read_header(target.path).metadata.get(key) != 1:
-        return None
+    """Return the head in a model's own file; None if there is none.
+
+    Raises UnsupportedError for a head that llama.cpp cannot run, ModelFileError for a broken one.
+    """
+    metadata = read_header(target.path).metadata
+    n_blocks = metadata.get(f"{target.architecture}.nextn_predict_layers")
     tensors = {
         match[2]: tensor
         for tensor in target.tensors
         if (match := BLOCK_NAME.match(tensor.name)) and int(match[1]) == target.n_layer
     }
-    if not all(name in tensors for name in NEEDED):
-        return None  # the file was made without them
+    if not n_blocks or not any(name.startswith("nextn.") for name in tensors):
+        return None  # the file was made without it
+    known = OWN_HEADS.get(target.architecture)
+    if known is None:
+        raise UnsupportedError(
+            f"draft heads in files of the architecture {target.architecture} are not supported"
+        )
+    _require_own(known, n_blocks, metadata, tensors, target)
     block_bytes = sum(target.bytes_read(tensor) for tensor in tensors.values())
     embedding = tensors.get("nextn.embed_tokens.weight")
-    lends_output = "nextn.shared_head_head.weight" not in tensors
+    uses_target_output = "nextn.shared_head_head.weight" not in tensors
     n_bytes = block_bytes - (embedding.n_bytes if embedding else 0)
-    n_bytes += target.head_bytes if lends_output else 0
+    n_bytes += target.head_bytes if uses_target_output else 0
     return HeadFile(target, (target.n_layer + 1,), target.n_embd, n_bytes)
 
 
+def _require_own(
+    known: OwnHeads,
+    n_blocks: Value,
+    metadata: Mapping[str, Value],
+    tensors: Mapping[str, TensorInfo],
+    target: GgufFile,
+) -> None:
+    """Raise what ``own`` does for a head that llama.cpp would abort on."""
+    if known.n_most and n_blocks != known.n_most:
+        raise UnsupportedError(
+            f"its draft head has {short(n_blocks)} blocks, and llama.cpp runs those of "
+            f"{target.architecture} with one block only"
+        )
+    for name in known.not_with:
+        key = f"{target.architecture}.{name}"
+        value = metadata.get(key)
+        if any(value) if isinstance(value, tuple) else value:
+            raise UnsupportedError(f"llama.cpp cannot run its draft head together with {key}")
+    for name in (*BLOCK_INPUT, *known.tensors):
+        if f"{name}.weight" not in tensors:
+            raise ModelFileError(f"its draft head lacks blk.{target.n_layer}.{name}.weight")
+    for tensor in tensors.values():
+        if len(tensor.shape) > 1 and tensor.type in NOT_FOR_WEIGHTS:
+            raise ModelFileError(
+                f"tensor {tensor.name!r} of its draft head is {tensor.type}, which is no type for "
+                "weights"
+            )
+
+
 def tuned_path(fingerprint: str) -> Path:
-    """Where the head is that was trained for a model with ``tune``, by the model's fingerprint."""
+    """Return the path of the head that ``tune`` trained for the model of this fingerprint."""
     return paths.data("heads") / f"{fingerprint[:32]}.gguf"
 
 
 def has_tuned() -> bool:
-    """Whether there is one for any model; spares the fingerprint."""
+    """Return whether any model has a trained head; does not need the fingerprint."""
     return any(paths.data("heads").glob("*.gguf"))
 
 
 def _require_sound(header: Header, file: GgufFile) -> tuple[int, ...]:
-    """What llama.cpp asserts of a head by itself. Returns the blocks that it reads."""
+    """Raise ModelFileError for a head that llama.cpp would abort on. Returns the target's blocks
+    that it reads."""
     tensors = {tensor.name: tensor for tensor in file.tensors}
     if file.n_layer != 1:
         raise ModelFileError(f"has {file.n_layer} blocks, but a head has one; {BROKEN}")
@@ -140,7 +211,7 @@ def _require_sound(header: Header, file: GgufFile) -> tuple[int, ...]:
 
 
 def _require_tokens(header: Header, file: GgufFile, table: TensorInfo) -> None:
-    """The table of the head's own tokens must name tokens."""
+    """Require that the table of the head's own tokens contains valid token ids."""
     if table.type != "I64" or len(table.shape) != 1:
         raise ModelFileError(
             f"tensor {table.name!r} is {table.type} of shape {list(table.shape)}, but must be a "
@@ -207,10 +278,11 @@ def _require_vocabulary(header: Header, file: GgufFile, target: GgufFile) -> Non
 
 
 def _bytes_read(file: GgufFile, target: GgufFile) -> int:
-    """Of one draft token: all but the embedding, of which it reads a row."""
+    """Return the bytes read for one draft token: all tensors except the embedding, of which only
+    one row is read."""
     own = sum(tensor.n_bytes for tensor in file.tensors if tensor.name != TOKEN_EMBEDDING)
-    lends_output = not any(tensor.name == OUTPUT for tensor in file.tensors)
-    return own + (target.head_bytes if lends_output else 0)
+    uses_target_output = not any(tensor.name == OUTPUT for tensor in file.tensors)
+    return own + (target.head_bytes if uses_target_output else 0)
 
 
 def _value(header: Header, name: str) -> Value | None:

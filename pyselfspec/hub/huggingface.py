@@ -1,9 +1,8 @@
-"""``hf:USER/REPO[:FILE]``: GGUF files of the Hugging Face hub, in the cache that all its users
-share.
+"""``hf:USER/REPO[:FILE]``: GGUF files of the Hugging Face hub, in its shared cache.
 
-The library huggingface_hub fetches them: it takes a token and an endpoint from its environment
-variables, goes on where a connection broke, and gives a file its name when it is complete. What is
-here is found without a network. FILE is a file of the repository, or a type such as Q8_0.
+The library huggingface_hub downloads them: it takes a token and an endpoint from its environment
+variables, resumes broken downloads, and names a file when it is complete. Files in the cache are
+found without a network. FILE is a file of the repository, or a type such as Q8_0.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from ..errors import ArgumentError, PullError
+from ..errors import ArgumentError, PullError, UnknownModelError
 from ..gguf.file import SPLIT_NAME
 from .offer import Offer
 
@@ -28,11 +27,11 @@ FORM = "hf:USER/REPO[:FILE]"
 REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
 NAME = re.compile(rf"hf:{REPO}(?::(?P<file>.+))?")
 BARE = re.compile(rf"(?!\W){REPO}(?::(?P<file>.+))?")
-ADDRESS = re.compile(  # what a browser shows, and what Ollama takes
+ADDRESS = re.compile(  # of a browser, or in Ollama's form
     r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(models/)?"
     rf"{REPO}(/(blob|resolve)/[^/]+/(?P<path>[^?#]+)|/[^?#:]*)?(:(?P<file>[^?#]+))?([?#].*)?"
 )
-DEFAULT_TYPE = "Q4_K_M"  # of several, what most people take
+DEFAULT_TYPE = "Q4_K_M"  # chosen if a repository has several
 NO_MODEL = re.compile(r"(^|/)(mmproj|imatrix)[^/]*$|imatrix\.gguf$", re.IGNORECASE)
 N_LISTED = 20  # files named in an error
 
@@ -40,25 +39,25 @@ Models = Mapping[str, tuple[str, ...]]  # first part: all parts, in order
 
 
 class Name(NamedTuple):
-    """What stands behind ``hf:``. file: None for the only one, or the one of DEFAULT_TYPE."""
+    """A parsed ``hf:`` name. file: None for the only file, or that of DEFAULT_TYPE."""
 
     repo: str
     file: str | None
 
 
 def canonical(text: str) -> str:
-    """The ``hf:`` name for an address of the hub, anything else as it is."""
+    """Return the ``hf:`` name for a URL of the hub, any other text unchanged."""
     match = ADDRESS.fullmatch(text)
-    return text if match is None else _written(match["repo"], match["path"] or match["file"])
+    return text if match is None else _join_name(match["repo"], match["path"] or match["file"])
 
 
 def named(text: str) -> str | None:
-    """The ``hf:`` name for ``USER/REPO[:FILE]``, None for what does not look like one."""
+    """Return the ``hf:`` name for ``USER/REPO[:FILE]``, None for any other text."""
     match = None if text.endswith(".gguf") else BARE.fullmatch(text)
-    return None if match is None else _written(match["repo"], match["file"])
+    return None if match is None else _join_name(match["repo"], match["file"])
 
 
-def _written(repo: str, file: str | None) -> str:
+def _join_name(repo: str, file: str | None) -> str:
     return f"{PREFIX}{repo}:{unquote(file)}" if file else f"{PREFIX}{repo}"
 
 
@@ -69,7 +68,7 @@ def is_name(text: str) -> bool:
 def parse(text: str) -> Name:
     match = NAME.fullmatch(text)
     if match is None:
-        raise ArgumentError(f"unknown model {text!r}; write {FORM}")
+        raise UnknownModelError(f"unknown model {text!r}; write {FORM}")
     return Name(match["repo"], match["file"])
 
 
@@ -79,43 +78,43 @@ def parse(text: str) -> Name:
 
 
 def models(files: Iterable[str]) -> Models:
-    """The models among files: those that are split count once, and only if no part is missing."""
-    there = {name for name in files if name.endswith(".gguf") and not NO_MODEL.search(name)}
+    """Return the models among files. A split model counts once, and only if no part is missing."""
+    names = {name for name in files if name.endswith(".gguf") and not NO_MODEL.search(name)}
     found: dict[str, tuple[str, ...]] = {}
-    for name in sorted(there):
+    for name in sorted(names):
         split = SPLIT_NAME.fullmatch(name)
         if split is None:
             found[name] = (name,)
         elif int(split["number"]) == 1:
             n = int(split["count"])
             parts = [f"{split['prefix']}-{i:05}-of-{n:05}.gguf" for i in range(1, n + 1)]
-            if there.issuperset(parts):
+            if names.issuperset(parts):
                 found[name] = tuple(parts)
     return found
 
 
 def choose(found: Models, name: Name) -> str:
-    """The first part of the model that is meant. Raises ArgumentError when it is not clear."""
-    wanted = name.file
+    """Return the first part of the named model. Raises ArgumentError unless exactly one matches."""
+    file = name.file
     if not found:
-        raise ArgumentError(f"{name.repo} has no GGUF model")
-    if wanted is None:
-        fits = list(found) if len(found) == 1 else _of_type(found, DEFAULT_TYPE)
+        raise ArgumentError(f"{name.repo} has no GGUF model; choose another repository")
+    if file is None:
+        matches = list(found) if len(found) == 1 else _with_type(found, DEFAULT_TYPE)
     else:
-        fits = [first for first, parts in found.items() if wanted in parts]
-        fits = fits or _of_type(found, wanted)
-    if len(fits) == 1:
-        return fits[0]
-    listed = sorted(fits or found)
+        matches = [first for first, parts in found.items() if file in parts]
+        matches = matches or _with_type(found, file)
+    if len(matches) == 1:
+        return matches[0]
+    listed = sorted(matches or found)
     more = f" and {len(listed) - N_LISTED} more" if len(listed) > N_LISTED else ""
-    which = f"no file {wanted}" if wanted and not fits else "several files that fit"
+    which = f"no file {file}" if file and not matches else "several files that match"
     raise ArgumentError(
         f"{name.repo} has {which}; give one of them as {PREFIX}{name.repo}:FILE: "
         f"{', '.join(listed[:N_LISTED])}{more}"
     )
 
 
-def _of_type(found: Models, type_name: str) -> list[str]:
+def _with_type(found: Models, type_name: str) -> list[str]:
     ends = re.compile(
         rf"(^|[-._/]){re.escape(type_name)}(-\d{{5}}-of-\d{{5}})?\.gguf", re.IGNORECASE
     )
@@ -128,24 +127,24 @@ def _of_type(found: Models, type_name: str) -> list[str]:
 
 
 def find(text: str) -> Path | None:
-    """The file of a name, None where it is not here."""
+    """Return the file of a name, None if it is not in the cache."""
     name = parse(text)
     here = {repo: files for repo, files in _cached()}.get(name.repo, {})
     found = models(here)
-    if name.file is not None:  # others that are here are not what was asked for
-        found = {f: p for f, p in found.items() if name.file in p or _of_type({f: p}, name.file)}
+    if name.file is not None:  # ignore other files of the repository
+        found = {f: p for f, p in found.items() if name.file in p or _with_type({f: p}, name.file)}
     return here[choose(found, name)] if found else None
 
 
 def pulled() -> Iterator[tuple[str, Path]]:
-    """The models that are here, with names that mean just them."""
+    """Yield unambiguous name and file of every model in the cache."""
     for repo, files in _cached():
         for first in models(files):
             yield f"{PREFIX}{repo}:{first}", files[first]
 
 
 def _cached() -> Iterator[tuple[str, dict[str, Path]]]:
-    """Repositories of the cache with the files that are here, by their names."""
+    """Yield the repositories in the cache, with their files by name."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -159,7 +158,7 @@ def _cached() -> Iterator[tuple[str, dict[str, Path]]]:
 
 
 def _files(repo: CachedRepoInfo) -> dict[str, Path]:
-    """Of the newest revision that has a file."""
+    """Return each file in its newest revision."""
     revisions = sorted(repo.revisions, key=lambda revision: revision.last_modified)
     return {
         file.file_path.relative_to(revision.snapshot_path).as_posix(): file.file_path
@@ -174,15 +173,16 @@ def _files(repo: CachedRepoInfo) -> dict[str, Path]:
 
 
 def offer(text: str) -> Offer:
+    """Return what `fetch` would download, from the hub's description of the repository."""
     name = parse(text)
-    with _errors_of(name.repo):
+    with _translate_errors(name.repo):
         from huggingface_hub import HfApi, constants
 
         info = HfApi().model_info(name.repo, files_metadata=True)
     siblings = {file.rfilename: file for file in info.siblings or ()}
     found = models(siblings)
     files = found[choose(found, name)]
-    choice = f"one of {len(found)} models there; others by {PREFIX}{name.repo}:FILE"
+    choice = f"one of {len(found)} models; others: {PREFIX}{name.repo}:FILE"
     return Offer(
         text,
         files[0] + (f" and {len(files) - 1} more parts" if len(files) > 1 else ""),
@@ -197,26 +197,26 @@ def offer(text: str) -> Offer:
 
 
 def _licence(info: ModelInfo) -> str:
-    card: Any = info.card_data or {}  # has get as a dict has
+    card: Any = info.card_data or {}  # has the method get
     tagged = (tag.removeprefix("license:") for tag in info.tags or () if "license:" in tag)
     name = card.get("license_name") or card.get("license") or next(tagged, None)
     return ", ".join(filter(None, (name and str(name), card.get("license_link")))) or "not stated"
 
 
 def fetch(offered: Offer) -> Path:
-    """Get all parts, and where the first one is."""
+    """Download all parts. Return the path of the first."""
     from huggingface_hub import hf_hub_download
 
     paths = []
     for file, sha256 in zip(offered.files, offered.sha256, strict=True):
-        with _errors_of(offered.repository):
+        with _translate_errors(offered.repository):
             paths.append(Path(hf_hub_download(offered.repository, file)))
-        _check(paths[-1], sha256)
+        _verify_digest(paths[-1], sha256)
     return paths[0]
 
 
-def _check(path: Path, sha256: str | None) -> None:
-    """Compare with what the hub says of the file, where it does; what is something else goes."""
+def _verify_digest(path: Path, sha256: str | None) -> None:
+    """Delete the file and raise PullError unless it has the digest that the hub gives, if any."""
     if sha256 is None:
         return
     with path.open("rb") as file:
@@ -225,22 +225,22 @@ def _check(path: Path, sha256: str | None) -> None:
         path.resolve().unlink()
         path.unlink(missing_ok=True)
         raise PullError(
-            f"{path.name} came with SHA-256 {digest}, not {sha256}, and was removed; try again"
+            f"{path.name} has SHA-256 {digest}, expected {sha256}; it was removed, try again"
         )
 
 
 @contextmanager
-def _errors_of(repo: str) -> Iterator[None]:
-    """What the hub and the network say, in one sentence."""
+def _translate_errors(repo: str) -> Iterator[None]:
+    """Turn errors of the hub and the network into errors of one line."""
     from huggingface_hub import constants, errors
 
-    # also those of whatever library huggingface_hub talks HTTP with
+    # includes the errors of its HTTP library
     unreachable: tuple[type[Any], ...] = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
     except errors.GatedRepoError as error:
         raise PullError(
-            f"{repo} asks for consent: accept its terms at {constants.ENDPOINT}/{repo}, then log "
+            f"{repo} requires consent: accept its terms at {constants.ENDPOINT}/{repo}, then log "
             "in with hf auth login or set HF_TOKEN"
         ) from error
     except errors.RepositoryNotFoundError as error:
@@ -251,6 +251,10 @@ def _errors_of(repo: str) -> Iterator[None]:
     except errors.HFValidationError as error:
         raise ArgumentError(f"{repo}: {error}") from error
     except errors.OfflineModeIsEnabled as error:
-        raise PullError(f"{repo} is not here, and HF_HUB_OFFLINE forbids to fetch it") from error
+        raise PullError(
+            f"{repo} is not in the cache, and HF_HUB_OFFLINE forbids downloads"
+        ) from error
     except unreachable as error:
-        raise PullError(f"{repo} cannot be fetched from {constants.ENDPOINT}: {error}") from error
+        raise PullError(
+            f"{repo} cannot be downloaded from {constants.ENDPOINT}: {error}"
+        ) from error

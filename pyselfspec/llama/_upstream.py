@@ -1,10 +1,10 @@
-"""llama_cpp on top of this package's library: whoever imports it from here has both."""
+"""Imports llama_cpp after loading this package's library, so that both use the same one."""
 
 from __future__ import annotations
 
-from ..runtime import _lib
+from ..runtime.ffi import load
 
-_lib.load()  # before the import, which takes whatever library is there
+load.loaded()  # before the import, which uses the library that is loaded
 
 from llama_cpp import Llama, LlamaState  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""The sampler of a ``llama_cpp.Llama``, drawing behind the rows of our passes."""
+"""The sampler of a ``llama_cpp.Llama``, drawing tokens from the rows of verification passes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import UnsupportedError
-from ..runtime import _lib
 from ..runtime.context import Context
-from ..speculate.types import Law
+from ..runtime.ffi import calls
+from ..speculate.types import Distribution
 
 if TYPE_CHECKING:
     from ._upstream import Llama
 
 
 class Chain:
-    """Draws with the sampler that llama_cpp has made for a text, in the state that it would be in
-    at that token: before each draw, ``input_ids`` and ``n_tokens`` hold the text so far, and
-    ``scores`` its logits where they are kept. So logits processors see what they see there.
+    """Draws with the sampler that llama_cpp made for a text, in the same state as without drafts:
+    before each draw, ``input_ids`` and ``n_tokens`` hold the text so far, and ``scores`` its logits
+    if they are kept. Logits processors therefore see the same arguments.
 
-    token: the last of the text, which is not evaluated yet.
+    token: the last token of the text, not evaluated yet.
     """
 
     def __init__(self, llama: Llama, token: int) -> None:
@@ -27,7 +27,7 @@ class Chain:
         self._token = token
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Nothing: llama_cpp has begun the text, and penalties see no prompt there."""
+        """Do nothing: llama_cpp has begun the text, and its penalties do not see the prompt."""
 
     def sample(self, context: Context, row: int) -> int:
         llama = self._llama
@@ -36,12 +36,12 @@ class Chain:
         if llama._logits_all:
             llama.scores[llama.n_tokens] = context.logits(row)
         llama.n_tokens += 1
-        with context.alone:
-            self._token = _lib.sample(context.session, llama._sampler.sampler, row)
+        with context.lock:
+            self._token = calls.sample(context.session, llama._sampler.sampler, row)
         return self._token
 
-    def law(self, context: Context, row: int) -> Law:
-        raise UnsupportedError("drafts are verified by draws here, which need no law")
+    def distribution(self, context: Context, row: int) -> Distribution:
+        raise UnsupportedError("drafts are verified by sampling here, without distributions")
 
     def accept(self, token: int) -> None:
         raise UnsupportedError("the sampler accepts what it draws")

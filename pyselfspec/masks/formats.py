@@ -1,4 +1,4 @@
-"""Masks in the formats that others publish them in. Pure: text in, text out.
+"""Read and write masks in the formats of published masks. Pure: text in, text out.
 
 mask          {"n_layer": 12, "skip_attn": [4], "skip_ffn": [4, 5]}, this package's own
 skip-layers   {"llama-2-13b": {"attention": [3, 5], "mlp": [6]}}, Draft & Verify's and SWIFT's
@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import MaskError
+from ..errors import MaskError, Parameter
 from ..util import records
 from .layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 
@@ -24,11 +24,11 @@ NUMBERS = re.compile(r"[\s,]*-?\d+([\s,]+-?\d+)*[\s,]*")
 
 
 def read(text: str, n_layer: int, entry: str | None = None) -> LayerMask:
-    """A mask from text in any of the formats.
+    """Return a mask from text in any of the formats.
 
-    entry: which set of a file that holds several.
+    entry: name of the mask in a file that holds several.
 
-    Raises MaskError for text in none of them, and for a set that does not fit n_layer blocks.
+    Raises MaskError for text in no known format, and for a mask that does not fit n_layer blocks.
     """
     if NUMBERS.fullmatch(text):
         return _from_numbers([int(number) for number in re.findall(r"-?\d+", text)], n_layer)
@@ -54,7 +54,7 @@ def read(text: str, n_layer: int, entry: str | None = None) -> LayerMask:
 
 
 def write(mask: LayerMask, form: str, model: str) -> str:
-    """The mask in a format; model: its name where the format has one."""
+    """Return the mask in a format. model: the model's name, where the format has one."""
     attn, ffn = sorted(mask.skip_attn), sorted(mask.skip_ffn)
     if form == "numbers":
         return " ".join(map(str, [*mask.to_bytes(), -1]))
@@ -67,7 +67,7 @@ def write(mask: LayerMask, form: str, model: str) -> str:
 
 
 def _shown(data: Any) -> str:
-    """As it stands in the file."""
+    """Return data as JSON, shortened to 40 characters."""
     text = json.dumps(data)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
@@ -79,8 +79,10 @@ def _entry(data: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     if name is None and len(sets) == 1:
         name = sets[0]
     if name not in sets:
-        asked = "choose one, entry=NAME" if name is None else f"there is no set {name!r}"
-        raise MaskError(f"{asked}; the file has {', '.join(sets)}")
+        listed = f"; the file has {', '.join(sets)}"
+        if name is None:
+            raise MaskError("choose one with ", Parameter("entry=NAME"), listed)
+        raise MaskError(f"there is no set {name!r}{listed}")
     found: Mapping[str, Any] = data[name]
     unknown = set(found) - {"attn", "attention", "mlp"}
     if unknown:

@@ -1,4 +1,4 @@
-"""Which attention and feed-forward sublayers of a model a pass skips. Pure.
+"""The attention and feed-forward sublayers of a model that a pass skips. Pure.
 
 Block numbers are 0-based as in GGUF's ``blk.N.``.
 """
@@ -20,7 +20,7 @@ EXAMPLE = '{"n_layer": 12, "skip_attn": [4], "skip_ffn": [4, 5]}'
 
 @dataclass(frozen=True, slots=True)
 class LayerMask:
-    """Which attention and feed-forward sublayers of a model a pass skips.
+    """The attention and feed-forward sublayers of a model that a pass skips.
 
     Raises MaskError for a block outside ``0..n_layer-1`` and for a mask that skips everything.
 
@@ -51,14 +51,14 @@ class LayerMask:
 
     @classmethod
     def full(cls, n_layer: int) -> LayerMask:
-        """The mask that skips nothing."""
+        """Return the mask that skips nothing."""
         return cls(n_layer)
 
     @classmethod
     def skipping(
         cls, n_layer: int, *, attn: Iterable[int] = (), ffn: Iterable[int] = ()
     ) -> LayerMask:
-        """A mask from lists of blocks to skip."""
+        """Return a mask from lists of blocks to skip."""
         return cls(n_layer, frozenset(attn), frozenset(ffn))
 
     @classmethod
@@ -94,15 +94,15 @@ class LayerMask:
 
     @property
     def first_active(self) -> int:
-        """The first block that is not skipped whole: where hidden states enter."""
+        """The first block that is not skipped whole, where hidden states enter."""
         skipped = self.skip_attn & self.skip_ffn
         return next(il for il in range(self.n_layer) if il not in skipped)
 
     @property
     def first_skipped(self) -> int:
-        """The first block of which anything is skipped, n_layer when nothing is.
+        """The first block with a skipped sublayer, n_layer when nothing is skipped.
 
-        All blocks below it compute the same with the mask and without.
+        All blocks before it compute equal results with the mask and without.
         """
         return min(self.skip_attn | self.skip_ffn, default=self.n_layer)
 
@@ -113,7 +113,7 @@ class LayerMask:
         return next(il for il in reversed(range(self.n_layer)) if il not in skipped)
 
     def first_difference(self, other: LayerMask) -> int:
-        """The first block that the masks treat differently, n_layer for equal masks."""
+        """Return the first block in which the masks differ, n_layer for equal masks."""
         other.require(self.n_layer)
         differing = (self.skip_attn ^ other.skip_attn) | (self.skip_ffn ^ other.skip_ffn)
         return min(differing, default=self.n_layer)
@@ -126,7 +126,7 @@ class LayerMask:
         )
 
     def require(self, n_layer: int) -> LayerMask:
-        """This mask, or MaskError when it was made for another number of blocks."""
+        """Return this mask. Raises MaskError when it was made for another number of blocks."""
         if self.n_layer != n_layer:
             raise MaskError(
                 f"the mask is for {self.n_layer} blocks, not for {n_layer}; "
@@ -135,7 +135,7 @@ class LayerMask:
         return self
 
     def to_bytes(self) -> bytes:
-        """One byte per block: 1 skips attention, 2 skips feed-forward, 3 both."""
+        """Return one byte per block: 1 skips attention, 2 skips feed-forward, 3 both."""
         return _mask_bytes(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class LayerMask:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LayerMask:
-        """Raises MaskError for anything but n_layer and lists of block numbers."""
+        """Return a mask from parsed JSON. Raises MaskError for other data than a mask."""
         try:
             return records.convert(data, cls, partial=True)
         except records.RecordError as error:
@@ -156,7 +156,7 @@ class LayerMask:
 
     @classmethod
     def from_json(cls, text: str) -> LayerMask:
-        """Raises MaskError, as from_dict does, and for what is no JSON."""
+        """Return a mask from JSON text. Raises MaskError for any other text."""
         try:
             return cls.from_dict(records.parse(text))
         except records.RecordError as error:
@@ -165,7 +165,7 @@ class LayerMask:
 
 @lru_cache(maxsize=256)
 def _mask_bytes(mask: LayerMask) -> bytes:
-    """Every drafted token asks for these bytes, and drafts use few masks."""
+    """Return the bytes of a mask. Cached, since every draft token needs them."""
     return bytes(
         SKIP_ATTN * (il in mask.skip_attn) + SKIP_FFN * (il in mask.skip_ffn)
         for il in range(mask.n_layer)
@@ -173,6 +173,6 @@ def _mask_bytes(mask: LayerMask) -> bytes:
 
 
 def entry(base: LayerMask, mask: LayerMask) -> int:
-    """The block where a pass can take over the base's states: 0 for none, and never behind the last
-    block that runs."""
+    """Return the block where a pass can start from the base's states: 0 for none, and never after
+    the last block that runs."""
     return min(base.first_difference(mask), mask.last_active)

@@ -1,7 +1,7 @@
-"""The best mask known for a model, with what is known about it, in the user's data folder.
+"""Profiles: the best mask known for a model, with its measurements, in the user's data folder.
 
-One file per model, named by the model's fingerprint, so that a model keeps its profile when it is
-renamed and another one never gets it.
+There is one file per model, named by the model's fingerprint, so that a model keeps its profile
+when it is renamed, and no other model gets it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .layer_mask import LayerMask
 
 
 class ProfileWarning(UserWarning):
-    """A file that holds no profile."""
+    """Warns of a file that is not a profile."""
 
 
 class Fingerprinted(Protocol):
-    """What a profile needs to know of a model. The fingerprint is read only where it is needed."""
+    """The properties of a model that profiles use; the fingerprint is read only when needed."""
 
     @property
     def path(self) -> Path: ...
@@ -34,23 +34,17 @@ class Fingerprinted(Protocol):
     def n_layer(self) -> int: ...
 
 
-def _from_format_1(data: records.Data) -> records.Data:
-    """Format 1 called the fingerprint a SHA-256, which it is not for large files."""
-    data["fingerprint"] = data.pop("model_sha256", None)
-    return data
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """agreement, cost, speed: as measured and expected when it was made; None for imported ones."""
+    """The best mask known for a model, and the agreement, cost and speed that were measured or
+    expected when it was found; None for imported masks."""
 
-    FORMAT: ClassVar[int] = 2
-    OLDER: ClassVar[records.Older] = {1: _from_format_1}
+    FORMAT: ClassVar[int] = 1
 
     model: str  # file name
     fingerprint: str  # of the model, see gguf/fingerprint.py
     mask: LayerMask
-    source: str  # "scan-layers", "search" or "import", with the file of results
+    source: str  # "scan-layers", "layers search" or "import", with the file of results
     version: str
     build: str
     date: str
@@ -74,12 +68,12 @@ def save(profile: Profile) -> Path:
 
 
 def load(path: Path) -> Profile:
-    """Raises ArgumentError for a file that is no profile."""
+    """Return the profile in a file. Raises ArgumentError for a file that is not a profile."""
     return records.load(path, Profile, what="profile")
 
 
 def find(model: Fingerprinted) -> Profile | None:
-    """The profile of a model, None when it has none."""
+    """Return the profile of a model, None when it has none."""
     if not any(_paths()):
         return None  # spares the fingerprint
     return _sound(path_of(model.fingerprint))
@@ -90,7 +84,8 @@ def every() -> list[Profile]:
 
 
 def _sound(path: Path) -> Profile | None:
-    """What a file holds. Warns of one that is no use; another one can take its place."""
+    """Return the profile in a file, None without one; warns of a broken file, which may be
+    replaced."""
     try:
         return load(path)
     except FileNotFoundError:
@@ -101,7 +96,7 @@ def _sound(path: Path) -> Profile | None:
 
 
 def remove(model: Fingerprinted) -> bool:
-    """Whether there was one."""
+    """Remove the profile of a model, and return whether there was one."""
     path = path_of(model.fingerprint)
     existed = path.exists()
     path.unlink(missing_ok=True)
@@ -109,7 +104,7 @@ def remove(model: Fingerprinted) -> bool:
 
 
 def mask_for(model: Fingerprinted) -> LayerMask | None:
-    """What the model's profile says to skip."""
+    """Return the mask of the model's profile, None without one."""
     profile = find(model)
     return None if profile is None else profile.mask.require(model.n_layer)
 

@@ -1,4 +1,4 @@
-"""What a masked pass is worth on some text: sums over tokens, from which everything is derived.
+"""Scores: the quality of a mask on a text, as sums over tokens.
 
 Pure. Scores of disjoint pieces of text add up.
 """
@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError
+from ..util.pass_width import MAX_DRAFT
 
 OVERFLOW = 1e3  # nats, for a token of a pass whose logits overflowed
-N_PIECES = 8  # of the text that one score is of
-DEPTH = 15  # longest draft that scores of agreement tell about; its verification is 16 tokens wide
+N_PIECES = 8  # pieces of the text of one score
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Losses of a masked pass, token by token, and how far they exceed those of the full model.
+    """The loss of a masked pass and its excess over the loss of the full model, summed over tokens.
 
     Loss: nats (perplexity), microseconds (measured speed), or 1 for a token that is not the full
     model's and 0 for one that is (agreement). The excess is taken per token, so its spread is much
@@ -35,7 +35,7 @@ class Score:
     excess: float = 0.0
     excess_sq: float = 0.0
     pieces: tuple[float, ...] = ()  # mean excess of pieces of the text, for scores on the same text
-    # agreement only: of so many runs of 1, 2, ... tokens, so many were right throughout
+    # agreement only: numbers of all runs of 1, 2, ... tokens, and of runs that agree in every token
     n_runs: tuple[int, ...] = ()
     n_right_runs: tuple[int, ...] = ()
 
@@ -49,7 +49,7 @@ class Score:
 
     @classmethod
     def of(cls, losses: NDArray[np.float64], full: NDArray[np.float64]) -> Self:
-        """From the losses of a masked and of the full pass, float64 [n_tokens] each."""
+        """Return the score from the losses of a masked and of the full pass, float64 [n_tokens]."""
         losses, full = (np.nan_to_num(x, nan=OVERFLOW, posinf=OVERFLOW) for x in (losses, full))
         excess = losses - full
         return cls(
@@ -63,12 +63,12 @@ class Score:
 
     @classmethod
     def of_drafts(cls, right: NDArray[np.bool_]) -> Self:
-        """From what a masked pass got right, bool [n_windows, n_tokens]."""
+        """Return the score from the agreement of a masked pass, bool [n_windows, n_tokens]."""
         misses = float((~right).sum())
         n_runs, n_right = [], []
         whole = np.ones_like(right)
-        for length in range(1, min(DEPTH, right.shape[1]) + 1):
-            # from every token on: the run so far, and one more
+        for length in range(1, min(MAX_DRAFT, right.shape[1]) + 1):
+            # for each first token: the run so far, extended by one token
             whole = whole[:, : right.shape[1] - length + 1] & right[:, length - 1 :]
             n_runs.append(whole.size)
             n_right.append(int(whole.sum()))
@@ -90,12 +90,12 @@ class Score:
 
     @property
     def mean(self) -> float:
-        """Loss per token."""
+        """The mean loss per token."""
         return self.loss / self.n
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean, as llama.cpp's perplexity program computes it."""
+        """The standard error of the mean, as llama.cpp's perplexity program computes it."""
         return _stderr(self.n, self.loss, self.loss_sq)
 
     @property
@@ -106,11 +106,11 @@ class Score:
     def stderr_excess(self) -> float:
         return _stderr(self.n, self.excess, self.excess_sq)
 
-    def behind(self, other: Score) -> float:
-        """By how many standard errors this score is worse than another one on the same text.
+    def z_score(self, other: Score) -> float:
+        """Return by how many standard errors this score is worse than another one on this text.
 
-        Of the differences piece by piece: what both lose against the full model, since much the
-        same is skipped, is no difference. 0 for too few pieces to tell.
+        The standard error is that of the differences by piece, in which losses common to both
+        masks cancel. Returns 0 for too few pieces.
         """
         if len(self.pieces) < N_PIECES:
             return 0.0
@@ -120,19 +120,19 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """Of a score in nats; infinite where it is beyond what a float can hold."""
+        """Return the perplexity of a score in nats; infinity where a float overflows."""
         return math.exp(self.mean) if self.mean < 700 else math.inf
 
     @property
     def agreement(self) -> float:
-        """Share of tokens that are the full model's, of a score of agreement."""
+        """Return the share of tokens that equal the full model's, from a score of agreement."""
         return 1 - self.mean
 
-    def tokens_per_check(self, n_draft: int) -> float:
-        """Tokens that a draft of this length (DEPTH at most) and its verification yield on average,
-        of a score of agreement."""
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """Return the share of drafts of 1, 2, ... MAX_DRAFT tokens that are accepted as a whole."""
         pairs = zip(self.n_right_runs, self.n_runs, strict=True)
-        return 1 + sum(right / n for right, n in list(pairs)[:n_draft])
+        return tuple(right / n for right, n in pairs)
 
 
 def _means(excess: NDArray[np.float64]) -> tuple[float, ...]:
@@ -152,6 +152,6 @@ def _stderr(n: int, total: float, total_sq: float) -> float:
 
 
 def token_loss(logits: NDArray[np.float32], token: int) -> float:
-    """Nats that the token costs under softmax; logits float32 [n_vocab]. As llama.cpp rounds it."""
+    """Return the loss of a token in nats, rounded as in llama.cpp; logits: float32 [n_vocab]."""
     top = logits.max()
     return float(np.log(np.exp(logits - top).sum(dtype=np.float64)) - (logits[token] - top))

@@ -1,4 +1,4 @@
-"""What a model allows to be skipped, and the masks made of it. Pure."""
+"""The sublayers that a model allows to skip, and masks of them. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from ..errors import ArgumentError
 from .layer_mask import LayerMask
 
-SHARE = 0.8  # of the units; what skips more than that hardly ever agrees
+SHARE = 0.8  # share of the units; masks that skip more hardly ever agree with the model
 
 
 @dataclass(frozen=True, slots=True)
 class MaskSupport:
-    """Which blocks of a model a mask may skip, each sublayer alone."""
+    """The blocks of a model that a mask may skip, for each kind of sublayer."""
 
     n_layer: int
     attn: frozenset[int]
@@ -30,7 +30,7 @@ class MaskSupport:
 
 
 class Unit(StrEnum):
-    """What is skipped at a time."""
+    """The unit that a search skips or keeps."""
 
     ATTN = "attn"
     FFN = "ffn"
@@ -40,14 +40,14 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a model allows to be skipped: one mask per unit, in the order of blocks."""
+    """The units that a model allows to skip: one mask per unit, in the order of blocks."""
 
     n_layer: int
     units: tuple[LayerMask, ...]
 
     @classmethod
     def of(cls, support: MaskSupport, unit: Unit) -> Space:
-        """Raises ArgumentError when there is nothing of the kind to skip."""
+        """Return the space of a model. Raises ArgumentError when no unit can be skipped."""
         n, units = support.n_layer, []
         for il in range(n):
             attn, ffn = il in support.attn, il in support.ffn
@@ -58,15 +58,17 @@ class Space:
             if unit == Unit.BLOCK and attn and ffn and n > 1:
                 units.append(LayerMask.skipping(n, attn=[il], ffn=[il]))
         if not units:
-            raise ArgumentError(f"no {unit} unit of this model can be skipped, see pyselfspec info")
+            raise ArgumentError(
+                f"no {unit} unit of this model can be skipped, see pyselfspec models info"
+            )
         return cls(n, tuple(units))
 
     def mask(self, chosen: Iterable[int]) -> LayerMask:
-        """The mask that skips these units."""
+        """Return the mask that skips these units."""
         return reduce(LayerMask.__or__, (self.units[i] for i in chosen), self.full)
 
     def inside(self, mask: LayerMask) -> frozenset[int]:
-        """The units that a mask skips whole."""
+        """Return the units that a mask skips whole."""
         return frozenset(
             i
             for i, unit in enumerate(self.units)
@@ -78,7 +80,8 @@ class Space:
         return LayerMask.full(self.n_layer)
 
     def count(self, share: float) -> int:
-        """How many units are this share of all, at least one and never a whole model."""
+        """Return the number of units in this share, 0 to 1, of all: at least one, never a whole
+        model."""
         whole = all(
             len(set().union(*(getattr(unit, skipped) for unit in self.units))) == self.n_layer
             for skipped in ("skip_attn", "skip_ffn")
@@ -87,8 +90,8 @@ class Space:
 
 
 def neighbour(space: Space, mask: LayerMask, rng: np.random.Generator) -> LayerMask | None:
-    """A mask that skips one unit or block more, or less, or another one instead. None where there
-    is no such mask that skips something, but not more than a search would."""
+    """Return a random mask that skips one unit or block more, or less, or another one instead. None
+    if no such mask skips something, but not more than a search would."""
     here = space.inside(mask)
     units = [frozenset({i}) for i in range(len(space.units))]
     numbers = range(len(units))

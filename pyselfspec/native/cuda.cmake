@@ -1,9 +1,9 @@
-# For builds with GGML_CUDA=ON, before llama.cpp is configured: what to compile for, and libraries that a toolkit may lack.
+# For builds with GGML_CUDA=ON, before llama.cpp is configured: architectures, and libraries that a toolkit may lack.
 # PYSELFSPEC_CUBLAS_DIR names a folder with include/ and lib/, as in the nvidia-cublas wheel.
 
 # --- architectures -----------------------------------------------------------------------------------------------------
 
-# Upstream compiles for "native" even where there is no GPU to ask; its own list for other machines is this one.
+# Upstream compiles for "native" even without a GPU; this is its own list for other machines.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 75) # CMake wants one before it looks for a GPU
     enable_language(CUDA)
@@ -25,7 +25,7 @@ endif()
 
 # --- libraries ---------------------------------------------------------------------------------------------------------
 
-# FindCUDAToolkit takes these variables for what it would search.
+# With these variables set, FindCUDAToolkit does not search for the libraries.
 if(PYSELFSPEC_CUBLAS_DIR)
     foreach(name cublas cublasLt)
         file(GLOB found "${PYSELFSPEC_CUBLAS_DIR}/lib/lib${name}.so*")

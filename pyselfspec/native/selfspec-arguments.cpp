@@ -178,7 +178,7 @@ void selfspec_require_span(const selfspec_held & held, const selfspec_span & spa
     }
 }
 
-// Two rows that write one cell would do so at the same time.
+// Refuses two rows that write one cell: they would do so at the same time.
 static void selfspec_require_own_cells(const selfspec_held & held, const std::vector<selfspec_span> & spans) {
     std::set<int64_t> written;
     for (const auto & span : spans) {

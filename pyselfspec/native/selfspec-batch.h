@@ -1,4 +1,4 @@
-// What travels with one batch: what its pass does, the caller's arrays, and what a graph build found out.
+// The request that is attached to one batch: the properties of its pass, the caller's arrays, and the findings of a graph build.
 
 #pragma once
 
@@ -12,14 +12,14 @@
 // A mask's bits for a block that is skipped whole.
 constexpr uint8_t SELFSPEC_SKIP_BLOCK = SELFSPEC_SKIP_ATTN | SELFSPEC_SKIP_FFN;
 
-// What a pass does, apart from the tokens it does it to. A value: passes that compare equal have equal graphs, so it is
-// what graphs, memory plans and checks are kept under.
+// The properties of a pass besides its rows. A value: passes that compare equal have equal graphs, so it is the key of
+// graphs, memory plans and checks.
 struct selfspec_pass {
     std::vector<uint8_t> mask; // [n_layer] selfspec_part bits; empty: run everything
 
     int32_t enter_at   = -1;   // block that hidden states enter, 1..n_layer-1; -1: token embeddings enter block 0
     int32_t head       = SELFSPEC_HEAD_LOGITS;
-    int32_t n_among    = 0;    // the best token is looked for among so many; 0: among all
+    int32_t n_among    = 0;    // length of the list in which the best token is searched; 0: all tokens
     bool    in_place   = false;
     bool    has_tokens = true; // false: the ids in the batch are placeholders
 
@@ -41,7 +41,7 @@ struct selfspec_best {
     float   p     = 0.0f;
 };
 
-// Rows are counted by their index in the batch. The arrays are the caller's, and lent for one decode.
+// Rows are identified by their index in the batch. The arrays belong to the caller and are valid during one decode.
 struct selfspec_batch {
     const selfspec_pass pass;
 

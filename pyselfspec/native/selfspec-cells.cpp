@@ -1,4 +1,4 @@
-// Which cells of the K/V cache a batch writes.
+// The choice of the K/V cells that a batch writes.
 
 #include "selfspec-cells.h"
 
@@ -52,7 +52,7 @@ bool selfspec_ascends(const llama_kv_cells & cells, llama_seq_id seq_id) {
 }
 
 //
-// what sequences need
+// needs of sequences
 //
 
 static constexpr uint32_t MIN_SOFT = 256; // llama.cpp computes attention over multiples of it
@@ -60,7 +60,7 @@ static constexpr uint32_t MIN_SOFT = 256; // llama.cpp computes attention over m
 selfspec_needs::selfspec_needs(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows)
     : cells(cells), room(room) {
     for (const auto & row : rows) {
-        pending[row.first()]++; // sequences that share a row hold the same until then
+        pending[row.first()]++; // once for all sequences that share the row: their earlier tokens are equal
     }
     for (llama_seq_id s = 0; s < LLAMA_MAX_SEQ; ++s) {
         if (!cells.seq_pos_get(s).empty() || pending.count(s)) {
@@ -115,7 +115,7 @@ struct run {
     uint32_t end() const { return begin + size; }
 };
 
-// Finds free cells row by row. A cell that one row was given is no longer free for the next.
+// Finds free cells row by row. A cell given to one row is not free for the next.
 class finder {
 public:
     finder(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows, bool tightly)
@@ -138,7 +138,7 @@ public:
     }
 
 private:
-    // By the first cell of a run: who goes on there.
+    // By the first cell of a run: the sequences that continue there.
     using fronts = std::map<uint32_t, std::vector<llama_seq_id>>;
 
     std::optional<uint32_t> find(const selfspec_row & row) {
@@ -161,11 +161,11 @@ private:
         if (anywhere.empty()) {
             return {};
         }
-        found.disordered = true; // better than no room
+        found.disordered = true; // better than failing
         return anywhere.front().begin;
     }
 
-    // The most that others claim at the beginning of a run; f(sequence): how many cells.
+    // The largest number of cells that other sequences claim at the beginning of a run; f(sequence): its claim.
     template <typename F> static uint32_t claimed(const run & r, const fronts & others, F f) {
         uint32_t most = 0;
         if (const auto it = others.find(r.begin); it != others.end()) {
@@ -189,19 +189,19 @@ private:
         }
         for (const run & r : runs) {
             if (r.size - claimed(r, others, firm) >= need) {
-                return r.end() - need; // as far as possible from a text that may grow up to it
+                return r.end() - need; // as far as possible from a sequence that may grow up to it
             }
         }
         found.crowded |= needs.is_known(seq_id);
 
-        // beside another one, near to it, so that passes over both look at few cells
+        // near to another sequence, so that passes over both read few cells
         const run      best   = *std::max_element(runs.begin(), runs.end(), [](const run & a, const run & b) { return a.size < b.size; });
         const uint32_t n_near = std::max(MIN_SOFT, claimed(best, others, soft)/2);
         const uint32_t n_last = best.size - std::min(best.size, std::max(1u, needs.n_pending(seq_id)));
         return best.begin + std::min({ n_near, best.size/2, n_last });
     }
 
-    // The first free cell that no row of another sequence will need to go on.
+    // The first free cell that no row of another sequence will need to continue there.
     std::optional<uint32_t> tight(const std::vector<run> & runs, const fronts & others) const {
         for (const run & r : runs) {
             const uint32_t n = claimed(r, others, [&](llama_seq_id s) { return needs.n_pending(s); });
@@ -220,7 +220,7 @@ private:
         return held.empty() ? std::nullopt : std::make_optional(held.rbegin()->second);
     }
 
-    // The first cell above all that the row's sequences hold; nothing if they hold none.
+    // The first cell above all cells of the row's sequences; nothing if they hold none.
     std::optional<uint32_t> above_all(const selfspec_row & row) const {
         std::optional<uint32_t> above;
         for (int32_t i = 0; i < row.n; ++i) {
@@ -231,7 +231,7 @@ private:
         return above;
     }
 
-    // The free cell in which a sequence can go on, past cells of drafts that start from it.
+    // The free cell in which a sequence can continue, past cells of drafts that were forked from it.
     std::optional<uint32_t> front(llama_seq_id seq_id, uint32_t begin) const {
         for (uint32_t cell = begin; cell < cells.size(); ++cell) {
             if (is_free(cell)) {
@@ -244,7 +244,7 @@ private:
         return {};
     }
 
-    // Whether another text goes on in this cell as well: two that begin with the same prompt.
+    // Whether another sequence would continue in this cell as well, as do two that share a prompt.
     bool is_contested(llama_seq_id seq_id, uint32_t cell) const {
         const auto & held = cells.seq_pos_get(seq_id);
         if (last.count(seq_id) || !needs.is_known(seq_id) || held.empty() || cells.seq_count(held.rbegin()->second) == 1) {
@@ -264,7 +264,7 @@ private:
         });
     }
 
-    // One of them is a fork that nobody has promised any room: a draft, whose cells are free again soon.
+    // Whether one of them is a fork of the other without a reservation: a draft, whose cells will soon be free again.
     bool are_draft_and_text(llama_seq_id a, llama_seq_id b) const {
         return !(needs.is_known(a) && needs.is_known(b)) && (holds_last_of(a, b) || holds_last_of(b, a));
     }
@@ -310,8 +310,8 @@ private:
     const bool             tightly;
     selfspec_needs         needs;
 
-    std::map<uint32_t, llama_seq_id> taken; // by rows of this batch
-    std::map<llama_seq_id, uint32_t> last;  // cell of the sequence among these
+    std::map<uint32_t, llama_seq_id> taken; // cells given to rows of this batch
+    std::map<llama_seq_id, uint32_t> last;  // by sequence: the last of these cells
     selfspec_placed                  found;
 };
 

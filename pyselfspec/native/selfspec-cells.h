@@ -1,4 +1,4 @@
-// Where the rows of a batch go in a K/V cache, and where cells go when they have to be moved.
+// The choice of cells in a K/V cache: for the rows of a batch, and for cells that must be moved.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-// A row of a batch, by the sequences that it belongs to.
+// The sequences that a row of a batch belongs to.
 struct selfspec_row {
     const llama_seq_id * seq_ids;
     int32_t              n;
@@ -22,15 +22,15 @@ struct selfspec_row {
 
 std::vector<selfspec_row> selfspec_rows_of(const llama_ubatch & ubatch);
 
-// The sequences that hold cells or get some, and what room each of them will need.
+// The sequences that hold cells or will get some, and the number of cells that each of them will need.
 class selfspec_needs {
 public:
     selfspec_needs(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows);
 
     bool     is_known(llama_seq_id seq_id) const { return room.of(seq_id) != selfspec_room::UNKNOWN; }
     uint32_t n_pending(llama_seq_id seq_id) const; // rows without a cell so far
-    uint32_t firm(llama_seq_id seq_id) const;      // cells that it was promised, or needs for its rows
-    uint32_t soft(llama_seq_id seq_id) const;      // cells that it gets if there is room: a text of unknown length may double
+    uint32_t firm(llama_seq_id seq_id) const;      // cells that it has reserved, or needs for its rows
+    uint32_t soft(llama_seq_id seq_id) const;      // cells that it gets if there is room: a sequence of unknown length may double
     uint32_t total_firm() const;
 
     void placed(const selfspec_row & row);
@@ -49,26 +49,26 @@ private:
 struct selfspec_placed {
     std::vector<uint32_t> cells;              // one for each row; empty if there are not enough
     bool                  disordered = false; // a row got a cell below those of its sequence
-    bool                  crowded    = false; // a sequence did not get the room that it was promised
+    bool                  crowded    = false; // a sequence did not get the room that it has reserved
 };
 
-// Free cells for rows. A sequence goes on in the cells above its last one. One that cannot, or begins, gets the first run
-// of free cells that has room for all it was promised beside what others were promised there. Where that leaves a row no
-// cell above those of its sequence, all rows are placed anew, as tightly as they can be.
+// Finds free cells for rows. A sequence continues in the cells above its last one. A sequence that cannot, or that begins,
+// gets the first run of free cells with room for its reservation besides those of the other sequences there. If that leaves
+// no cell above those of its sequence for some row, all rows are placed again, as tightly as possible.
 selfspec_placed selfspec_place(const llama_kv_cells & cells, const selfspec_room & room, const std::vector<selfspec_row> & rows);
 
-// Whether cells have to be moved first: a row found no place in order, or a text not the room that it was promised while all
-// promises can be kept.
+// Whether cells must be moved first: a row found no cell in order, or a sequence did not get the room that it has reserved
+// although there is room for all reservations.
 bool selfspec_needs_moves(const selfspec_placed & placed, const llama_kv_cells & cells, const selfspec_needs & needs);
 
-// Which cell goes where, (from, to). Cells that stay are left out.
+// Pairs (from, to) of cells. Cells that stay are left out.
 using selfspec_moves = std::vector<std::pair<uint32_t, uint32_t>>;
 
-// Moves that make room above the last cell of every sequence: each one's cells ascend with its positions, those that
-// several share included.
+// Returns moves that make room above the last cell of every sequence. Afterwards the cells of each sequence, including
+// shared ones, ascend with its positions.
 selfspec_moves selfspec_spread(const llama_kv_cells & cells, const selfspec_needs & needs);
 
-// Moves what is known of cells. Where that fails for lack of memory, all of them are empty.
+// Moves the metadata of cells. If memory runs out, all cells are left empty and the exception is passed on.
 void selfspec_apply(llama_kv_cells & cells, const selfspec_moves & from_to);
 
 // Whether the cells of a sequence ascend with its positions.

@@ -33,7 +33,7 @@ static bool starts_with(const char * s, const char * prefix) {
     return std::strncmp(s, prefix, std::strlen(prefix)) == 0;
 }
 
-// "cache_k_l12", also behind a view -> 12
+// "cache_k_l12", also seen through a view -> 12
 static int selfspec_cache_block_of(const ggml_tensor * t) {
     const char * name = t->view_src ? t->view_src->name : t->name;
     int il = -1;
@@ -48,7 +48,7 @@ static bool selfspec_fault(const selfspec_batch & ss, const llama_model & model,
     return false;
 }
 
-// The caches in which blocks are known by their tensors' names.
+// The caches whose tensors' names contain the number of their block.
 static std::vector<const llama_kv_cache *> selfspec_caches_of(const llama_memory_i * memory) {
     if (const auto * cache = dynamic_cast<const llama_kv_cache *>(memory)) {
         return { cache };
@@ -111,7 +111,7 @@ static bool selfspec_check_seen(const selfspec_batch & ss, const llama_model & m
     return true;
 }
 
-// Models that run the same weights as several blocks: there a block of the file is no block of the mask.
+// Refuses models that run one block's weights several times: there a block of the file is not a block of the mask.
 static bool selfspec_check_shared(const selfspec_batch & ss, const llama_model & model) {
     std::map<const ggml_tensor *, int> owner;
     for (int il = 0; il < (int) ss.pass.mask.size(); ++il) {
@@ -130,8 +130,8 @@ static bool selfspec_writes(const ggml_tensor * node) {
     return node->op == GGML_OP_SET_ROWS || node->op == GGML_OP_CPY;
 }
 
-// No node may read what the request rules out: weights of a skipped feed-forward part, K/V that a skipped attention
-// should have written (another block shares it), weights below the entry (state passes around the block output).
+// No node may read tensors that the request rules out: weights of a skipped feed-forward part, K/V that a skipped attention
+// should have written (another block shares it), weights of blocks below the entry (a state bypasses the block output).
 static bool selfspec_check_node(
         const selfspec_batch & ss, const llama_model & model, const ggml_tensor * node, const selfspec_tensors & written) {
     for (const ggml_tensor * src : node->src) {
@@ -169,8 +169,9 @@ static bool selfspec_is_any_of(const llm_graph_input_i & input) {
     return (dynamic_cast<const Kinds *>(&input) || ...);
 }
 
-// Inputs that are filled from positions, sequences and cells. Any other may be filled from the ids, and placeholders will
-// not do. The embedding lookup is among them since the entering states replace its result, which is checked.
+// Inputs that are filled from positions, sequences and cells. Any other input may be filled from the ids, and then
+// placeholders are not enough. The embedding lookup counts as one of them: the entering states replace its result, which is
+// checked.
 static bool selfspec_ignores_ids(const llm_graph_input_i & input) {
     return selfspec_is_any_of<
         selfspec_input_hidden, llm_graph_input_embd, llm_graph_input_pos, llm_graph_input_attn_temp, llm_graph_input_pos_bucket,
@@ -178,7 +179,7 @@ static bool selfspec_ignores_ids(const llm_graph_input_i & input) {
         llm_graph_input_attn_kv, llm_graph_input_attn_kv_iswa, llm_graph_input_attn_k_iswa>(input);
 }
 
-// Whether `wanted` is among what a tensor is computed from.
+// Whether a tensor is computed from `wanted`.
 static bool selfspec_reads(const ggml_tensor * tensor, const ggml_tensor * wanted, selfspec_tensors & visited) {
     std::vector<const ggml_tensor *> open = { tensor };
     while (!open.empty()) {
@@ -223,7 +224,7 @@ static bool selfspec_needs_ids(const llm_graph_result & res) {
 
 static bool selfspec_check_nodes(const selfspec_batch & ss, const llama_model & model, ggml_cgraph * gf) {
     if (ss.pass.mask.empty() && ss.pass.enter_at < 0) {
-        return true; // nothing is ruled out, and reading the names of all tensors takes time
+        return true; // the request rules out no tensor, and reading the names of all takes time
     }
     selfspec_tensors written;
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {

@@ -1,6 +1,6 @@
-// Draft heads: models of their own that read states of another one. EAGLE-3 (https://arxiv.org/abs/2503.01840) fuses those
-// of three blocks; a row of its one block is a token and the states that led to it. So is a row of the blocks that a model
-// may have behind its others to predict the token after next.
+// Draft heads: models that read the hidden states of another model. EAGLE-3 (https://arxiv.org/abs/2503.01840) fuses the
+// states of three blocks; a row of its one block is a token and the states that led to it. Rows of next-token-prediction
+// blocks, which some models have after their other blocks, are built alike.
 
 #include "selfspec-session.h"
 
@@ -17,7 +17,7 @@ void selfspec_session::check_draft() const {
         throw selfspec_failure { SELFSPEC_UNSUPPORTED,
             std::string("architecture ") + llm_arch_name(model.arch) + " is no draft head that reads states" };
     }
-    // rows with an output leave states; a context of a head is good for nothing else, so the setting stays
+    // rows with an output return states; a head's context has no other use, so the setting is not reset
     llama_set_embeddings_nextn(ctx, true, true);
 }
 
@@ -31,7 +31,7 @@ int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, flo
     const size_t n_in  = model.hparams.n_embd_inp_enc();
     const size_t n_out = model.hparams.n_embd_out();
 
-    const llama_pos first = ctx->get_memory()->seq_pos_max(0) + 1; // nothing depends on it, but a batch has to go on
+    const llama_pos first = ctx->get_memory()->seq_pos_max(0) + 1; // no result depends on it, but positions must be consecutive
 
     batch.clear();
     for (int32_t i = 0; i < n_rows; ++i) {
@@ -76,7 +76,7 @@ int32_t selfspec_session::draft_decode(
         pass = {};
         pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS;
     }
-    // not every graph of a head picks rows: otherwise all of them have an output, or none
+    // only some heads' graphs select rows: with the others, all rows have an output or none
     const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
     best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
     const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
@@ -110,7 +110,7 @@ int32_t selfspec_session::draft_decode(
         states_out = std::copy_n(found, n_embd, states_out);
     }
     if (!best.empty()) {
-        ctx->n_outputs = 0; // what lies in the buffer for logits is older
+        ctx->n_outputs = 0; // the buffer for logits holds those of an earlier pass
     }
     return SELFSPEC_OK;
 }

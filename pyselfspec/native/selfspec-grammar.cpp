@@ -1,9 +1,9 @@
-// Grammars that are asked about few tokens, and about all of them once in each of their states.
+// Grammars as samplers that test few tokens, and the whole vocabulary at most once in each state.
 //
-// To ask a grammar about a whole vocabulary takes as long as a pass of a small model. Most chains draw one of the k
-// likeliest tokens that are left, of those that are not far below the best (min_p), and what is left does not depend on
-// the other tokens. So the likeliest are asked about first. Where none of them is left, the vocabulary is gone through, and
-// what was found is kept: a grammar comes back to such states.
+// Testing a whole vocabulary takes as long as a pass of a small model. Most chains draw one of the k most likely allowed
+// tokens (top_k), or of those not far below the best (min_p), so the less likely tokens do not matter. The most likely ones
+// are therefore tested first. If too few of them are allowed, the whole vocabulary is tested and the result is cached: a
+// grammar often returns to such a state.
 #include "selfspec.h"
 
 #include "selfspec-rules.h"
@@ -21,25 +21,25 @@
 
 namespace {
 
-constexpr size_t N_FIRST   = 64;      // tokens that are asked about at first, at least
-constexpr size_t GROWTH    = 8;       // how many times as many are asked about then, before it is all of them
-constexpr size_t N_STATES  = 128;     // that are kept
+constexpr size_t N_FIRST   = 64;      // least number of tokens that are tested first
+constexpr size_t GROWTH    = 8;       // factor by which this number grows for the second test; the third is of all tokens
+constexpr size_t N_STATES  = 128;     // most states with cached results
 
-// Where a text is: between characters, or within one that tokens are cut through.
+// The end of a text: a state between characters, or within a character that is split between tokens.
 struct place {
     selfspec_automaton::state at;
     uint32_t value;  // bits of the unfinished character
-    int32_t  n_left; // bytes that it misses
+    int32_t  n_left; // missing bytes of the character
 
     bool operator<(const place & other) const {
         return std::tie(at, value, n_left) < std::tie(other.at, other.value, other.n_left);
     }
 };
 
-// Bytes of a character in UTF-8, by its first four bits; 0: no character begins so
+// Bytes of a character in UTF-8, by its first four bits; 0: not the first byte of a character
 constexpr int32_t N_BYTES[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4 };
 
-// Of equal logits the lower id comes first, as a chain takes them; what is no number comes last.
+// The order of tokens in a chain: equal logits are ordered by id, and NaN comes last.
 bool likelier(const llama_token_data & a, const llama_token_data & b) {
     const float x = std::isnan(a.logit) ? -INFINITY : a.logit;
     const float y = std::isnan(b.logit) ? -INFINITY : b.logit;
@@ -53,7 +53,7 @@ public:
         reset();
     }
 
-    // Whether this token may follow.
+    // Whether the grammar allows this token next.
     bool allows(llama_token token) {
         if (token < 0 || token >= llama_vocab_n_tokens(vocab)) {
             return false;
@@ -88,8 +88,8 @@ public:
             if (n_wanted == 0 || n >= candidates.size) {
                 break;
             }
-            std::nth_element(data, data + n, data + candidates.size, likelier);  // which puts the next one in its place
-            const float next = data[n].logit;  // of the others, the likeliest
+            std::nth_element(data, data + n, data + candidates.size, likelier);  // places element n as sorting would
+            const float next = data[n].logit;  // the most likely of the other tokens
             llama_token_data_array likeliest = { data, n, -1, false };
             rule_out(likeliest);
             if (suffice(data, n, next)) {
@@ -110,7 +110,7 @@ public:
     }
 
 private:
-    // As the chain's other samplers expect them where they take the first of equal ones.
+    // Sorts tokens by id, the order that the chain's other samplers expect when they take the first of equal ones.
     void order_by_id(llama_token_data_array & candidates) const {
         std::vector<llama_token_data> placed(llama_vocab_n_tokens(vocab), { -1, 0.0f, 0.0f });
         for (size_t i = 0; i < candidates.size; ++i) {
@@ -119,7 +119,7 @@ private:
         std::copy_if(placed.begin(), placed.end(), candidates.data, [](const llama_token_data & each) { return each.id >= 0; });
     }
 
-    // Whether no other token, which are all at most that likely, has a part in what is drawn.
+    // Whether the other tokens, whose logits are at most `next`, cannot be drawn or affect the draw.
     bool suffice(const llama_token_data * data, size_t n, float next) const {
         size_t n_left = 0;
         float  best   = -INFINITY;
@@ -138,7 +138,7 @@ private:
         }
     }
 
-    // Of every token whether the grammar lets it follow.
+    // By token: whether the grammar allows it in the current state.
     const std::vector<bool> & allowed_now() {
         const auto it = known.find(now);
         if (it != known.end()) {
@@ -154,7 +154,7 @@ private:
         return known[now] = std::move(allowed);
     }
 
-    // Where a token leads, which does not end the text.
+    // The place after a token that does not end the text.
     place after(llama_token token) {
         const std::string & piece = vocab->token_to_piece(token);
         if (piece.empty() || piece[0] == 0) {
@@ -192,8 +192,8 @@ private:
     }
 
     const llama_vocab *  vocab;
-    size_t               n_wanted;  // of the likeliest tokens that are left; 0: all
-    float                gap;       // between their logits and the best one's, at most
+    size_t               n_wanted;  // number of most likely allowed tokens that the chain needs; 0: all
+    float                gap;       // the chain draws no token whose logit is further below the best one's
     selfspec_automaton   automaton;
     place                now;
 

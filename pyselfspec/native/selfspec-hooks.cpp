@@ -50,7 +50,7 @@ bool selfspec_plan_changed(selfspec_pass_ptr & planned, const llama_ubatch & uba
     return true;
 }
 
-// True when the mask skips this part; records that the part asked.
+// Returns whether the mask skips this part, and records that the part consulted the mask.
 static bool selfspec_consult(const llama_ubatch & ubatch, int il, int part) {
     const auto * ss = selfspec_of(ubatch);
     if (!ss || il < 0 || il >= (int) ss->found.asked.size()) {
@@ -74,7 +74,7 @@ ggml_tensor * selfspec_skip_attn(
         return nullptr;
     }
 
-    // without wo the caller projects the heads itself. v is missing where K/V of an earlier block is used
+    // without wo the caller projects the heads. v is NULL where K/V of an earlier block is used
     const int64_t n_embd_head = v_mla ? v_mla->ne[1] : v ? v->ne[0] : gctx.hparams.n_embd_head_v(il);
 
     return selfspec_zeros(gctx, wo ? wo->ne[1] : n_embd_head*q->ne[1], q->ne[2], il);
@@ -100,7 +100,7 @@ ggml_tensor * selfspec_block_end(const llm_graph_context & gctx, ggml_tensor * c
     const int il_next = il + 1;
 
     if (il_next == ss->pass.enter_at && !selfspec_is_one_vector_per_token(cur, gctx.n_embd, gctx.n_tokens)) {
-        return cur; // an end that was not seen is refused later
+        return cur; // a block whose end was not seen is refused later
     }
     ss->found.ended[il]++;
 
@@ -130,13 +130,13 @@ ggml_tensor * selfspec_wanted_rows(const llm_graph_context & gctx) {
 // the finished graph
 //
 
-// What is done to every logit by itself.
+// Whether a node is an operation on each logit alone.
 static bool selfspec_is_elementwise(const ggml_tensor * t) {
     return t->op == GGML_OP_SCALE || t->op == GGML_OP_UNARY || (t->op == GGML_OP_MUL && ggml_is_scalar(t->src[1]));
 }
 
-// Our kernels multiply the listed rows where they are, if the product with the head's weights gets the list as its third
-// operand. What follows then has as many values. Nothing is allocated yet, so nodes may still change their size.
+// Our kernels multiply the listed rows in place if the product with the head's weights has the list as its third operand.
+// The nodes after it then have as many values as the list. No tensor is allocated yet, so nodes may still change their size.
 static bool selfspec_shorten_head(const selfspec_batch & ss, const llama_model & model, llm_graph_result & res) {
     std::vector<ggml_tensor *> shorter;
     ggml_tensor * t = res.t_logits;
@@ -167,7 +167,7 @@ static bool selfspec_shorten_head(const selfspec_batch & ss, const llama_model &
     return true;
 }
 
-// Finds the best token of every output in the graph; without logits in its result, decode() copies none to the host.
+// Adds nodes that find the best token of every output. The result then has no logits, so decode() copies none to the host.
 static void selfspec_add_best(llm_graph_result & res) {
     ggml_context * ctx0   = res.get_ctx();
     ggml_tensor  * logits = res.t_logits;
@@ -195,7 +195,7 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
 
     ggml_cgraph * gf = res.get_gf();
 
-    // set_inputs() writes every input, also those whose only readers were skipped: give them memory
+    // set_inputs() writes every input, also inputs whose only readers were skipped: give them memory
     for (ggml_tensor * t = ggml_get_first_tensor(res.get_ctx()); t; t = ggml_get_next_tensor(res.get_ctx(), t)) {
         if (t->flags & GGML_TENSOR_FLAG_INPUT) {
             ggml_build_forward_expand(gf, t);
@@ -207,7 +207,7 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
         selfspec_add_best(res);
     }
 
-    // the next part of this batch may need a graph of its own
+    // the next part of this batch may need a new graph
     std::fill(ss->found.asked.begin(), ss->found.asked.end(), 0);
     std::fill(ss->found.ended.begin(), ss->found.ended.end(), 0);
     return ok;
@@ -231,7 +231,7 @@ static void selfspec_copy_best(const selfspec_batch & ss, const llama_ubatch & u
         ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, out, row*sizeof(int32_t), sizeof(int32_t));
     };
 
-    size_t row = 0; // of the outputs
+    size_t row = 0; // index of the output
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         if (ubatch.output[i]) {
             auto & best = ss.best[ubatch.data->batch_idxs[i]];
@@ -242,7 +242,7 @@ static void selfspec_copy_best(const selfspec_batch & ss, const llama_ubatch & u
     }
 }
 
-// The states of all blocks side by side, row by row.
+// Copies the states row by row, those of all requested blocks side by side.
 static void selfspec_copy_hidden(
         const selfspec_batch & ss, const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
     const size_t n_blocks = ss.pass.hidden_at.size();

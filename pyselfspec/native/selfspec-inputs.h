@@ -1,4 +1,4 @@
-// What we add to a graph and have to find again when it is computed.
+// Inputs that we add to a graph and need again when it is computed.
 
 #pragma once
 
@@ -30,7 +30,7 @@ private:
     ggml_tensor * hidden; // F32 [n_embd, n_tokens]
 };
 
-// Ids of the tokens that the best one is looked for among: rows of the head's weights.
+// Ids of the tokens among which the best one is searched: rows of the head's weights.
 class selfspec_input_among : public llm_graph_input_i {
 public:
     explicit selfspec_input_among(ggml_tensor * ids) : ids(ids) {}
@@ -39,13 +39,13 @@ public:
         ggml_backend_tensor_set(ids, ubatch->selfspec->among, 0, ggml_nbytes(ids));
     }
 
-    bool can_reuse(const llm_graph_params &) override { return true; } // how many there are is part of the pass
+    bool can_reuse(const llm_graph_params &) override { return true; } // their number is part of the pass
 
 private:
     ggml_tensor * ids; // I32 [n_among]
 };
 
-// Not an input: the best tokens found in a graph, kept with it for as long as it is reused.
+// Not an input: the tensors of the best tokens in a graph, kept with the graph as long as it is reused.
 class selfspec_best_found : public llm_graph_input_i {
 public:
     selfspec_best_found(ggml_tensor * token, ggml_tensor * p) : token(token), p(p) {}
@@ -53,6 +53,6 @@ public:
     void set_input(const llama_ubatch *) override {}
     bool can_reuse(const llm_graph_params &) override { return true; }
 
-    ggml_tensor * const token; // I32 [n_outputs], among listed tokens the place in the list
+    ggml_tensor * const token; // I32 [n_outputs]; with a list of tokens, the index in the list
     ggml_tensor * const p;     // F32 [1, 1, n_outputs]
 };

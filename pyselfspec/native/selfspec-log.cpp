@@ -1,5 +1,5 @@
-// llama.cpp's log: silent or on stderr, and the first error of each thread. Not a callback in Python: there, a Ctrl-C
-// that arrives while it runs would be lost, and threads that Python does not know would need its lock.
+// llama.cpp's log: silent or on stderr, and the first error of each thread. The callback is not in Python: there, a Ctrl-C
+// during the callback would be lost, and threads not created by Python would need its lock.
 
 #include "selfspec.h"
 
@@ -19,7 +19,7 @@ static void selfspec_on_log(ggml_log_level level, const char * text, void *) {
         try {
             selfspec_first_error = text;
         } catch (...) {
-            // no memory to say what went wrong
+            // no memory for the message
         }
     }
     if (selfspec_log_shown) {

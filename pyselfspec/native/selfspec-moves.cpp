@@ -1,4 +1,4 @@
-// Moving the cells of a K/V cache, so that every sequence can go on above its last one.
+// Moves the cells of a K/V cache, so that every sequence can continue above its last cell.
 
 #include "selfspec-batch.h"
 #include "selfspec-cells.h"
@@ -49,7 +49,7 @@ void selfspec_cache::plan(llama_kv_cache & cache, const std::vector<llama_ubatch
     }
     selfspec_placed placed = selfspec_place(cache.v_cells[0], room, rows);
     if (placed.cells.empty()) {
-        return; // upstream's search may find cells outside a window
+        return; // upstream's search may still find cells outside a sliding window
     }
     if (placed.disordered || placed.crowded) {
         const selfspec_needs needs(cache.v_cells[0], room, rows);

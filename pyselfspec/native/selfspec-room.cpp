@@ -1,4 +1,4 @@
-// Room in the K/V caches of a context: what sequences were promised, and whether they kept their order.
+// Room in the K/V caches of a context: reservations of sequences, and whether their cells are in order.
 
 #include "selfspec-cells.h"
 #include "selfspec-session.h"
@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-// Caches whose cells may be moved: those that no other cache mirrors.
+// Returns the caches whose cells may be moved, which no other cache mirrors.
 std::vector<llama_kv_cache *> selfspec_session::caches() const {
     const auto both = [](const llama_kv_cache_iswa & iswa) -> std::vector<llama_kv_cache *> {
         return { iswa.get_base(), iswa.get_swa() };
@@ -51,7 +51,7 @@ void selfspec_session::allow_moves() {
 int32_t selfspec_session::reserve(int32_t seq_id, int32_t n) {
     selfspec_require_seq(facts(), seq_id);
     if (!(memory_bits() & SELFSPEC_MEMORY_SCATTER)) {
-        return SELFSPEC_OK; // order alone would not keep the bits, and passes pay for cells that are far apart
+        return SELFSPEC_OK; // order alone would not make results equal, and cells that are far apart make passes slower
     }
     for (llama_kv_cache * cache : caches()) {
         auto & room = cache->selfspec;

@@ -9,14 +9,14 @@ namespace {
 
 constexpr int64_t WORK_MAX       = 1 << 25; // about a third of a second
 constexpr int64_t WORK_PER_TOKEN = 1 << 22;
-constexpr int64_t STACK_WORK     = 16;      // one more stack, against one more character that is compared
-constexpr size_t  STACKS_MAX     = 1 << 16; // of one state
+constexpr int64_t STACK_WORK     = 16;      // cost of adding a stack, in units of comparing one character
+constexpr size_t  STACKS_MAX     = 1 << 16; // most stacks of one state
 constexpr size_t  STATES_KEPT    = 1 << 14;
 constexpr size_t  NODES_KEPT     = 1 << 20;
-constexpr size_t  NEXT_MAX       = 128;     // states that follow a state, in a plain list
+constexpr size_t  NEXT_MAX       = 128;     // most next states of a state that are kept in a plain list
 constexpr uint32_t N_ASCII       = 128;
 constexpr uint32_t UNKNOWN       = UINT32_MAX;
-constexpr size_t  REASON_MAX     = 160;     // bytes of the grammar's text in a message
+constexpr size_t  REASON_MAX     = 160;     // most bytes of the grammar's text in a message
 
 using graph = std::vector<std::vector<uint32_t>>;
 
@@ -31,7 +31,7 @@ bool ends(const llama_grammar_element & element) {
     return element.type == LLAMA_GRETYPE_END || element.type == LLAMA_GRETYPE_ALT;
 }
 
-// f(first, last) for every alternative of a rule, without the element that ends it.
+// Calls f(first, last) for every alternative of a rule, without the element that ends it.
 template <typename F> void each_alternative(const llama_grammar_rule & rule, F f) {
     for (size_t first = 0; first < rule.size();) {
         size_t last = first;
@@ -43,11 +43,11 @@ template <typename F> void each_alternative(const llama_grammar_rule & rule, F f
     }
 }
 
-// Which rules can be matched by no text at all.
+// Returns by rule whether it matches the empty text.
 std::vector<bool> rules_that_may_be_empty(const llama_grammar_rules & rules) {
     struct alternative {
         uint32_t rule;
-        size_t   n_left; // of its references, those that are not known to be empty
+        size_t   n_left; // number of its references that have not yet been found to match the empty text
     };
     std::vector<alternative> open;
     graph users(rules.size()); // alternatives that refer to a rule
@@ -84,7 +84,7 @@ std::vector<bool> rules_that_may_be_empty(const llama_grammar_rules & rules) {
     return found;
 }
 
-// The nodes that can be reached from `from`, each behind those that are reached from it.
+// Appends the nodes that can be reached from `from`, each after the nodes that are reached from it.
 void reach(const graph & edges, uint32_t from, std::vector<bool> & seen, std::vector<uint32_t> & order) {
     std::vector<std::pair<uint32_t, size_t>> path;
     const auto enter = [&](uint32_t at) {
@@ -105,7 +105,7 @@ void reach(const graph & edges, uint32_t from, std::vector<bool> & seen, std::ve
     }
 }
 
-// Numbers, equal for nodes that can be reached from each other (Kosaraju's algorithm).
+// Returns a number per node, equal for nodes that can be reached from each other (Kosaraju's algorithm).
 std::vector<uint32_t> components(const graph & edges) {
     const size_t n = edges.size();
     graph back(n);
@@ -131,7 +131,8 @@ std::vector<uint32_t> components(const graph & edges) {
     return found;
 }
 
-// A rule that comes back to itself before any character while more and more is left to match afterwards; else UNKNOWN.
+// Returns a rule that refers to itself before it matches a character, with elements left to match after the reference, so that
+// stacks would grow without end; else UNKNOWN.
 uint32_t left_recursive(const llama_grammar_rules & rules) {
     const std::vector<bool> may_be_empty = rules_that_may_be_empty(rules);
     graph edges(rules.size());
@@ -194,7 +195,7 @@ selfspec_rules selfspec_parse_grammar(const llama_vocab * vocab, const char * te
         }
     } catch (const std::out_of_range &) {
         throw std::runtime_error("a number in it is too large");
-    } catch (const std::runtime_error & error) { // which quotes all the rest of the text
+    } catch (const std::runtime_error & error) { // the message quotes the whole rest of the text
         const std::string reason = error.what();
         throw std::runtime_error(reason.substr(0, std::min(reason.find_first_of("\r\n"), REASON_MAX)));
     }
@@ -275,7 +276,7 @@ selfspec_automaton::stack selfspec_automaton::push(uint32_t top, stack rest) {
     return it->second;
 }
 
-// The state of stacks that may have references to rules on top.
+// Returns the state of a set of stacks that may have references to rules on top.
 selfspec_automaton::state selfspec_automaton::closed(std::vector<stack> open) {
     std::sort(open.begin(), open.end());
     const auto [it, is_new] = known_open.emplace(open, DEAD);
@@ -349,7 +350,7 @@ selfspec_automaton::state selfspec_automaton::interned(std::vector<stack> stacks
     return number;
 }
 
-// Whether a character of the range low..high may match what stands at an element.
+// Returns whether a character in low..high matches the character class that begins at an element.
 selfspec_automaton::match selfspec_automaton::matches(uint32_t element, uint32_t low, uint32_t high) {
     const auto type = elements[element].type;
     if (type == LLAMA_GRETYPE_TOKEN || type == LLAMA_GRETYPE_TOKEN_NOT) {
@@ -387,7 +388,7 @@ selfspec_automaton::state selfspec_automaton::after(state from, uint32_t charact
     }
     n_kept += kind >= here.next.size();
     std::vector<stack> open;
-    uint32_t last = UNKNOWN; // stacks with the same element on top stand together
+    uint32_t last = UNKNOWN; // stacks with equal top elements are adjacent
     match found = { false, 0 };
     for (stack at : here.stacks) {
         if (at == EMPTY) {
@@ -436,7 +437,7 @@ selfspec_automaton::state selfspec_automaton::either(state a, state b) {
 
 bool selfspec_automaton::may_begin(state at, uint32_t value, int32_t n_left) {
     if (n_left == 1 && value < 2) {
-        return false; // longer than it need be
+        return false; // overlong encoding
     }
     uint32_t low = value << 6*n_left;
     const uint32_t high = low | ((1u << 6*n_left) - 1);

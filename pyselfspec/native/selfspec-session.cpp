@@ -24,7 +24,7 @@ static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
 
 namespace {
 
-// Gives a value back when the scope is left, whichever way.
+// Restores a value at the end of the scope, also after an exception.
 template<typename T>
 class restored {
 public:
@@ -47,8 +47,8 @@ std::string architecture(const llama_model & model) {
     return std::string("architecture ") + llm_arch_name(model.arch);
 }
 
-// Whether a backend other than the CPU's may compute with these weights: because they lie where it computes, or because
-// the scheduler hands it work on weights that lie elsewhere, which it then copies.
+// Whether a backend other than the CPU's may compute with these weights: because they are in its memory, or because the
+// scheduler gives it work on weights in other memory, which it then copies.
 bool others_compute(const llama_model & model, const std::vector<ggml_backend_t> & backends, bool op_offload) {
     return std::any_of(backends.begin(), backends.end(), [&](ggml_backend_t backend) {
         const auto type = ggml_backend_dev_type(ggml_backend_get_device(backend));
@@ -65,7 +65,7 @@ bool others_compute(const llama_model & model, const std::vector<ggml_backend_t>
     });
 }
 
-// Up to how many rows products with this model's weights have the bits of one row, on the CPU.
+// Returns up to how many rows products on the CPU with this model's weights give each row the bits that it has alone.
 int32_t width_of_products(const llama_model & model) {
     const selfspec_width_function width_of = selfspec_width_of_weights();
     int32_t width = width_of ? SELFSPEC_EXACT_WIDTH : 0;
@@ -75,17 +75,17 @@ int32_t width_of_products(const llama_model & model) {
     return width;
 }
 
-// Whether a row's sums are over what belongs to its text, and not over the rows of its batch.
+// Whether the sums of a row are over its sequence, and not over the rows of its batch.
 bool sums_by_row(const llama_model & model, const llama_memory_i * memory) {
     if (model.arch == LLM_ARCH_MINIMAX_01) {
         return false; // its linear attention multiplies the rows of a batch by each other
     }
-    // a memory that is not known may belong to anything; without one, attention is over the batch
+    // an unknown class of memory may belong to any architecture; without a memory, attention is over the batch
     return is_any_of<llama_kv_cache, llama_kv_cache_iswa, llama_kv_cache_dsa, llama_kv_cache_dsa_iswa, llama_kv_cache_dsv4,
         llama_memory_recurrent, llama_memory_hybrid, llama_memory_hybrid_iswa, llama_memory_hybrid_idx>(memory);
 }
 
-// The cache in which sequences share cells, of memories that are nothing else.
+// Returns the cache in which sequences share cells if the memory consists of such a cache only, else NULL.
 const llama_kv_cache * cache_of(const llama_memory_i * memory) {
     if (const auto * pair = dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
         return pair->get_base();
@@ -96,14 +96,14 @@ const llama_kv_cache * cache_of(const llama_memory_i * memory) {
     return dynamic_cast<const llama_kv_cache *>(memory);
 }
 
-// The cell of a position that the sequence holds, or -1.
+// Returns the cell of a position of the sequence, or -1 if the sequence does not hold it.
 int64_t cell_of(const llama_kv_cells & cells, int32_t seq_id, int64_t pos) {
     const auto & placed = cells.seq_pos_get(seq_id);
     const auto   it     = placed.lower_bound({ (llama_pos) pos, 0 });
     return it != placed.end() && it->first == pos ? it->second : -1;
 }
 
-// What the checks ask about sequences, from a context's memory.
+// The selfspec_held of a context's memory.
 class held_in : public selfspec_held {
 public:
     held_in(const llama_memory_i * memory, const llama_hparams & hparams) : memory(memory), hparams(hparams) {}
@@ -111,7 +111,7 @@ public:
     int64_t first(int32_t seq_id) const override { return memory->seq_pos_min(seq_id); }
     int64_t last (int32_t seq_id) const override { return memory->seq_pos_max(seq_id); }
 
-    // A cache with a sliding window may let go of what lies outside. After a rollback the window reaches further back.
+    // A cache with a sliding window may free cells outside the window. After a rollback the window reaches further back.
     bool holds_window(int32_t seq_id, int64_t pos) const override {
         if (!dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
             return true;
@@ -130,7 +130,7 @@ private:
 } // namespace
 
 selfspec_width_function selfspec_width_of_weights() {
-    // asked by name, since the backend may be one of several libraries, loaded for the processor at hand
+    // looked up by name, since the backend may be one of several libraries, loaded for the processor at hand
     const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
     return reg ? (selfspec_width_function) ggml_backend_reg_get_proc_address(reg, "selfspec_kernel_width") : nullptr;
@@ -138,7 +138,7 @@ selfspec_width_function selfspec_width_of_weights() {
 
 selfspec_session::selfspec_session(llama_context * ctx) :
     ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), slots(*ctx),
-    stop(*ctx, ctx->abort_callback, ctx->abort_callback_data), batch(ctx),
+    stop(*ctx, ctx->abort_callback, ctx->abort_callback_data), rollback(*ctx), batch(ctx),
     is_cpu_only(!others_compute(model, ctx->backend_ptrs, ctx->cparams.op_offload)),
     names_fault(selfspec_names_fault(model, ctx->get_memory())) {
     allow_moves();
@@ -148,7 +148,7 @@ int32_t selfspec_session::failed(int32_t status, const char * text) noexcept {
     try {
         error = text;
     } catch (...) {
-        error.clear(); // no memory left to say why
+        error.clear(); // no memory for the message
     }
     return status;
 }
@@ -181,7 +181,7 @@ void selfspec_session::require_place(const selfspec_facts & known, const selfspe
     selfspec_require_place(known, held_in(ctx->get_memory(), model.hparams), rows, spans, pass);
 }
 
-// Refuses what the architecture cannot do before any cell is written: builds the graph once, without computing it.
+// Refuses, before any cell is written, a pass that the architecture does not support: builds the graph without computing it.
 void selfspec_session::check_graph(const selfspec_pass & pass) {
     const bool asks = !pass.mask.empty() || !pass.hidden_at.empty() || pass.head == SELFSPEC_HEAD_BEST;
     if (!asks || works.count(pass)) {
@@ -200,7 +200,7 @@ void selfspec_session::check_graph(const selfspec_pass & pass) {
     works.insert(pass);
 }
 
-// Builds the graph of a pass without computing it. What is wrong with it, or nothing.
+// Builds the graph of a pass without computing it. Returns the fault that was found, or "".
 std::string selfspec_session::build_dry(const selfspec_pass & pass) {
     n_graph_checks++;
 
@@ -258,7 +258,7 @@ int32_t selfspec_session::decode(
 
     const int32_t n_outputs = rows.n_outputs();
     if (n_outputs == 0) {
-        pass.head    = SELFSPEC_HEAD_LOGITS; // there is no head
+        pass.head    = SELFSPEC_HEAD_LOGITS; // the pass does not run the head
         pass.n_among = 0;
     }
     check_graph(pass);
@@ -289,15 +289,17 @@ int32_t selfspec_session::decode(
     // the graph keeps all rows up to these states
     const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
 
+    rollback.ran({});
     require_done(decode_in_slot(want, spans, n_outputs), rows.n, want->found.error);
+    rollback.ran(spans);
     if (!best.empty()) {
-        ctx->n_outputs = 0; // what lies in the buffer for logits is older
+        ctx->n_outputs = 0; // the buffer for logits holds those of an earlier pass
     }
     name_best(among);
     return SELFSPEC_OK;
 }
 
-// Of places in a list to ids.
+// Replaces indices in the list of tokens by the ids of the tokens.
 void selfspec_session::name_best(const selfspec_among & among) {
     const auto & own = own_tokens();
     for (auto & each : best) {
@@ -317,7 +319,7 @@ const std::vector<int64_t> & selfspec_session::own_tokens() {
     return own;
 }
 
-// why: what a graph build has found wrong, or nothing.
+// Throws unless the status is success. why: the fault that a graph build has found, or "".
 void selfspec_session::require_done(int status, int32_t n_tokens, const std::string & why) const {
     switch (status) {
         case 0:  return;
@@ -331,26 +333,27 @@ void selfspec_session::require_done(int status, int32_t n_tokens, const std::str
     selfspec_refuse("llama.cpp could not decode the batch, status " + std::to_string(status), SELFSPEC_FAILED);
 }
 
-selfspec_session::lease::lease(selfspec_session & session, const std::shared_ptr<selfspec_batch> & lent) : session(session), lent(*lent) {
-    // what asks for nothing takes upstream's way
-    if (!lent->pass.is_plain()) {
-        session.batch.selfspec = lent;
+selfspec_session::attachment::attachment(selfspec_session & session, const std::shared_ptr<selfspec_batch> & request) :
+    session(session), request(*request) {
+    // a plain pass is decoded as upstream does
+    if (!request->pass.is_plain()) {
+        session.batch.selfspec = request;
     }
 }
 
-selfspec_session::lease::~lease() {
-    if (!lent.pass.hidden_at.empty() || lent.pass.head == SELFSPEC_HEAD_BEST) {
+selfspec_session::attachment::~attachment() {
+    if (!request.pass.hidden_at.empty() || request.pass.head == SELFSPEC_HEAD_BEST) {
         session.ctx->synchronize(); // copies may be under way
     }
-    lent.hidden     = nullptr;
-    lent.hidden_out = nullptr;
-    lent.best       = nullptr;
-    lent.among      = nullptr;
+    request.hidden     = nullptr;
+    request.hidden_out = nullptr;
+    request.best       = nullptr;
+    request.among      = nullptr;
     session.batch.selfspec.reset();
 }
 
-// From where on sequences have to let go of what they hold when a pass over these rows fails: the rows, and in place whatever
-// shares their cells.
+// Returns by sequence the position from which on its tokens are removed when a pass over these rows fails: those of the rows
+// and, for a pass in place, of the sequences that share their cells.
 selfspec_session::ends selfspec_session::ends_before(const std::vector<selfspec_span> & rows, bool in_place) const {
     ends kept;
     const auto from = [&](int32_t seq_id, int64_t pos) {
@@ -372,17 +375,20 @@ selfspec_session::ends selfspec_session::ends_before(const std::vector<selfspec_
     return kept;
 }
 
-// A memory that takes no tail back has a state that belongs to no position any more: such a sequence is emptied.
-void selfspec_session::take_back(const ends & kept) const noexcept {
-    auto * memory = ctx->get_memory();
+// Removes the rows of a failed pass. If the memory cannot remove them, its state belongs to no position any more and the
+// sequence is emptied.
+void selfspec_session::take_back(const ends & kept) noexcept {
+    if (!ctx->get_memory()) {
+        return;
+    }
     for (const auto & [seq_id, end] : kept) {
-        if (memory && !memory->seq_rm(seq_id, end, -1)) {
-            memory->seq_rm(seq_id, -1, -1);
+        if (!rollback.removes_any() || !rollback.keep(seq_id, end)) {
+            rollback.drop(seq_id);
         }
     }
 }
 
-template <typename F> int selfspec_session::undone_if_failed(const ends & kept, F decode) const {
+template <typename F> int selfspec_session::undone_if_failed(const ends & kept, F decode) {
     try {
         const int status = decode();
         if (status == SELFSPEC_ABORTED || status <= ALLOCATION_FAILED) {
@@ -395,11 +401,12 @@ template <typename F> int selfspec_session::undone_if_failed(const ends & kept, 
     }
 }
 
-// Decodes the batch in the slot of its pass or, where that finds no memory, in the context's own graph, which was reserved
-// at its start. After a failure the memory holds none of the batch's rows, and the slot with its unallocated plan is dropped.
+// Decodes the batch in the slot of its pass or, if memory for the slot cannot be allocated, in the context's own graph, whose
+// memory is reserved when the context is created. After a failure the memory holds none of the batch's rows, and the slot
+// with its unallocated plan is dropped.
 int selfspec_session::decode_in_slot(
         const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs) {
-    const lease   lent(*this, want);
+    const attachment attached(*this, want);
     const ends    kept     = ends_before(rows, want->pass.in_place);
     const int32_t n_tokens = (int32_t) batch.tokens.size();
 
@@ -419,7 +426,7 @@ int selfspec_session::decode_in_slot(
     if (status < 0) {
         drop_slot();
     }
-    // a memory that takes no tail back has lost its sequences by now
+    // a memory that cannot remove a tail has lost its sequences by now
     if (status == ALLOCATION_FAILED && !want->pass.in_place && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK)) {
         status = undone_if_failed(kept, [&] { return ctx->decode(batch); });
     }
@@ -454,7 +461,7 @@ int32_t selfspec_session::sample(llama_sampler * chain, int32_t row) {
 int32_t selfspec_session::argmax(int32_t row, float * p) const {
     const std::string name = "row " + std::to_string(row);
 
-    // a stock decode after ours leaves outputs of its own
+    // a llama_decode() after ours has outputs of its own
     if (ctx->n_outputs == 0 && row >= 0 && row < (int32_t) best.size() && best[row].token >= 0) {
         const auto & known = best[row];
         if (!std::isfinite(known.p)) {
@@ -480,7 +487,7 @@ int32_t selfspec_session::argmax(int32_t row, float * p) const {
 }
 
 //
-// what the architecture can do
+// abilities of the architecture
 //
 
 uint8_t selfspec_session::skippable(int32_t il) {
@@ -543,7 +550,7 @@ bool selfspec_session::can_enter(int32_t il) {
 
 bool selfspec_session::has_exact_prompts() const {
     const auto * mem = ctx->get_memory();
-    // where an indexer or a compressed memory chooses what attention sees, wide sums are over the rows of a batch
+    // where an indexer or a compressed memory selects the cells for attention, wide sums are over the rows of a batch
     if (exact_width() == 0 || dynamic_cast<const llama_memory_hybrid_idx *>(mem) ||
             !is_any_of<llama_kv_cache, llama_kv_cache_iswa, llama_memory_recurrent, llama_memory_hybrid, llama_memory_hybrid_iswa>(mem)) {
         return false;
@@ -561,23 +568,22 @@ int32_t selfspec_session::exact_width() const {
 int32_t selfspec_session::memory_bits() const {
     const auto * mem = ctx->get_memory();
 
-    // flash attention adds up cells one after another, other attention in lanes
+    // flash attention sums cells one after another, other attention in vector lanes
     ctx->sched_reserve();
     const int32_t scatter = ctx->get_cparams().flash_attn ? SELFSPEC_MEMORY_SCATTER : 0;
 
-    if (dynamic_cast<const llama_kv_cache *>(mem)) {
-        return SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE | scatter;
+    if (is_any_of<llama_kv_cache, llama_kv_cache_iswa>(mem)) {
+        return rollback.removes_any() ? SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE | scatter : 0;
     }
     if (dynamic_cast<const llama_kv_cache_dsa *>(mem)) {
         return SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE;
     }
-    if (const auto * iswa = dynamic_cast<const llama_kv_cache_iswa *>(mem)) {
-        // a cache of the window's size has overwritten what lies before the window
-        const bool full = iswa->get_swa()->get_size() >= iswa->get_base()->get_size();
-        return full ? SELFSPEC_MEMORY_ROLLBACK | SELFSPEC_MEMORY_IN_PLACE | scatter : 0;
+    if (rollback.has_states()) {
+        // each sequence has a state of its own; an indexer selects cells of all sequences
+        const bool apart = is_any_of<llama_memory_recurrent>(mem) || (scatter && !is_any_of<llama_memory_hybrid_idx>(mem));
+        return SELFSPEC_MEMORY_STATES | (apart ? SELFSPEC_MEMORY_SCATTER : 0);
     }
-    // recurrent, hybrid and compressed memories
-    return 0;
+    return rollback.removes_any() ? SELFSPEC_MEMORY_ROLLBACK : 0;
 }
 
 int32_t selfspec_session::can_keep(int32_t seq_id, int32_t n) const {
@@ -588,5 +594,42 @@ int32_t selfspec_session::can_keep(int32_t seq_id, int32_t n) const {
     if (n > last) {
         return last + 1;
     }
-    return n > 0 && (memory_bits() & SELFSPEC_MEMORY_ROLLBACK) && held_in(mem, model.hparams).holds_window(seq_id, n) ? n : 0;
+    return n > 0 && rollback.can_keep(seq_id, n) && held_in(mem, model.hparams).holds_window(seq_id, n) ? n : 0;
+}
+
+void selfspec_session::keep(int32_t seq_id, int32_t n) {
+    if (can_keep(seq_id, n) < n || !rollback.keep(seq_id, n)) {
+        selfspec_refuse(architecture(model) + ": sequence " + std::to_string(seq_id) + " cannot be cut to " + std::to_string(n) +
+            " tokens", SELFSPEC_UNSUPPORTED);
+    }
+}
+
+void selfspec_session::fork(int32_t seq_id, int32_t copy) {
+    selfspec_require_seq(facts(), seq_id);
+    selfspec_require_seq(facts(), copy);
+    if (seq_id == copy || ctx->get_memory()->seq_pos_max(copy) >= 0) {
+        selfspec_refuse("sequence " + std::to_string(copy) + " is not empty, so no other can be copied there");
+    }
+    rollback.fork(seq_id, copy);
+}
+
+int64_t selfspec_session::state_size(int32_t seq_id) const {
+    selfspec_require_seq(facts(), seq_id);
+    return (int64_t) rollback.state_size(seq_id);
+}
+
+void selfspec_session::save_state(int32_t seq_id, uint8_t * out, int64_t size) const {
+    if (size != state_size(seq_id) || !rollback.save(seq_id, out, (size_t) size)) {
+        selfspec_refuse("the state of sequence " + std::to_string(seq_id) + " cannot be saved", SELFSPEC_FAILED);
+    }
+}
+
+void selfspec_session::load_state(int32_t seq_id, const uint8_t * state, int64_t size, int32_t n) {
+    selfspec_require_seq(facts(), seq_id);
+    if (n < 1 || n > ctx->get_memory()->seq_pos_max(seq_id) + 1) {
+        selfspec_refuse("sequence " + std::to_string(seq_id) + " does not hold " + std::to_string(n) + " tokens");
+    }
+    if (size < 0 || !rollback.load(seq_id, state, (size_t) size, n)) {
+        selfspec_refuse("the state of sequence " + std::to_string(seq_id) + " cannot be restored; the sequence is empty now", SELFSPEC_FAILED);
+    }
 }

@@ -1,8 +1,9 @@
-// What is kept beside a llama_context: prepared graphs, what was found out about the architecture, and the last error.
+// The state that belongs to a llama_context: prepared graphs, the abilities of the architecture, and the last error.
 
 #pragma once
 
 #include "selfspec-arguments.h"
+#include "selfspec-rollback.h"
 #include "selfspec-rules.h"
 #include "selfspec-slots.h"
 #include "selfspec-stop.h"
@@ -34,7 +35,7 @@ struct selfspec_session {
     selfspec_session(const selfspec_session &) = delete;
     selfspec_session & operator=(const selfspec_session &) = delete;
 
-    // Runs f and keeps what it has to say, so that no exception leaves the library.
+    // Calls f and returns its status. An exception is turned into a status and `error`, so that none leaves the library.
     template <typename F> int32_t guarded(F f) noexcept {
         try {
             error.clear();
@@ -55,7 +56,7 @@ struct selfspec_session {
     int32_t sample(llama_sampler * chain, int32_t row);
     void    forget_outputs() noexcept;
 
-    // of draft heads, see selfspec-draft.cpp
+    // for contexts of draft heads, see selfspec-draft.cpp
     int32_t draft_fuse  (int32_t n_rows, const float * features, float * states);
     int32_t draft_decode(const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states);
 
@@ -64,6 +65,11 @@ struct selfspec_session {
     bool    can_shorten();
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
+    void    keep(int32_t seq_id, int32_t n);
+    void    fork(int32_t seq_id, int32_t copy);
+    int64_t state_size(int32_t seq_id) const;
+    void    save_state(int32_t seq_id, uint8_t * out, int64_t size) const;
+    void    load_state(int32_t seq_id, const uint8_t * state, int64_t size, int32_t n);
     int32_t exact_width() const; // see selfspec_exact_width()
     bool    has_exact_prompts() const;
 
@@ -80,25 +86,26 @@ struct selfspec_session {
     std::string         error;
     selfspec_slots      slots;
     selfspec_stop       stop;
+    selfspec_rollback   rollback;
     int64_t             n_graph_checks = 0;
 
 private:
-    // Lends the request to the batch for one decode. The caller's arrays are free again afterwards, also after an exception;
-    // a graph that is kept for reuse holds on to the request, which no longer knows them then.
-    class lease {
+    // Attaches a request to the batch for one decode. Afterwards, also after an exception, the request no longer points to
+    // the caller's arrays: a graph that is kept for reuse still refers to the request.
+    class attachment {
     public:
-        lease(selfspec_session & session, const std::shared_ptr<selfspec_batch> & lent);
-        ~lease();
+        attachment(selfspec_session & session, const std::shared_ptr<selfspec_batch> & request);
+        ~attachment();
 
-        lease(const lease &) = delete;
-        lease & operator=(const lease &) = delete;
+        attachment(const attachment &) = delete;
+        attachment & operator=(const attachment &) = delete;
 
     private:
         selfspec_session & session;
-        selfspec_batch   & lent;
+        selfspec_batch   & request;
     };
 
-    // Positions from which on sequences lose what they hold when a pass over some rows fails.
+    // By sequence: the position from which on its tokens are removed when a pass fails.
     using ends = std::map<int32_t, llama_pos>;
 
     std::vector<llama_kv_cache *> caches() const;
@@ -110,9 +117,9 @@ private:
     void check_draft() const;
     void check_graph(const selfspec_pass & pass);
     ends ends_before(const std::vector<selfspec_span> & rows, bool in_place) const;
-    void take_back  (const ends & kept) const noexcept;
+    void take_back  (const ends & kept) noexcept;
 
-    template <typename F> int undone_if_failed(const ends & kept, F decode) const;
+    template <typename F> int undone_if_failed(const ends & kept, F decode);
 
     void        name_best(const selfspec_among & among);
 
@@ -132,9 +139,9 @@ private:
 
     const bool              is_cpu_only; // no other device may compute
     const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
-    std::set<selfspec_pass> works;     // what a dry build has shown to work
+    std::set<selfspec_pass> works;     // passes that a dry build has shown to work
     std::map<int32_t, bool> can_enter_at;
-    int                     shortens = -1; // -1: nobody asked yet
-    std::vector<uint8_t>    support;   // empty: nobody asked yet
-    std::vector<int64_t>    own;       // by token of a draft head, its target's; empty: nobody asked yet, or they are the same
+    int                     shortens = -1; // -1: not yet determined
+    std::vector<uint8_t>    support;   // empty: not yet determined
+    std::vector<int64_t>    own;       // by token of a draft head, its id in the target's vocabulary; empty: not yet determined, or equal ids
 };

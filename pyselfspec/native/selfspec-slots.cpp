@@ -8,7 +8,7 @@
 #include <array>
 #include <utility>
 
-// What a context holds for its current graph, and what that graph is for.
+// The members of a context that belong to its current graph, and the pass that the graph is for.
 struct selfspec_slots::slot {
     slot(llama_context & ctx, const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs) :
         pass(pass), n_tokens(n_tokens), n_outputs(n_outputs),
@@ -40,29 +40,29 @@ selfspec_slots::selfspec_slots(llama_context & ctx) : ctx(ctx) {}
 
 selfspec_slots::~selfspec_slots() = default;
 
-selfspec_slots::lease::lease(llama_context & ctx, slot * in_use) : ctx(ctx), in_use(in_use) {
+selfspec_slots::exchange::exchange(llama_context & ctx, slot * in_use) : ctx(ctx), in_use(in_use) {
     if (in_use) {
         in_use->swap_with(ctx);
     }
 }
 
-selfspec_slots::lease::~lease() {
+selfspec_slots::exchange::~exchange() {
     if (in_use) {
         in_use->swap_with(ctx);
     }
 }
 
-selfspec_slots::lease selfspec_slots::use(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs) {
+selfspec_slots::exchange selfspec_slots::use(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs) {
     // pipelines switch between copies of their inputs, which belong to the context's own scheduler
     if (n_tokens > MAX_WIDTH || ctx.cparams.pipeline_parallel) {
         return { ctx, nullptr };
     }
 
-    // what a decode does first with the context's own scheduler
+    // a decode begins with these, which need the context's own scheduler
     ctx.sched_reserve();
     ctx.memory_update(false);
 
-    // adapters, control vectors or samplers have changed: no graph made before holds any longer
+    // adapters, control vectors or samplers have changed, which invalidates all earlier graphs
     if (generation != ctx.selfspec_generation) {
         ctx.synchronize();
         slots.clear();

@@ -1,6 +1,6 @@
-// Prepared graphs, kept alive. llama.cpp keeps one graph per context, so that a draft which alternates with a check
-// builds and allocates both anew each time. A slot is a scheduler of its own with the graphs that are allocated in it;
-// for the time of one decode it takes the place of the context's.
+// Graphs that stay prepared. llama.cpp keeps one graph per context, so alternating draft and verification passes would build
+// and allocate both graphs each time. A slot is a separate scheduler with the graphs that are allocated in it; during one
+// decode it replaces the context's scheduler.
 
 #pragma once
 
@@ -24,27 +24,28 @@ public:
 
     struct slot;
 
-    // While it lives, the context decodes in a slot.
-    class lease {
+    // During its lifetime the context decodes in a slot.
+    class exchange {
     public:
-        lease(llama_context & ctx, slot * in_use);
-        ~lease();
+        exchange(llama_context & ctx, slot * in_use);
+        ~exchange();
 
-        lease(const lease &) = delete;
-        lease & operator=(const lease &) = delete;
+        exchange(const exchange &) = delete;
+        exchange & operator=(const exchange &) = delete;
 
     private:
         llama_context & ctx;
         slot          * in_use; // NULL: the context's own graph
     };
 
-    // The slot for passes that do the same and have the same shape. The least recently used one makes room.
-    lease use(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs);
+    // Makes the context use the slot for passes equal to this one, with these numbers of tokens and outputs. If there is none
+    // it is created, in place of the least recently used one when there are MAX_SLOTS.
+    exchange use(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs);
 
-    // Forget a slot, if there is one.
+    // Frees the slot for such passes, if there is one.
     void drop(const selfspec_pass & pass, int32_t n_tokens, int32_t n_outputs);
 
-    // Memory of the slots' compute buffers on all devices.
+    // Memory of the slots' compute buffers, in bytes over all devices.
     size_t n_bytes() const;
 
 private:

@@ -1,4 +1,4 @@
-// Where cells go so that every sequence can go on above its last one.
+// New places for cells, so that every sequence can continue above its last one.
 
 #include "selfspec-cells.h"
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Lists the used cells such that those of every sequence ascend with its positions, and stay together where they can.
+// Lists the used cells such that those of every sequence ascend with its positions and are adjacent if possible.
 class ordering {
 public:
     ordering(const llama_kv_cells & cells, const std::vector<llama_seq_id> & sequences) : cells(cells) {
@@ -40,7 +40,7 @@ private:
         position     next, end;
     };
 
-    // A cell comes when it is the next one of all that share it. The cell with the lowest position always is.
+    // A cell is listed when it is the next one of all sequences that share it. This holds for the cell with the lowest position.
     bool is_ready(const queue & q) const {
         return q.next != q.end && std::all_of(queues.begin(), queues.end(), [&](const queue & other) {
             return !cells.seq_has(q.next->second, other.seq_id) || (other.next != other.end && other.next->second == q.next->second);
@@ -64,8 +64,8 @@ private:
     std::vector<queue>     queues;
 };
 
-// The free cells that each sequence gets above its last one. All get what they were promised, then shares of the rest up
-// to what they had better have; where promises go beyond what there is, they count as wishes.
+// Returns the number of free cells that each sequence gets above its last one: its reservation, then a share of the rest up to
+// needs.soft(). If there is no room for all reservations, each sequence gets the cells for its rows and a share of the rest.
 std::map<llama_seq_id, uint32_t> gaps_of(const llama_kv_cells & cells, const selfspec_needs & needs) {
     uint32_t   left     = cells.size() - cells.get_used();
     const bool all_firm = needs.total_firm() <= left;

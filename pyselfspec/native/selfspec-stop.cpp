@@ -23,8 +23,8 @@ static void selfspec_call(const struct sigaction & handler, int signal, siginfo_
     }
 }
 
-// A handler that was installed over ours may call ours, which then calls the one that was there first. The flag is set last:
-// a pass must not end before a language knows of the signal.
+// A handler that was installed over ours may call ours, which then calls the first handler. The flag is set last: a pass must
+// not end before the language's handler has recorded the signal.
 static void selfspec_on_interrupt(int signal, siginfo_t * info, void * context) {
     const int n_outside = n_inside++;
     if (n_outside == 0) {
@@ -84,7 +84,7 @@ void selfspec_stop::heed_interrupts(bool heed) noexcept {
     }
 }
 
-// Asked after every operation of a graph.
+// Called after every operation of a graph.
 bool selfspec_stop::is_wanted(void * self) {
     const auto & stop = *static_cast<const selfspec_stop *>(self);
     return stop.n_stops > 0 || (stop.in_pass && stop.heeds && interrupted) || (stop.before && stop.before(stop.data_before));

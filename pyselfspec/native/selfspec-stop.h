@@ -1,4 +1,4 @@
-// Ends a pass before it is finished: on request of any thread and, where the session heeds it, on SIGINT.
+// Stops a pass before it is finished: on request of any thread and, if the session heeds it, on SIGINT.
 
 #pragma once
 
@@ -10,7 +10,7 @@ class selfspec_stop {
 public:
     using callback = bool (*)(void * data);
 
-    // Takes the place of the abort callback that the context has, which goes on being asked.
+    // Replaces the abort callback of the context; the former one, `before`, is still called.
     selfspec_stop(llama_context & ctx, callback before, void * data_before);
     ~selfspec_stop();
 
@@ -20,12 +20,12 @@ public:
     // From any thread. Each call with true needs one with false.
     void set(bool stopped) noexcept { n_stops += stopped ? 1 : -1; }
 
-    // From now on, SIGINT ends passes of this session, or does not. Whatever handles the signal is still called, also where
-    // it was installed since the last time.
+    // Sets whether SIGINT stops passes of this session. The handler that is installed for the signal is still called, also
+    // if it was installed after the last call of this function.
     void heed_interrupts(bool heed) noexcept;
 
-    // Lives as long as a pass of the session. SIGINT ends nothing else: a caller of llama_decode() on the same context would
-    // not know what to do about it.
+    // Exists during a pass of the session. SIGINT stops nothing else: a caller of llama_decode() on the same context would
+    // not expect it.
     class pass {
     public:
         explicit pass(selfspec_stop & stop) noexcept : stop(stop) { stop.in_pass = true; }

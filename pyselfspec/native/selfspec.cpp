@@ -1,4 +1,4 @@
-// The C interface: arguments in, a status and a sentence out.
+// The C interface: turns every failure into a status and a message.
 
 #include "selfspec.h"
 
@@ -63,6 +63,51 @@ int32_t selfspec_memory(selfspec_session * session) {
 
 int32_t selfspec_can_keep(selfspec_session * session, int32_t seq_id, int32_t n) {
     return session->guarded([&]() -> int32_t { return session->can_keep(seq_id, n); });
+}
+
+int32_t selfspec_keep(selfspec_session * session, int32_t seq_id, int32_t n) {
+    return session->guarded([&]() -> int32_t {
+        session->keep(seq_id, n);
+        return SELFSPEC_OK;
+    });
+}
+
+int32_t selfspec_max_rollback(selfspec_session * session) {
+    return session->guarded([&]() -> int32_t { return session->rollback.limit(); });
+}
+
+int32_t selfspec_fork(selfspec_session * session, int32_t seq_id, int32_t copy) {
+    return session->guarded([&]() -> int32_t {
+        session->fork(seq_id, copy);
+        return SELFSPEC_OK;
+    });
+}
+
+int64_t selfspec_state_size(selfspec_session * session, int32_t seq_id) {
+    int64_t size = 0;
+    const int32_t status = session->guarded([&]() -> int32_t {
+        size = session->state_size(seq_id);
+        return SELFSPEC_OK;
+    });
+    return status == SELFSPEC_OK ? size : status;
+}
+
+int32_t selfspec_save_state(selfspec_session * session, int32_t seq_id, uint8_t * out, int64_t size) {
+    return session->guarded([&]() -> int32_t {
+        session->save_state(seq_id, out, size);
+        return SELFSPEC_OK;
+    });
+}
+
+int32_t selfspec_load_state(selfspec_session * session, int32_t seq_id, const uint8_t * state, int64_t size, int32_t n) {
+    return session->guarded([&]() -> int32_t {
+        session->load_state(seq_id, state, size, n);
+        return SELFSPEC_OK;
+    });
+}
+
+int64_t selfspec_model_state_bytes(const llama_model * model) {
+    return model ? selfspec_state_bytes(*model) : 0;
 }
 
 int32_t selfspec_reserve(selfspec_session * session, int32_t seq_id, int32_t n) {

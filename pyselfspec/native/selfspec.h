@@ -1,9 +1,9 @@
 // The C interface of pyselfspec, exported from the patched libllama: decode a batch with a layer mask.
 //
-// Flat on purpose: no struct crosses the border, so nothing has to be mirrored in another language.
-// With a session from selfspec_init(), no function throws, and none aborts on bad arguments: a status other than
-// SELFSPEC_OK comes with a sentence in selfspec_error(). A session belongs to one llama_context and, like it, to one
-// thread at a time.
+// Flat on purpose: no struct is passed, so bindings in another language need no copy of a struct's layout.
+// Given a session from selfspec_init(), no function throws or aborts on bad arguments: a function that takes a session and
+// returns a status other than SELFSPEC_OK leaves a message in selfspec_error(). A session belongs to one llama_context and,
+// like the context, may be used by one thread at a time; selfspec_stop_passes() is the exception.
 
 #pragma once
 
@@ -27,19 +27,20 @@ struct llama_token_data_array;
 struct llama_vocab;
 struct selfspec_session;
 
-// A pass over so many rows gives each of them the bits of a pass over it alone, see selfspec_exact_width().
+// The largest value of selfspec_exact_width(): in a pass over at most this many rows, each row may get results that are
+// bit-identical to those of a pass over that row alone.
 #define SELFSPEC_EXACT_WIDTH 32
 
-// One byte per block. A set bit means: skip this part of the block.
+// A mask is one byte per block. A set bit skips this part of the block.
 enum selfspec_part {
     SELFSPEC_SKIP_ATTN = 1,
     SELFSPEC_SKIP_FFN  = 2,
 };
 
-// What the head leaves behind for the rows with an output.
+// The result of a pass for each row with an output.
 enum selfspec_head {
     SELFSPEC_HEAD_LOGITS = 0, // logits, read with llama_get_logits_ith() as after llama_decode()
-    SELFSPEC_HEAD_BEST   = 1, // no logits on the host, but selfspec_argmax(), found where the head runs
+    SELFSPEC_HEAD_BEST   = 1, // the most likely token only, found on the head's device, read with selfspec_argmax()
 };
 
 enum selfspec_status {
@@ -50,119 +51,159 @@ enum selfspec_status {
     SELFSPEC_FAILED          =  -3, // allocation or computation failed
     SELFSPEC_NO_TOKEN        =  -4, // a sampler has no token left to draw
     SELFSPEC_LIMIT           =  -5, // following a grammar takes too long
-    SELFSPEC_UNSUPPORTED     = -10, // this architecture or block cannot do what was asked
+    SELFSPEC_UNSUPPORTED     = -10, // the architecture or block does not support the request
 };
 
-// What a sequence memory can take back, see selfspec_memory().
+// Operations that the memory of a context supports, see selfspec_memory().
 enum selfspec_memory_bits {
     SELFSPEC_MEMORY_ROLLBACK = 1, // any tail of a sequence can be removed
     SELFSPEC_MEMORY_IN_PLACE = 2, // K/V of existing cells can be rewritten
     SELFSPEC_MEMORY_SCATTER  = 4, // results do not depend on where the cells of a sequence are, as long as they are in order
+    SELFSPEC_MEMORY_STATES   = 8, // there are recurrent states, which can be saved and restored
 };
 
-// "<pin>-<hash of patches and native sources>", the same string that the Python package was built with.
+// The build id, "VERSION-HASH": the version of the pinned llama.cpp and a hash of the pin, the patches and the native
+// sources. The Python package compares it with its own. The string is static.
 SELFSPEC_API const char * selfspec_build_id(void);
 
-// Take over the log of llama.cpp, for the whole process: it is shown on stderr or not at all (as at first), and of every
-// thread the first error is kept until the thread forgets it. "" where there was none. The text is the thread's own.
+// llama.cpp's log, for the whole process. selfspec_log_take() installs our log callback, after which the log is silent;
+// selfspec_log_show() switches its output to stderr on or off. selfspec_log_error() returns the first error that llama.cpp
+// logged in the calling thread since the thread's last selfspec_log_forget(), or ""; the string belongs to the thread and is
+// valid until the thread's next error or selfspec_log_forget().
 SELFSPEC_API void         selfspec_log_take(void);
 SELFSPEC_API void         selfspec_log_show(bool shown);
 SELFSPEC_API const char * selfspec_log_error(void);
 SELFSPEC_API void         selfspec_log_forget(void);
 
-// NULL when ctx is NULL or memory ran out. Free the session before its context.
+// Create a session for a context, or return NULL when ctx is NULL or memory ran out. The caller owns the session and frees
+// it with selfspec_free() before the context. selfspec_free(NULL) does nothing.
 SELFSPEC_API struct selfspec_session * selfspec_init(struct llama_context * ctx);
 SELFSPEC_API void                      selfspec_free(struct selfspec_session * session);
 
-// The sentence that belongs to the last status other than SELFSPEC_OK. Never NULL.
+// Return the message of the session's last call that could fail, "" if that call succeeded. Never NULL. The string belongs to
+// the session and is valid until its next call.
 SELFSPEC_API const char * selfspec_error(const struct selfspec_session * session);
 
-// out[i]: which parts of block i a mask may skip, as selfspec_part bits. n_layer: length of out and mask.
+// Write to out[i] which parts of block i a mask may skip, as selfspec_part bits. n_layer is the length of out and must be the
+// model's number of blocks. Returns a selfspec_status.
 SELFSPEC_API int32_t selfspec_mask_support(struct selfspec_session * session, uint8_t * out, int32_t n_layer);
 
-// 1 when the states entering block il can be copied out and put in again later, with K/V of the blocks from il on
-// rewritten in place; 0 when this architecture or memory cannot do that.
+// Return 1 when a pass can copy out the states that enter block il and a later pass can start from them, rewriting K/V of
+// the blocks from il on in place; 0 when the architecture or the memory does not allow that. Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_can_enter(struct selfspec_session * session, int32_t il);
 
-// 1 when the best token can be looked for among some tokens only, which needs a kernel for the head's weights and a head
-// that ends in a product with them.
+// Return 1 when selfspec_decode() accepts a list of tokens in `among`, 0 when it does not. That needs a kernel of ours for the
+// head's weights, and a head that ends in a product with them. Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_can_shorten(struct selfspec_session * session);
 
-// selfspec_memory_bits of the context's memory. Negative: a selfspec_status.
+// Return the selfspec_memory_bits of the context's memory. Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_memory(struct selfspec_session * session);
 
-// The most tokens, at most n, that sequence seq_id can be rolled back to: n, or 0 where it has to start anew, because
-// the memory takes no tail back or a sliding window before position n has lost tokens.
+// Return the length that sequence seq_id can be rolled back to when n tokens should stay: n, or 0 when it must start anew,
+// because the memory cannot remove this tail or the sliding window before position n has lost tokens. Negative: a
+// selfspec_status.
 SELFSPEC_API int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
 
-// Sequence seq_id will hold at most n tokens: their cells get a place where they follow one another, and other sequences
-// stay out of it as long as there is room elsewhere. n < 0: nobody knows how many.
+// Remove the tokens of a sequence from position n on. Returns a selfspec_status; SELFSPEC_UNSUPPORTED, without a change, where
+// selfspec_can_keep() returns less than n.
+SELFSPEC_API int32_t selfspec_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
+
+// Return the most tokens that can be removed directly after a pass, once: those of the pass but the first, at most the number
+// of snapshots that the context keeps of a recurrent state (n_rs_seq). INT32_MAX where any tail can be removed. Negative: a
+// selfspec_status.
+SELFSPEC_API int32_t selfspec_max_rollback(struct selfspec_session * session);
+
+// Let sequence `copy`, which must be empty, hold the tokens of sequence seq_id. Returns a selfspec_status.
+SELFSPEC_API int32_t selfspec_fork(struct selfspec_session * session, int32_t seq_id, int32_t copy);
+
+// A checkpoint: the recurrent state of a sequence, without its K/V. selfspec_state_size() returns its number of bytes, 0 where
+// there is none; selfspec_save_state() copies it to `out`. While the sequence still holds the K/V of its first n tokens,
+// selfspec_load_state() goes back to the checkpoint that was made when it held n tokens; the later ones are removed. Size is
+// the number of bytes of the array. They return a selfspec_status; after SELFSPEC_FAILED from selfspec_load_state() the
+// sequence is empty.
+SELFSPEC_API int64_t selfspec_state_size(struct selfspec_session * session, int32_t seq_id);
+SELFSPEC_API int32_t selfspec_save_state(struct selfspec_session * session, int32_t seq_id, uint8_t * out, int64_t size);
+SELFSPEC_API int32_t selfspec_load_state(
+        struct selfspec_session * session, int32_t seq_id, const uint8_t * state, int64_t size, int32_t n);
+
+// Return the bytes of the recurrent state of one sequence, 0 for a model without one. A context holds one state for each
+// sequence, and as many more as it keeps snapshots.
+SELFSPEC_API int64_t selfspec_model_state_bytes(const struct llama_model * model);
+
+// Reserve adjacent cells for the at most n tokens that sequence seq_id will hold; other sequences are placed elsewhere as long
+// as there is room. n < 0: the length is unknown, and an earlier reservation ends. Returns a selfspec_status.
 SELFSPEC_API int32_t selfspec_reserve(struct selfspec_session * session, int32_t seq_id, int32_t n);
 
-// 1 when the cells of the sequence ascend with its positions, and hence its results are those that it has alone; 0 when
-// there was no room for that and its cells cannot be moved: on a GPU, without flash attention, or beside a draft context
-// with the same cells. It is in order again when the tokens from the misplaced one on are removed.
+// Return 1 when the indices of the sequence's cells ascend with its positions, so that its results are those of the sequence
+// alone in the cache; 0 when there was no room for that and its cells cannot be moved (on a GPU, without flash attention, or
+// when a draft context shares them). Removing the tokens from the misplaced one on restores the order. Negative: a
+// selfspec_status.
 SELFSPEC_API int32_t selfspec_in_order(struct selfspec_session * session, int32_t seq_id);
 
-// How often cells were moved to keep that order. Negative: a selfspec_status.
+// Return how many times cells were moved to keep that order. Negative: a selfspec_status.
 SELFSPEC_API int64_t selfspec_n_moves(struct selfspec_session * session);
 
-// Up to this many rows, a row's results do not depend on what else is in its batch or on the number of threads. With
-// SELFSPEC_MEMORY_SCATTER they do not depend on the other texts in the cache either; without it, only those of a text that is
-// alone there are always the same. 0: no promise, because another device than the CPU may compute, our kernels are switched
-// off or not made for this processor, or the architecture itself adds up over the rows of a batch.
+// Return the largest number of rows for which the results of a row do not depend on the other rows of its batch or on the
+// number of threads. With SELFSPEC_MEMORY_SCATTER they do not depend on other sequences in the cache either; without it, this
+// holds for a sequence that is alone in the cache. 0: no promise, because a device other than the CPU may compute, our kernels
+// are switched off or do not support this processor, or the architecture sums over the rows of a batch.
 // Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_exact_width(struct selfspec_session * session);
 
-// 1 when that holds for any number of rows, so that a prompt gives the same text however it is split. 0 where
-// there is no such promise, or where wide batches are upstream's because of weights without a kernel of ours.
-// Negative: a selfspec_status.
+// Return 1 when the promise of selfspec_exact_width() holds for any number of rows, so that the results do not depend on how a
+// prompt is split into batches; 0 when it does not, for example because wide batches use upstream's products for weights
+// without a kernel of ours. Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_exact_prompts(struct selfspec_session * session);
 
-// selfspec_exact_width() for products on the CPU with weights of a ggml type. With `fast`, 0 also where such products are exact because
-// every row is multiplied by itself: a pass then costs about as much as its rows one by one.
+// Return the value of selfspec_exact_width() for products on the CPU with weights of a ggml_type. With `fast`, return 0 also
+// where such products are exact only because rows are multiplied one by one, so that a pass costs about as much as one pass
+// per row.
 SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
 
-// Memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.
+// Return the memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.
 SELFSPEC_API size_t selfspec_graph_bytes(const struct selfspec_session * session);
 
-// While stopped, no pass of the session finishes: the one that runs ends after the operation it is at, and later ones after
-// their first, on the CPU, with SELFSPEC_ABORTED. May be called from any thread. Each call with true needs one with false.
+// Stop passes of the session (true), or allow them again (false). While stopped, passes return SELFSPEC_ABORTED: the running
+// one after its current operation on the CPU, later ones after their first. Calls are counted, so each call with true needs
+// one with false. May be called from any thread.
 SELFSPEC_API void selfspec_stop_passes(struct selfspec_session * session, bool stopped);
 
-// Whether SIGINT ends passes of this session as well, until the next call. A SIGINT that arrived earlier is ignored; so is one
-// during llama_decode() on the same context. For languages that handle signals when a call returns. Their handler is called as before: give it after it was installed, and
-// again before each pass where it may have changed. Nothing happens where SIGINT is ignored or ends the process. One session
-// of a process at a time may be told so.
+// Set whether SIGINT ends passes of this session with SELFSPEC_ABORTED, until the next call. Made for languages that handle a
+// signal only after a call has returned. A SIGINT that arrived earlier is ignored, and so is one during llama_decode() on the
+// same context. The handler of the language is still called: install it first, and call this again before each pass if it may
+// have been replaced. Does nothing where SIGINT is ignored or ends the process. Only one session of a process at a time may
+// heed SIGINT.
 SELFSPEC_API void selfspec_heed_interrupts(struct selfspec_session * session, bool heed);
 
-// Graphs built so far only to check what they do. Each mask, entry and copy is checked once.
+// Return how many graphs have been built without being computed, to check that they do what their pass requests. Each
+// combination of mask, entry and copied states is checked once.
 SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 
-// Decode n_tokens rows, each a token of some sequence at some position. For every sequence in the batch the positions
-// are consecutive and go on where it ends.
+// Decode n_tokens rows, each a token of one or more sequences at a position, and return a selfspec_status. For every sequence
+// in the batch the positions are consecutive and continue the sequence. The caller's arrays are read during the call only.
 //   tokens     [n_tokens] ids. May be NULL when hidden is given and the architecture reads ids only at its input.
-//   seq_ids    the sequences of each row, row after row
-//   n_seq_ids  [n_tokens] how many these are, or NULL: one each. A row of several sequences takes one cell, which they
-//              share; the sequences hold the same until then, and rows behind it see it in any of them. Needs a memory
-//              that takes tokens back, and not in_place
+//   seq_ids    [sum of n_seq_ids] the sequences of each row, row after row
+//   n_seq_ids  [n_tokens] how many sequences each row belongs to, or NULL: one each. A row of several sequences takes one cell,
+//              which they share; their earlier tokens must be equal, and later rows see it in each of them. Needs
+//              SELFSPEC_MEMORY_ROLLBACK, and cannot be combined with in_place
 //   pos        [n_tokens] the position of each row in its sequences
-//   outputs    [n_tokens] 1: the row wants an output
-//   hidden     [n_tokens, n_embd] states entering the first block that the mask does not skip whole, or NULL
+//   outputs    [n_tokens] 1: compute an output for the row
+//   hidden     [n_tokens, n_embd] states entering the first block of which the mask runs a part, or NULL
 //   mask       [n_layer] selfspec_part bits, or NULL: run everything
-//   hidden_at  [n_hidden_at] copy the states entering these blocks (1..n_layer; n_layer: leaving the last; n_layer + 1:
-//              those that the model's own next-token-prediction blocks read) to hidden_out, or NULL
-//   hidden_out [n_tokens, n_hidden_at * n_embd] the blocks' states side by side
+//   hidden_at  [n_hidden_at] copy the states entering these blocks to hidden_out (1..n_layer; n_layer: the states leaving the
+//              last block; n_layer + 1: the states that the model's own next-token-prediction blocks read), or NULL
+//   hidden_out [n_tokens, n_hidden_at * n_embd] receives the states, those of one row side by side
 //   head       a selfspec_head
-//   among      [n_among] ids in rising order: SELFSPEC_HEAD_BEST looks at these tokens only, which reads no other rows of
-//              the head's weights; or NULL. Up to SELFSPEC_EXACT_WIDTH outputs, and only where selfspec_can_shorten()
-//   in_place   rewrite K/V of the cells that hold these positions already, instead of taking fresh cells. No two rows may
-//              write the same cell
-// A recurrent mixer that a mask skips neither moves nor clears its state: a text has to skip the same ones throughout, or it
-// reads what an older text has left there.
-// After a status other than SELFSPEC_OK no row has an output, also none of a decode before. Where the pass had begun, its
-// rows are gone from the memory, in place also for sequences that share their cells; a memory that takes no tail back holds
-// nothing of their sequences any more.
+//   among      [n_among] ids in ascending order, or NULL: with SELFSPEC_HEAD_BEST, find the best of these tokens only, reading
+//              only their rows of the head's weights. At most SELFSPEC_EXACT_WIDTH outputs, and only where
+//              selfspec_can_shorten() is 1
+//   in_place   rewrite K/V of the cells that already hold these positions instead of taking free cells. No two rows may write
+//              one cell
+// A recurrent mixer that a mask skips neither advances nor clears its state. A sequence must therefore skip the same mixers in
+// all its passes; otherwise it reads the state that an earlier sequence left.
+// After a status other than SELFSPEC_OK no row has an output, and the outputs of earlier passes are gone too. If the pass had
+// begun, its rows are removed from the memory, with in_place also from sequences that share their cells; a memory without
+// SELFSPEC_MEMORY_ROLLBACK then holds nothing of these sequences any more.
 SELFSPEC_API int32_t selfspec_decode(
         struct selfspec_session * session,
                         int32_t   n_tokens,
@@ -182,19 +223,20 @@ SELFSPEC_API int32_t selfspec_decode(
                         int32_t   n_among,
                            bool   in_place);
 
-// A draft head is a model of its own that reads states of another one, its target. The following two need the session of
-// a head's context: that of an EAGLE-3 head, which uses the embedding and the output of the context given as `ctx_other`
-// where its file has none, or one of type LLAMA_CONTEXT_TYPE_MTP on the target's own model.
+// A draft head is a separate model that reads hidden states of its target. The next two functions need the session of a
+// head's context: either the context of an EAGLE-3 head, which uses the embedding and output weights of the context given as
+// `ctx_other` where its file has none, or a context of type LLAMA_CONTEXT_TYPE_MTP on the target model.
 
-// What an EAGLE-3 head makes of the target's states, before it knows a token.
-//   features   [n_rows, n_features] states of the target's blocks side by side, n_rows at most n_batch
-//   states     [n_rows, n_embd]
+// Fuse states of the target with the encoder of an EAGLE-3 head, and return a selfspec_status.
+//   features   [n_rows, n_features] states of the target's blocks, those of one row side by side; n_rows is at most n_batch
+//   states     [n_rows, n_embd] receives the fused states
 SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int32_t n_rows, const float * features, float * states);
 
-// Decode rows of the head, each a token and the states that led to it. Arguments as in selfspec_decode(); with
-// SELFSPEC_HEAD_BEST, a head with tokens of its own looks at these alone, and among is not for it.
-//   states     [n_tokens, n_embd] fused, or those that an earlier row left
-//   states_out [outputs, n_embd] what the rows with an output leave, for the rows that follow them
+// Decode rows of the head, each a token and the states that led to it, and return a selfspec_status. Arguments are those of
+// selfspec_decode(). With SELFSPEC_HEAD_BEST, a head with a vocabulary of its own looks at its own tokens only, and among
+// must be NULL.
+//   states     [n_tokens, n_embd] fused states, or states_out of an earlier row
+//   states_out [number of outputs, n_embd] receives the states after rows with an output, the input of later rows
 SELFSPEC_API int32_t selfspec_draft_decode(
         struct selfspec_session * session,
                         int32_t   n_tokens,
@@ -208,30 +250,30 @@ SELFSPEC_API int32_t selfspec_draft_decode(
                     const float * states,
                           float * states_out);
 
-// The most likely token after a row with an output and, when p is not NULL, its probability under softmax. Of equal
-// logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. Where only some tokens were looked
-// at, the probability is that among them. Also after llama_decode().
-// Negative: a selfspec_status, the row has no output or there is no number in it.
+// Return the most likely token after a row with an output, and write its softmax probability to *p unless p is NULL. Of equal
+// logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. After a pass with `among` the
+// probability is relative to the listed tokens. May also be called after llama_decode().
+// Negative: a selfspec_status, because the row has no output or its logits are not numbers.
 SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 
-// Draw a token with a chain from a row's logits and let the chain accept it. Negative: a selfspec_status, and the chain
-// has accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters leave none to draw.
+// Draw a token from a row's logits with a sampler chain, let the chain accept it, and return it. Negative: a selfspec_status,
+// and the chain has accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters leave no token to draw.
 SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct llama_sampler * chain, int32_t row);
 
-// The same from logits [n_vocab] of any origin, without a session and hence without a sentence.
+// Draw a token as selfspec_sample() does, from logits [n_vocab] of any origin. Without a session, hence without a message.
 SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab);
 
-// A chain accepts a token. SELFSPEC_BAD_ARGUMENT when its grammar does not let the token follow; then it has accepted
-// nothing. Without a session and hence without a sentence.
+// Let a chain accept a token, and return a selfspec_status: SELFSPEC_BAD_ARGUMENT when the chain's grammar does not allow the
+// token, and the chain has then accepted nothing. Without a session, hence without a message.
 SELFSPEC_API int32_t selfspec_accept(struct llama_sampler * chain, int32_t token);
 
-// llama_sampler_apply() for samplers that may fail: a status instead of an exception.
+// Call llama_sampler_apply() on a sampler that may throw, and return a selfspec_status instead of an exception.
 SELFSPEC_API int32_t selfspec_apply(struct llama_sampler * sampler, struct llama_token_data_array * candidates);
 
-// A sampler that rules out what a grammar (GBNF, with a rule "root") does not let follow, for a chain that goes on with
-// the n_wanted likeliest tokens of the others, or all with 0, of which those whose logits are more than `gap` below the
-// best one's are not drawn. It may drop less likely ones unseen. It cannot be cloned.
-// NULL: the grammar is not valid, the log says why.
+// Create a sampler that rules out the tokens a grammar (GBNF, with a rule "root") does not allow next. The caller owns it, or
+// the chain it is added to. The rest of the chain may use only the n_wanted most likely tokens that are allowed (0: all), and
+// must not draw tokens whose logits are more than `gap` below the best one's; less likely tokens may be dropped without asking
+// the grammar about them. The sampler cannot be cloned. NULL: the grammar is not valid, and the log has the reason.
 SELFSPEC_API struct llama_sampler * selfspec_sampler_init_grammar(
         const struct llama_vocab * vocab, const char * text, int32_t n_wanted, float gap);
 

@@ -1,5 +1,5 @@
-"""Pictures. One file each; the numbers come from elsewhere. matplotlib is an extra and imported
-only here."""
+"""Charts, one file each, drawn with matplotlib, which is an optional dependency and imported here
+only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIXES = (".png", ".svg")
 
 
 def require(path: Path) -> Path:
-    """Raise ArgumentError where this picture could not be drawn: before the work, not after it."""
+    """Raise ArgumentError if a chart cannot be drawn into this file: before the work."""
     if path.suffix.lower() not in SUFFIXES:
         raise ArgumentError(f"a picture is a {' or '.join(SUFFIXES)} file, got {path.name!r}")
     require_no_model(path.absolute())
@@ -27,7 +27,7 @@ def require(path: Path) -> Path:
 
 
 def entitle(figure: Figure, title: str) -> None:
-    """Put a title on top, which may be any file name: no formula, nothing that cannot be shown."""
+    """Set a title that may be any file name: it is not read as a formula, and stays printable."""
     shown = "".join(c if c.isprintable() else "?" for c in title)
     figure.suptitle(shown, parse_math=False)
 

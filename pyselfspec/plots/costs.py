@@ -1,4 +1,4 @@
-"""What passes cost, and what drafting gains with them."""
+"""Chart of costs of passes, and of the speed-up that drafting can reach with them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..costs.speedup import best_length
 from ..costs.table import N_WIDTH, Costs, CostTable
 from . import entitle
 
 
 def draw(table: CostTable, by_bytes: CostTable, title: str) -> Figure:
-    """Costs of passes over their width beside what weight bytes suggest, and the best draft length
-    with its speed over the acceptance."""
+    """Draw costs of passes over their width, measured and estimated from weight bytes, and the best
+    draft length with its speed-up over the acceptance rate."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     entitle(figure, title)
     left, right = figure.subplots(1, 2)
@@ -32,7 +33,7 @@ def draw(table: CostTable, by_bytes: CostTable, title: str) -> Figure:
     left.legend(fontsize="small")
 
     rates = np.linspace(0, 0.99, 100)
-    best = [first.speedup(float(rate)) for rate in rates]
+    best = [best_length(first, float(rate)) for rate in rates]
     speed = right.plot(rates, [speed for speed, _ in best], label="best speed over plain")
     right.set(xlabel="acceptance", ylabel="speed over plain decoding")
     lengths = right.twinx()

@@ -1,4 +1,4 @@
-"""Picture of a sweep over exits and draft lengths: a heat map of expected speed."""
+"""Chart of a sweep over exits and draft lengths: a heat map of expected speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import entitle
 
 
 def draw(speeds: Mapping[int, Sequence[float]], title: str) -> Figure:
-    """speeds: by exit, one per draft length from 1 on."""
+    """Draw the heat map. speeds: by exit, one per draft length from 1 on."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     exits = sorted(speeds)

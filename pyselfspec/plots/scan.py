@@ -1,4 +1,4 @@
-"""Picture of a scan: what every unit is worth, and what skipping more and more of them costs."""
+"""Chart of a scan: the score of every unit, and of masks that skip more and more units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLOURS = {"attention": "#3b6fb6", "feed-forward": "#e08a2e", "block": "#6a8f5a"
 
 
 def draw(found: ScanReport, title: str) -> Figure:
-    """Bars per block for its units; where there is one, the trade-off curve beside them."""
+    """Draw bars for the units of each block and, if there is one, the trade-off curve."""
     has_curve = found.has_curve
     figure = Figure(figsize=(11 if has_curve else 7, 4), layout="constrained")
     axes = figure.subplots(1, 2 if has_curve else 1, squeeze=False)[0]

@@ -1,5 +1,4 @@
-"""A draft head at work: a small model beside another one, whose states it reads. Knows its passes,
-not what they are good for."""
+"""Passes of a draft head: a small model that reads the hidden states of another one, its target."""
 
 from __future__ import annotations
 
@@ -9,27 +8,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Parameter
 from ..gguf import heads
 from ..util.closing import Closing
-from . import _lib
-from .context import N_CTX_UNIT, Context
+from .context import Context
+from .ffi import calls
 from .kv import KVSequence
 from .model import Model
+from .opening import N_CTX_UNIT
 from .passes import Head, Rows
 from .short_list import ShortList
 
 
 class DraftHead(Closing):
-    """A head for the model of a context, which closes it before it is closed itself.
+    """A head for the model of a context; closing the context closes the head first.
 
-    path: of the head; None: the model's own.
-    blocks: of that model, whose entering states ``fuse`` takes. ``sequence`` is as in Context: the
-    head has K/V of its own.
-    n_first: rows at the beginning of a text that have no states, but zeros.
+    path: the head's file; None: the head in the model's own file.
+    blocks: the model's blocks whose entering states are the input of ``fuse``. ``sequence`` is as
+        in Context: the head has its own K/V.
+    n_first: number of first rows of a text whose states are zeros.
 
-    Raises ModelFileError or ArgumentError for a file that is no head for this model, or a model
-    without a head of its own.
+    Raises ModelFileError or ArgumentError for a file that is not a head for this model, or a model
+    file without a head.
     """
 
     def __init__(self, target: Context, path: Path | None) -> None:
@@ -65,11 +65,11 @@ class DraftHead(Closing):
 
     @property
     def n_batch(self) -> int:
-        """Most rows of a pass."""
+        """The most rows of a pass."""
         return self._context.n_batch
 
     def fuse(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What the head makes of the model's states, before it knows a token.
+        """Return the head's first states, which depend on the model's states only.
 
         features: float32 [n_rows, n_features], the states of ``blocks`` side by side, at most
             n_batch rows. Returns float32 [n_rows, n_embd]; a model's own head takes them as they
@@ -79,20 +79,20 @@ class DraftHead(Closing):
             return features
         context = self._context
         states = np.empty((len(features), context.model.n_embd), np.float32)
-        with context.alone:
-            _lib.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)
+        with context.lock:
+            calls.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)
         return states
 
     @property
     def can_shorten(self) -> bool:
-        """Whether passes can look at a short list of tokens only, see Context. Heads with a
-        vocabulary of their own cannot: that is a short list already."""
+        """Whether argmax can be limited to a short list of tokens, see Context. Heads with a
+        vocabulary of their own cannot do that: it is a short list already."""
         return self._context.can_shorten
 
     @property
     def best_head(self) -> Head:
-        """What to ask for where argmax() is all that is needed. Logits of a vocabulary of its own
-        would be spread over that of the model first."""
+        """The ``head`` of a pass where only argmax() is needed: logits of a head with its own
+        vocabulary would first be spread over the model's."""
         return "best" if self.file.has_own_tokens else self._context.best_head
 
     def decode(
@@ -102,12 +102,12 @@ class DraftHead(Closing):
         head: Head = "logits",
         among: ShortList | None = None,
     ) -> NDArray[np.float32]:
-        """One pass over tokens and the states that led to them, float32 [n_rows, n_embd].
+        """Run one pass over tokens and the states that led to them, float32 [n_rows, n_embd].
 
-        head: as for a Pass; "best" leaves what argmax needs and nothing for runners_up.
-        among: the tokens that argmax looks at, with "best"; None: all.
+        head: as for a Pass; after "best", argmax can be called but runners_up cannot.
+        among: with "best", the tokens among which argmax searches; None: all.
 
-        Returns those that the rows with an output leave for the rows behind them, float32
+        Returns the states after the rows with an output, the input of the rows after them, float32
         [n_outputs, n_embd].
 
         Raises ArgumentError for states of another shape, ContextFullError without room, DecodeError
@@ -121,9 +121,9 @@ class DraftHead(Closing):
                 f"{list(np.shape(states))}"
             )
         left = np.empty((sum(rows.outputs), context.model.n_embd), np.float32)
-        with context.alone:
+        with context.lock:
             context.n_decodes += 1
-            _lib.draft_decode(
+            calls.draft_decode(
                 context.session,
                 tokens=rows.tokens,
                 seq_ids=rows.seq_ids,
@@ -137,13 +137,13 @@ class DraftHead(Closing):
         return left
 
     def argmax(self, row: int) -> tuple[int, float]:
-        """The most likely token after a row of the last pass, and its probability."""
+        """Return the most likely token after a row of the last pass, and its probability."""
         return self._context.argmax(row)
 
     def runners_up(
         self, row: int, best: tuple[int, float], n: int, p_min: float
     ) -> list[tuple[int, float]]:
-        """The next likeliest tokens after a row of the last pass, see Context.runners_up."""
+        """Return the next most likely tokens after a row, see Context.runners_up."""
         return self._context.runners_up(row, best, n, p_min)
 
 
@@ -151,8 +151,15 @@ def _file(model: Model, path: Path | None) -> heads.HeadFile:
     if path is not None:
         return heads.check(path, model.file)
     if model.own_head is None:
-        raise ArgumentError(
-            f"{model.path.name} brings no draft head of its own that is known to work; give the "
-            "file of one"
-        )
+        raise no_own_head(model)
     return model.own_head
+
+
+def no_own_head(model: Model) -> ArgumentError:
+    """Return the error for a model without a usable head in its file."""
+    if model.head_fault:
+        what = f"the draft head in {model.path.name} cannot be used: {model.head_fault}"
+        why = f"{what}; give another: "
+    else:
+        why = "this model has no draft head; give one: "
+    return ArgumentError(why, Parameter('draft="head:FILE"'))

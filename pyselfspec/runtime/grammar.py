@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-N_GRAMMAR = 1 << 20  # characters of what comes out: repetitions are written out
+N_GRAMMAR = 1 << 20  # characters
 N_ELEMENTS = 1 << 19  # of a grammar whose repetitions are written out
 N_RULE = 16  # elements that take as much memory as a rule of its own
 N_NAME = 1024  # characters of a rule's name
@@ -26,9 +26,9 @@ _LEXEME = re.compile(
 
 
 def fault(grammar: str) -> str | None:
-    """Why a GBNF text cannot be compiled; None for one that llama.cpp's parser can be given.
+    """Return why a GBNF text must not be compiled; None for one that llama.cpp's parser can take.
 
-    Only what the parser would not notice, or would not survive, is looked for.
+    Only errors that the parser misses, or that would end the process, are searched for.
     """
     if not grammar.strip() or "\0" in grammar:
         return "it is empty or holds a NUL character"
@@ -60,7 +60,7 @@ def fault(grammar: str) -> str | None:
 
 
 def _times(found: re.Match[str]) -> tuple[int, int | None]:
-    """How often a repetition repeats, at least and at most; None: without a limit."""
+    """Return the least and the most times that a repetition repeats; None for no limit."""
     if found["sign"]:
         return {"*": (0, None), "+": (1, None), "?": (0, 1)}[found["sign"]]
     low = min(int(found["low"][:9]), N_ELEMENTS)
@@ -71,6 +71,6 @@ def _times(found: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _size(found: re.Match[str]) -> int:
-    """Elements of what a repetition after it would repeat."""
+    """Return the number of elements that a repetition after this lexeme would repeat."""
     text = found["literal"] or found["characters"]
     return 1 if text is None else len(text)

@@ -1,5 +1,5 @@
-"""Who may use native memory right now: one thread at a time, or many together until it is freed.
-Who may not is told so, instead of having to wait."""
+"""Guards of native memory: for one thread at a time, or for many until it is freed. A thread that
+must not enter gets an error instead of waiting."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from types import TracebackType
 from ..errors import ArgumentError
 
 
-class Alone:
-    """Held by the thread that uses something.
+class SingleThread:
+    """A lock that another thread cannot wait for: entering raises ArgumentError there. The thread
+    that holds it may enter again.
 
-    what: names it in the error of another thread.
+    what: the guarded thing, for the message.
     """
 
     __slots__ = ("_lock", "_what")
@@ -38,11 +39,11 @@ class Alone:
         self._lock.release()
 
 
-class Shared:
-    """Held by all threads that use something at the moment. Only while nobody does, it can be
-    freed.
+class InUse:
+    """A count of the current users of a thing, in any thread. The thing can be freed only while
+    there are none.
 
-    what: names it in the errors.
+    what: the thing, for messages.
     """
 
     __slots__ = ("_lock", "_n_users", "_what")
@@ -69,7 +70,8 @@ class Shared:
 
     @contextmanager
     def freeing(self) -> Iterator[None]:
-        """Hold it for nobody else to use. Raises ArgumentError where somebody does."""
+        """Keep users out while the thing is being freed. Raises ArgumentError while there are
+        any."""
         with self._lock:
             if self._n_users:
                 raise ArgumentError(

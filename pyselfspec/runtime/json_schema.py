@@ -1,5 +1,5 @@
-"""Grammars made from JSON schemas by llama-cpp-python's converter, which knows a part of what a
-schema may say."""
+"""Grammars made from JSON schemas by llama-cpp-python's converter, which supports a part of JSON
+Schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from ..errors import ArgumentError
 from ..util.paths import on_one_line
-from . import _lib
 from .grammar import N_GRAMMAR
 
 N_SCHEMA = 1 << 16  # characters
@@ -36,9 +35,9 @@ _REPEAT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 
 
 def to_gbnf(schema: Mapping[str, Any]) -> str:
-    """GBNF for the JSON values that a schema allows.
+    """Return GBNF for the JSON values that a schema allows.
 
-    Raises ArgumentError for a schema that is malformed, too large, or says what no grammar can.
+    Raises ArgumentError for a schema that is malformed, too large, or cannot become a grammar.
     """
     _require_small(schema)
     definitions: dict[str, Any] = {}
@@ -46,11 +45,11 @@ def to_gbnf(schema: Mapping[str, Any]) -> str:
 
 
 def calls_to_gbnf(parameters: Mapping[str, Mapping[str, Any]]) -> str:
-    """GBNF for a call of one of several functions: {"name": ..., "arguments": ...}.
+    """Return GBNF for a call of one of several functions: {"name": ..., "arguments": ...}.
 
-    parameters: for each function the JSON schema of its arguments. References in it are its own.
+    parameters: by function, the JSON schema of its arguments. References stay inside one schema.
 
-    Raises what to_gbnf does.
+    Raises ArgumentError as to_gbnf does.
     """
     _require_small(parameters)
     definitions: dict[str, Any] = {}
@@ -73,15 +72,15 @@ def _require_small(schema: Mapping[str, Any]) -> None:
     if n > N_SCHEMA:
         raise ArgumentError(f"a JSON schema has at most {N_SCHEMA} characters, got {n}")
     if (largest := max(_counts(schema), default=0)) > N_REPEAT:
-        raise ArgumentError(f"a JSON schema counts up to {N_REPEAT}, got {largest}")
+        raise ArgumentError(f"a count in a JSON schema is at most {N_REPEAT}, got {largest}")
 
 
 def _converted(plain: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """The grammar of a schema in the form of `_plain`."""
+    """Return the grammar of a schema in the form of `_plain`."""
     if definitions:
         plain = plain | {"$defs": definitions}
     try:
-        grammar = _lib.json_schema_to_gbnf(json.dumps(plain))
+        grammar = _convert(json.dumps(plain))
     except RecursionError:
         raise
     except Exception as error:  # the converter asserts, and fails in any way on nonsense
@@ -94,13 +93,21 @@ def _converted(plain: dict[str, Any], definitions: dict[str, Any]) -> str:
     return grammar
 
 
+def _convert(schema: str) -> str:
+    """Return llama-cpp-python's grammar for a schema; name and arguments of functions come in this
+    order. Raises any exception for an unsuitable schema."""
+    from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+    return str(json_schema_to_gbnf(schema, prop_order=["name", "arguments"]))
+
+
 def _unsupported(reason: str) -> ArgumentError:
     return ArgumentError(f"this JSON schema is not supported: {on_one_line(reason)}")
 
 
 def _plain(schema: Mapping[str, Any], root: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema in the form that the converter understands, without definitions. The root is not
-    a $ref, and every $ref points into $defs: what it points to is added to `definitions`, by a name
+    """Return the schema in the form that the converter understands, without definitions. The root
+    is not a $ref, and every $ref points into $defs: its target is added to `definitions`, by a name
     that no other rule of the grammar has.
 
     root: what errors call the schema.
@@ -172,7 +179,7 @@ def _require_well_formed(schema: Any, where: str) -> None:
 
 
 def _faults(schema: Any, where: str) -> Iterator[str]:
-    """What is malformed in a schema, or unsupported, and where, as a JSON pointer."""
+    """Yield what is malformed or unsupported in a schema, with its place as a JSON pointer."""
     if not isinstance(schema, Mapping):
         yield f"{where[:N_WHERE]} is not an object, so it is no schema"
         return
@@ -199,7 +206,7 @@ def _faults(schema: Any, where: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The type that the value of a keyword must have."""
+    """The required type of a keyword's value."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -235,7 +242,7 @@ FORMS = {
 
 
 def _at(schema: Any, pointer: str) -> Any:
-    """What a JSON pointer, written as a fragment, points to in a schema."""
+    """Return the part of a schema that a JSON pointer, written as a fragment, points to."""
     node = schema
     for part in unquote(pointer).removeprefix("#").split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")

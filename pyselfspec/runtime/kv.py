@@ -1,7 +1,7 @@
-"""Sequences in the K/V cache: fork, rollback, drop. All sequence work of the package is here.
+"""Sequences in the K/V cache: fork, rollback, drop, and checkpoints of recurrent states.
 
 A context keeps one unified cache. A cell belongs to every sequence that shares its token, so a fork
-copies no K/V, only metadata, and cells are freed when the last sequence lets go of them.
+copies no K/V, only metadata, and a cell is free when no sequence holds it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnsupportedError
-from . import _lib
-from ._lib import llama
-from .ledger import Part, n_common
+from .checkpoints import Checkpoint
+from .ffi import calls
+from .ffi.load import llama
+from .sequence_table import Part, n_common
 
 if TYPE_CHECKING:
     from .context import Context
@@ -24,7 +25,8 @@ class KVSequence:
     def __init__(self, context: Context, seq_id: int) -> None:
         if not 0 <= seq_id < context.n_seq_max:
             raise ArgumentError(
-                f"sequence id {seq_id} is not allowed, the context has 0 to {context.n_seq_max - 1}"
+                f"sequence id {seq_id} is not allowed, the context has 0 to "
+                f"{context.n_seq_max - 1}; give it a larger n_seq_max"
             )
         self.context = context
         self.seq_id = seq_id
@@ -41,136 +43,169 @@ class KVSequence:
 
     @property
     def n_past(self) -> int:
-        """Tokens held, which is also the position of the next one."""
-        with self.context.alone:
+        """The number of tokens held, which is also the position of the next one."""
+        with self.context.lock:
             return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens at the beginning of the sequence that are known to be evaluated by the full
-        model. Passes forget what they touch; who knows better says so with ``holds``."""
-        return tuple(self._held)
+        """The tokens at the beginning of the sequence whose K/V the full model computed. A pass
+        with a mask or in place removes the tokens whose K/V it overwrites; see ``set_tokens``."""
+        return tuple(self._tokens)
 
-    def holds(self, tokens: Sequence[int]) -> None:
-        """Say that the sequence holds these tokens, evaluated by the full model.
+    def set_tokens(self, tokens: Sequence[int]) -> None:
+        """Record that the sequence holds these tokens, with K/V of the full model.
 
-        Raises ArgumentError where it holds fewer, or is known to hold another one.
+        Raises ArgumentError where it holds fewer, or the last recorded token differs.
         """
         if len(tokens) > self.n_past:
             raise ArgumentError(
                 f"sequence {self.seq_id} holds {self.n_past} tokens, not {len(tokens)}"
             )
-        self.context.ledger.extend(self.seq_id, tokens)
+        self.context.sequence_table.extend(self.seq_id, tokens)
 
-    def refilled(self, tokens: Sequence[int]) -> None:
-        """The same where others than this package have evaluated them: what was known before is
-        forgotten."""
-        self.context.ledger.cut(self.seq_id, 0)
-        self.holds(tokens)
+    def replace_tokens(self, tokens: Sequence[int]) -> None:
+        """Record that code outside this package filled the sequence with these tokens, evaluated by
+        the full model; earlier records are discarded."""
+        self.context.sequence_table.truncate(self.seq_id, 0)
+        self.set_tokens(tokens)
 
     def reserve(self, n_tokens: int | None) -> None:
-        """Promise the sequence room for this many tokens in all, so that its cells follow one
-        another; None takes the promise back. Other sequences stay out of that room while there is
-        other room for them."""
-        with self.context.alone:
+        """Reserve adjacent cells for this many tokens in all; None ends the reservation. Other
+        sequences use reserved cells only when there are no others."""
+        with self.context.lock:
             n = -1 if n_tokens is None else min(n_tokens, self.context.n_ctx)
-            _lib.reserve(self.context.session, self.seq_id, n)
+            calls.reserve(self.context.session, self.seq_id, n)
 
     @property
     def in_order(self) -> bool:
-        """Whether the cells of the sequence ascend with its positions. Its logits are then the ones
-        that it has alone, bit for bit, as far as the context's exact width promises. False only
-        where the cache was too full and cells cannot be moved: on a GPU, or without flash
-        attention."""
-        with self.context.alone:
-            return _lib.in_order(self.context.session, self.seq_id)
+        """Whether the cells of the sequence ascend with its positions. Then its logits do not
+        depend on other sequences, bit for bit, within the context's exact width. False only where
+        the cache was too full and cells cannot be moved: on a GPU, or without flash attention."""
+        with self.context.lock:
+            return calls.in_order(self.context.session, self.seq_id)
 
     def keep(self, tokens: Sequence[int]) -> int:
-        """Keep as much of the beginning of these tokens as the sequence holds, forget the rest, and
-        return how many were kept, see can_keep()."""
-        with self.context.alone:
+        """Keep as much of the beginning of these tokens as the sequence holds and can go back to,
+        forget the rest, and return how many were kept, see can_keep()."""
+        with self.context.lock:
             n = self.n_common(tokens)
             n = n if n == self.n_past else self.can_keep(n)
             self.rollback(n)
         return n
 
-    def claim(self) -> None:
-        """A text lives here, until the sequence is dropped: the context does not lend it to
-        anybody."""
-        self.context.ledger.claim(self.seq_id)
+    def occupy(self) -> None:
+        """Keep the sequence for a text until it is dropped; drafts do not borrow it meanwhile."""
+        self.context.sequence_table.occupy(self.seq_id)
 
     def n_common(self, tokens: Sequence[int]) -> int:
-        """How many tokens at their beginning the sequence and these have in common."""
-        return n_common(self._held, tokens)
+        """Return the number of tokens that the sequence and these have in common at the
+        beginning."""
+        return n_common(self._tokens, tokens)
 
     @property
-    def _held(self) -> list[int]:
-        return self.context.ledger.held[self.seq_id]
+    def _tokens(self) -> list[int]:
+        return self.context.sequence_table.tokens[self.seq_id]
 
     def fork(self, seq_id: int, part: Part | None = None) -> KVSequence:
-        """Make sequence seq_id hold the same tokens, or a part of them, dropping what it held; no
-        K/V is copied. Positions stay what they are."""
+        """Replace the content of sequence seq_id by the tokens of this one, or a part of them, at
+        the same positions, and return it. No K/V is copied.
+
+        Raises UnsupportedError where the memory cannot fork: see Context.can_fork. A part needs a
+        memory that can remove any tail.
+        """
         other = KVSequence(self.context, seq_id)
         if seq_id == self.seq_id:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
-        self.context.require_rollback()
-        with self.context.alone:
+        if part is not None or not self.context.can_fork:
+            self.context.require_rollback()
+        with self.context.lock:
             other.drop()
-            ranges = [(0, -1)] if part is None else part.of(self.n_past)
-            for start, end in ranges:
-                llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, start, end)
-            self.context.ledger.forked(self.seq_id, seq_id, part)
+            if part is None:
+                calls.fork(self.context.session, self.seq_id, seq_id)
+            else:
+                for start, end in part.of(self.n_past):
+                    llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, start, end)
+            self.context.sequence_table.copy(self.seq_id, seq_id, part)
+            self.context.checkpoints.copy(self.seq_id, seq_id)
         return other
 
     def take_over(self, fork: KVSequence, n_keep: int) -> None:
-        """From position n_keep on hold what a fork of this sequence holds; no K/V is copied."""
-        with self.context.alone:
+        """Replace the tokens from position n_keep on by those of a fork; no K/V is copied."""
+        with self.context.lock:
             self.rollback(n_keep)
             llama.llama_memory_seq_cp(self._memory, fork.seq_id, self.seq_id, n_keep, -1)
-            self.context.ledger.taken_over(self.seq_id, fork.seq_id, n_keep)
+            self.context.sequence_table.adopt_from(self.seq_id, fork.seq_id, n_keep)
 
     def can_keep(self, n: int) -> int:
-        """How many tokens, at most n, rollback() can keep: n, or 0 where the memory takes no tail
-        back (recurrent models), or a sliding window before position n is no longer whole."""
-        with self.context.alone:
-            return _lib.can_keep(self.context.session, self.seq_id, min(n, self.n_past))
+        """Return how many tokens, at most n, rollback() can keep: n where the memory can remove the
+        others, else those of the longest checkpoint with at most n tokens, else 0."""
+        with self.context.lock:
+            kept = calls.can_keep(self.context.session, self.seq_id, min(n, self.n_past))
+            found = None if kept else self.context.checkpoints.longest(self.seq_id, n)
+            return kept if found is None else found.n_tokens
 
     def rollback(self, n_keep: int) -> None:
-        """Forget everything from position n_keep on.
+        """Remove the tokens from position n_keep on.
 
-        Raises UnsupportedError when the memory cannot forget a part (recurrent and hybrid models),
-        or no longer holds what the next token sees through a sliding window; see can_keep().
+        Raises UnsupportedError when the memory cannot remove these (recurrent and hybrid models)
+        and has no checkpoint of n_keep tokens, or no longer holds the sliding window of the next
+        token; see can_keep().
         """
-        with self.context.alone:
+        with self.context.lock:
             n_past = self.n_past
-            self.context.ledger.cut(self.seq_id, n_keep)
+            self.context.sequence_table.truncate(self.seq_id, n_keep)
+            self.context.checkpoints.truncate(self.seq_id, n_keep)
             if n_keep == 0:
-                self.context.ledger.dropped(self.seq_id)
+                self.context.sequence_table.clear(self.seq_id)
             if n_keep >= n_past:
                 return
             if n_keep < 0:
                 raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
-            if n_keep > 0:
-                self.context.require_rollback()
-                self._require_window(n_keep)
-            if not llama.llama_memory_seq_rm(self._memory, self.seq_id, n_keep, -1):
-                raise self.context.no_rollback()
+            self._cut(n_keep)
 
-    def undo(self, n_keep: int) -> None:
-        """Roll back while cleaning up: in a closed context there is nothing to do."""
+    def _cut(self, n_keep: int) -> None:
+        session = self.context.session
+        if n_keep == 0 or calls.can_keep(session, self.seq_id, n_keep) == n_keep:
+            calls.keep(session, self.seq_id, n_keep)
+            return
+        found = self.context.checkpoints.longest(self.seq_id, n_keep)
+        if found is not None and found.n_tokens == n_keep:
+            calls.load_state(session, self.seq_id, found.state, n_keep)
+            return
+        self.context.require_rollback()
+        raise UnsupportedError(
+            f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
+            "its sliding window; drop it and decode its tokens anew"
+        )
+
+    def save_checkpoint(self) -> Checkpoint | None:
+        """Keep a copy of the recurrent state, so that rollback() can return to the present tokens.
+        Return it; None where there is no such state, the sequence is empty, or a checkpoint of as
+        many tokens is kept already."""
+        if not self.context.has_states:
+            return None
+        with self.context.lock:
+            n, kept = self.n_past, self.context.checkpoints
+            if n == 0 or kept.has(self.seq_id, n):
+                return None
+            made = Checkpoint(n, calls.save_state(self.context.session, self.seq_id))
+            kept.add(self.seq_id, made)
+            return made
+
+    def forget_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Give up a checkpoint that save_checkpoint() has returned."""
+        self.context.checkpoints.remove(self.seq_id, checkpoint)
+
+    def rollback_if_open(self, n_keep: int) -> None:
+        """Roll back while cleaning up; does nothing in a closed context."""
         if not self.context.closed:
             self.rollback(n_keep)
 
     def drop(self) -> None:
-        """Forget the whole sequence; it may be lent to drafts again."""
-        with self.context.alone:
+        """Remove all tokens, the reservation, and the mark of a text; drafts may borrow the
+        sequence again."""
+        with self.context.lock:
             self.rollback(0)
             self.reserve(None)
-            self.context.ledger.release(self.seq_id)
-
-    def _require_window(self, n_keep: int) -> None:
-        if self.can_keep(n_keep) < n_keep:
-            raise UnsupportedError(
-                f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
-                "its sliding window; drop it and decode its tokens anew"
-            )
+            self.context.sequence_table.vacate(self.seq_id)

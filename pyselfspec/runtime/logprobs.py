@@ -1,4 +1,4 @@
-"""What the model gave the tokens of a text: probabilities before any sampler has changed them."""
+"""Log probabilities of a text's tokens, before any sampler has changed them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError
-from . import _lib
+from .ffi import calls
 from .sampling import Sampler, SamplingParams
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class LogProbs(NamedTuple):
-    """Natural logarithms of the probabilities of a token that was drawn, and of the likeliest ones,
-    from the first down."""
+    """Natural logarithms of the probabilities of a drawn token and of the most likely tokens, in
+    descending order."""
 
     token: int
     logprob: float
@@ -26,7 +26,10 @@ class LogProbs(NamedTuple):
 
 
 def logprobs_of(logits: NDArray[np.float32], token: int, n_top: int) -> LogProbs:
-    """logits: float32 [n_vocab]. Of equally likely tokens the lowest comes first."""
+    """Return the log probabilities of a token and of the n_top most likely tokens.
+
+    logits: float32 [n_vocab]. Equally likely tokens are ordered by id.
+    """
     logits = logits.astype(np.float64)
     shifted = logits - logits.max()
     found = shifted - np.log(np.exp(shifted).sum())
@@ -35,7 +38,7 @@ def logprobs_of(logits: NDArray[np.float32], token: int, n_top: int) -> LogProbs
 
 
 def _likeliest(found: NDArray[np.float64], n: int) -> NDArray[np.intp]:
-    """Sorts these alone: to sort a large vocabulary takes longer than a pass over a small model."""
+    """Return the n most likely tokens without sorting the vocabulary, which would be slow."""
     if n == 0:
         return np.empty(0, np.intp)
     candidates = np.flatnonzero(found >= np.partition(found, -n)[-n])
@@ -43,9 +46,9 @@ def _likeliest(found: NDArray[np.float64], n: int) -> NDArray[np.intp]:
 
 
 class WatchedSampler(Sampler):
-    """A sampler that keeps what the model gave every token that it draws.
+    """A sampler that records the log probabilities of every token that it draws.
 
-    n_top: of the likeliest tokens. found: where it goes, oldest first.
+    n_top: number of most likely tokens to record. found: the list that gets one entry per token.
 
     Raises ArgumentError for a negative n_top, and as Sampler does.
     """
@@ -60,8 +63,8 @@ class WatchedSampler(Sampler):
         self._found = found
 
     def sample(self, context: Context, row: int) -> int:
-        with context.alone:
-            logits = _lib.logits_row(context.handle, row, context.model.n_vocab)
+        with context.lock:
+            logits = calls.logits_row(context.handle, row, context.model.n_vocab)
         token = super().sample(context, row)
         self._found.append(logprobs_of(logits, token, self._n_top))
         return token

@@ -1,6 +1,4 @@
-"""What goes into a pass and what a pass does: rows, states, and one value that says which parts of
-the model run. Pure.
-"""
+"""The input of a pass and the parts of the model that it runs: rows, states, Pass. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from .short_list import ShortList
 
-# Of which rows something is wanted: logits, or the most likely token.
+# The rows that get an output: logits, or the most likely token.
 Outputs = Literal["none", "last", "all"]
 OUTPUTS: tuple[Outputs, ...] = ("none", "last", "all")
-# What the head leaves of the rows with outputs: logits on the host; or only the most likely token,
-# found where the head runs, so that a GPU's logits stay there.
+# The result for the rows with outputs: logits on the host; or only the most likely token, found on
+# the head's device, so that a GPU's logits stay there.
 Head = Literal["logits", "best"]
 
 
@@ -27,9 +25,9 @@ Head = Literal["logits", "best"]
 class Rows:
     """Tokens that go through one pass together, each with its sequence and its position there.
 
-    outputs: which rows want an output. All fields have one entry per row.
-    shared: other sequences that each row belongs to as well, one cell for all of them; these have
-        held the same so far. Empty: none.
+    outputs: which rows get an output. All fields have one entry per row.
+    shared: further sequences that each row belongs to, one cell for all of them; their earlier
+        tokens must be equal. Empty: none.
     """
 
     tokens: tuple[int, ...]
@@ -40,7 +38,7 @@ class Rows:
 
     @classmethod
     def of(cls, seq_id: int, pos: int, tokens: Sequence[int], outputs: Outputs = "all") -> Self:
-        """Consecutive tokens of one sequence, the first of them at this position."""
+        """Return rows of consecutive tokens of one sequence, the first of them at this position."""
         n = len(tokens)
         wanted = [outputs == "all"] * n
         if n and outputs == "last":
@@ -73,7 +71,7 @@ class Rows:
                 raise ArgumentError(f"{n} tokens need as many {name}, got {n_here}")
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """Token, sequence and position of every row in every sequence that it belongs to."""
+        """Yield the token, sequence and position of every row, once for each of its sequences."""
         for i, (token, seq_id, pos) in enumerate(
             zip(self.tokens, self.seq_ids, self.pos, strict=True)
         ):
@@ -124,16 +122,16 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass does with its rows. By default: everything, from the tokens to the logits.
+    """The computation of a pass. By default it runs everything, from the tokens to the logits.
 
     mask: sublayers to skip; K/V of skipped attention is not written.
     enter: states entering ``mask.first_active``, one per row, instead of the tokens' embeddings.
     leave: also return the states entering this block, 1..n_layer (n_layer: those that leave the
         last; n_layer + 1: those that the model's own draft head reads, if it has one), or those of
         several blocks side by side.
-    head: what is left of the rows with outputs.
-    among: with the head "best", the only tokens that are looked at. Probabilities are those among
-        them. At most 32 rows with outputs, and only where Context.can_shorten.
+    head: the result for the rows with outputs.
+    among: with the head "best", the tokens among which the best one is searched; probabilities are
+        relative to them. At most 32 rows with outputs, and only where Context.can_shorten.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
     """
@@ -147,12 +145,12 @@ class Pass:
 
     @property
     def is_draft(self) -> bool:
-        """Skips something for good: what it writes is not the full model's K/V."""
+        """Whether it skips sublayers for good, so that its K/V are not the full model's."""
         return self.mask is not None and not self.in_place
 
     @property
     def is_whole(self) -> bool:
-        """Runs the full model from the tokens on, whatever it leaves behind."""
+        """Whether it runs the full model from the tokens on, with any result."""
         return self.mask is None and self.enter is None and not self.in_place
 
     @property
@@ -163,11 +161,11 @@ class Pass:
         return self.leave if isinstance(self.leave, tuple) else (self.leave,)
 
     def joins(self, other: Pass) -> bool:
-        """Whether rows of both can go through one pass."""
+        """Return whether rows of both can go through one pass."""
         return self == other and (self.enter is None) == (other.enter is None)
 
     def on(self, rows: slice) -> Pass:
-        """The same for some of the rows."""
+        """Return this computation for some of the rows."""
         if self.enter is None:
             return self
         return replace(self, enter=self.enter[rows])

@@ -1,5 +1,5 @@
-"""Which CPU backend this processor can run: known before anything is loaded that could end the
-process on it, numpy included."""
+"""Choose the CPU backend for this processor, before anything is loaded that could end the process
+on it, numpy included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..util import build
 VARIABLE = "PYSELFSPEC_CPU"  # names a variant, to compare it with the others
 _PREFIX = "ggml-cpu"
 
-# Both end the sentence that says what the processor lacks.
+# Both end the sentence about what the processor lacks.
 _BUILT_ELSEWHERE = (
     "install it again on this machine (pip install --force-reinstall --no-cache-dir . in its "
     "source folder), or use the portable wheel"
@@ -23,15 +23,17 @@ _TOO_OLD = "it cannot run here"
 
 
 def variant(backend: str) -> str:
-    """What people call a backend: "haswell" in the portable build, else "native"."""
+    """Return the short name of a backend: "haswell" in the portable build, else "native"."""
     return backend.removeprefix(_PREFIX).removeprefix("-") or "native"
 
 
 def choose(needs: Mapping[str, Sequence[str]], offered: Set[str], wanted: str = "") -> str:
-    """The last backend whose instruction sets are all offered.
+    """Return the last backend whose instruction sets are all offered.
 
-    needs: the instruction sets of each backend, the least demanding first. wanted: the variant to
-    choose among them. Raises LibraryError when none fits, or there is no such variant.
+    needs: the instruction sets of each backend, the least demanding first.
+    wanted: the only variant to consider; "" for all.
+
+    Raises LibraryError if no variant fits, or if the given one does not exist.
     """
     by_variant = {variant(name): name for name in needs}
     if wanted and wanted not in by_variant:
@@ -57,15 +59,15 @@ def _listed(names: list[str], n_max: int = 4) -> str:
 
 @cache
 def cpu_backend() -> str:
-    """The CPU backend for this processor, by the name of its library; LibraryError when there is
-    none."""
+    """Return the name of the CPU backend's library for this processor. Raises LibraryError when
+    there is none."""
     needs = {name: sets.split() for name, sets in build.CPU_BACKENDS.items()}
     offered = _offered({name for sets in needs.values() for name in sets})
     return choose(needs, offered, os.environ.get(VARIABLE, ""))
 
 
 def _offered(names: Iterable[str]) -> frozenset[str]:
-    """Those instruction sets that the processor has and the system allows."""
+    """Return the instruction sets that the processor has and the system allows."""
     [*files] = build.LIB_DIR.glob("*selfspec-processor*")
     try:
         has = ctypes.CDLL(str(files[0])).selfspec_processor_has

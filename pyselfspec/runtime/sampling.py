@@ -1,4 +1,4 @@
-"""Samplers: stock llama.cpp chains, built from one frozen set of parameters. Owns the chain."""
+"""Samplers: stock llama.cpp chains, built from one frozen set of parameters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, SelfSpecError, UnsupportedError
 from ..util.closing import Closing
-from . import _lib
-from ._lib import llama
+from .ffi import calls, load
+from .ffi.load import llama
 from .grammar import fault
-from .guards import Alone
+from .guards import SingleThread
 
 if TYPE_CHECKING:
     from .context import Context
@@ -25,18 +25,21 @@ if TYPE_CHECKING:
 SEED_MAX = 2**32 - 2  # llama.cpp takes 2**32 - 1 for "random"
 REPEAT_LAST_N_MAX = 2**20  # llama.cpp reserves the memory for it at once
 FLOAT_MAX = 1e30  # llama.cpp computes with float32
-UNSEEN = 0.001  # of the best token's probability, what a grammar need not be asked about
+UNSEEN = 0.001  # share of the best token's probability below which no grammar is applied
+_NO_GBNF = "the grammar is not valid GBNF"
 GREEDY_BELOW = 1e-30  # logits over such a temperature overflow
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen; the defaults are llama.cpp's.
+    """Parameters for drawing the next token; the defaults are llama.cpp's.
 
-    temperature: 0, or next to it, for greedy. top_k: 0 for all. top_p, min_p: probabilities.
-    repeat_penalty, presence_penalty, frequency_penalty: 1, 0, 0 for none, over the last
-    repeat_last_n tokens, prompt included; the first divides, the others are taken from logits, once
-    and as often as the token is there. logit_bias: pairs of a token and what is added to its logit.
+    temperature: 0, or nearly 0, takes the most likely token. top_k: 0 for all tokens.
+    top_p, min_p: probabilities, 0 to 1.
+    repeat_penalty: divides the logits of the last repeat_last_n tokens, prompt included; 1: none.
+    presence_penalty: subtracted once from the logit of each of those tokens; 0 for none.
+    frequency_penalty: subtracted from that logit for each occurrence of the token; 0 for none.
+    logit_bias: pairs of a token id and a number that is added to its logit.
     seed: None draws one. grammar: GBNF text with a rule ``root``.
 
     Raises ArgumentError for values outside their range.
@@ -73,29 +76,30 @@ class SamplingParams:
             )
         for token, bias in self.logit_bias:
             if not abs(bias) <= FLOAT_MAX:
-                raise ArgumentError(f"the logit bias of token {token} is no number: {bias}")
+                raise ArgumentError(f"the logit bias of token {token} is not a number: {bias}")
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
             raise ArgumentError(f"seed is 0 to {SEED_MAX}, got {self.seed}")
 
     @property
     def is_greedy(self) -> bool:
-        """Whether nothing is drawn: the likeliest token is taken."""
+        """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the tokens before count."""
+        """Whether any penalty for earlier tokens is set."""
         found = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
         return found != (1.0, 0.0, 0.0)
 
     def without_past(self) -> SamplingParams:
-        """These parameters without what reads the text before: penalties and the grammar."""
+        """Return these parameters without penalties and grammar, which depend on earlier
+        tokens."""
         return replace(
             self, grammar=None, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0
         )
 
     def with_seed(self) -> SamplingParams:
-        """These parameters with a definite seed, drawn when there is none."""
+        """Return these parameters with a definite seed, drawn when there is none."""
         return (
             self if self.seed is not None else replace(self, seed=secrets.randbelow(SEED_MAX + 1))
         )
@@ -106,7 +110,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 class Sampler(Closing):
     """A llama.cpp sampler chain with its own random stream. Use in a ``with`` block; closing twice
-    is fine. Belongs to one thread at a time, and a second thread is told so.
+    is fine. It belongs to one thread at a time; in a second thread its methods raise ArgumentError.
 
     The stream advances once per drawn token, so equal logits give equal tokens with and without
     drafts.
@@ -116,7 +120,7 @@ class Sampler(Closing):
     def __init__(self, model: Model, params: SamplingParams = GREEDY) -> None:
         self.params = params = params.with_seed()
         self._model = model
-        self._alone = Alone("the sampler")
+        self._lock = SingleThread("the sampler")
         self._penalties: int | None = None
         self._parts: list[int] = []  # of the chain, which owns them; the last one draws
         self._chain: int | None = llama.llama_sampler_chain_init(
@@ -134,7 +138,7 @@ class Sampler(Closing):
                     params.presence_penalty,
                 )
             )
-        if params.grammar is not None:  # behind what looks at all tokens
+        if params.grammar is not None:  # after the samplers that need all tokens
             self._add_grammar(model, params.grammar)
         if params.is_greedy:
             self._add(llama.llama_sampler_init_greedy())
@@ -152,22 +156,23 @@ class Sampler(Closing):
         return sampler
 
     def _add_grammar(self, model: Model, grammar: str) -> None:
-        reason = fault(grammar)
-        sampler = None
-        if reason is None:
-            _lib.clear_log_error()
-            with model.users:
+        try:
+            if reason := fault(grammar):
+                raise ArgumentError(f"{_NO_GBNF}: {reason}")
+            load.clear_log_error()
+            with model.in_use:
                 vocab = model.require_tokenizer("a grammar needs one")
-                sampler = _lib.init_grammar(vocab, grammar, *self._drawn_from())
-            reason = _lib.log_error()
-        if not sampler:
+                sampler = calls.init_grammar(vocab, grammar, *self._drawn_from())
+            if not sampler:
+                raise load.failure(ArgumentError, _NO_GBNF)
+        except SelfSpecError:
             self.close()
-            raise ArgumentError(f"the grammar is not valid GBNF: {reason}")
+            raise
         self._add(sampler)
 
     def _drawn_from(self) -> tuple[int, float]:
-        """How many of the likeliest tokens something is drawn from, 0 for all, and how far below
-        the best logit that is given up."""
+        """Return the number of most likely tokens that the next one is drawn from, 0 for all, and
+        the distance from the best logit beyond which tokens are not drawn."""
         params = self.params
         if params.is_greedy:
             return 1, math.inf
@@ -187,7 +192,7 @@ class Sampler(Closing):
         self._add(llama.llama_sampler_init_logit_bias(model.n_vocab, len(pairs), given))
 
     def close(self) -> None:
-        with self._alone:
+        with self._lock:
             if self._chain is not None:
                 llama.llama_sampler_free(self._chain)
             self._chain = self._penalties = None
@@ -202,8 +207,8 @@ class Sampler(Closing):
         return self._chain
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Start a text: forget the last one, and let penalties (not the grammar) see the prompt."""
-        with self._alone:
+        """Start a text: reset the chain, and apply penalties (not the grammar) to the prompt."""
+        with self._lock:
             llama.llama_sampler_reset(self.handle)
             if self._penalties is not None:
                 for token in prompt[max(0, len(prompt) - self.params.repeat_last_n) :]:
@@ -213,52 +218,69 @@ class Sampler(Closing):
         """Draw and accept the token that follows token ``row`` of the last batch."""
         if context.model.n_vocab != self._model.n_vocab:
             raise ArgumentError("the sampler was made for a model with another vocabulary")
-        with context.alone, self._alone, self._model.users:
-            return _lib.sample(context.session, self.handle, row)
+        with context.lock, self._lock, self._model.in_use:
+            return calls.sample(context.session, self.handle, row)
 
-    def law(self, context: Context, row: int) -> NDArray[np.float64]:
-        """The law by which ``sample`` would draw: of every token its probability after the whole
-        chain, float64 [n_vocab]. Nothing is drawn, and nothing accepted.
+    def distribution(self, context: Context, row: int) -> NDArray[np.float64]:
+        """Return the distribution that ``sample`` draws from: the probability of every token after
+        the whole chain, float64 [n_vocab]. Nothing is drawn or accepted.
 
-        Raises UnsupportedError where the sampler draws by a rule that has no law.
+        Raises UnsupportedError where the last sampler does not draw from a distribution.
         """
-        return self.law_of_logits(context.logits(row))
+        return self.distribution_of(context.logits(row))
 
-    def law_of_logits(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The same from logits, float32 [n_vocab]."""
+    def distribution_of(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the distribution that ``sample_logits`` draws from: the probability of every token
+        after the whole chain, float64 [n_vocab], for logits float32 [n_vocab].
+
+        Raises UnsupportedError where the last sampler does not draw from a distribution.
+        """
         self._require_logits(logits)
-        with self._alone, self._model.users:
+        with self._lock, self._model.in_use:
             _ = self.handle
             *parts, last = self._parts
-            name = _lib.sampler_name(last)
+            name = calls.sampler_name(last)
             if name not in ("dist", "greedy"):
                 raise UnsupportedError(
-                    f"the sampler {name} has no law that is known before it draws; verify drafts "
-                    "by its draws, verify='match'"
+                    f"the sampler {name} does not draw from a distribution; use verify='match'"
                 )
-            law = _lib.law(parts, logits)
+            distribution = _applied(parts, logits)
         if name == "greedy":
-            law = np.eye(1, len(law), int(law.argmax()))[0]
-        return law
+            distribution = np.eye(1, len(distribution), int(distribution.argmax()))[0]
+        return distribution
 
     def accept(self, token: int) -> None:
-        """Record a token that was drawn: penalties and the grammar see it.
+        """Record a drawn token for penalties and the grammar.
 
-        Raises ArgumentError, and accepts nothing, for a token that the grammar does not let follow,
-        or that is not in the vocabulary.
+        Raises ArgumentError, and accepts nothing, for a token that the grammar does not allow, or
+        that is not in the vocabulary.
         """
         self._model.require_tokens([token])
-        with self._alone, self._model.users:
-            _lib.accept(self.handle, token)
+        with self._lock, self._model.in_use:
+            calls.accept(self.handle, token)
 
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
         """Draw and accept a token from logits, float32 [n_vocab]."""
         self._require_logits(logits)
-        with self._alone, self._model.users:
-            return _lib.sample_logits(self.handle, logits)
+        with self._lock, self._model.in_use:
+            return calls.sample_logits(self.handle, logits)
 
     def _require_logits(self, logits: NDArray[np.float32]) -> None:
         if np.shape(logits) != (self._model.n_vocab,):
             raise ArgumentError(
                 f"logits have shape [{self._model.n_vocab}], got {list(np.shape(logits))}"
             )
+
+
+def _applied(samplers: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the probability of every token after samplers that draw nothing, float64 [n_vocab]."""
+    candidates = np.zeros(len(logits), calls.CANDIDATE)
+    candidates["id"], candidates["logit"] = np.arange(len(logits)), logits
+    left = calls.apply(samplers, candidates)
+    largest = left["logit"].max(initial=-np.inf)
+    if not largest > -np.inf:
+        raise calls.no_token_left() if np.max(logits) > -np.inf else calls.not_numbers()
+    probabilities = np.zeros(len(logits))
+    probabilities[left["id"]] = np.exp(left["logit"].astype(np.float64) - largest)
+    probabilities /= probabilities.sum()
+    return probabilities

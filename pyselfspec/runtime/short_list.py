@@ -1,4 +1,4 @@
-"""A short list of tokens for drafts to look at, instead of the whole vocabulary. Pure.
+"""A short list of tokens that drafts choose from, instead of the whole vocabulary. Pure.
 
 Where the vocabulary is large, the head is most of what a draft token reads: 72 % of the bytes of
 Gemma 3 270M. Most of its rows are never the answer. Drafting over frequent tokens only is from
@@ -17,17 +17,17 @@ from ..errors import ArgumentError
 
 
 class ShortList:
-    """As many tokens as at the beginning, always: those that came last.
+    """A list of recent tokens, of constant length.
 
-    It begins with the lowest ids: vocabularies that were made by merging, which are nearly all,
-    have frequent tokens first.
+    It begins with the lowest ids, since vocabularies made by merging, which are nearly all, have
+    frequent tokens first.
     """
 
     def __init__(self, n: int, n_vocab: int) -> None:
         if not 1 <= n <= n_vocab:
             raise ArgumentError(f"a short list has 1 to {n_vocab} tokens, got {n}")
-        self.ids = array("i", range(n))  # in rising order, as the library wants them
-        self._order = OrderedDict.fromkeys(reversed(self.ids))  # the next one to leave first
+        self.ids = array("i", range(n))  # in ascending order, as the library requires
+        self._order = OrderedDict.fromkeys(reversed(self.ids))  # the least recent token first
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -36,8 +36,7 @@ class ShortList:
         return token in self._order
 
     def add(self, tokens: Iterable[int]) -> None:
-        """Tokens that came, or nearly did; each takes the place of the one that did not come for
-        longest."""
+        """Add generated tokens, or candidates for them; each replaces the least recent token."""
         for token in tokens:
             if token in self._order:
                 self._order.move_to_end(token)

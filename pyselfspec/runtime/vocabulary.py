@@ -1,25 +1,25 @@
-"""Special tokens of a model, and whether the tokens of two models are the same."""
+"""Special tokens of a model, and a comparison of the vocabularies of two models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._lib import llama
+from .ffi.load import llama
 from .model import Model
 
-N_DIFFERENCE = 128  # tokens that one may have more than the other, unused ones at the end
-FIRST = 5  # ids below it are often named as each model likes
+N_DIFFERENCE = 128  # most tokens by which the sizes may differ: unused ones at the end
+FIRST = 5  # tokens with lower ids often have names of the model's own
 # of enum llama_token_attr
 UNKNOWN, CONTROL, USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
 STRIPS_BEFORE, STRIPS_BEHIND = 1 << 7, 1 << 8
 
 
 def difference(one: Model, other: Model) -> str | None:
-    """What differs first, in words that end a sentence; None where a token of one is the same token
-    of the other.
+    """Return the first difference of two vocabularies, as the end of a sentence; None where their
+    tokens are interchangeable.
 
-    The same comparison as ``common_speculative_are_compatible`` in llama.cpp's
-    common/speculative.cpp, in its order: the kind of vocabulary, tokens put before and behind every
+    This is the comparison of ``common_speculative_are_compatible`` in llama.cpp's
+    common/speculative.cpp, in its order: the kind of vocabulary, tokens put before and after every
     text, size, and the text of each token.
     """
     names = f"{one.path.name} and {other.path.name}"
@@ -31,7 +31,7 @@ def difference(one: Model, other: Model) -> str | None:
             added = [_added(model, what) for model in (one, other)]
             if added[0] != added[1]:
                 said = ("none" if token is None else f"token {token}" for token in added)
-                where = "before" if what == "bos" else "behind"
+                where = "before" if what == "bos" else "after"
                 return f"{where} a text {names} put {' and '.join(said)}"
     if abs(one.n_vocab - other.n_vocab) > (N_DIFFERENCE if one.has_vocab else 0):
         return f"{names} have {one.n_vocab} and {other.n_vocab} tokens"
@@ -46,7 +46,7 @@ def difference(one: Model, other: Model) -> str | None:
 
 
 def _added(model: Model, what: str) -> int | None:
-    """The token that the tokenizer adds to every text, if it adds one."""
+    """Return the token that the tokenizer adds to every text, None if it adds none."""
     adds = getattr(llama, f"llama_vocab_get_add_{what}")(model.vocab)
     return int(getattr(llama, f"llama_vocab_{what}")(model.vocab)) if adds else None
 
@@ -54,7 +54,7 @@ def _added(model: Model, what: str) -> int | None:
 @dataclass(frozen=True, slots=True)
 class Marker:
     """A special token that llama.cpp finds in a text. is_control: only where special tokens are
-    parsed. strips_before, strips_behind: it swallows white space there."""
+    parsed. strips_before, strips_behind: white space there is removed."""
 
     text: str
     is_control: bool
@@ -63,9 +63,9 @@ class Marker:
 
 
 def markers(model: Model) -> tuple[Marker, ...]:
-    """Those with a text that llama.cpp's ``tokenizer_st_partition`` looks for."""
+    """Return the tokens whose text llama.cpp's ``tokenizer_st_partition`` searches for."""
     special = UNKNOWN | CONTROL | USER_DEFINED
-    with model.users:
+    with model.in_use:
         kind_of, vocab = llama.llama_vocab_get_attr, model.require_tokenizer()
         kinds = [(token, int(kind_of(vocab, token))) for token in range(model.n_vocab)]
     return tuple(
@@ -81,21 +81,21 @@ def markers(model: Model) -> tuple[Marker, ...]:
 
 
 def text_of(model: Model, token: int) -> str:
-    """As the vocabulary has it; nothing for a token below 0, which is none."""
-    with model.users:
+    """Return a token's text in the vocabulary; "" for a token below 0, which stands for none."""
+    with model.in_use:
         data = llama.llama_vocab_get_text(model.vocab, token) if token >= 0 else b""
     return str(data.decode(errors="replace"))
 
 
 def bos_and_eos(model: Model) -> tuple[str, str]:
-    """Texts of the tokens that begin and end a text; empty where there is none."""
-    with model.users:
+    """Return the texts of the tokens that begin and end a text; "" if there is none."""
+    with model.in_use:
         tokens = llama.llama_vocab_bos(model.vocab), llama.llama_vocab_eos(model.vocab)
     return text_of(model, tokens[0]), text_of(model, tokens[1])
 
 
 def chat_template(model: Model, name: str | None = None) -> str | None:
-    """The source of the template in the model's file, or of another one there; None for none."""
-    with model.users:
+    """Return the source of the chat template of this name in the model's file; None without one."""
+    with model.in_use:
         source = llama.llama_model_chat_template(model.handle, name and name.encode())
     return None if source is None else str(source.decode(errors="replace"))

@@ -1,25 +1,26 @@
-"""Whether a token's logits depend on how many tokens go through the pass with it, and for which
-types of weights a pass over several costs less than as many passes."""
+"""Measure whether logits depend on the width of a pass, and list types of weights with which wide
+passes are exact."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.header import TENSOR_TYPES
-from . import _lib
+from ..gguf.header import tensor_types
 from .context import Context
+from .ffi.load import native
 
 WIDTHS = (2, 3, 5, 8, 9, 16, 17)  # kernels change between these
 
 
 def same_at_widths(context: Context) -> bool | None:
-    """Tries passes over 1 to 17 tokens, or as many as the library promises, on an empty sequence,
-    which is empty again afterwards; None where the memory cannot take tokens back.
+    """Return whether logits have identical bits at all widths up to 17, or the exact width where
+    that is more; None where the memory cannot remove tokens. Uses sequence 0, which must be
+    empty and is empty afterwards.
 
-    True means the same bits, so that drafting cannot turn even a near-tie.
+    With identical bits drafting cannot change the choice between nearly equal logits.
     """
-    if not context.can_rollback:
+    if not context.can_draft:
         return None
     n_vocab, widths = context.model.n_vocab, sorted({*WIDTHS, context.exact_width} - {0})
     tokens = [i * n_vocab // widths[-1] for i in range(widths[-1])]
@@ -28,18 +29,21 @@ def same_at_widths(context: Context) -> bool | None:
 
 
 def exact_types(*, fast: bool = False) -> frozenset[str]:
-    """Types of weights, by their ggml names, with which products on this CPU give each token the
-    same bits at every width up to Context.exact_width.
+    """Return the types of weights, by their ggml names, whose products on this CPU give each token
+    identical bits at every width up to Context.exact_width.
 
-    fast: only those that the library multiplies by several tokens at once. With the others every
-    token is multiplied by itself, and a pass costs about as much as its tokens one by one.
+    fast: only types that the library multiplies by several tokens at once. With the others a pass
+    costs about as much as its tokens one by one.
     """
-    names = {number: name for number, (name, _, _) in TENSOR_TYPES.items()}
-    return frozenset(name for number, name in names.items() if _lib.type_width(number, fast))
+    names = {number: name for number, (name, _, _) in tensor_types().items()}
+    return frozenset(
+        name for number, name in names.items() if native.selfspec_type_width(number, fast)
+    )
 
 
 def _logits(context: Context, tokens: list[int], width: int) -> NDArray[np.uint32]:
-    """Bits of the logits of each token, `width` of them per pass, [n_tokens, n_vocab]."""
+    """Return the bits of each token's logits, uint32 [n_tokens, n_vocab], from passes over `width`
+    tokens."""
     parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
     logits = [context.decode(part, outputs="all").logits for part in parts]
     context.sequence().drop()

@@ -1,4 +1,4 @@
-"""A text, and how it is cut into equal chunks of tokens, as llama.cpp's perplexity program does.
+"""Reads a text and splits it into equal chunks of tokens, like llama.cpp's perplexity program.
 Pure."""
 
 from __future__ import annotations
@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, Parameter
 from ..util import paths
 
 N_CHUNK = 512  # tokens in a chunk
 
 
 def cut(tokens: Sequence[int], n_ctx: int, start_token: int | None) -> list[tuple[int, ...]]:
-    """Chunks of n_ctx tokens; what is left over at the end is dropped.
+    """Return chunks of n_ctx tokens; the rest at the end is dropped.
 
-    start_token: takes the place of the first token of each chunk, for models whose texts begin
-    with one.
+    start_token: replaces the first token of each chunk; None for models without such a token.
 
     Raises ArgumentError for a text shorter than one chunk.
     """
@@ -26,7 +25,8 @@ def cut(tokens: Sequence[int], n_ctx: int, start_token: int | None) -> list[tupl
     if len(tokens) < n_ctx:
         raise ArgumentError(
             f"the text has {len(tokens)} tokens, one chunk takes {n_ctx}; "
-            "give a longer text or a smaller n_ctx"
+            "give a longer text or a smaller ",
+            Parameter("n_ctx"),
         )
     starts = range(0, len(tokens) - n_ctx + 1, n_ctx)
     chunks = [tuple(tokens[start : start + n_ctx]) for start in starts]
@@ -36,24 +36,26 @@ def cut(tokens: Sequence[int], n_ctx: int, start_token: int | None) -> list[tupl
 
 
 def first_scored(n_ctx: int) -> int:
-    """Tokens before this one are context only."""
+    """Return the index of the first scored token of a chunk; tokens before it are context only."""
     return n_ctx // 2
 
 
 def sample_text() -> str:
-    """The text that comes with the package."""
+    """Return the bundled sample text."""
     return paths.SAMPLE_TEXT.read_text(encoding="utf-8")
 
 
 class Text(NamedTuple):
+    """A text and its name for messages and files of results."""
+
     name: str
     content: str
 
 
 def text_of(text: str | Path | None, name: str | None = None) -> Text:
-    """A text with its name. A path is read, None is the sample.
+    """Return a text with its name: a file's contents, a string, or for None the bundled sample.
 
-    Raises ArgumentError for what is no text.
+    Raises ArgumentError for contents that are not UTF-8 or have NUL characters.
     """
     if text is None:
         return Text("sample", sample_text())
@@ -65,5 +67,5 @@ def text_of(text: str | Path | None, name: str | None = None) -> Text:
             raise ArgumentError(f"{name} is not UTF-8 text: {error}") from None
     name = name or "given"
     if "\0" in text:
-        raise ArgumentError(f"{name} is no text: it has NUL characters")
+        raise ArgumentError(f"{name} is not a text: it has NUL characters")
     return Text(name, text)

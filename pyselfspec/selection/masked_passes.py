@@ -1,9 +1,8 @@
-"""Many masked passes over the same tokens, where what they share with a base mask runs once.
+"""Many masked passes over the same tokens; blocks that they share with a base mask run once.
 
-The blocks below the first one that a mask treats differently from the base compute the same in all
-passes. So the hidden states that enter there are computed once with the base mask and kept, and the
-passes enter with them. Nothing below that block is read by the blocks above, K/V included, so the
-results are the same, bit for bit.
+Up to the first block where a mask differs from the base, all passes compute the same. The hidden
+states that enter that block are computed once with the base mask, and the masked passes start from
+them. Later blocks read nothing of earlier ones, K/V included, so results are identical bit for bit.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from dataclasses import dataclass
 
 from ..errors import UnsupportedError
 from ..masks.layer_mask import LayerMask, entry
-from ..runtime.context import Context, Decoded
+from ..runtime.context import Context
+from ..runtime.decoded import Decoded
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Hidden, Outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tokens that are decoded together, from this position on."""
+    """Tokens that are decoded in one pass, from position pos on."""
 
     tokens: tuple[int, ...]
     pos: int
@@ -28,11 +28,12 @@ class Batch:
 
 
 class MaskedPasses:
-    """Give masks in the order of their `entry`; others are right too, but run from the tokens.
+    """Runs masks over batches. Masks in the order of their `entry` share most; other orders give
+    the same results but run from the first block.
 
-    batches: each is decoded by every pass.
-    place: the sequence for the batch at a position: it holds the tokens before it and no others.
-    cache_bytes: most memory for kept states; when they do not fit, nothing is shared.
+    batches: every mask decodes all of them.
+    place: returns the sequence for the batch at a position, which holds the tokens before it only.
+    cache_bytes: memory limit for kept states; if they do not fit, nothing is shared.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class MaskedPasses:
         self.n_sublayers = 0  # attention and feed-forward sublayers run so far, times tokens
 
     def run(self, mask: LayerMask) -> Iterator[Decoded]:
-        """Decode all batches; read the logits of each before taking the next."""
+        """Yield all batches decoded with a mask. Read the logits of each before the next."""
         target = entry(self._base, mask)
         try:
             if self._shares:
@@ -63,11 +64,11 @@ class MaskedPasses:
         except UnsupportedError:
             if self._at == 0:
                 raise
-            self._shares, self._at = False, 0  # states cannot enter in this architecture
+            self._shares, self._at = False, 0  # this architecture cannot start from hidden states
             yield from self._decode_all(mask, 0)
 
     def _advance(self, to: int) -> None:
-        """Replace the kept states with those that enter this block, if it is a later one."""
+        """Replace the kept states with the states that enter block `to`, if it is a later block."""
         if to <= self._at:
             return
         outside = set(range(self._at)) | set(range(to, self._base.n_layer))

@@ -1,4 +1,4 @@
-"""What can be said about the text that masks are scored on, and where scores are kept. Pure."""
+"""Options of scans and searches: the text to score masks on, and where scores are kept. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any, TypedDict
 from .objectives import CACHE_BYTES, WINDOW
 
 
-class Options(TypedDict, total=False):
-    """On what masks are scored, and where scores are kept; all of them may be left out.
+class ScanOptions(TypedDict, total=False):
+    """Keyword arguments of ``scan`` and ``search``; each is optional.
 
-    text: what to score on. A path is read; default: the sample that comes with the package, whose
-        second halves the model writes itself for objectives about drafts.
-    text_name: how the file of results calls it.
-    chunks: of text, to score on; default: as the objective says, see objectives.About.
-    n_ctx: tokens in a chunk, the second half is scored; default: 512, or the model's context.
-    window: tokens in a masked pass of agreement; default: 32.
-    seed: of everything random, the model's own text included; default: 0.
-    out: file of results, taken up again when it exists; default: in the user's data folder, by
-        model, text and objective.
-    cache_bytes: most memory for hidden states that masks share; default: 512 MiB.
-    context: options of the Context to make, such as n_threads.
-    command: for provenance; default: the command line of this process.
+    text: text to score masks on, or the path of a text file; default: the bundled sample, of which
+        the model rewrites the second half of every chunk for objectives about drafts.
+    text_name: name of the text in the file of results.
+    chunks: number of chunks to score on; default: the objective's, see objectives.About.
+    n_ctx: tokens per chunk, of which the second half is scored; default: 512, or the model's
+        context length if it is smaller.
+    window: tokens of a masked pass of the objective agreement; default: 32.
+    seed: of strategies and of text that the model generates; default: 0.
+    out: file of results, resumed if it exists; default: in the user's data folder, by model, text
+        and objective.
+    cache_bytes: memory limit for hidden states that masks share; default: 512 MiB.
+    context: options of the Context to create, such as n_threads.
+    command: command line for the file of results; default: that of this process.
     """
 
     text: str | Path | None
@@ -40,8 +41,8 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The same with the defaults."""
+class ScanConfig:
+    """Options of a scan or a search with their defaults, see ScanOptions."""
 
     text: str | Path | None = None
     text_name: str | None = None

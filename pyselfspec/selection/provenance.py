@@ -1,4 +1,4 @@
-"""What a file of results says about its scores, and where such files are kept."""
+"""Headers and default paths of files of results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 
 from .. import __version__
 from ..gguf import fingerprint
-from ..runtime._lib import BUILD_ID
 from ..runtime.context import Context
-from ..util import paths
+from ..util import build, paths
 from .chunks import Text
 from .objectives import About
 
-# What decides whether scores are the same, see results.SAME.
+# Header fields that the default file name depends on, see results.SAME.
 IDENTITY = (
     "build", "fingerprint", "objective", "n_ctx", "window", "attention", "text_sha256", "seed"
 )  # fmt: skip
@@ -32,12 +31,14 @@ def header_of(
     seed: int | None,
     command: str,
 ) -> dict[str, Any]:
-    """n_ctx: tokens in a chunk. seed: of the text that the model writes itself, None: it does
-    not."""
+    """Return the header of a file of results.
+
+    n_ctx: tokens per chunk. seed: of text that the model generates; None if it generates none.
+    """
     model = context.model
     return {
         "version": __version__,
-        "build": BUILD_ID,
+        "build": build.BUILD_ID,
         "model": paths.shown(model.path.name),
         "fingerprint": model.fingerprint,
         "n_layer": model.n_layer,
@@ -54,7 +55,7 @@ def header_of(
 
 
 def default_path(header: Mapping[str, Any]) -> Path:
-    """Where scores with this header are kept: in the user's data folder, which is made."""
+    """Return the path for scores with this header. Creates its folder in the user's data folder."""
     key = hashlib.sha256(json.dumps([header[name] for name in IDENTITY]).encode()).hexdigest()
     folder = paths.data("scans")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""What a scan found, in numbers; see tables.py for how they are shown. Pure."""
+"""The results of a scan as data; tables.py formats them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..costs.expected import PassCosts, gain
+from ..costs.speedup import PassCosts, gain
 from ..masks.layer_mask import LayerMask
 from ..masks.score import Score
 from .objectives import About, Objective
@@ -14,7 +14,7 @@ from .rounds import Scored, best_of
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A score as the objective shows it. error: standard error of the value, None: not known."""
+    """A score as the objective displays it. error: standard error of value, None if unknown."""
 
     value: float
     error: float | None
@@ -27,12 +27,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class UnitScore:
-    """A unit skipped alone.
+    """The score of a mask that skips one unit only.
 
     kind: "attention", "feed-forward" or "block".
     lost: mean excess loss per token, with its standard error.
-    rank: 1 is the least harmful.
-    cost: its share of a full pass, 0..1.
+    rank: 1 for the least harmful unit.
+    cost: the unit's share of a full pass, 0 to 1.
     """
 
     block: int
@@ -47,11 +47,11 @@ class UnitScore:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The best mask found of those that skip as much.
+    """The best mask of one size.
 
-    cost: of a token through the mask, over that of one through the full model.
-    speed: expected, over plain decoding, with drafts of n_draft tokens; None where the score does
-        not count drafts.
+    cost: time of a draft token, over that of a token of plain decoding.
+    speed: expected speed over plain decoding with drafts of n_draft tokens; None if the objective
+        does not count accepted drafts.
     """
 
     mask: LayerMask
@@ -63,13 +63,13 @@ class Point:
 
     @property
     def share(self) -> float:
-        """Of all sublayers, skipped."""
+        """Share of all sublayers that the mask skips."""
         return 1 - self.mask.n_active / (2 * self.mask.n_layer)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanReport:
-    """units: by block. curve: by the share skipped, the full model first where it was scored."""
+    """Scores of single units, by block, and the best mask of each size, the full model first."""
 
     about: About
     full: Shown
@@ -78,12 +78,12 @@ class ScanReport:
 
     @property
     def has_curve(self) -> bool:
-        """Whether there is more on it than the full model and one mask."""
+        """Whether the curve has more than the full model and one mask."""
         return len(self.curve) > 2
 
     @property
     def best(self) -> Point | None:
-        """The point with the best expected speed, None where nothing is expected to pay."""
+        """The point with the highest expected speed above 1, None if there is none."""
         paying = [p for p in self.curve if p.speed is not None and p.speed > 1]
         return max(paying, key=lambda p: p.speed or 0.0, default=None)
 
@@ -96,8 +96,11 @@ def report(
     units: Sequence[LayerMask],
     costs: PassCosts,
 ) -> ScanReport:
-    """full: the full model. totals: chunks and score of every mask measured. found: masks that the
-    scan chose. units: what was skipped at a time."""
+    """Return the report of a scan.
+
+    full: score of the full model. totals: number of chunks and score of every measured mask.
+    found: masks that the scan selected. units: the units of the search space.
+    """
     alone = [(unit, *totals[unit]) for unit in units if unit in totals]
     ranked = sorted(alone, key=lambda item: -objective.value(item[0], item[2]))
     ranks = {unit: i for i, (unit, _n, _score) in enumerate(ranked, 1)}

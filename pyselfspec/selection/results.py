@@ -1,8 +1,8 @@
-"""Scores that have been measured, kept in memory or in a JSON-lines file that outlives the process.
+"""Measured scores, in memory or in a JSON-lines file.
 
-A file starts with a header that says of what its scores are. Each line after it holds the score of
-one mask on one chunk, or the tokens of a chunk that the model wrote itself. Lines are written one
-by one and forced to the disk, so an interrupted run loses nothing that was measured.
+The first line of a file is a header with model, text and settings. Each other line has the score of
+one mask on one chunk, or the tokens of a chunk that the model generated. Every line is flushed to
+disk, so an interrupted run loses no score.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..masks.layer_mask import LayerMask
 from ..masks.score import Score
 from ..util import records
 from ..util.closing import Closing
-from ..util.headed import HeadedLines
+from ..util.jsonl_log import JsonlLog
 
-FORMAT = 2
-# What must agree for scores to be comparable, and how to call it.
+FORMAT = 1
+# Header fields that must be equal for scores to be comparable, with their names in messages.
 SAME = {
     "format": "format",
     "build": "library build",
@@ -36,7 +36,7 @@ SAME = {
 
 @dataclass(frozen=True, slots=True)
 class ScoreLine:
-    """What one mask scored on one chunk."""
+    """The score of one mask on one chunk."""
 
     chunk: int
     mask: LayerMask
@@ -45,21 +45,10 @@ class ScoreLine:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """Token ids of a chunk whose second half the model wrote."""
+    """Token ids of a chunk whose second half the model generated."""
 
     chunk: int
     tokens: tuple[int, ...]
-
-
-def _from_format_1(header: records.Data) -> records.Data:
-    """Lines are the same in both formats, headers used other names."""
-    former = {"match": "agreement", "ppl": "perplexity"}
-    objective = header.get("objective")
-    return header | {
-        "format": 2,
-        "fingerprint": header.get("model_sha256"),
-        "objective": former.get(str(objective), objective),
-    }
 
 
 class Results:
@@ -73,7 +62,7 @@ class Results:
         return self._scores.get((mask, chunk))
 
     def text(self, chunk: int) -> tuple[int, ...] | None:
-        """The tokens of a chunk that the model wrote."""
+        """Return the tokens of a chunk that the model generated, None if there are none."""
         return self._texts.get(chunk)
 
     def add_score(self, mask: LayerMask, chunk: int, score: Score) -> None:
@@ -83,7 +72,7 @@ class Results:
         self._texts[chunk] = tokens
 
     def totals(self) -> dict[LayerMask, tuple[int, Score]]:
-        """For each mask the number of chunks measured, without gaps, and their common score."""
+        """Return by mask the number of chunks scored without gaps, and their total score."""
         totals: dict[LayerMask, tuple[int, Score]] = {}
         for mask, chunk in sorted(self._scores, key=lambda key: key[1]):
             n, score = totals.get(mask, (0, Score()))
@@ -93,20 +82,18 @@ class Results:
 
 
 class ResultFile(Results, Closing):
-    """Results that are also in a file, to be taken up again later. Use in a ``with`` block.
+    """Results that are also written to a file, which may exist already. Use in a ``with`` block.
 
-    header: what the scores are of; must agree in everything that SAME names with that of a file
-    that exists. Files of format 1 are taken up, too.
+    header: model, text and settings; must equal an existing file's in all fields of SAME.
 
-    Raises ResultFileError as `HeadedLines` does, and for lines that are no results.
+    Raises ResultFileError as `JsonlLog` does, and for lines that are not results.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         super().__init__()
         self.path = path
         with ExitStack() as opening:
-            older = {1: _from_format_1}
-            file = HeadedLines(path, {"format": FORMAT, **header}, SAME, older)
+            file = JsonlLog(path, {"format": FORMAT, **header}, SAME)
             self._file = opening.enter_context(file)
             for number, line in file.lines():
                 try:

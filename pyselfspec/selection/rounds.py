@@ -1,10 +1,9 @@
-"""What strategies and scorers tell each other: rounds of masks, their scores, how far they are.
-Pure."""
+"""Data that strategies and scorers exchange: rounds of masks and their scores. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,10 +14,10 @@ from ..masks.score import Score
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Masks to score together. They differ little from `base`; what they share with it runs once.
+    """Masks to score together. They differ little from `base`; blocks they share with it run once.
 
-    best_only: only the best one counts, so others may be given up.
-    n_later: masks that later rounds will bring, to estimate the time left; 0 where nobody knows.
+    best_only: only the best mask counts, so others may be abandoned early.
+    n_later: number of masks in later rounds, to estimate the time left; 0 if unknown.
     """
 
     base: LayerMask
@@ -28,17 +27,17 @@ class Round:
 
     @classmethod
     def of_one(cls, mask: LayerMask) -> Round:
-        """One mask, for its own sake."""
+        """Return a round of one mask."""
         return cls(LayerMask.full(mask.n_layer), (mask,), best_only=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A mask that was tried.
+    """A mask with its score.
 
-    score: over the chunks of text that it has seen.
-    value: what the objective makes of the score; the higher, the better.
-    complete: it has seen all chunks; what was given up has not.
+    score: over the chunks that it was scored on.
+    value: the objective's value of the score; higher is better.
+    complete: whether it was scored on all chunks, not abandoned before.
     """
 
     mask: LayerMask
@@ -48,49 +47,33 @@ class Scored:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Sorts the best first."""
+        """Sort key: best first."""
         return not self.complete, -self.value
 
 
 def best_of(scored: Sequence[Scored]) -> Scored:
-    """The first of the best. Raises ArgumentError where there are none."""
+    """Return the best mask, the first if several are equal. Raises ArgumentError for no masks."""
     if not scored:
-        raise ArgumentError("no mask was tried in so short a time; give it more minutes")
+        raise ArgumentError(
+            "the time budget ended before the first mask was scored; give more minutes"
+        )
     return min(scored, key=lambda s: s.rank)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a measurement is: scores of one mask on one chunk of text, done and expected in all;
-    or chunks, while the model writes the text."""
-
-    n_done: int
-    n_total: int
-    doing: str = "scoring masks"
-
-
-# Called with every score. What it raises ends the measurement; scores made so far are kept.
-Follow = Callable[[Progress], None]
-
-
-def ignore(progress: Progress) -> None:
-    """For those who do not want to follow."""
-
-
 class GiveUp(Protocol):
-    """A rule that saves work: which masks of a round need not see another chunk of text."""
+    """A rule that saves time: which masks of a round need not be scored on another chunk."""
 
     def hopeless(self, scored: Sequence[Scored], n_chunks: int, best_only: bool) -> set[LayerMask]:
-        """The masks to give up, asked after every chunk.
+        """Return the masks to abandon; called after every chunk.
 
-        scored: the masks of the round that are still in; each has seen the same n_chunks chunks.
-        best_only: of the round, see Round.
+        scored: the remaining masks of the round, all scored on the same n_chunks chunks.
+        best_only: see Round.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """Every mask sees every chunk."""
+    """Score every mask on every chunk."""
 
     def hopeless(self, scored: Sequence[Scored], n_chunks: int, best_only: bool) -> set[LayerMask]:
         return set()
@@ -119,8 +102,8 @@ class AbortRatio:
 
 @dataclass(frozen=True, slots=True)
 class Confident:
-    """Where only the best counts, give up a mask whose excess loss is above that of the best by
-    more than z standard errors of the difference, see Score.behind.
+    """If only the best mask counts, abandon masks whose excess loss exceeds that of the best by
+    more than z standard errors of the difference, see Score.z_score.
 
     For objectives that rank masks by their excess loss only.
     """
@@ -131,4 +114,4 @@ class Confident:
         if not best_only:
             return set()
         best = best_of(scored).score
-        return {s.mask for s in scored if s.score.behind(best) > self.z}
+        return {s.mask for s in scored if s.score.z_score(best) > self.z}

@@ -1,4 +1,4 @@
-"""Scans: what each unit of a model is worth, and what can be skipped together."""
+"""Scans: how much skipping each unit of a model costs, and which units can be skipped together."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from ..masks.profiles import Profile
 from ..masks.space import Space, Unit
 from ..runtime.context import Context
 from ..runtime.model import Model
+from ..util.progress import OnProgress, ignore_progress
 from . import session, strategies
-from .options import Options
+from .options import ScanOptions
 from .report import Point, ScanReport, report
-from .rounds import Confident, Follow, GiveUp, Never, Round, Scored, ignore
+from .rounds import Confident, GiveUp, Never, Round, Scored
 from .runner import run
 from .scorer import Scorer
 from .session import Session
@@ -28,11 +29,11 @@ SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a scan found.
+    """Result of a scan.
 
-    report: the numbers, see ScanReport. results: the file that keeps all scores.
-    profile: the best mask, for `save`; None where no mask is expected to pay, and where the
-        objective does not tell.
+    report: see ScanReport. results: the file of all scores.
+    profile: the best mask, for `save`; None if no mask is expected to be faster than plain decoding
+        or the objective gives no speed.
     """
 
     strategy: str
@@ -43,12 +44,14 @@ class ScanResult:
 
     @property
     def best(self) -> Point | None:
-        """The mask with the best expected speed, None where nothing is expected to pay."""
+        """The mask with the highest expected speed above 1, None if there is none."""
         return self.report.best
 
     def save(self) -> Path | None:
-        """Make the best mask the model's profile, which generate uses by itself; the file, or None
-        where there is nothing to save."""
+        """Make the best mask the model's profile, which generate uses by default.
+
+        Returns the profile's path, None if there is nothing to save.
+        """
         return None if self.profile is None else profiles.save(self.profile)
 
 
@@ -60,34 +63,38 @@ def scan(
     unit: Unit | str = Unit.BOTH,
     share: float = SHARE,
     give_up: GiveUp | None = None,
-    progress: Follow = ignore,
-    **options: Unpack[Options],
+    progress: OnProgress = ignore_progress,
+    **options: Unpack[ScanOptions],
 ) -> ScanResult:
-    """Score what a strategy asks for, to its end.
+    """Score the masks of a strategy, to its end.
 
     >>> found = scan("model.gguf", "greedy", chunks=4)                     # doctest: +SKIP
     >>> if found.best is not None:                                         # doctest: +SKIP
     ...     print(found.best.mask, found.best.speed, found.save())
 
     model: a path is opened and closed here; of a Context all sequences are used.
-    strategy: a name, or what makes strategies, such as
+    strategy: a name, or a factory such as
         ``strategies.load("greedy", prune=strategies.Prune(count=2))``.
-    objective: which mask is better than another, a name; see objectives/.
-    unit: what is skipped at a time.
-    share: of the units, that the last mask skips; above 0, 1 at most.
-    give_up: which masks need not see all of the text; default: those that are surely not the best,
-        where the objective tells.
-    progress: called with every score. What it raises ends the scan; the file of results keeps the
-        scores, and the same call goes on from there.
-    options: text, chunks, out and so on, see options.Options.
+    objective: name of the objective, see objectives/.
+    unit: the units that masks are made of.
+    share: share of the units that the last mask skips, above 0 and at most 1.
+    give_up: which masks need not be scored on all chunks; default: masks that are surely not the
+        best, if the objective allows to tell.
+    progress: called with every score. An exception that it raises ends the scan; the file of
+        results keeps the scores, and an equal call continues.
+    options: text, chunks, out and others, see options.ScanOptions.
 
-    Raises what session.opened raises, and ArgumentError for names that do not exist and for
+    Raises the errors of session.open_session, and ArgumentError for unknown names and for
     strategies that never end.
     """
     chosen = strategies.resolve(strategy)
     if chosen.endless:
-        raise ArgumentError(f"the strategy {chosen.name} never ends by itself; use it in a search")
-    with session.opened(model, objective, **options, follow=progress) as opened:
+        raise ArgumentError(
+            f"the strategy {chosen.name} never ends; use it with search, which has a budget"
+        )
+    with session.open_session(
+        model, objective, **options, reads_states=chosen.reads_states, progress=progress
+    ) as opened:
         space = Space.of(opened.context.mask_support, Unit(unit))
         setting = strategies.Setting(
             space, share, seed=opened.seed, context=opened.context, chunk=opened.texts[0]
@@ -95,7 +102,7 @@ def scan(
         about = opened.objective.about
         rule = give_up or (Never() if about.weighs_cost else Confident())
         scorer = Scorer(opened.objective, opened.scores, give_up=rule)
-        outcomes = run(chosen(setting), scorer, follow=progress)
+        outcomes = run(chosen(setting), scorer, progress=progress)
         found = [scored for outcome in outcomes for scored in outcome.chosen]
         return _result(opened, scorer, space, chosen.name, found, progress)
 
@@ -106,12 +113,12 @@ def _result(
     space: Space,
     strategy: str,
     found: Sequence[Scored],
-    progress: Follow,
+    progress: OnProgress,
 ) -> ScanResult:
-    """The report, with the full model, and with what would be drafted with otherwise."""
+    """Return the report, with the full model and the masks in use now."""
     tells = opened.objective.about.counts_drafts and strategy != "single"
-    known = opened.known_masks() if tells else []
-    reference = Round(space.full, (space.full, *known), best_only=False)
+    current = opened.current_masks() if tells else []
+    reference = Round(space.full, (space.full, *current), best_only=False)
     full, *others = scorer.score(reference, progress)
     numbers = report(
         opened.objective,

@@ -1,4 +1,4 @@
-"""Searches: the mask that makes generation fastest, within a budget."""
+"""Searches for the mask that makes generation fastest, within a budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from ..costs.expected import Gain, PassCosts, gain, gains
+from ..costs.speedup import Gain, PassCosts, gain, gains
 from ..errors import ArgumentError, MaskError
 from ..masks import profiles
 from ..masks.layer_mask import LayerMask
@@ -14,33 +14,34 @@ from ..masks.profiles import Profile
 from ..masks.space import SHARE, Space, Unit
 from ..runtime.context import Context
 from ..runtime.model import Model
+from ..util.progress import OnProgress, ignore_progress
 from . import session, strategies
-from .bounded import Bounded
+from .cost_cap import CostCap
 from .objectives import About, Objective
-from .options import Options
+from .options import ScanOptions
 from .report import Point, point
-from .rounds import Follow, Scored, best_of, ignore
+from .rounds import Scored, best_of
 from .runner import Budget, run
 from .scorer import Scorer
 from .session import Session
 
 STRATEGY = "climb"
 OBJECTIVE = "expected-speed"
-MAX_COST = 0.6  # of a drafted token over a plain one
+MAX_COST = 0.6  # of a draft token over a token of plain decoding
 N_TRIALS = 100
-N_START = 3  # masks of an earlier scan to start from
+N_START = 3  # number of masks of an earlier scan to start from
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found.
+    """Result of a search.
 
-    about: the objective. trials: masks in the order they were tried.
-    best: of the trials and of what was known before. point: its cost and expected speed.
-    costs: of masked passes, by which `point` and `sweep` are computed.
-    results: the file that keeps the scores.
-    profile: the best mask, for `save`; None where it is not expected to pay, and where the
-        objective does not tell.
+    about: the objective. trials: masks in the order they were scored.
+    best: best of the trials and of the masks in use before. point: its cost and expected speed.
+    costs: costs of masked passes, from which `point` and `sweep` are computed.
+    results: the file of all scores.
+    profile: the best mask, for `save`; None if it is not expected to be faster than plain decoding
+        or the objective gives no speed.
     """
 
     strategy: str
@@ -59,13 +60,15 @@ class SearchResult:
         return self.best.mask
 
     def save(self) -> Path | None:
-        """Make the best mask the model's profile, which generate uses by itself; the file, or None
-        where there is nothing to save."""
+        """Make the best mask the model's profile, which generate uses by default.
+
+        Returns the profile's path, None if there is nothing to save.
+        """
         return None if self.profile is None else profiles.save(self.profile)
 
     def sweep(self) -> dict[int, list[Gain]]:
-        """Expected speeds by the first block skipped, for draft lengths from 1 on: of a search of
-        all exits the blocks before each exit."""
+        """Return expected speeds by the first skipped block, for draft lengths from 1 on. For the
+        strategy exit that is the number of blocks before each exit."""
         counted = (t for t in self.trials if t.score.n_runs)
         return {t.mask.first_skipped: gains(t.score, t.mask, self.costs) for t in counted}
 
@@ -80,40 +83,42 @@ def search(
     unit: Unit | str = Unit.BOTH,
     share: float = SHARE,
     max_cost: float = MAX_COST,
-    progress: Follow = ignore,
-    **options: Unpack[Options],
+    progress: OnProgress = ignore_progress,
+    **options: Unpack[ScanOptions],
 ) -> SearchResult:
-    """Try masks that a strategy asks for, until the budget is used up.
+    """Score the masks of a strategy until the budget is used up.
 
     >>> found = search("model.gguf", minutes=10)                           # doctest: +SKIP
     >>> print(found.mask, found.point.speed, found.save())                 # doctest: +SKIP
 
     model: a path is opened and closed here; of a Context all sequences are used.
-    strategy: a name, or what makes strategies, such as
+    strategy: a name, or a factory such as
         ``strategies.load("optuna", storage="sqlite:///study.db")``.
-    objective: which mask is better than another, a name; see objectives/.
+    objective: name of the objective, see objectives/.
     trials, minutes: the budget, whichever is used up first; default: 100 trials. A round of masks
         that has begun is finished.
-    unit: what masks are made of.
-    share: of the units, skipped at most; above 0, 1 at most.
-    max_cost: for objectives that do not weigh costs themselves, the cost of a drafted token over a
-        plain one, above 0, 1 at most.
-    progress: called with every score. What it raises ends the search; the file of results keeps the
-        scores, and the same call need not measure them again.
-    options: text, chunks, out and so on, see options.Options.
+    unit: the units that masks are made of.
+    share: largest share of the units to skip, above 0 and at most 1.
+    max_cost: for objectives that do not weigh costs, the largest time of a draft token over that of
+        a token of plain decoding, above 0 and at most 1.
+    progress: called with every score. An exception that it raises ends the search; the file of
+        results keeps the scores, and an equal call does not measure them again.
+    options: text, chunks, out and others, see options.ScanOptions.
 
-    Starts from what an earlier scan of the same text has left in the file of results.
+    Starts from the scores of earlier scans in the file of results.
 
-    Raises what session.opened raises, and ArgumentError for names that do not exist.
+    Raises the errors of session.open_session, and ArgumentError for unknown names.
     """
     if not 0 < max_cost <= 1:
         raise ArgumentError(f"max_cost is above 0 and at most 1, got {max_cost:g}")
     chosen = strategies.resolve(strategy)
     budget = Budget(N_TRIALS if trials is None and minutes is None else trials, minutes)
-    with session.opened(model, objective, **options, keep=True, follow=progress) as opened:
+    with session.open_session(
+        model, objective, **options, reads_states=chosen.reads_states, keep=True, progress=progress
+    ) as opened:
         goal: Objective = opened.objective
         if not goal.about.weighs_cost:
-            goal = Bounded(goal, opened.costs, max_cost)
+            goal = CostCap(goal, opened.costs, max_cost)
         scorer = Scorer(goal, opened.scores)
         setting = strategies.Setting(
             space=Space.of(opened.context.mask_support, Unit(unit)),
@@ -125,13 +130,13 @@ def search(
         )
         outcomes = run(chosen(setting), scorer, budget, progress)
         tried = tuple(scored for outcome in outcomes for scored in outcome.scored)
-        best = best_of([*tried, *map(scorer.one, opened.known_masks())])
+        best = best_of([*tried, *map(scorer.one, opened.current_masks())])
         return _result(opened, chosen.name, tried, best)
 
 
 def start_masks(opened: Session) -> tuple[LayerMask, ...]:
-    """What is known, every other block, and the best of what is in the file of results."""
-    masks = opened.known_masks()
+    """Return masks to start from: those in use, every other block, the best of earlier scans."""
+    masks = opened.current_masks()
     try:
         masks.append(LayerMask.alternate(opened.model.n_layer))
     except MaskError:
@@ -149,17 +154,17 @@ def start_masks(opened: Session) -> tuple[LayerMask, ...]:
 def _result(
     opened: Session, strategy: str, tried: tuple[Scored, ...], best: Scored
 ) -> SearchResult:
-    shown = point(opened.objective, best, opened.costs)
+    best_point = point(opened.objective, best, opened.costs)
     profile = None
-    if shown.speed is not None and shown.speed > 1:
-        profile = opened.profile(shown, f"search {strategy}")
+    if best_point.speed is not None and best_point.speed > 1:
+        profile = opened.profile(best_point, f"layers search {strategy}")
     return SearchResult(
         strategy=strategy,
         objective=opened.objective_name,
         about=opened.objective.about,
         trials=tried,
         best=best,
-        point=shown,
+        point=best_point,
         costs=opened.costs,
         results=opened.results.path,
         profile=profile,

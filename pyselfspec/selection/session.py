@@ -1,6 +1,6 @@
-"""Everything that scoring masks of a model needs, open: text, context, file of results, objective.
+"""Opens what scoring masks of a model needs: text, context, file of results, objective.
 
-`opened` is what scan() and search() stand on. It knows files and models, but no terminal.
+scan() and search() share it. It uses files and models but no terminal.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ from typing import Any, Unpack
 
 from .. import __version__
 from ..costs.by_bytes import ByteCosts
-from ..costs.calibration import mask_costs
-from ..errors import ArgumentError
+from ..costs.lookup import mask_costs
+from ..errors import ArgumentError, Parameter
 from ..masks import profiles
 from ..masks.layer_mask import LayerMask
 from ..masks.profiles import Profile
-from ..runtime._lib import BUILD_ID
 from ..runtime.context import Context
 from ..runtime.model import Model
-from ..util import paths
+from ..util import build, paths
+from ..util.progress import OnProgress, ignore_progress
 from . import chunks as cutting
-from . import objectives, own_text
+from . import objectives
 from .objectives import About, Objective
-from .options import Options, Wanted
+from .options import ScanConfig, ScanOptions
 from .provenance import default_path, header_of
 from .report import Point
 from .results import ResultFile, Results
-from .rounds import Follow, ignore
+from .self_generated import write_chunks
 
-N_KEPT = 16  # chunks whose K/V is kept for masks that come one by one
+N_KEPT = 16  # chunks whose K/V is kept for strategies that score one mask at a time
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while measuring. path: the file with all results so far, which the next run takes
-    up."""
+    """Ctrl-C while measuring. path: the file with all scores so far, which the next run resumes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"stopped; {path} has the results so far")
@@ -48,11 +47,10 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Open until the ``with`` block of `opened` ends.
+    """Everything that scoring needs; open until the ``with`` block of `open_session` ends.
 
-    objective_name: as users call it.
-    results: scores by mask and chunk; for a timing objective those of agreement, to start from.
-    scores: where new scores go.
+    results: stored scores by mask and chunk; for objectives that time, those of agreement.
+    scores: receives new scores.
     texts: token ids by chunk.
     """
 
@@ -70,20 +68,20 @@ class Session:
     def model(self) -> Model:
         return self.context.model
 
-    def known_masks(self) -> list[LayerMask]:
-        """What would be drafted with otherwise, so that nothing worse takes its place."""
+    def current_masks(self) -> list[LayerMask]:
+        """Return the masks that drafting uses now: a new profile must not be worse than these."""
         masks = (profiles.mask_for(self.model), self.model.draft_mask)
         return list(dict.fromkeys(mask for mask in masks if mask is not None))
 
     def profile(self, best: Point, source: str) -> Profile:
-        """What generate will know of a mask. source: what found it."""
+        """Return the profile of a mask. source: the command that found it."""
         return Profile(
             model=paths.shown(self.model.path.name),
             fingerprint=self.model.fingerprint,
             mask=best.mask,
             source=f"{source}, {self.results.path.name}",
             version=__version__,
-            build=BUILD_ID,
+            build=build.BUILD_ID,
             date=time.strftime("%Y-%m-%d"),
             command=paths.shown(self.command),
             agreement=best.score.agreement,
@@ -95,56 +93,58 @@ class Session:
 
 
 @contextmanager
-def opened(
+def open_session(
     model: Model | Context | str | Path,
     objective: str,
     *,
     keep: bool = False,
-    follow: Follow = ignore,
-    **options: Unpack[Options],
+    reads_states: bool = False,
+    progress: OnProgress = ignore_progress,
+    **options: Unpack[ScanOptions],
 ) -> Iterator[Session]:
-    """Open the model, cut the text, open or take up the file of results.
+    """Open the model, split the text, open or resume the file of results.
 
-    model: a path is opened and closed here; a Context is used as it is, and needs room, see
-        objectives.Setting.
-    keep: keep the K/V of all chunks where the objective can use it, for masks that come one by one.
+    model: a path is opened and closed here; a Context must be large enough, see objectives.Setting.
+    keep: whether to keep the K/V of all chunks if the objective can use it, for strategies that
+        score one mask at a time.
+    reads_states: whether the strategy decodes a chunk itself, see strategies.Setting.
 
     Raises ArgumentError for text that cannot be scored, ResultFileError for a file of results that
     cannot be used, Interrupted for Ctrl-C, and the errors of Model and Context.
     """
-    wanted = Wanted(**options)
+    config = ScanConfig(**options)
     factory = objectives.load(objective)
     about = factory.about
-    text = cutting.text_of(wanted.text, wanted.text_name)
+    text = cutting.text_of(config.text, config.text_name)
     with ExitStack() as stack:
         if isinstance(model, str | Path):
             model = stack.enter_context(Model(model))
         loaded = model.model if isinstance(model, Context) else model
-        n_chunks = about.n_chunks if wanted.chunks is None else wanted.chunks
-        cut = _cut(loaded, text.content, wanted.n_ctx, n_chunks)
+        n_chunks = about.n_chunks if config.chunks is None else config.chunks
+        cut = _cut(loaded, text.content, config.n_ctx, n_chunks)
         n_kept = min(len(cut), N_KEPT) if keep and about.counts_drafts else 1
-        room = _room(about, len(cut[0]), n_kept, wanted.window)
-        context = _context(model, room, wanted.context, stack)
-        seed = wanted.seed if about.writes_text and wanted.text is None else None
-        command = shlex.join(sys.argv) if wanted.command is None else wanted.command
-        header = header_of(context, about, len(cut[0]), wanted.window, text, seed, command)
-        results = stack.enter_context(ResultFile(wanted.out or default_path(header), header))
+        needs = _needs(about, len(cut[0]), n_kept, config.window, reads_states)
+        context = _context(model, needs, config.context, stack)
+        seed = config.seed if about.writes_text and config.text is None else None
+        command = shlex.join(sys.argv) if config.command is None else config.command
+        header = header_of(context, about, len(cut[0]), config.window, text, seed, command)
+        results = stack.enter_context(ResultFile(config.out or default_path(header), header))
         try:
             if seed is not None:
-                cut = own_text.written(context, cut, seed, results, follow)
+                cut = write_chunks(context, cut, seed, results, progress)
             costs = mask_costs(context)
             setting = objectives.Setting(
-                context, cut, costs, wanted.window, n_kept, wanted.cache_bytes, wanted.seed
+                context, cut, costs, config.window, n_kept, config.cache_bytes, config.seed
             )
             yield Session(
                 context=context,
-                objective_name=objectives.FORMER.get(objective, objective),
+                objective_name=objective,
                 objective=factory(setting),
                 results=results,
                 scores=results if about.kept else Results(),
                 costs=costs,
                 texts=cut,
-                seed=wanted.seed,
+                seed=config.seed,
                 command=command,
             )
         except KeyboardInterrupt:
@@ -152,37 +152,40 @@ def opened(
 
 
 def _cut(model: Model, text: str, n_ctx: int | None, n_chunks: int) -> list[tuple[int, ...]]:
-    """The chunks to score, as token ids."""
-    model.require_tokenizer("scans need one to read text")
+    """Return the chunks to score, as token ids."""
+    model.require_tokenizer("scans need one to tokenize text")
     size = min(cutting.N_CHUNK, model.n_ctx_train) if n_ctx is None else n_ctx
     tokens = model.first_tokens(text, size * max(1, n_chunks), parse_special=False)
     cut = cutting.cut(tokens, size, model.start_token)
     if not 1 <= n_chunks <= len(cut):
         raise ArgumentError(
-            f"the text has {len(cut)} chunks of {size} tokens, {n_chunks} are asked for; "
-            "give a longer text, fewer chunks or a smaller n_ctx"
+            f"the text has {len(cut)} chunks of {size} tokens, but chunks is {n_chunks}; "
+            "give a longer text, fewer chunks or a smaller ",
+            Parameter("n_ctx"),
         )
     return cut[:n_chunks]
 
 
-def _room(about: About, n_ctx: int, n_kept: int, window: int) -> dict[str, int]:
-    """What a context needs, as options of Context."""
+def _needs(
+    about: About, n_ctx: int, n_kept: int, window: int, reads_states: bool
+) -> dict[str, int]:
+    """Return the least sizes of a context, as options of Context. n_ctx: tokens per chunk."""
     n_window = window if about.results == "agreement" else 0
-    n_free = n_ctx  # for strategies that look at the text themselves
+    n_strategy = n_ctx if reads_states else 0
     return {
-        "n_ctx": n_kept * n_ctx + n_window + n_free,
+        "n_ctx": n_kept * n_ctx + n_window + about.n_generated + n_strategy,
         "n_batch": max(min(n_ctx, cutting.N_CHUNK), n_kept + 1),
         "n_seq_max": n_kept + 1,
     }
 
 
 def _context(
-    model: Model | Context, room: Mapping[str, int], options: Mapping[str, Any], stack: ExitStack
+    model: Model | Context, needs: Mapping[str, int], options: Mapping[str, Any], stack: ExitStack
 ) -> Context:
-    """The context given, or a new one that closes with the stack."""
+    """Return the given context, or a new one that closes with the stack."""
     if isinstance(model, Model):
-        return stack.enter_context(model.context(**{**options, **room}))
-    for name, needed in room.items():
+        return stack.enter_context(model.context(**{**options, **needs}))
+    for name, needed in needs.items():
         if getattr(model, name) < needed:
             raise ArgumentError(
                 f"scoring these masks needs a context with {name} of {needed} or more, got "

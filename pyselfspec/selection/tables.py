@@ -1,4 +1,4 @@
-"""What a scan or a search found, as tables for people and as JSON. Pure."""
+"""Formats the results of a scan or a search as tables and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTHING_PAYS = "no mask is expected to make generation faster; the profile stays
 
 
 def to_dict(found: ScanReport) -> dict[str, Any]:
-    """For JSON."""
+    """Return the report as data for JSON."""
     label = found.about.label.replace(" ", "_")
 
     def numbers(shown: Shown) -> dict[str, float | int | None]:
@@ -37,7 +37,7 @@ def to_dict(found: ScanReport) -> dict[str, Any]:
 
 
 def to_lines(found: ScanReport) -> list[str]:
-    """The tables, for people: one line per block, one per point of the curve."""
+    """Return the report as lines of text: a table of blocks and a table of the curve."""
     label, everything = found.about.label, ("attention", "feed-forward", "block")
     kinds = [kind for kind in everything if any(u.kind == kind for u in found.units)]
     lines = [f"full model: {label} {found.full.text}", ""]
@@ -65,7 +65,7 @@ def _cell(unit: UnitScore) -> str:
 
 
 def best_line(best: Point, label: str) -> str:
-    """label: of the objective, for masks of which no speed is expected."""
+    """Return a line on the best mask. label: the objective's, for masks without expected speed."""
     mask = best.mask
     what = (
         f"best mask: skips {len(mask.skip_attn)} attention, {len(mask.skip_ffn)} feed-forward "
@@ -75,5 +75,5 @@ def best_line(best: Point, label: str) -> str:
         return f"{what}{label} {best.shown.text}"
     return (
         f"{what}agreement {best.score.agreement:.2f} · expected {best.speed:.2f}x with "
-        f"{best.n_draft} drafted"
+        f"{best.n_draft} draft tokens"
     )

@@ -1,5 +1,5 @@
-"""A server that OpenAI's clients can talk to: one model, several texts at once.
+"""An OpenAI-compatible server: one model, several texts at once.
 
-engine.py owns the context, in one thread of its own; app.py answers requests, in asyncio's. What
-travels between them is in jobs.py.
+engine.py owns the context, in a thread of its own; app.py handles HTTP requests, in asyncio's
+thread. jobs.py has the data that travels between them.
 """

@@ -1,4 +1,4 @@
-"""The web application: which path is answered by what, and who may ask."""
+"""The web application: routes, access checks and error handlers."""
 
 from __future__ import annotations
 
@@ -16,57 +16,58 @@ from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from . import chat, completions
-from .answers import SSE
 from .auth import require_host, require_key
 from .errors import ApiError, ErrorBody, handle, json_response, unsupported
+from .events import ClientGone
 from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
 from .page import Page
+from .responses import SSE
 from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest
-from .service import ClientGone, Service
+from .service import Service
 
-GONE = 499  # nobody reads it
+CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
 N_PATH = 200  # characters of a path that an error repeats
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "What is wrong with the request."},
-    "5XX": {"model": ErrorBody, "description": "What the server could not do."},
+    "4XX": {"model": ErrorBody, "description": "The request is invalid or refused."},
+    "5XX": {"model": ErrorBody, "description": "The server failed."},
 }
-# Where errors of requests are answered; what else there is, is logged as well.
-KNOWN = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
+# Exceptions that requests cause. All others are logged too.
+EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
 STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {SSE: {}}}}
 
 
 def make(service: Service) -> FastAPI:
-    """The application for uvicorn or any other ASGI server."""
+    """Return the application, for uvicorn or another ASGI server."""
     settings = service.settings
 
-    async def may_ask(request: Request) -> None:
+    async def check_access(request: Request) -> None:
         require_host(request, settings.hosts)
         require_key(request, settings.key)
 
-    async def is_here(request: Request) -> None:
+    async def check_host(request: Request) -> None:
         require_host(request, settings.hosts)
 
     app = FastAPI(
         title="pyselfspec",
         version=__version__,
-        docs_url=None,  # they would load scripts of foreign hosts
+        docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         responses=ERRORS,
     )
-    guarded = [Depends(may_ask)]
+    guarded = [Depends(check_access)]
 
     @app.post("/v1/completions", dependencies=guarded, responses=STREAMS)
-    async def post_completions(asked: CompletionRequest, request: Request) -> Response:
-        return await completions.complete(service, asked, request)
+    async def post_completions(body: CompletionRequest, request: Request) -> Response:
+        return await completions.complete(service, body, request)
 
     @app.post("/v1/chat/completions", dependencies=guarded, responses=STREAMS)
-    async def post_chat(asked: ChatRequest, request: Request) -> Response:
-        return await chat.answer(service, asked, request)
+    async def post_chat(body: ChatRequest, request: Request) -> Response:
+        return await chat.answer(service, body, request)
 
     @app.post("/v1/embeddings", dependencies=guarded)
-    async def post_embeddings(asked: EmbeddingRequest) -> Response:
-        raise unsupported("model", f"{settings.name} writes text; this server has no embeddings")
+    async def post_embeddings(_body: EmbeddingRequest) -> Response:
+        raise unsupported("model", f"{settings.name} generates text; this server has no embeddings")
 
     @app.get("/v1/models", dependencies=guarded)
     async def get_models() -> Response:
@@ -75,7 +76,11 @@ def make(service: Service) -> FastAPI:
     @app.get("/v1/models/{name:path}", dependencies=guarded)
     async def get_model(name: str) -> Response:
         if name != settings.name:
-            raise ApiError(404, f"this server has one model, {settings.name}", param="model")
+            raise ApiError(
+                404,
+                f"this server has one model, {settings.name!r}, not {on_one_line(name[:N_PATH])!r}",
+                param="model",
+            )
         return json_response(service.card())
 
     @app.get("/props", dependencies=guarded)
@@ -86,18 +91,18 @@ def make(service: Service) -> FastAPI:
     async def get_metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
-    @app.get("/health", dependencies=[Depends(is_here)])
+    @app.get("/health", dependencies=[Depends(check_host)])
     async def get_health() -> Response:
         if not service.engine.is_alive:
-            raise ApiError(503, "the engine has ended")
+            raise ApiError(503, "the engine has stopped; restart the server")
         return json_response({"status": "ok"})
 
-    elsewhere = _Elsewhere(_methods(app))
-    app.mount("/", elsewhere, name="page")
-    app.router.default = elsewhere  # no mount matches a path with a newline
-    for kind in (*KNOWN, Exception):
+    fallback = _PageOrError(_methods(app))
+    app.mount("/", fallback, name="page")
+    app.router.default = fallback  # no mount matches a path with a newline
+    for kind in (*EXPECTED, Exception):
         app.add_exception_handler(kind, handle)
-    app.add_exception_handler(ClientGone, _nobody)
+    app.add_exception_handler(ClientGone, _no_response)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
     if settings.origins:
         app.add_middleware(
@@ -106,16 +111,16 @@ def make(service: Service) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type"],
         )
-    app.add_middleware(_Counted, metrics=service.metrics, paths=tuple(_paths(app)))
+    app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))
     return app
 
 
-async def _nobody(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=GONE)
+async def _no_response(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED)
 
 
 def _methods(app: FastAPI) -> dict[str, set[str]]:
-    """The methods of every path that is served."""
+    """Return the methods of every route, by path."""
     found: dict[str, set[str]] = {}
     for route in app.routes:
         if isinstance(route, Route):
@@ -123,9 +128,9 @@ def _methods(app: FastAPI) -> dict[str, set[str]]:
     return found
 
 
-class _Elsewhere:
-    """ASGI app for requests that no route answers: the page's files, or an error that says what is
-    served. methods: of the routes, by path."""
+class _PageOrError:
+    """ASGI app for requests without a route: serves the page's files, or an error that lists the
+    routes. methods: those of the routes, by path."""
 
     def __init__(self, methods: dict[str, set[str]]) -> None:
         self._methods = methods
@@ -152,9 +157,9 @@ def _paths(app: FastAPI) -> list[str]:
     return [path for route in app.routes if (path := getattr(route, "path", ""))]
 
 
-class _Counted:
-    """ASGI middleware: counts requests. Paths that there are not share one name, so that nobody can
-    fill the memory with them."""
+class _RequestCounter:
+    """ASGI middleware that counts requests. Unknown paths share one label, so that clients cannot
+    fill the memory with labels."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: tuple[str, ...]) -> None:
         self._app = app

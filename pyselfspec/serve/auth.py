@@ -1,4 +1,4 @@
-"""Who may ask: whoever knows the key, if there is one, and no web page of somebody else's."""
+"""Access checks: the API key, and the Host header, which keeps out pages of other sites."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from starlette.requests import Request
 
 from .errors import ApiError
 
+N_HOST = 100  # characters of a header that an error repeats
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 def require_key(request: Request, key: str | None) -> None:
-    """Raise ApiError unless the request has the key. The time that this takes tells nothing."""
+    """Raise ApiError unless the request has the key. Compares in constant time."""
     if key is None:
         return
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    right = hmac.compare_digest(given.strip().encode(errors="replace"), key.encode())
-    if scheme.lower() != "bearer" or not right:
+    matches = hmac.compare_digest(given.strip().encode(errors="replace"), key.encode())
+    if scheme.lower() != "bearer" or not matches:
         raise ApiError(
             401,
             "the API key is missing or wrong; send it as Authorization: Bearer KEY",
@@ -27,9 +28,13 @@ def require_key(request: Request, key: str | None) -> None:
 
 
 def require_host(request: Request, allowed: Collection[str]) -> None:
-    """Raise ApiError for a request to another name than this machine's: a page of a foreign site
-    whose name was made to point here (DNS rebinding). allowed: names; none: all are."""
+    """Raise ApiError unless the Host header is an allowed name, against DNS rebinding.
+
+    allowed: host names in lower case; empty allows all.
+    """
     host = request.headers.get("host", "")
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if allowed and name.lower() not in allowed:
-        raise ApiError(403, "this server answers to the name of this machine only")
+        raise ApiError(
+            403, f"the Host header is {host[:N_HOST]!r}; use one of {', '.join(allowed)}"
+        )

@@ -9,205 +9,163 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..chat.messages import ASSISTANT, FIELDS, ToolCall
-from ..chat.template import ChatTemplate
 from ..errors import ArgumentError
 from ..runtime import json_schema
 from ..runtime.logprobs import LogProbs
-from .answers import Made, finish, stream
-from .errors import ApiError, json_response
-from .jobs import Finished, Grown, Job
+from ..templates.messages import ASSISTANT, FIELDS, ToolCall
+from ..templates.template import ChatTemplate
+from .errors import ApiError
+from .fields import finish_reason
+from .jobs import Delta, Finished, Job
+from .responses import Answer, Json, ResponseWriter, respond
 from .schemas import ChatRequest
-from .service import Service, new_id, reason_of, shown, usage
-from .tools import CallReader, ToolUse, told
-
-OBJECT = "chat.completion"
+from .service import Service
+from .tools import CallReader, ToolUse, describe_tools
 
 
-async def answer(service: Service, asked: ChatRequest, request: Request) -> Response:
-    asked.require_supported()
+async def answer(service: Service, body: ChatRequest, request: Request) -> Response:
+    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+    body.require_supported()
     template = service.template
     if template is None:
         raise ApiError(
             400,
-            f"{service.settings.name} has no chat template, so it was not made to chat; see "
-            "/v1/completions, or start the server with a template",
+            f"{service.settings.name} has no chat template, so it was not trained to chat; use "
+            "/v1/completions, or start the server with --chat-template",
             param="messages",
             code="no_chat_template",
         )
-    use = ToolUse.of(asked)
-    prompt = await asyncio.to_thread(_tokens, template, asked, use)
-    rules = await asyncio.to_thread(_grammar, asked, use)
-    n_asked = asked.max_completion_tokens or asked.max_tokens
-    n_predict = service.n_predict(prompt, n_asked, None)
+    use = ToolUse.of(body)
+    prompt = await asyncio.to_thread(_tokens, template, body, use)
+    grammar = await asyncio.to_thread(_grammar, body, use)
+    reader = service.requests
+    n_predict = reader.n_predict(prompt, body.max_completion_tokens or body.max_tokens, None)
     jobs = [
         Job(
             prompt=prompt,
             n_predict=n_predict,
             sampling=sampling,
-            drafting=service.drafting(asked),
-            stop=(*asked.stops, *template.stop),
-            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-            shows_tokens=asked.shows,
+            drafting=reader.drafting(body),
+            stop=(*body.stops, *template.stop),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            shows_tokens=body.shows,
         )
-        for sampling in service.samplings(asked, rules)
+        for sampling in reader.samplings(body, grammar)
     ]
-    head = {"id": new_id("chatcmpl"), "created": service.now(), "model": service.settings.name}
-    form = _Form(service, head, len(prompt), asked, use)
-    if asked.stream:
-        return await stream(service, request, jobs, form)
-    return json_response(form.whole(await finish(service, request, jobs)))
+    return await respond(service, request, jobs, ChatWriter(service, body, len(prompt), use))
 
 
-def _tokens(template: ChatTemplate, asked: ChatRequest, use: ToolUse) -> tuple[int, ...]:
-    """Fields of messages that say nothing to a model are let pass."""
+def _tokens(template: ChatTemplate, body: ChatRequest, use: ToolUse) -> tuple[int, ...]:
+    """Return the prompt. Ignores fields of messages that a template does not show."""
     messages = [
         {key: value for key, value in message.items() if key in FIELDS and value is not None}
-        for message in asked.messages
+        for message in body.messages
     ]
-    knows_tools = "tools" in template.source
-    if not knows_tools:
-        messages = told(messages, use)
-    tools = use.tools if knows_tools and use.tools else None
-    begun = _begun(messages) if asked.continues else ""
+    renders_tools = "tools" in template.source
+    if not renders_tools:
+        messages = describe_tools(messages, use)
+    tools = use.tools if renders_tools and use.tools else None
+    begun = _begun(messages) if body.continues else ""
     tokens = template.tokens(messages[:-1] if begun else messages, tools=tools)
     return (*tokens, *template.answer_tokens(begun))
 
 
 def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The answer to continue. Raises ApiError where the last message is none."""
+    """Return the answer to continue. Raises ApiError if the last message is not an answer."""
     role, text = messages[-1].get("role"), messages[-1].get("content")
     if role != ASSISTANT or not isinstance(text, str) or not text or len(messages) < 2:
         raise ApiError(
             400,
-            "to continue an answer, end the messages with it: role assistant, content a text",
+            "to continue an answer, end the messages with it: role assistant, content a string",
             param="messages",
         )
     return text
 
 
-def _grammar(asked: ChatRequest, use: ToolUse) -> str | None:
-    """What the answer must look like, if anything says so. Raises ApiError for a schema that is
-    not supported."""
+def _grammar(body: ChatRequest, use: ToolUse) -> str | None:
+    """Return the GBNF grammar of the answer, if any. Raises ApiError for an unsupported schema."""
     try:
-        return use.grammar() if use.must else _of_format(asked)
+        return use.grammar() if use.is_required else _format_grammar(body)
     except ArgumentError as error:
-        param = "tools" if use.must else "response_format"
+        param = "tools" if use.is_required else "response_format"
         raise ApiError(400, str(error), param=param) from None
 
 
-def _of_format(asked: ChatRequest) -> str | None:
-    wanted = asked.response_format
-    if wanted is None or wanted.type == "text":
-        return asked.grammar
-    if wanted.type == "json_object":
+def _format_grammar(body: ChatRequest) -> str | None:
+    style = body.response_format
+    if style is None or style.type == "text":
+        return body.grammar
+    if style.type == "json_object":
         return json_schema.to_gbnf({"type": "object"})
-    if wanted.json_schema is None:
+    if style.json_schema is None:
         raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
-    return json_schema.to_gbnf(wanted.json_schema.schema_)
+    return json_schema.to_gbnf(style.json_schema.schema_)
 
 
-class _Form:
-    """How answers are written down."""
+class ChatWriter(ResponseWriter):
+    OBJECT = "chat.completion"
+    CHUNK_OBJECT = "chat.completion.chunk"
+    ID_PREFIX = "chatcmpl"
 
-    def __init__(
-        self,
-        service: Service,
-        head: dict[str, Any],
-        n_prompt: int,
-        asked: ChatRequest,
-        use: ToolUse,
-    ) -> None:
-        self._service = service
-        self._head = head
-        self._n_prompt = n_prompt
-        self._asked = asked
-        self._use = use
-        self._readers = [CallReader(use) for _ in range(asked.n)]
+    def __init__(self, service: Service, request: ChatRequest, n_prompt: int, use: ToolUse) -> None:
+        super().__init__(service, request, n_prompt)
+        self._has_logprobs = bool(request.logprobs)
+        self._readers = [CallReader(use) for _ in range(request.n)]
 
-    def whole(self, made: Sequence[Made]) -> dict[str, Any]:
-        body = {
-            **self._head,
-            "object": OBJECT,
-            "choices": list(map(self._choice, range(len(made)), made)),
-        }
-        body["usage"] = usage(self._n_prompt, [each.finished for each in made])
-        if self._asked.shows:
-            origins = [origin for each in made for origin in each.origins]
-            body["pyselfspec"] = shown(origins, sum(each.us for each in made))
-        return body
+    def first(self, n: int) -> list[Json]:
+        return [self._delta_chunk(i, {"role": "assistant", "content": ""}) for i in range(n)]
 
-    def _choice(self, i: int, made: Made) -> dict[str, Any]:
+    def delta(self, i: int, delta: Delta) -> list[Json]:
+        """Return a chunk; also one without text, where it has tokens or probabilities to show."""
+        text = self._readers[i].push(delta.text)
+        if not text and not self.request.shows and not delta.logprobs:
+            return []
+        return [self._delta_chunk(i, {"content": text} if text else {}, delta=delta)]
+
+    def end(self, i: int, finished: Finished) -> list[Json]:
+        text, calls = self._readers[i].finish()
+        chunks = [self._delta_chunk(i, {"content": text})] if text else []
+        if calls:
+            numbered = [{"index": k, **call.to_dict()} for k, call in enumerate(calls)]
+            chunks.append(self._delta_chunk(i, {"tool_calls": numbered}))
+        return [*chunks, self._delta_chunk(i, {}, reason=_reason(finished, calls))]
+
+    def _choice(self, i: int, answer: Answer) -> Json:
         reader = self._readers[i]
-        text = reader.push(made.text)
+        text = reader.push(answer.text)
         rest, calls = reader.finish()
         text += rest
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if calls and not text else text,
-        }
+        message: Json = {"role": "assistant", "content": None if calls and not text else text}
         if calls:
             message["tool_calls"] = [call.to_dict() for call in calls]
         return {
             "index": i,
             "message": message,
-            "logprobs": self._logprobs(made.logprobs),
-            "finish_reason": _reason(made.finished, calls),
+            "logprobs": self._logprobs(answer.logprobs),
+            "finish_reason": _reason(answer.finished, calls),
         }
 
-    def first(self, n: int) -> list[dict[str, Any]]:
-        return [self._chunk(i, {"role": "assistant", "content": ""}) for i in range(n)]
+    def _delta_chunk(
+        self, i: int, fields: Json, *, reason: str | None = None, delta: Delta | None = None
+    ) -> Json:
+        logprobs = None if delta is None else self._logprobs(delta.logprobs)
+        choice = {"index": i, "delta": fields, "logprobs": logprobs, "finish_reason": reason}
+        return self._chunk(choice, delta)
 
-    def grown(self, i: int, grown: Grown) -> list[dict[str, Any]]:
-        """With nothing to say, a chunk still tells of its tokens where these are to be shown."""
-        text = self._readers[i].push(grown.text)
-        if not text and not self._asked.shows and not grown.logprobs:
-            return []
-        return [self._chunk(i, {"content": text} if text else {}, grown=grown)]
-
-    def ended(self, i: int, finished: Finished) -> list[dict[str, Any]]:
-        text, calls = self._readers[i].finish()
-        chunks = [self._chunk(i, {"content": text})] if text else []
-        if calls:
-            numbered = [{"index": k, **call.to_dict()} for k, call in enumerate(calls)]
-            chunks.append(self._chunk(i, {"tool_calls": numbered}))
-        return [*chunks, self._chunk(i, {}, reason=_reason(finished, calls))]
-
-    def last(self, found: Sequence[Finished]) -> list[dict[str, Any]]:
-        if not self._asked.includes_usage:
-            return []
-        body = {**self._head, "object": f"{OBJECT}.chunk", "choices": []}
-        return [body | {"usage": usage(self._n_prompt, found)}]
-
-    def _chunk(
-        self,
-        i: int,
-        delta: Mapping[str, Any],
-        *,
-        reason: str | None = None,
-        grown: Grown | None = None,
-    ) -> dict[str, Any]:
-        logprobs = None if grown is None else self._logprobs(grown.logprobs)
-        choice = {"index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        body = {**self._head, "object": f"{OBJECT}.chunk", "choices": [choice]}
-        if self._asked.shows and grown is not None:
-            body["pyselfspec"] = shown(grown.origins, grown.us)
-        return body
-
-    def _logprobs(self, found: Sequence[tuple[str, LogProbs]]) -> dict[str, Any] | None:
-        if not self._asked.logprobs:
+    def _logprobs(self, found: Sequence[tuple[str, LogProbs]]) -> Json | None:
+        if not self._has_logprobs:
             return None
         return {"content": [self._token(text, each) for text, each in found], "refusal": None}
 
-    def _token(self, text: str, found: LogProbs) -> dict[str, Any]:
+    def _token(self, text: str, found: LogProbs) -> Json:
         top = [self._entry(token, logprob) for token, logprob in found.top]
         return self._entry(found.token, found.logprob) | {"token": text, "top_logprobs": top}
 
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        piece = self._service.model.piece(token)
+    def _entry(self, token: int, logprob: float) -> Json:
+        piece = self._model.piece(token)
         text = piece.decode(errors="replace")
         return {"token": text, "logprob": logprob, "bytes": list(piece)}
 
 
 def _reason(finished: Finished, calls: Sequence[ToolCall]) -> str:
-    return "tool_calls" if calls else reason_of(finished)
+    return "tool_calls" if calls else finish_reason(finished)

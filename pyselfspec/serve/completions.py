@@ -11,56 +11,60 @@ from starlette.responses import Response
 
 from ..runtime.logprobs import LogProbs
 from ..speculate.completion import count_for_message
-from .answers import Made, finish, stream
-from .errors import ApiError, json_response
-from .jobs import Finished, Grown, Job
+from .errors import ApiError
+from .fields import finish_reason
+from .jobs import Delta, Finished, Job
+from .responses import Answer, Json, ResponseWriter, respond
 from .schemas import N_CHOICES, CompletionRequest
-from .service import N_COMPLETION, Service, new_id, reason_of, shown, usage
+from .service import Service
 
-OBJECT = "text_completion"
+N_PREDICT = 16  # tokens of a completion without max_tokens, as in OpenAI's API
 
 
-async def complete(service: Service, asked: CompletionRequest, request: Request) -> Response:
-    asked.require_supported()
-    prompts = await asyncio.to_thread(_prompts, service, asked)
-    if len(prompts) * asked.n > N_CHOICES:
+async def complete(service: Service, body: CompletionRequest, request: Request) -> Response:
+    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+    body.require_supported()
+    prompts = await asyncio.to_thread(_prompts, service, body)
+    if len(prompts) * body.n > N_CHOICES:
         raise ApiError(
-            400, f"a request has at most {N_CHOICES} choices, prompts times n", param="n"
+            400,
+            f"{len(prompts)} prompts with n={body.n} make {len(prompts) * body.n} choices; "
+            f"a request has at most {N_CHOICES}",
+            param="n",
         )
+    reader = service.requests
     jobs = [
         Job(
             prompt=prompt,
-            n_predict=service.n_predict(prompt, asked.max_tokens, N_COMPLETION),
+            n_predict=reader.n_predict(prompt, body.max_tokens, N_PREDICT),
             sampling=sampling,
-            drafting=service.drafting(asked),
-            stop=asked.stops,
-            logprobs=asked.logprobs,
-            shows_tokens=asked.shows,
+            drafting=reader.drafting(body),
+            stop=body.stops,
+            logprobs=body.logprobs,
+            shows_tokens=body.shows,
         )
         for prompt in prompts
-        for sampling in service.samplings(asked, asked.grammar)
+        for sampling in reader.samplings(body, body.grammar)
     ]
-    head = {"id": new_id("cmpl"), "created": service.now(), "model": service.settings.name}
-    form = _Form(service, head, sum(map(len, prompts)), asked)
-    if asked.stream:
-        return await stream(service, request, jobs, form)
-    return json_response(form.whole(await finish(service, request, jobs)))
+    writer = CompletionWriter(service, body, sum(map(len, prompts)))
+    return await respond(service, request, jobs, writer)
 
 
-def _prompts(service: Service, asked: CompletionRequest) -> list[tuple[int, ...]]:
-    given: Any = asked.prompt
+def _prompts(service: Service, body: CompletionRequest) -> list[tuple[int, ...]]:
+    given: Any = body.prompt
     if isinstance(given, str) or (given and isinstance(given[0], int)):
         given = [given]
     if not given:
-        raise ApiError(400, "prompt is empty", param="prompt")
+        raise ApiError(400, "prompt is empty; give at least one", param="prompt")
     return [_tokens(service, prompt) for prompt in given]
 
 
 def _tokens(service: Service, prompt: str | Sequence[int]) -> tuple[int, ...]:
     if isinstance(prompt, str):
-        tokens = service.model.first_tokens(prompt, service.n_ctx + 1)
-        if len(tokens) > service.n_ctx:
-            raise service.too_long(count_for_message(service.model, prompt))
+        n_ctx = service.requests.n_ctx
+        tokens = service.model.first_tokens(prompt, n_ctx + 1)
+        if len(tokens) > n_ctx:
+            raise service.requests.too_long(count_for_message(service.model, prompt))
     else:
         tokens = list(prompt)
         service.model.require_tokens(tokens)
@@ -69,63 +73,29 @@ def _tokens(service: Service, prompt: str | Sequence[int]) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-class _Form:
-    """How answers are written down."""
+class CompletionWriter(ResponseWriter):
+    OBJECT = CHUNK_OBJECT = "text_completion"
+    ID_PREFIX = "cmpl"
 
-    def __init__(
-        self, service: Service, head: dict[str, Any], n_prompt: int, asked: CompletionRequest
-    ) -> None:
-        self._service = service
-        self._head = head
-        self._n_prompt = n_prompt
-        self._asked = asked
-        self._n_chars: dict[int, int] = {}  # of the choices so far
+    def __init__(self, service: Service, request: CompletionRequest, n_prompt: int) -> None:
+        super().__init__(service, request, n_prompt)
+        self._has_logprobs = request.logprobs is not None
+        self._n_chars: dict[int, int] = {}  # characters of each choice so far
 
-    def whole(self, made: Sequence[Made]) -> dict[str, Any]:
-        choices = [
-            {
-                "index": i,
-                "text": each.text,
-                "logprobs": self._logprobs(i, each.logprobs),
-                "finish_reason": reason_of(each.finished),
-            }
-            for i, each in enumerate(made)
-        ]
-        found = [each.finished for each in made]
-        body = {**self._head, "object": OBJECT, "choices": choices}
-        body["usage"] = usage(self._n_prompt, found)
-        if self._asked.shows:
-            origins = [origin for each in made for origin in each.origins]
-            body["pyselfspec"] = shown(origins, sum(each.us for each in made))
-        return body
+    def delta(self, i: int, delta: Delta) -> list[Json]:
+        logprobs = self._logprobs(i, delta.logprobs)
+        return [self._chunk(_choice_fields(i, delta.text, logprobs, None), delta)]
 
-    def first(self, n: int) -> list[dict[str, Any]]:
-        return []
+    def end(self, i: int, finished: Finished) -> list[Json]:
+        return [self._chunk(_choice_fields(i, "", None, finish_reason(finished)))]
 
-    def grown(self, i: int, grown: Grown) -> list[dict[str, Any]]:
-        return [self._chunk(i, grown.text, self._logprobs(i, grown.logprobs), None, grown)]
+    def _choice(self, i: int, answer: Answer) -> Json:
+        logprobs = self._logprobs(i, answer.logprobs)
+        return _choice_fields(i, answer.text, logprobs, finish_reason(answer.finished))
 
-    def ended(self, i: int, finished: Finished) -> list[dict[str, Any]]:
-        return [self._chunk(i, "", None, reason_of(finished))]
-
-    def last(self, found: Sequence[Finished]) -> list[dict[str, Any]]:
-        if not self._asked.includes_usage:
-            return []
-        body = {**self._head, "object": OBJECT, "choices": []}
-        return [body | {"usage": usage(self._n_prompt, found)}]
-
-    def _chunk(
-        self, i: int, text: str, logprobs: Any, reason: str | None, grown: Grown | None = None
-    ) -> dict[str, Any]:
-        choice = {"index": i, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        body = {**self._head, "object": OBJECT, "choices": [choice]}
-        if self._asked.shows and grown is not None:
-            body["pyselfspec"] = shown(grown.origins, grown.us)
-        return body
-
-    def _logprobs(self, i: int, found: Sequence[tuple[str, LogProbs]]) -> dict[str, Any] | None:
-        """text_offset counts from the beginning of the answer."""
-        if self._asked.logprobs is None:
+    def _logprobs(self, i: int, found: Sequence[tuple[str, LogProbs]]) -> Json | None:
+        """Return the field "logprobs". text_offset counts from the beginning of the answer."""
+        if not self._has_logprobs:
             return None
         offsets = []
         for text, _ in found:
@@ -141,4 +111,8 @@ class _Form:
         }
 
     def _text(self, token: int) -> str:
-        return self._service.model.piece(token).decode(errors="replace")
+        return self._model.piece(token).decode(errors="replace")
+
+
+def _choice_fields(i: int, text: str, logprobs: Json | None, reason: str | None) -> Json:
+    return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": reason}

@@ -1,5 +1,4 @@
-"""Errors as OpenAI's clients know them: an object with a message, and the status that says whose
-fault it is."""
+"""Errors in the format of OpenAI's API: a JSON object with a message, and an HTTP status."""
 
 from __future__ import annotations
 
@@ -29,12 +28,12 @@ _TYPES = {
     504: "timeout_error",
 }
 _SERVER_ERROR = "server_error"
-_NOT_OBJECT = "the body is a JSON object, sent as Content-Type: application/json"
+_NOT_OBJECT = "the body must be a JSON object, sent as Content-Type: application/json"
 _NO_JSON = (
     "the request lacks the header Content-Type: application/json (curl: -H 'Content-Type: "
-    "application/json'); it is required so that no web page can send requests unnoticed"
+    "application/json'); it is required to keep other web pages from sending requests"
 )
-RETRY_S = 1  # after which a client may ask a busy server again
+RETRY_S = 1  # after which a client may send a refused request again
 
 
 class ErrorDetails(BaseModel):
@@ -45,13 +44,13 @@ class ErrorDetails(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """What every status of 400 and above comes with."""
+    """The body of every response with a status of 400 or above."""
 
     error: ErrorDetails
 
 
 class ApiError(Exception):
-    """A request that is refused, and why. param: the field that is at fault."""
+    """A refused request. status: of HTTP. param: the field with the error. code: OpenAI's."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None
@@ -68,12 +67,12 @@ class ApiError(Exception):
 
 
 def unsupported(param: str, message: str) -> ApiError:
-    """A value that other servers may know."""
+    """Return the error for a field that OpenAI's API has and this server does not support."""
     return ApiError(400, message, param=param, code="unsupported_value")
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What a client is told of an error. Of faults of the server it hears no details."""
+    """Return the error for a client. Details of internal errors are only logged."""
     match error:
         case ApiError():
             return error
@@ -93,15 +92,15 @@ def as_api_error(error: Exception) -> ApiError:
         case HTTPException():
             return ApiError(error.status_code, str(error.detail))
         case RequestValidationError():
-            return _of_validation(error)
+            return _validation_error(error)
         case RecursionError():
             return ApiError(400, "something in the request is nested too deep")
     log.error("a request failed", exc_info=error)
-    return ApiError(500, "the server has made a mistake; its log says more")
+    return ApiError(500, "internal error; the server's log has the details")
 
 
-def _of_validation(error: RequestValidationError) -> ApiError:
-    """The first of its complaints, with the field's name."""
+def _validation_error(error: RequestValidationError) -> ApiError:
+    """Return the first error, with the name of its field."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', '')}")
@@ -119,13 +118,13 @@ def json_response(
 
 
 def to_json(content: Any) -> bytes:
-    """Half characters, which JSON can carry and UTF-8 cannot, become question marks."""
+    """Encode as JSON in UTF-8. Lone surrogates become question marks."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode(errors="replace")
 
 
 async def handle(_request: Request, error: Exception) -> Response:
-    """For all exceptions that leave an endpoint."""
+    """Handle any exception of an endpoint."""
     found = as_api_error(error)
     headers = {"Retry-After": str(RETRY_S)} if found.status in (429, 503) else {}
     if found.status == 401:

@@ -1,21 +1,18 @@
-"""What travels between requests and the engine: jobs there, events back. Data alone."""
+"""The data that travels between requests and the engine: jobs one way, events the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from ..errors import SelfSpecError
 from ..masks.layer_mask import LayerMask
 from ..runtime.logprobs import LogProbs
 from ..runtime.sampling import SamplingParams
-from ..speculate.controllers import DEFAULT, Controller
-from ..speculate.draft_names import Names
-from ..speculate.prepared import AUTO
-from ..speculate.types import GenerationStats
+from ..speculate.config import DraftConfig
+from ..speculate.stats import GenerationStats
 
-MODEL = "full"  # where a token is from that nobody has drafted; a drafter is called "model"
+MODEL = "full"  # the source of tokens that were not drafted; "model" is the name of a drafter
 
 
 class BusyError(SelfSpecError):
@@ -23,53 +20,35 @@ class BusyError(SelfSpecError):
 
 
 class ShutdownError(SelfSpecError):
-    """The server takes no more requests, or cuts off its open ones."""
+    """The server is shutting down: it accepts no request and cuts off requests that take long."""
 
     def __init__(self) -> None:
         super().__init__("the server is shutting down")
 
 
 class TooLateError(SelfSpecError):
-    """A text that was not finished in the time that requests have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """How texts are drafted; fields as for Completion."""
-
-    draft: Names | None = AUTO
-    options: Any = None
-    mask: LayerMask | None = None
-    profile: bool = True
-    controller: Controller | str = DEFAULT
-
-    def by(self, draft: Names | None) -> Drafting:
-        """The same with other drafters."""
-        if draft == self.draft:
-            return self
-        mask = None if draft is None else self.mask
-        return replace(self, draft=draft, options=None, mask=mask)
+    """A text was not finished within the time limit of its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A text to be written. logprobs, stop: as for Completion.
+    """A text to generate. logprobs, stop: as for Completion.
 
-    shows_tokens: its pieces say which tokens they are, and where these are from.
+    shows_tokens: whether its deltas list tokens with their sources.
     """
 
     prompt: tuple[int, ...]
     n_predict: int
     sampling: SamplingParams
-    drafting: Drafting
+    drafting: DraftConfig
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     shows_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Text of one token; source: the drafter's name, or MODEL."""
+class TokenText:
+    """The text of one token. source: the name of the drafter that proposed it, or MODEL."""
 
     text: str
     source: str
@@ -77,26 +56,27 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Nothing is wrong with the job, and it has a place."""
+    """The job was valid and has a slot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
-    """What a step has added. origins: of just this text, where tokens are to be shown.
-    logprobs: of the tokens that begin in it, where they were asked for, each with its text.
-    us: microseconds of the step.
+class Delta:
+    """The text that one step added.
+
+    tokens: this text by token, if the job shows tokens. logprobs: text and probabilities of each
+    token that begins in it, if the job asks for them. us: duration of the step in microseconds.
     """
 
     text: str
-    origins: tuple[Origin, ...]
+    tokens: tuple[TokenText, ...]
     logprobs: tuple[tuple[str, LogProbs], ...]
     us: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """reason: as a Completion's finish_reason. draft: the drafter's name, None where decoding was
-    plain. estimated_speedup, mask: as the Completion's."""
+    """The end of a text. reason: finish_reason of the Completion. draft: name of the drafter, None
+    for plain decoding. estimated_speedup, mask: attributes of the Completion."""
 
     reason: str
     stats: GenerationStats
@@ -107,18 +87,21 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The text ends here."""
+    """The end of a text by an error."""
 
     error: Exception
 
 
-Event = Started | Grown | Finished | Failed
+Event = Started | Delta | Finished | Failed
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A job on its way. emit: told its events, in the engine's thread; Finished and Failed are the
-    last ones. deadline: in seconds of time.monotonic()."""
+    """A job in the queue or in a slot.
+
+    emit: receives the job's events in the engine's thread; the last is Finished or Failed.
+    deadline: in seconds of time.monotonic().
+    """
 
     job: Job
     emit: Callable[[Event], None]

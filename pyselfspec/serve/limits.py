@@ -1,4 +1,4 @@
-"""Limits of a request's body: its size, and the time that it may take to arrive."""
+"""Limits of a request's body: its size and the time in which it must arrive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-BODY_S = 60.0  # seconds, for all of it
+BODY_S = 60.0  # seconds for the whole body
 
 
 class BodyLimit:
-    """ASGI middleware. n_bytes: of a body at most."""
+    """ASGI middleware that refuses bodies of more than n_bytes, or slower than BODY_S."""
 
     def __init__(self, app: ASGIApp, n_bytes: int) -> None:
         self._app = app
@@ -35,7 +35,9 @@ class BodyLimit:
                 async with asyncio.timeout_at(None if has_all else end):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, "the body took too long to arrive") from None
+                raise HTTPException(
+                    408, f"the body did not arrive within {BODY_S:.0f} seconds"
+                ) from None
             n_left -= len(message.get("body", b""))
             has_all = not message.get("more_body", False)
             if n_left < 0:
@@ -45,4 +47,4 @@ class BodyLimit:
         await self._app(scope, limited, send)
 
     def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"a request has at most {self._n_bytes} bytes")
+        return HTTPException(413, f"the body has more than {self._n_bytes} bytes; send less")

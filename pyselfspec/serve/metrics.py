@@ -1,4 +1,4 @@
-"""Counts for Prometheus: those of requests are kept here, those of texts are the engine's."""
+"""Metrics for Prometheus: request counts are kept here, text counts come from the engine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Of one server."""
+    """The metrics of one server."""
 
     def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_OfEngine(engine))
+        self._registry.register(_EngineCollector(engine))
         self.requests = Counter(
             "pyselfspec_requests",
             "Requests by path and status.",
@@ -27,13 +27,13 @@ class Metrics:
         )
         self.first_token = Histogram(
             "pyselfspec_first_token_seconds",
-            "From a request to the first text of its answer, waiting included.",
+            "Seconds from a request to the first text of its answer, including time in the queue.",
             buckets=SECONDS,
             registry=self._registry,
         )
         self.answer = Histogram(
             "pyselfspec_answer_seconds",
-            "From a request to the end of its answer.",
+            "Seconds from a request to the end of its answer.",
             buckets=SECONDS,
             registry=self._registry,
         )
@@ -42,8 +42,8 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _OfEngine:
-    """Reads the engine's counts whenever somebody asks."""
+class _EngineCollector:
+    """Reads the engine's counts at every scrape."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -51,30 +51,34 @@ class _OfEngine:
     def collect(self) -> Iterable[Metric]:
         engine, counts = self._engine, self._engine.counts
         for name, help_, gauge in (
-            ("texts_running", "Texts that are being written.", engine.n_running),
-            ("texts_waiting", "Texts that wait for a slot.", engine.n_waiting),
-            ("slots", "Texts that can be written at once.", engine.n_slots),
+            ("texts_running", "Texts being generated.", engine.n_running),
+            ("texts_waiting", "Texts waiting for a slot.", engine.n_waiting),
+            ("slots", "Texts that can be generated at once.", engine.n_slots),
         ):
             yield GaugeMetricFamily(f"pyselfspec_{name}", help_, gauge)
         for name, help_, count in (
             ("texts", "Texts that have ended.", counts.n_texts),
-            ("prompt_tokens", "Tokens of prompts.", counts.stats.n_prompt),
+            ("prompt_tokens", "Prompt tokens.", counts.stats.n_prompt),
             (
                 "prompt_tokens_reused",
-                "Of these, not evaluated again.",
+                "Prompt tokens taken from the K/V cache instead of evaluated.",
                 counts.stats.n_prompt_reused,
             ),
-            ("generated_tokens", "Tokens of answers.", counts.stats.n_generated),
-            ("passes", "Passes through the model.", counts.n_passes),
-            ("cell_moves", "Times that K/V cells were moved.", counts.n_moves),
-            ("disordered_texts", "Texts whose K/V cells lost their order.", counts.n_disordered),
+            ("generated_tokens", "Generated tokens.", counts.stats.n_generated),
+            ("passes", "Passes of the model.", counts.n_passes),
+            ("cell_moves", "Moves of K/V cells to restore their order.", counts.n_moves),
+            (
+                "disordered_texts",
+                "Texts whose K/V cells could not be kept in order.",
+                counts.n_disordered,
+            ),
         ):
             yield CounterMetricFamily(f"pyselfspec_{name}", help_, count)
         drafted = CounterMetricFamily(
-            "pyselfspec_drafted_tokens", "Tokens drafted, by source.", labels=["source"]
+            "pyselfspec_drafted_tokens", "Draft tokens by drafter.", labels=["source"]
         )
         accepted = CounterMetricFamily(
-            "pyselfspec_accepted_tokens", "Of these, accepted.", labels=["source"]
+            "pyselfspec_accepted_tokens", "Accepted draft tokens by drafter.", labels=["source"]
         )
         for name, stats in list(counts.stats.sources.items()):
             drafted.add_metric([name], stats.n_drafted)

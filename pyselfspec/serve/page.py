@@ -1,5 +1,7 @@
-"""The page at /: static files as they are, with headers that let nothing else in. Knows no model;
-all that the page shows it asks of the API."""
+"""The page at /: static files, with headers that forbid scripts and styles from elsewhere.
+
+The page gets all its data from the API.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asks whether it has changed, so an upgrade shows at once
+    "Cache-Control": "no-cache",  # the browser revalidates, so an upgrade shows at once
 }
 
 
 class Page(StaticFiles):
-    """An ASGI app with the page's files; mount it at / behind all routes of the API.
+    """An ASGI app that serves the page's files; mount it at / after all routes of the API.
 
-    paths: of its files, as requests name them; no other path reaches the disk.
+    paths: request paths of its files; no other path reaches the disk.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""What requests may say, as OpenAI's API spells it. Unknown fields are let pass, as other servers
-do; fields that are known and not supported are refused, unless they say what happens anyway."""
+"""Schemas of requests, in the format of OpenAI's API. Unknown fields are ignored, as by other
+servers; known fields that are not supported are refused, unless they ask for the default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stop = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class MaskSettings(BaseModel):
-    """What drafts skip: sublayers by their blocks' numbers, or all behind the first blocks."""
+    """The sublayers that drafts skip: lists of block indices, or all blocks from exit_layer on."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -32,9 +32,9 @@ class MaskSettings(BaseModel):
 
 
 class DraftSettings(BaseModel):
-    """The field pyselfspec. draft: "auto", names of drafters with + between them, null for plain
-    decoding; left out: the server's. show: say with every chunk which tokens it is made of.
-    continue: the last message is the beginning of an answer, which the model goes on with."""
+    """The field "pyselfspec". draft: "auto", names of drafters joined by +, or null for plain
+    decoding; default: the server's. show: list the tokens of every chunk with their sources.
+    continue: continue the answer that the last message begins."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,8 +49,8 @@ class StreamOptions(BaseModel):
 
 
 class TextRequest(BaseModel):
-    """What both kinds of requests have in common. The fields of sampling that are left out are the
-    server's defaults, see SamplingParams."""
+    """Fields that completions and chats share. Sampling fields left out have the server's defaults,
+    see SamplingParams."""
 
     SAMPLING: ClassVar[tuple[str, ...]] = (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n",
@@ -94,7 +94,7 @@ class TextRequest(BaseModel):
 
 
 class CompletionRequest(TextRequest):
-    """POST /v1/completions. prompt: text or token ids, or several of either."""
+    """POST /v1/completions. prompt: a text or token ids, or a list of either."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: int | None = Field(None, ge=0, le=N_TOP)
@@ -103,13 +103,13 @@ class CompletionRequest(TextRequest):
     best_of: int | None = None
 
     def require_supported(self) -> None:
-        """Raise ApiError for what this server cannot do."""
+        """Raise ApiError for options that this server does not support."""
         if self.echo:
-            raise unsupported("echo", "echo is not supported; the prompt is what you sent")
+            raise unsupported("echo", "echo is not supported; leave it out")
         if self.suffix:
-            raise unsupported("suffix", "suffix is not supported: texts are written to their end")
+            raise unsupported("suffix", "suffix is not supported; leave it out")
         if self.best_of not in (None, self.n):
-            raise unsupported("best_of", "best_of is not supported; see n")
+            raise unsupported("best_of", "best_of is not supported; use n")
 
 
 class JsonSchema(BaseModel):
@@ -158,15 +158,15 @@ class ChatRequest(TextRequest):
     function_call: Any = None
 
     def require_supported(self) -> None:
-        """Raise ApiError for what this server cannot do, or what does not go together."""
+        """Raise ApiError for options that this server does not support, or that contradict."""
         if self.functions or self.function_call not in (None, "none", "auto"):
-            raise unsupported("functions", "functions is not supported; see tools")
+            raise unsupported("functions", "functions is not supported; use tools")
         if set(self.modalities or ()) - {"text"}:
-            raise unsupported("modalities", "this server writes text only")
+            raise unsupported("modalities", "this server generates text only; leave out modalities")
         if self.top_logprobs is not None and not self.logprobs:
             raise unsupported("top_logprobs", "top_logprobs needs logprobs to be true")
-        if self.grammar is not None and self.response_format not in (None,):
-            raise unsupported("grammar", "grammar and response_format both say what to write")
+        if self.grammar is not None and self.response_format is not None:
+            raise unsupported("grammar", "give grammar or response_format, not both")
 
 
 class EmbeddingRequest(BaseModel):

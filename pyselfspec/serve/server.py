@@ -1,4 +1,4 @@
-"""Everything together: a model, an engine, an application, and uvicorn to run it."""
+"""Sets up a service from a model and runs it with uvicorn."""
 
 from __future__ import annotations
 
@@ -18,84 +18,85 @@ from typing import Any
 
 import uvicorn
 
-from ..chat.template import ChatTemplate
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime import vocabulary
-from ..runtime.context import N_CTX, N_CTX_UNIT, Context
+from ..runtime.context import Context
 from ..runtime.model import Model
-from ..speculate.prepared import prepared
+from ..runtime.opening import N_CTX, N_CTX_UNIT
+from ..speculate.config import DraftConfig
+from ..speculate.resolve import resolve
+from ..templates.template import ChatTemplate
 from . import app
 from .auth import LOOPBACK
 from .engine import Engine
-from .jobs import Drafting
 from .service import Service
-from .settings import GRACE_S, Room, Settings
-from .sources import usable
+from .settings import GRACE_S, Capacity, Settings
+from .sources import usable_drafters
 
 N_BATCH = 512  # rows of a pass where no width is exact
-SWITCH_S = 0.0005  # Python's threads take turns as often as a pass over a small model takes
+SWITCH_S = 0.0005  # Python's thread switch interval: about one pass of a small model
 BACKLOG = 128
-CUT_S = 2  # to tell clients that their answers were cut
+CUT_S = 2  # in which clients learn that their answers were cut off
 
 
 @contextmanager
-def serving(
+def open_service(
     model: Model,
     settings: Settings,
     *,
-    room: Room,
-    drafting: Drafting,
+    capacity: Capacity,
+    drafting: DraftConfig,
     template: str | None = None,
     **options: Any,
 ) -> Iterator[Service]:
-    """A service on a model; options of its Context.
+    """Yield a service for a model. options: arguments of its Context.
 
-    template: of chats, or the name of a fallback; None: the model's own, if it has one.
+    template: a chat template or the name of a fallback; None for the model's own, if it has one.
 
-    Raises what Context, ChatTemplate and preparing drafts do.
+    Raises the errors of Context, ChatTemplate and `resolve`.
     """
     chat = None
     if template is not None or (model.has_vocab and vocabulary.chat_template(model)):
         chat = ChatTemplate.of(model, template)
-    with context_for(model, room, **options) as context:
-        n_cells = room.n_ctx or _default_n_ctx(model, room)
-        mask, sources = _default_mask(context, drafting), usable(context, drafting)
-        with Engine(context, n_slots=room.n_slots, n_queue=room.n_queue, n_cells=n_cells) as engine:
+    with make_context(model, capacity, **options) as context:
+        n_cells = capacity.n_ctx or _default_n_ctx(model, capacity)
+        mask, sources = _default_mask(context, drafting), usable_drafters(context, drafting)
+        with Engine(
+            context, n_slots=capacity.n_slots, n_queue=capacity.n_queue, n_cells=n_cells
+        ) as engine:
             yield Service(engine, settings, chat, drafting, mask, sources)
 
 
-def context_for(model: Model, room: Room, **options: Any) -> Context:
-    """A context with room for drafts besides that for texts: each text may have a sequence and a
-    pass for them."""
-    n_seq_max = 2 * room.n_slots + 2
+def make_context(model: Model, capacity: Capacity, **options: Any) -> Context:
+    """Return a context with a pass of cells per slot, and where the memory can have branches, a
+    second sequence for drafts."""
+    n_seq_max = 2 * capacity.n_slots + 2
     with model.context(n_ctx=N_CTX_UNIT, n_batch=n_seq_max, n_seq_max=n_seq_max, **options) as one:
         width = one.exact_width
-    n_ctx = (room.n_ctx or _default_n_ctx(model, room)) + room.n_slots * (width or N_CTX_UNIT)
+        if one.has_states:  # which are large, and have no branches
+            n_seq_max = capacity.n_slots
+    n_ctx = (capacity.n_ctx or _default_n_ctx(model, capacity)) + capacity.n_slots * (
+        width or N_CTX_UNIT
+    )
     n_batch = max(width or N_BATCH, n_seq_max)
     return model.context(n_ctx=n_ctx, n_batch=n_batch, n_seq_max=n_seq_max, **options)
 
 
-def _default_n_ctx(model: Model, room: Room) -> int:
-    return room.n_slots * min(N_CTX, model.n_ctx_train or N_CTX)
+def _default_n_ctx(model: Model, capacity: Capacity) -> int:
+    return capacity.n_slots * min(N_CTX, model.n_ctx_train or N_CTX)
 
 
-def _default_mask(context: Context, drafting: Drafting) -> LayerMask | None:
-    found = prepared(
-        context,
-        drafting.draft,
-        options=drafting.options,
-        mask=drafting.mask,
-        profile=drafting.profile,
-    )
+def _default_mask(context: Context, drafting: DraftConfig) -> LayerMask | None:
+    found = resolve(context, drafting)
     return None if found is None else found.mask
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Raises ArgumentError where nothing can listen there."""
+def open_listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises ArgumentError if the address cannot be used."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio turns Nagle's algorithm off only where the protocol is named
+        # asyncio turns Nagle's algorithm off only if the protocol is given
         listener = socket.socket(family, kind, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -122,16 +123,20 @@ def run(
     ready: Callable[[], None] = lambda: None,
     log_requests: bool = False,
 ) -> None:
-    """Answer requests until a signal ends it: then no more are taken, and those that there are have
-    a time of grace. ready: called when the first request can come. log_requests: one line on stderr
-    for each answer."""
+    """Serve until a signal; then accept no more requests and finish the running ones.
+
+    grace_s: seconds to finish them. ready: called when the server accepts requests. log_requests:
+    write a line to stderr for each response.
+    """
     sys.setswitchinterval(SWITCH_S)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on when it has ended
-        server = web(service, listener, grace_s=grace_s, ready=ready, log_requests=log_requests)
+        server = make_server(
+            service, listener, grace_s=grace_s, ready=ready, log_requests=log_requests
+        )
         server.run(sockets=[listener])
 
 
-def web(
+def make_server(
     service: Service,
     listener: socket.socket,
     *,
@@ -139,7 +144,7 @@ def web(
     ready: Callable[[], None] = lambda: None,
     log_requests: bool = False,
 ) -> uvicorn.Server:
-    """The server that `run` runs, for those who end it in another way."""
+    """Return the server that `run` runs, for callers that end it in another way."""
     host = listener.getsockname()[0]
     if is_loopback(host):
         names = {*LOOPBACK, host}
@@ -157,7 +162,7 @@ def web(
 
 
 def _log_config() -> dict[str, Any]:
-    """Uvicorn's, with requests on stderr: stdout is for what other programs read."""
+    """Return uvicorn's configuration with the access log on stderr: stdout is for programs."""
     config = deepcopy(uvicorn.config.LOGGING_CONFIG)
     config["handlers"]["access"]["stream"] = "ext://sys.stderr"
     return config
@@ -176,13 +181,13 @@ class _Server(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        logging.getLogger("uvicorn.error").addFilter(_in_one_line)
+        logging.getLogger("uvicorn.error").addFilter(_shorten_shutdown)
         self._end()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A closed terminal ends the server as SIGTERM does, which uvicorn handles."""
+        """Let SIGHUP, sent when the terminal closes, end the server as SIGTERM does."""
         with super().capture_signals():
             closed = getattr(signal, "SIGHUP", None)
             is_main = threading.current_thread() is threading.main_thread()
@@ -196,12 +201,11 @@ class _Server(uvicorn.Server):
                 signal.signal(closed, former)
 
 
-def _in_one_line(record: logging.LogRecord) -> bool:
-    """A filter for uvicorn's log when the server ends: how many requests were cut off, without a
-    traceback for each of them."""
+def _shorten_shutdown(record: logging.LogRecord) -> bool:
+    """Filter uvicorn's log at shutdown: the number of requests cut off, without tracebacks."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, CancelledError | KeyboardInterrupt):
         return False
     if str(record.msg).startswith("Cancel %s running task(s)"):
-        record.msg = "the server has ended; requests that were cut off: %s"
+        record.msg = "the server has stopped; requests cut off: %s"
     return True

@@ -1,5 +1,5 @@
-"""What a server is told when it starts, and its defaults. Knows nothing of FastAPI, so that they
-can be shown without it."""
+"""Settings of a server and their defaults. Does not import FastAPI, so that the command's help can
+show them without it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ N_SLOTS = 4
 N_QUEUE = 64
 TIMEOUT_S = 600.0
 N_BYTES = 4 << 20
-GRACE_S = 10.0  # for texts to be finished when the engine is closed
+GRACE_S = 10.0  # in which texts may finish at shutdown
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """name: of the model. key: that requests need, None: none. hosts: names that the server answers
-    to, none: all. origins: of web pages that may ask, see CORS. timeout_s: for a whole answer,
-    waiting included. n_bytes: of a request's body at most. sampling: where requests say nothing.
+    """How the server treats requests.
+
+    name: the model's name in the API. key: the API key, None for no key. hosts: allowed Host
+    headers, empty for all. origins: allowed CORS origins. timeout_s: time limit of an answer,
+    including time in the queue. n_bytes: largest body of a request. sampling: defaults for fields
+    that a request leaves out.
     """
 
     name: str
@@ -33,9 +36,12 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """n_ctx: tokens of all texts together; None: as many for each slot as one text has by default.
-    n_slots: texts at once. n_queue: requests that may wait."""
+class Capacity:
+    """How many texts fit into the server.
+
+    n_ctx: tokens of all running texts; None for a default context per slot. n_slots: texts at once.
+    n_queue: requests that may wait for a slot.
+    """
 
     n_ctx: int | None = None
     n_slots: int = N_SLOTS

@@ -1,9 +1,8 @@
-"""Sequences of a context for several texts: which of them a new text gets, what of earlier texts it
-can go on from, and whether there is room for it.
+"""Slots: the sequences of a context for several texts, with prefix reuse and reserved cells.
 
-A text has all the room that it may need before it begins, so none ends early because of others, and
-the cells of each stay in the order that gives it the bits that it has alone. What texts have left
-behind is kept as long as nobody needs its room.
+A text reserves all the cells that it may need before it begins, so that none ends early because of
+others and the cells of each stay in the order in which logits have the same bits as alone. The
+tokens of ended texts are kept until their cells are needed.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from ..runtime.kv import KVSequence
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """seq: claimed for texts. n_reserved: tokens of room for its text; 0: it has none.
-    used_at: when it was taken last, counted in texts."""
+    """A place for one text. n_reserved: cells reserved for its text, 0 when idle. used_at: number
+    of the text that used it last."""
 
     seq: KVSequence
     n_reserved: int = 0
@@ -30,7 +29,7 @@ class Slot:
 
 
 class Slots:
-    """n_cells: tokens of room for all texts together. Belongs to the context's thread."""
+    """The slots of a context, for its thread only. n_cells: cells for the tokens of all texts."""
 
     def __init__(self, context: Context, n_slots: int, n_cells: int) -> None:
         self._context = context
@@ -39,11 +38,13 @@ class Slots:
         self.n_disordered = 0  # texts whose cells were not in order at their end
         self.slots = [Slot(context.sequence(i)) for i in range(n_slots)]
         for slot in self.slots:
-            slot.seq.claim()
+            slot.seq.occupy()
 
     def take(self, prompt: Sequence[int], n_tokens: int) -> Slot | None:
-        """A slot for a text of at most so many tokens, prompt included, which holds as much of the
-        prompt as any other does; None where it has to wait for room."""
+        """Reserve a slot that holds as much of the prompt as possible; return None without room.
+
+        n_tokens: most tokens of the text, prompt included.
+        """
         n_running = sum(slot.n_reserved for slot in self.slots)
         idle = [slot for slot in self.slots if slot.is_idle]
         if not idle or n_running + n_tokens > self._n_cells:
@@ -52,7 +53,7 @@ class Slots:
         slot = self._place(best, idle, self._n_usable(best, prompt))
         if slot is not best and self._n_usable(best, prompt) > self._n_usable(slot, prompt):
             best.seq.fork(slot.seq.seq_id)
-            slot.seq.claim()
+            slot.seq.occupy()
             best.used_at = self._n_texts
         self._n_texts += 1
         slot.n_reserved, slot.used_at = n_tokens, self._n_texts
@@ -60,12 +61,12 @@ class Slots:
         return slot
 
     def n_held(self, prompt: Sequence[int]) -> int:
-        """Tokens of this prompt that a text could go on from."""
+        """Return how many tokens of this prompt a new text could reuse."""
         return max(self._n_usable(slot, prompt) for slot in self.slots)
 
     def free(self, slot: Slot) -> None:
-        """The slot's text has ended. Keep its tokens for prefix reuse, unless its cells are out of
-        order where that counts: then a later text would not have the bits that it has alone."""
+        """Make the slot idle. Keep its tokens for prefix reuse, unless its cells are out of order
+        and their order changes the bits of logits."""
         slot.n_reserved = 0
         slot.seq.reserve(slot.seq.n_past)
         if self._context.is_exact_beside_others and not slot.seq.in_order:
@@ -73,24 +74,23 @@ class Slots:
             self._forget(slot)
 
     def _place(self, best: Slot, idle: Sequence[Slot], n_usable: int) -> Slot:
-        """The best one, where a text goes on with most of it; else the one unused for longest, so
-        that what the best one holds is kept as well."""
+        """Return the best slot if the text continues most of it, else the least recently used one,
+        so that the tokens of the best slot are kept too."""
         oldest = min(idle, key=lambda slot: slot.used_at)
-        can_fork = self._context.can_rollback
-        if best.is_idle and (2 * n_usable >= best.seq.n_past > 0 or not can_fork):
+        if best.is_idle and (2 * n_usable >= best.seq.n_past > 0 or not self._context.can_fork):
             return best
         return oldest
 
     def _n_usable(self, slot: Slot, prompt: Sequence[int]) -> int:
-        """Tokens that it has in common with a prompt; the last one is evaluated in any case."""
+        """Return how many tokens of a prompt it can reuse; the last one is always evaluated."""
         n = min(slot.seq.n_common(prompt), len(prompt) - 1)
-        if self._context.can_rollback:
-            return n
+        if self._context.can_fork:
+            return n if self._context.can_rollback else slot.seq.can_keep(n)
         return n if slot.is_idle and n == slot.seq.n_past else 0
 
     def _make_room(self) -> None:
-        """Forget what was unused for longest, until the rest fits. Cells that several sequences
-        share count for each of them."""
+        """Drop the least recently used slots until the rest fits. Cells shared by several sequences
+        count for each of them."""
         n_left = self._n_cells - sum(slot.n_reserved for slot in self.slots)
         idle = [slot for slot in self.slots if slot.is_idle]
         for slot in sorted(idle, key=lambda slot: -slot.used_at):
@@ -100,4 +100,4 @@ class Slots:
 
     def _forget(self, slot: Slot) -> None:
         slot.seq.drop()
-        slot.seq.claim()
+        slot.seq.occupy()

@@ -1,5 +1,4 @@
-"""Where draft tokens may come from: what each drafter is called on the page, and which of them work
-on this server."""
+"""Sources of tokens: how the page labels each drafter, and which drafters work on this server."""
 
 from __future__ import annotations
 
@@ -9,56 +8,66 @@ from typing import Any
 from ..errors import SelfSpecError
 from ..runtime.context import Context
 from ..speculate import drafters
-from ..speculate.draft_names import COLON, split
-from ..speculate.prepared import AUTO, prepared
-from .jobs import MODEL, Drafting
+from ..speculate.config import AUTO, DraftConfig
+from ..speculate.draft_names import COLON, Named, split
+from ..speculate.resolve import resolve
+from .jobs import MODEL
 
-# A label, and what it says about a token. Drafters of other packages are called by their names.
+# Label and meaning of a token's source. Drafters without an entry are labelled by their names.
 WORDS = {
     MODEL: ("model", "Written by the full model"),
     "dynamic-exit": ("early exit", "Drafted by the first layers of the model"),
+    "exit-map": ("exit map", "Drafted with the first layers and a matrix in place of the rest"),
     "head": ("head", "Drafted by a small draft head"),
-    "jacobi": ("Jacobi", "Drafted from what the model said after a rejected token"),
-    "layer-skip": ("layer skip", "Drafted with some of the layers of the model"),
-    "lookahead": ("lookahead", "Drafted from words that the model wrote ahead of the text"),
+    "jacobi": ("Jacobi", "Drafted from the predictions after a rejected token"),
+    "layer-skip": ("layer skip", "Drafted by the model without some of its layers"),
+    "lookahead": ("lookahead", "Drafted from n-grams that the model generated ahead of the text"),
     "model": ("second model", "Drafted by a smaller model"),
-    "ngram": ("n-gram", "Copied: it followed the same words earlier"),
-    "partial-kv": ("partial K/V", "Drafted by the model from a part of the text"),
-    "universal": ("other model", "Drafted by a model with other tokens"),
+    "ngram": ("n-gram", "Copied: it followed the same tokens earlier"),
+    "partial-kv": ("partial K/V", "Drafted by the model with a part of the K/V cache"),
+    "universal": ("other model", "Drafted by a model with another vocabulary"),
 }
 
 
-def given_files(drafting: Drafting) -> dict[str, str]:
-    """Files by drafter, as the server was started with."""
-    if drafting.draft in (None, AUTO):
-        return {}
-    named = split(drafting.draft, drafters.names())
-    return {each.name: each.file for each in named if each.file is not None}
+def files_by_drafter(drafting: DraftConfig) -> dict[str, str]:
+    """Return the files that the server was started with, by drafter."""
+    return {each.name: each.file for each in _given(drafting) if each.file is not None}
 
 
-def usable(context: Context, drafting: Drafting) -> tuple[str, ...]:
-    """Names of the drafters that can draft here, found by preparing each of them.
-
-    drafting: how the server drafts by default; its files are the only ones.
-    """
-    if not context.can_rollback:  # drafts that turn out wrong could not be taken back
+def _given(drafting: DraftConfig) -> tuple[Named, ...]:
+    """Return the drafters that the server was started with."""
+    if drafting.names in (None, AUTO):
         return ()
-    files = given_files(drafting)
+    return split(drafting.names, drafters.all_names())
+
+
+def usable_drafters(context: Context, drafting: DraftConfig) -> tuple[str, ...]:
+    """Return the names of the drafters that work here, found by resolving each of them. Experiments
+    are left out unless the server was started with them.
+
+    drafting: the server's default; its files are the only ones used.
+    """
+    if not context.can_draft:  # rejected draft tokens could not be removed
+        return ()
+    files = files_by_drafter(drafting)
     found = []
-    for name in drafters.names():
+    for name in sorted({*drafters.names(), *(each.name for each in _given(drafting))}):
         draft = f"{name}{COLON}{files[name]}" if name in files else name
-        its = drafting.by((draft,))
         with suppress(SelfSpecError, OSError):
-            prepared(context, its.draft, mask=its.mask, profile=its.profile)
+            resolve(context, drafting.with_draft((draft,)))
             found.append(name)
     return tuple(found)
 
 
-def described(works: tuple[str, ...]) -> list[dict[str, Any]]:
-    """All sources of tokens, ready for JSON; works: names of those that can draft here."""
-    return [_described(name, name in works) for name in (MODEL, *drafters.names())]
+def describe_sources(works: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the sources of tokens as JSON objects, without experiments that are not in use.
+
+    works: names of the drafters that work here.
+    """
+    listed = sorted({*drafters.names(), *works})
+    return [_description(name, name in works) for name in (MODEL, *listed)]
 
 
-def _described(name: str, works: bool) -> dict[str, Any]:
+def _description(name: str, works: bool) -> dict[str, Any]:
     label, meaning = WORDS.get(name, (name, f"Drafted by {name}"))
     return {"name": name, "label": label, "meaning": meaning, "works": works}

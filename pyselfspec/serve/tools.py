@@ -1,6 +1,6 @@
-"""Tools: how the model is told of them, made to call one, and understood when it does.
+"""Tools: their description in the prompt, the grammar of calls, and the calls in an answer.
 
-The form of a call is Hermes': <tool_call>{"name": ..., "arguments": {...}}</tool_call>. See
+Calls have the format of Hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>. See
 https://github.com/NousResearch/Hermes-Function-Calling, which many models were trained with.
 """
 
@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..chat.messages import ToolCall
 from ..runtime import json_schema
+from ..templates.messages import ToolCall
 from .errors import ApiError
 from .schemas import ChatRequest, NamedTool
 
@@ -28,46 +28,50 @@ INSTRUCTION = (
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a request says of tools. must: the answer is a call; names: of functions that it may
-    call."""
+    """The tools of a request. names: functions that may be called. is_required: whether the answer
+    must be a call."""
 
     tools: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
-    must: bool = False
+    is_required: bool = False
 
     @classmethod
     def of(cls, request: ChatRequest) -> ToolUse:
-        """Raises ApiError for a choice that is no tool of the request."""
+        """Read a request. Raises ApiError for a tool_choice that is none of its tools."""
         choice, tools = request.tool_choice, request.tools or []
         if choice == "none":
             return cls()
         if not tools:
             if choice in (None, "auto"):
                 return cls()
-            raise ApiError(400, "tool_choice needs tools", param="tool_choice")
+            raise ApiError(
+                400,
+                f"tool_choice is {choice!r} but the request has no tools; give tools",
+                param="tool_choice",
+            )
         given = tuple(tool.model_dump(exclude_none=True) for tool in tools)
         names = tuple(tool.function.name for tool in tools)
         if isinstance(choice, NamedTool):
             if choice.function.name not in names:
                 raise ApiError(
                     400,
-                    f"tool_choice names {choice.function.name!r}, which is none of the tools",
+                    f"tool_choice names {choice.function.name!r}; the tools are {', '.join(names)}",
                     param="tool_choice",
                 )
-            return cls(given, (choice.function.name,), must=True)
-        return cls(given, names, must=choice == "required")
+            return cls(given, (choice.function.name,), is_required=True)
+        return cls(given, names, is_required=choice == "required")
 
     def grammar(self) -> str:
-        """GBNF for a call. Raises ArgumentError for parameters that are no JSON schema."""
+        """Return the GBNF of a call. Raises ArgumentError for an invalid JSON schema."""
         functions = {tool["function"]["name"]: tool["function"] for tool in self.tools}
         return json_schema.calls_to_gbnf(
             {name: functions[name].get("parameters") or {"type": "object"} for name in self.names}
         )
 
 
-def told(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[dict[str, Any]]:
-    """Messages for a template that knows nothing of tools: these are described to the system, calls
-    and their results are text."""
+def describe_tools(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[dict[str, Any]]:
+    """Return messages for a template without tools: the system message describes the tools, and
+    calls and their results become text."""
     said = [_as_text(message) for message in messages]
     if not use.tools:
         return said
@@ -101,20 +105,20 @@ def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CallReader:
-    """Takes an answer as it comes, and tells its text from its calls.
+    """Separates the text of a streamed answer from its calls.
 
-    What could be a call is held back until it is one or is not: what begins as <tool_call> does,
-    and an answer that begins as a JSON object does.
+    Holds back text that may be a call until that is decided: text after <tool_call> or a prefix of
+    it, and a whole answer that begins like a JSON object.
     """
 
     def __init__(self, use: ToolUse) -> None:
         self._use = use
         self._held = ""
-        self._holds = use.must
-        self._begun = False  # something but spaces has come
+        self._holds = use.is_required
+        self._begun = False  # anything but white space has come
 
     def push(self, text: str) -> str:
-        """The text that is no part of a call, as far as it is known."""
+        """Take a piece; return the text that is certainly not part of a call."""
         if not self._use.tools:
             return text
         self._held += text
@@ -132,18 +136,18 @@ class CallReader:
         return given
 
     def finish(self) -> tuple[str, list[ToolCall]]:
-        """The rest of the text, and the calls: one or the other."""
+        """Return the rest of the text and the calls; one of them is empty."""
         calls = calls_in(self._held, self._use.names) if self._use.tools else []
         return ("" if calls else self._held), calls
 
 
 def _n_beginning(text: str, marker: str) -> int:
-    """Length of the longest end of the text that begins the marker."""
+    """Return the length of the longest suffix of the text that is a prefix of the marker."""
     return next((n for n in range(len(marker) - 1, 0, -1) if text.endswith(marker[:n])), 0)
 
 
 def calls_in(text: str, names: Sequence[str]) -> list[ToolCall]:
-    """The calls that a text consists of; none where any part of it is none."""
+    """Return the calls that a text consists of; an empty list if any part is not a call."""
     decoder = json.JSONDecoder()
     calls = []
     rest = text.strip()

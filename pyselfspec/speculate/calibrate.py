@@ -1,37 +1,39 @@
-"""Times the passes that steps are made of, with the drafter that makes them."""
+"""Measures the times of draft and verification passes of a drafter."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 
 import numpy as np
 
-from ..costs.calibration import Calibration, key_of
+from ..costs.store import Calibration, rounded_size
 from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.passes import FULL, Pass, Rows
-from . import drafters
-from .drafters import Drafter, Lookup, follower
-from .prepared import Speculation, prepared
-from .requests import Answer, answers
-from .types import Draft, DraftLimit
+from .config import DraftConfig
+from .drafters import Drafter, LookupDrafter
+from .drafters._combined import CombinedDrafter
+from .limits import DraftLimit
+from .passes import PassRequest, PassResult, drive, run_request
+from .resolve import DraftSetup, resolve
+from .types import Draft
 
-BUDGET_S = 30.0  # for the rounds at one length of the text
-PREFILL_S = 15.0  # at most, to fill half of the context
+BUDGET_S = 30.0  # time limit of the rounds at one length of the text
+PREFILL_S = 15.0  # time limit for filling half of the context
 N_PREFILL = 64  # tokens of a prefill chunk; the time budget is checked between chunks
-N_ROUND = 7  # at most, unless told
-N_EMPTY = 8  # tokens in an "empty" context: there must be something to attend to
-BUSY = 0.25  # spread of times above which other programs are to blame
-N_DRAFT = 3  # tokens of a draft whose time is taken
-WARM_US = 50_000  # a pass longer than this does not notice that its graph was built anew
+N_ROUND = 7  # default number of rounds
+N_EMPTY = 8  # tokens in an "empty" context, for attention to read
+BUSY = 0.25  # spread of times above which other programs must have run
+N_DRAFT = 3  # tokens of a timed draft
+WARM_US = 50_000  # for longer passes the time to build the graph does not matter
 
 Progress = Callable[[float], None]
 
@@ -40,30 +42,30 @@ class BusyWarning(UserWarning):
     """Other programs ran while passes were timed."""
 
 
+@contextmanager
 def to_time(
     context: Context, mask: LayerMask | None = None, *, profile: bool = True
-) -> tuple[Speculation, Drafter]:
-    """How texts are drafted here, with this mask if one is given; and of several drafters the one
-    whose passes cost something, which is the caller's to close.
+) -> Iterator[tuple[DraftSetup, Drafter]]:
+    """Yield the drafting setup of the context, and its drafter whose passes take time.
 
-    profile: False leaves that of the model aside.
+    mask: for drafts; None: as generate chooses. profile: False ignores the model's profile.
 
-    Raises ArgumentError where nothing is drafted, and what `prepared` raises.
+    Raises ArgumentError where nothing is drafted, and what `resolve` raises.
     """
-    found = prepared(context, mask=mask, profile=profile)
+    found = resolve(context, DraftConfig(mask=mask, profile=profile))
     if found is None:
         raise ArgumentError(
             f"architecture {context.model.file.architecture}: its memory cannot take tokens back, "
             "so nothing is drafted"
         )
-    [*_, name] = found.options
-    return found, drafters.load(name).make(context, found.options[name])
+    with closing(found.make()) as drafter:
+        yield found, drafter.last if isinstance(drafter, CombinedDrafter) else drafter
 
 
 def measure(
     context: Context, drafter: Drafter, progress: Progress, n_rounds: int | None = None
 ) -> Calibration:
-    """What `measured` yields last."""
+    """Return the last result of `measured`."""
     *_, calibration = measured(context, drafter, progress, n_rounds)
     return calibration
 
@@ -71,20 +73,18 @@ def measure(
 def measured(
     context: Context, drafter: Drafter, progress: Progress, n_rounds: int | None = None
 ) -> Iterator[Calibration]:
-    """Time all passes with an empty and with a half-full context, all kinds in turn; yields what is
-    known after each of the two.
+    """Time all kinds of passes in turn, in an empty and in a half-full context; yield the results
+    after each of the two.
 
-    progress: told what share is done, 0..1.
-    n_rounds: repetitions at most.
+    progress: receives the share that is done, 0 to 1.
+    n_rounds: most repetitions; default: N_ROUND.
 
-    What the context held is dropped. Takes seconds for a small model, and up to two minutes for a
-    large one, which gets fewer rounds and, if reading tokens takes long, less than half of the
-    context. Warns when times of the same pass differ as they do on a busy machine, also after a
-    second try.
-    Raises UnsupportedError when the model cannot draft, ArgumentError when the context is too
-    short.
+    Clears the context. Takes seconds for a small model and up to two minutes for a large one, which
+    gets fewer rounds and less than half of the context if reading tokens is slow. Warns with
+    BusyWarning if times of equal passes differ widely, even in a second try.
+    Raises UnsupportedError if the model cannot draft, ArgumentError for too short a context.
     """
-    context.require_rollback()
+    context.require_drafts()
     passes = _Passes(context, drafter)
     levels, spreads, n_rounds = [], [], n_rounds or N_ROUND
     for i, n_past in enumerate((N_EMPTY, context.n_ctx // 2)):
@@ -98,8 +98,8 @@ def measured(
         n_rounds = len(rounds)
         if i == 1:
             context.sequence().drop()
-        key = key_of(context, drafter.identity)
-        yield Calibration(key, CostTable(tuple(levels)), n_rounds)
+        n_ctx, identity = rounded_size(context.n_ctx), dict(drafter.identity)
+        yield Calibration(n_ctx, identity, CostTable(tuple(levels)), n_rounds)
     if max(spreads) > BUSY:
         warnings.warn(
             f"the machine was busy: times of the same pass differed by {max(spreads):.0%}; "
@@ -115,8 +115,8 @@ def _report_part(progress: Progress, i: int, n: int, share: float) -> None:
 
 @dataclass(slots=True)
 class _Times:
-    """Of one round, in microseconds. verify: empty where verification passes are full ones; token,
-    last: 0 where drafts take no passes."""
+    """Times of one round in microseconds. verify: empty if verification passes are full passes.
+    token, last: 0 if drafts take no passes."""
 
     full: list[float] = field(default_factory=list)
     verify: list[float] = field(default_factory=list)
@@ -128,7 +128,7 @@ class _Times:
 
 
 def _rounds(passes: _Passes, n_rounds: int, progress: Progress) -> list[_Times]:
-    """Fewer rounds where BUDGET_S does not allow more, but at least one."""
+    """Repeat n_rounds times, fewer if BUDGET_S does not allow more, but at least once."""
     rounds: list[_Times] = []
     start = time.perf_counter()
     while len(rounds) < n_rounds:
@@ -149,24 +149,26 @@ def _costs(n_past: int, rounds: Sequence[_Times]) -> Costs:
 
 
 def _spread(rounds: Sequence[_Times]) -> float:
-    """By what share of the shortest time full passes usually take longer."""
+    """Return the median of how much longer than the shortest time a full pass takes, relative."""
     times = list(zip(*(r.full for r in rounds), strict=True))
     return float(median(median(us) / min(us) - 1 for us in times))
 
 
 def _warm(run: Callable[[], float]) -> float:
-    """Its time when the graph is built already."""
+    """Return the time of a pass whose graph is built already, in microseconds."""
     us = run()
     return us if us > WARM_US else run()
 
 
-class _Certain(Answer):
-    """The model's answer, but for the most likely token: so that a draft gets as long as asked."""
+class _Certain(PassResult):
+    """A pass result whose likeliest token is replaced, so that a draft has the required length."""
 
     __slots__ = ("_token",)
 
-    def __init__(self, answer: Answer, token: int) -> None:
-        super().__init__(answer._context, answer._first, answer.hidden, answer.us, answer.company)
+    def __init__(self, answer: PassResult, token: int) -> None:
+        super().__init__(
+            answer._context, answer._first, answer.hidden, answer.us, answer.batch_load
+        )
         self._token = token
 
     def argmax(self, row: int) -> tuple[int, float]:
@@ -175,7 +177,7 @@ class _Certain(Answer):
 
 
 class _Passes:
-    """Passes behind the text in sequence 0, each taken back after it was timed."""
+    """Passes after the text in sequence 0; each is rolled back after it was timed."""
 
     def __init__(self, context: Context, drafter: Drafter) -> None:
         self._context = context
@@ -191,11 +193,11 @@ class _Passes:
 
     @property
     def n_past(self) -> int:
-        """Tokens of the text."""
+        """Length of the text in tokens."""
         return self._n_text
 
     def fill(self, n_past: int) -> None:
-        """Bring the text to a length, or as far as PREFILL_S allows, but by one chunk at least."""
+        """Extend the text to n_past tokens or as far as PREFILL_S allows, by one chunk at least."""
         start = time.perf_counter()
         while (n := self._n_text) < n_past:
             tokens = self._tokens[n : min(n + N_PREFILL, n_past)]
@@ -203,30 +205,31 @@ class _Passes:
             self._n_text = n + len(tokens)
             if time.perf_counter() - start > PREFILL_S:
                 break
+        self._seq.save_checkpoint()
         self._drafter.begin(self._seq, self._tokens[: self._n_text + 1])
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Go on with the text; a drafter that follows it sees the states."""
-        follows = follower(self._drafter)
-        if follows is None:
+        """Extend the text; a drafter that reads hidden states gets them."""
+        hidden_layers = self._drafter.hidden_layers
+        if not hidden_layers:
             self._context.prefill(tokens, self._seq)
             return
         rows = Rows.of(self._seq.seq_id, self._n_text, tokens)
-        left = self._context.run(rows, Pass(leave=follows.leave)).hidden
+        left = self._context.run(rows, Pass(leave=hidden_layers)).hidden
         assert left is not None
-        follows.saw(self._seq, self._n_text, tokens, left)
+        self._drafter.on_hidden(self._seq, self._n_text, tokens, left)
 
     def round(self, progress: Progress) -> _Times:
-        """Every kind of pass once."""
+        """Time every kind of pass once."""
         n_past, times = self._n_text, _Times()
         for w in range(1, N_WIDTH + 1):
             times.full.append(_warm(partial(self._pass, self._tokens[:w], FULL)))
             progress(0.5 * w / N_WIDTH)
-        if isinstance(self._drafter, Lookup):
+        if isinstance(self._drafter, LookupDrafter):
             return times
         draft, _, _ = self._draft(N_WIDTH - 1)
         if draft.verify.in_place:
-            tokens = [self._tokens[n_past], *draft.tokens]
+            tokens = [self._tokens[n_past], *draft.token_ids]
             for w in range(1, len(tokens) + 1):
                 what = draft.verify.on(slice(0, w))
                 times.verify.append(_warm(partial(self._pass, tokens[:w], what)))
@@ -239,7 +242,7 @@ class _Passes:
         return times
 
     def _pass(self, tokens: Sequence[int], what: Pass) -> float:
-        """Microseconds of a pass over tokens that follow the text, with the draw after the last."""
+        """Return the microseconds of a pass over tokens after the text, sampling included."""
         n_past = self._n_text
         start = time.perf_counter_ns()
         self._context.run(Rows.of(self._seq.seq_id, n_past, tokens), what)
@@ -250,19 +253,18 @@ class _Passes:
         return us
 
     def _draft(self, n: int) -> tuple[Draft, float, float]:
-        """A draft of n tokens; its microseconds per token, and those of passes without outputs."""
+        """Return a draft of n tokens, its us per token, and the us of passes without outputs."""
         history = self._tokens[: self._n_text + 1]
         start, last = time.perf_counter_ns(), 0
+
+        def respond(request: PassRequest) -> PassResult:
+            nonlocal last
+            result = _Certain(run_request(self._context, request), self._never_an_end)
+            last += 0 if any(request.rows.outputs) else result.us
+            return result
+
         draft = self._drafter.draft(history, DraftLimit(n))
         if not isinstance(draft, Draft):
-            with closing(draft) as work:
-                try:
-                    request = next(work)
-                    while True:
-                        answer = _Certain(answers(self._context, [request])[0], self._never_an_end)
-                        last += 0 if any(request.rows.outputs) else answer.us
-                        request = work.send(answer)
-                except StopIteration as end:
-                    draft = end.value
+            draft = drive(draft, respond)
         us = (time.perf_counter_ns() - start) / 1000
         return draft, (us - last) / max(1, len(draft.tokens)), last

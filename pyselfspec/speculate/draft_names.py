@@ -1,4 +1,4 @@
-"""Drafters as users name them: "ngram+model:small.gguf", or each by itself in a list. Pure."""
+"""Drafters as users name them: "ngram+model:small.gguf", or a list of single names. Pure."""
 
 from __future__ import annotations
 

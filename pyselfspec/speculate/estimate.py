@@ -1,21 +1,21 @@
-"""How much faster than plain decoding an answer was, without a second run. Pure."""
+"""Estimates the speed-up of a finished text over plain decoding, without a second run. Pure."""
 
 from __future__ import annotations
 
-from .types import GenerationStats
+from .stats import GenerationStats
 
-N_PLAIN = 5  # plain passes of a text whose mean is taken for what one costs
+N_PLAIN = 5  # fewest plain passes of a text from which their cost is estimated
 
 
 def estimated_speedup(stats: GenerationStats) -> float | None:
-    """The time that plain decoding would have taken over the time that the steps took.
+    """Return the time that plain decoding would have taken over the time that the steps took.
 
     Plain decoding takes one full pass per token. Its cost is the mean of the plain passes of this
-    text: they ran on the same machine at the same time, with as many rows of other texts beside
-    them. Reading the prompt counts on neither side. A wider pass is never cheaper than a plain
-    one, so the result is at most the number of tokens per step.
+    text, which ran on the same machine at the same time, with as many rows of other texts. Reading
+    the prompt does not count. A wider pass is never cheaper than a plain one, so the result is at
+    most the number of tokens per step.
 
-    None where nothing was drafted, or with fewer than N_PLAIN plain passes.
+    Returns None if nothing was drafted, or with fewer than N_PLAIN plain passes.
     """
     us = stats.draft_us + stats.verify_us
     if not stats.n_drafted or stats.n_plain < N_PLAIN or us <= 0:

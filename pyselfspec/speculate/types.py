@@ -1,16 +1,16 @@
-"""The data that travels in the loop: drafts, verdicts, steps, statistics.
+"""The data of the generation loop: draft tokens, drafts, verdicts and steps.
 
-Pure and frozen (but for the one accumulator). Knows no model and no native library.
-Times are integers in microseconds; probabilities are 0..1.
+Pure and frozen. Times are integers in microseconds; probabilities are 0..1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol, Self
+from itertools import accumulate, repeat
+from operator import mul
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,239 +18,208 @@ from numpy.typing import NDArray
 from ..errors import ArgumentError
 from ..runtime.passes import FULL, Pass
 
-
-class After(Enum):
-    """What to do with the token that was drafted last."""
-
-    DROP = "drop"  # leave it out and stop
-    STOP = "stop"  # verify it and stop
-    GO_ON = "go on"  # verify it and draft another
+Distribution = NDArray[np.float64]  # the probability of every token, [n_vocab]
 
 
-Law = NDArray[np.float64]  # the probability of every token, [n_vocab]
+class Kind(Enum):
+    """How a draft token was found."""
+
+    COPIED = "copied"  # looked up, without a pass
+    PASSED = "passed"  # by a draft pass
+    SIBLING = (
+        "sibling"  # from the logits of a draft pass, as an alternative to the token it drafted
+    )
 
 
-class Pick(NamedTuple):
-    """A token that a pass gives a draft.
+class DraftToken(NamedTuple):
+    """One token of a draft.
 
-    p: of the likeliest token, which tells whether to go on. It knows nothing of a draw: to drop
-        tokens by what was drawn would bend the law of those that are kept.
-    law: that the token was drawn from; None: it is the likeliest itself.
+    p: probability that it is accepted if all tokens before it are; None: the drafter states none.
+        Of a drawn token, the probability of the most likely token, see ``limits.Pick``.
+    parent: index in the draft of the token that it follows; -1: the last token of the text.
+    source: name of its drafter; empty: the loop fills in the name of the drafter in use.
+    distribution: the distribution that it was drawn from; None: it was not drawn. Equality and hash
+        ignore it: arrays have neither.
     """
 
     token: int
-    p: float
-    likeliest: int
-    law: Law | None = None
+    p: float | None = None
+    parent: int = -1
+    source: str = ""
+    distribution: Distribution | None = None
+    kind: Kind = Kind.PASSED
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DraftToken) and self._compared == other._compared
 
-class LeavesLogits(Protocol):
-    """What a pass left, see requests.Answer."""
+    def __ne__(self, other: object) -> bool:  # that of tuples compares all fields
+        return not self == other
 
-    def argmax(self, row: int) -> tuple[int, float]: ...
-
-
-EVEN = 0.5  # chance of a token that is as likely right as wrong
-
-
-@dataclass(frozen=True, slots=True)
-class DraftLimit:
-    """What a controller allows for the next step.
-
-    n_max: tokens; 0: do not speculate.
-    p_min: drop a token of lower probability.
-    drawing: draws a token from the law of a pass's row; None takes the likeliest.
-    """
-
-    n_max: int
-    p_min: float = 0.0
-    drawing: Callable[[Any, int], Pick] | None = field(default=None, kw_only=True)
-
-    def pick(self, answer: LeavesLogits, row: int) -> Pick:
-        """The token to draft behind a row of a pass."""
-        if self.drawing is not None:
-            return self.drawing(answer, row)
-        token, p = answer.argmax(row)
-        return Pick(token, p, token)
-
-    def capped(self, n_max: int) -> Self:
-        """This limit, with at most n_max (never negative) tokens."""
-        return replace(self, n_max=max(0, min(self.n_max, n_max)))
-
-    def after(self, probs: Sequence[float]) -> After:
-        """What to do with a draft token; probs: of all drafted so far, it being the last."""
-        if probs[-1] < self.p_min:
-            return After.DROP
-        return After.STOP if len(probs) >= self.n_max else After.GO_ON
+    def __hash__(self) -> int:
+        return hash(self._compared)
 
     @property
-    def n_looked_up(self) -> int:
-        """Tokens that are worth looking up, see ``cut``."""
-        return self.n_max
-
-    def choose(self, probs: Sequence[float]) -> tuple[int, Self]:
-        """How many of the tokens that were looked up to take, and what may be drafted behind
-        them, where there is who drafts; probs: as for ``cut``. Here one or the other, and passes
-        where a token is more likely wrong than right."""
-        n = len(replace(self, p_min=max(self.p_min, EVEN)).cut(range(len(probs)), probs).tokens)
-        return n, self.capped(0 if n else self.n_max)
-
-    def n_siblings(self, chain: Draft, chances: Sequence[float]) -> int:
-        """How many tokens to verify besides a chain, each of which ends a branch of its own;
-        chances: to be accepted, the likeliest first. They do not count against n_max. Here all."""
-        return len(chances)
-
-    def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
-        """What is left of tokens that were drafted all at once.
-
-        probs: of each, that it is right if those before it are.
-        """
-        if self.n_max == 0 or not tokens:
-            return Draft()
-        if probs is None:
-            first = tuple(tokens[: self.n_max])
-            return Draft(first, n_copied=len(first))
-        for n in range(1, len(tokens) + 1):
-            after = self.after(probs[:n])
-            if after is After.DROP:
-                kept, dropped = n - 1, (tokens[n - 1], probs[n - 1])
-                return replace(copied(tokens[:kept], probs), dropped=dropped)
-            if after is After.STOP:
-                break
-        return copied(tokens[:n], probs)
+    def _compared(self) -> tuple[object, ...]:
+        return (*self[:4], self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens proposed to follow the text.
 
-    tokens: oldest first.
-    probs: the drafter's probability of each token, see also Pick.p; None where it has none.
-    draft_us: what the draft took; 0 leaves it to the loop to time it.
-    late_us: what it took before that, to read what came while nothing was drafted: not what drafts
-        cost, but a loss.
-    verify: the verification pass. A draft whose pass enters behind shared blocks has left its rows
-        (the last token of the text and all of its own) in the sequence, with the K/V of a full pass
-        in those blocks.
-    dropped: a last draft token that was not worth verifying, and its probability. The target's own
-        draw tells whether it was right.
-    parents: for each token, the index of the one it follows, -1 for the last token of the text;
-        empty: a chain, each follows the one before it. A parent comes before its children. Where
-        there is room for less than the whole, its beginning is verified: the best branch goes
-        first.
-    n_copied: the first tokens that took no pass.
-    n_siblings: the last tokens, which took none either: each stands beside one of the others.
-    sources: names of the drafters that each token is from; empty: all from one, whose name the loop
-        fills in.
-    laws: for each token of a chain, the law that it was drawn from, None where nothing was drawn;
-        empty: nothing was.
+    tokens: in the order of their rows in the verification pass; parents come before children. If a
+        pass has less room, only the first tokens are verified, so the best branch comes first. All
+        have a probability or none has; those of a draft with branches have no distribution.
+    verify: the verification pass. If it enters after shared blocks, the sequence already holds its
+        rows (the last token of the text and all draft tokens), with the K/V of a full pass in those
+        blocks.
+    dropped: the last token that was drafted but is not worth verifying. The target's own token
+        tells whether it would have been accepted.
+    draft_us: time spent drafting; 0: the loop measures it.
+    catch_up_us: time spent reading skipped tokens before this draft; not part of the draft's cost.
     """
 
-    tokens: tuple[int, ...] = ()
-    probs: tuple[float, ...] | None = None
-    draft_us: int = 0
-    late_us: int = 0
+    tokens: tuple[DraftToken, ...] = ()
     verify: Pass = field(default=FULL, compare=False)
-    dropped: tuple[int, float] | None = None
-    parents: tuple[int, ...] = ()
-    n_copied: int = 0
-    n_siblings: int = 0
-    sources: tuple[str, ...] = ()
-    laws: tuple[Law | None, ...] = field(default=(), compare=False, repr=False)
+    dropped: DraftToken | None = None
+    draft_us: int = 0
+    catch_up_us: int = 0
+    is_chain: bool = field(init=False, repr=False, compare=False)  # each token follows the last one
 
     def __post_init__(self) -> None:
-        n = len(self.tokens)
-        if self.probs is not None and len(self.probs) != n:
+        parents = [each.parent for each in self.tokens]
+        if len(self.probs) not in (0, len(parents)):
             raise ArgumentError(
-                f"a draft has one probability per token, got {n} tokens and {len(self.probs)} "
-                "probabilities"
+                f"a draft states a probability for each token or for none, got {len(self.probs)} "
+                f"for {len(parents)} tokens"
             )
-        if self.parents and len(self.parents) != n:
-            raise ArgumentError(
-                f"a draft has one parent per token, got {n} tokens and {len(self.parents)} parents"
+        is_chain = parents == list(range(-1, len(parents) - 1))
+        object.__setattr__(self, "is_chain", is_chain)
+        if is_chain:
+            return
+        for i, parent in enumerate(parents):
+            if not -1 <= parent < i:
+                raise ArgumentError(f"draft token {i} cannot follow draft token {parent}")
+        if self.verify != FULL:
+            raise ArgumentError("a draft with branches must be verified by a pass of all blocks")
+        if any(each.distribution is not None for each in self.tokens):
+            raise ArgumentError("a draft with branches holds no tokens drawn from a distribution")
+
+    @classmethod
+    def chain(
+        cls,
+        tokens: Iterable[int],
+        probs: Sequence[float] | None = None,
+        *,
+        source: str = "",
+        kind: Kind = Kind.PASSED,
+    ) -> Self:
+        """Return a draft without branches.
+
+        probs: one for each token; None: the drafter states none.
+        """
+        try:
+            pairs = zip(tokens, repeat(None) if probs is None else probs, strict=probs is not None)
+            return cls(
+                tuple(
+                    DraftToken(token, p, i - 1, source, None, kind)
+                    for i, (token, p) in enumerate(pairs)
+                )
             )
-        if self.sources and len(self.sources) != n:
-            raise ArgumentError(
-                f"a draft has one source per token, got {n} tokens and {len(self.sources)} sources"
-            )
-        if self.laws and (len(self.laws) != n or not self.is_chain):
-            raise ArgumentError(
-                f"a draft has one law per token of a chain, got {n} tokens and {len(self.laws)} "
-                "laws"
-            )
-        if not 0 <= self.n_copied <= n:
-            raise ArgumentError(f"of {n} tokens, {self.n_copied} cannot have been copied")
-        if not 0 <= self.n_siblings <= n - self.n_copied:
-            raise ArgumentError(f"of {n} tokens, {self.n_siblings} cannot stand beside others")
-        if any(not -1 <= parent < i for i, parent in enumerate(self.parents)):
-            raise ArgumentError("a parent comes before its children, got " + str(self.parents))
-        if self.verify != FULL and not self.is_chain:
-            raise ArgumentError("a draft with branches is verified from the first block on")
+        except ValueError as error:
+            raise ArgumentError("a draft needs one probability for each token") from error
+
+    @classmethod
+    def copied(
+        cls, tokens: Iterable[int], probs: Sequence[float] | None = None, *, source: str = ""
+    ) -> Self:
+        """Return a chain of tokens that were looked up without a pass."""
+        return cls.chain(tokens, probs, source=source, kind=Kind.COPIED)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple([each.token for each in self.tokens])
+
+    @property
+    def probs(self) -> tuple[float, ...]:
+        """The probabilities of all tokens; () if the drafter states none."""
+        return tuple([each.p for each in self.tokens if each.p is not None])
+
+    @property
+    def n_copied(self) -> int:
+        return self._count(Kind.COPIED)
+
+    @property
+    def n_passed(self) -> int:
+        return self._count(Kind.PASSED)
+
+    @property
+    def n_siblings(self) -> int:
+        return self._count(Kind.SIBLING)
+
+    @property
+    def n_passed_or_dropped(self) -> int:
+        """The number of tokens that draft passes found, the dropped one included."""
+        return self.n_passed + (self.dropped is not None and self.dropped.kind is Kind.PASSED)
 
     @property
     def n_proposed(self) -> int:
-        """Tokens but for siblings, and the dropped one."""
+        """The number of tokens but for siblings, the dropped one included."""
         return len(self.tokens) - self.n_siblings + (self.dropped is not None)
 
     @property
-    def is_chain(self) -> bool:
-        return all(parent == i - 1 for i, parent in enumerate(self.parents))
+    def is_empty(self) -> bool:
+        """Whether nothing was drafted, not even a token that was dropped."""
+        return not self.tokens and self.dropped is None
+
+    @property
+    def n_expected(self) -> float:
+        """The expected number of accepted tokens of a chain."""
+        return float(sum(accumulate(self.probs, mul)))
 
     @property
     def depths(self) -> Sequence[int]:
-        """By token, how many of the draft come before it on its branch."""
+        """The number of draft tokens before each token on its branch."""
         if self.is_chain:
             return range(len(self.tokens))
         depths: list[int] = []
-        for parent in self.parents:
-            depths.append(0 if parent < 0 else depths[parent] + 1)
+        for each in self.tokens:
+            depths.append(0 if each.parent < 0 else depths[each.parent] + 1)
         return depths
 
-    def beginning(self, n: int) -> Draft:
-        """Its first n tokens."""
+    def first(self, n: int) -> Self:
+        """Return the draft without the tokens after the first n."""
         if n >= len(self.tokens):
             return self
-        return replace(
-            self,
-            tokens=self.tokens[:n],
-            probs=None if self.probs is None else self.probs[:n],
-            dropped=None,
-            parents=self.parents[:n],
-            n_copied=min(n, self.n_copied),
-            n_siblings=max(0, n - (len(self.tokens) - self.n_siblings)),
-            sources=self.sources[:n],
-            laws=self.laws[:n],
-        )
+        return replace(self, tokens=self.tokens[:n], dropped=None)
+
+    def with_source(self, source: str) -> Self:
+        """Return the draft with this source for all tokens that have none."""
+        if "" not in [each.source for each in self.tokens]:
+            return self
+        tokens = (t if t.source else t._replace(source=source) for t in self.tokens)
+        return replace(self, tokens=tuple(tokens))
 
     def children(self, node: int) -> Sequence[int]:
-        """The indices of the tokens that follow a node, -1 being the text."""
-        behind = range(node + 1, len(self.tokens))
-        return [i for i in behind if self.parents[i] == node] if self.parents else behind[:1]
-
-    def drawn_behind(self, row: int) -> tuple[int, Law] | None:
-        """The token that follows a row of the verification pass, row 0 being the last token of the
-        text, and the law that it was drawn from; None where nothing was drawn."""
-        law = self.laws[row] if row < len(self.laws) else None
-        return None if law is None else (self.tokens[row], law)
+        """Return the indices of the tokens that follow draft token ``node``; -1: the text."""
+        after = range(node + 1, len(self.tokens))
+        return after[:1] if self.is_chain else [i for i in after if self.tokens[i].parent == node]
 
     def child(self, node: int, token: int) -> int | None:
-        """The index of this token among those that follow a node."""
-        return next((i for i in self.children(node) if self.tokens[i] == token), None)
+        """Return the index of this token among those that follow draft token ``node``."""
+        return next((i for i in self.children(node) if self.tokens[i].token == token), None)
 
-
-def copied(tokens: Sequence[int], probs: Sequence[float]) -> Draft:
-    """A draft of tokens that took no pass; probs: of these and perhaps more."""
-    n = len(tokens)
-    return Draft(tuple(tokens), probs=tuple(probs[:n]), n_copied=n) if n else Draft()
+    def _count(self, kind: Kind) -> int:
+        return [each.kind for each in self.tokens].count(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the full model makes of a draft: the tokens on this path, then its own next token.
+    """The result of a verification pass.
 
     path: indices of the accepted draft tokens, each following the one before.
-    next_token: None when the text ends with the accepted tokens.
-    ended: the last of these tokens ends the text.
+    next_token: the target's own token after them; None if the text ends with an accepted token.
+    ended: whether the last of these tokens ends the text.
     """
 
     path: tuple[int, ...]
@@ -259,7 +228,7 @@ class Verdict:
 
     @classmethod
     def of_chain(cls, n_accepted: int, next_token: int | None, ended: bool) -> Self:
-        """The first n_accepted tokens of a draft without branches."""
+        """Return the verdict that accepts the first n_accepted tokens of a chain."""
         return cls(tuple(range(n_accepted)), next_token, ended)
 
     @property
@@ -267,42 +236,44 @@ class Verdict:
         return len(self.path)
 
 
-class Company(NamedTuple):
-    """Other texts that took part in a pass, and their rows."""
+class BatchLoad(NamedTuple):
+    """The part of a pass that belongs to other sequences."""
 
-    n_texts: int = 0
+    n_sequences: int = 0
     n_rows: int = 0
 
 
-ALONE = Company()
+SINGLE = BatchLoad()
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One draft and its verdict. company: of its verification pass."""
+    """One draft and its verdict.
+
+    batch_load: of the verification pass.
+    """
 
     draft: Draft
     verdict: Verdict
     verify_us: int
-    company: Company = ALONE
+    batch_load: BatchLoad = SINGLE
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens this step adds to the text, at least one."""
-        accepted = tuple(self.draft.tokens[i] for i in self.verdict.path)
+        """The tokens that this step adds to the text, at least one."""
+        accepted = tuple(self.draft.tokens[i].token for i in self.verdict.path)
         own = self.verdict.next_token
         return accepted if own is None else (*accepted, own)
 
     @property
-    def origins(self) -> tuple[str | None, ...]:
-        """For each of these tokens, the drafter that proposed it; None for the full model's own."""
-        sources = self.draft.sources or (None,) * len(self.draft.tokens)
-        accepted = tuple(sources[i] for i in self.verdict.path)
+    def sources(self) -> tuple[str | None, ...]:
+        """The drafter of each of these tokens; None for the target's own token."""
+        accepted = tuple(self.draft.tokens[i].source or None for i in self.verdict.path)
         return accepted if self.verdict.next_token is None else (*accepted, None)
 
     @property
     def us(self) -> int:
-        return self.draft.draft_us + self.draft.late_us + self.verify_us
+        return self.draft.draft_us + self.draft.catch_up_us + self.verify_us
 
     @property
     def is_plain(self) -> bool:
@@ -318,17 +289,18 @@ class Step:
         return self.verdict.n_accepted
 
     @property
-    def outcomes(self) -> list[tuple[float | None, bool]]:
-        """For every token that the target has decided on, oldest first: its probability if it has
-        one, and whether the target drew that token. Of several at one place, the first: where
-        another one was right, no more was decided of what was drafted first."""
-        path = self.verdict.path
-        probs = self.draft.probs or (None,) * self.n_drafted
-        decided: list[tuple[float | None, bool]] = []
+    def outcomes(self) -> list[tuple[DraftToken, bool]]:
+        """The draft tokens that the target has decided on, oldest first, and whether it drew each.
+
+        Of tokens with the same parent only the first counts: if another one was accepted, nothing
+        is known of what was drafted after the first.
+        """
+        tokens = self.draft.tokens
+        decided: list[tuple[DraftToken, bool]] = []
         node = -1
-        for i in path:
+        for i in self.verdict.path:
             first = self.draft.children(node)[0]
-            decided.append((probs[first], i == first))
+            decided.append((tokens[first], i == first))
             if i != first:
                 return decided
             node = i
@@ -336,121 +308,7 @@ class Step:
         if own is None:
             return decided
         if rejected := self.draft.children(node):
-            return [*decided, (probs[rejected[0]], False)]
-        if self.draft.dropped is not None:
-            token, p = self.draft.dropped
-            return [*decided, (p, token == own)]
+            decided.append((tokens[rejected[0]], False))
+        elif self.draft.dropped is not None:
+            decided.append((self.draft.dropped, self.draft.dropped.token == own))
         return decided
-
-
-@dataclass(slots=True)
-class SourceStats:
-    """What one drafter proposed, and what was accepted of it, by position in the draft."""
-
-    n_drafted_at: list[int] = field(default_factory=list)
-    n_accepted_at: list[int] = field(default_factory=list)
-
-    @property
-    def n_drafted(self) -> int:
-        return sum(self.n_drafted_at)
-
-    @property
-    def n_accepted(self) -> int:
-        return sum(self.n_accepted_at)
-
-
-@dataclass(slots=True)
-class GenerationStats:
-    """Counts and times of one generation. Ratios are derived, never stored.
-
-    ``n_accepted`` leaves out the full model's own token of each step; ``n_generated`` includes it.
-    """
-
-    n_prompt: int = 0
-    n_prompt_reused: int = 0  # of these, held by the sequence already
-    n_generated: int = 0
-    n_steps: int = 0  # full-model passes after the prompt
-    n_plain: int = 0  # of these, passes that verified nothing
-    n_drafted: int = 0
-    n_copied: int = 0  # of these, tokens that took no pass
-    n_accepted: int = 0
-    n_drafted_at: list[int] = field(default_factory=list)  # drafted tokens by draft position
-    n_accepted_at: list[int] = field(default_factory=list)  # accepted tokens by draft position
-    sources: dict[str, SourceStats] = field(default_factory=dict)  # the same by drafter
-    prefill_us: int = 0
-    draft_us: int = 0
-    verify_us: int = 0
-    plain_us: int = 0  # of this, in the n_plain passes
-    total_us: int = 0  # prompt and generation
-
-    def observe(self, step: Step) -> None:
-        self.n_steps += 1
-        self.n_generated += len(step.tokens)
-        self.n_drafted += step.n_drafted
-        self.n_copied += step.draft.n_copied
-        self.n_accepted += step.n_accepted
-        depths = step.draft.depths
-        for depth in depths:
-            _count(self.n_drafted_at, depth)
-        _count_upto(self.n_accepted_at, step.n_accepted)
-        for i, (source, depth) in enumerate(zip(step.draft.sources, depths, strict=False)):
-            stats = self.sources.setdefault(source, SourceStats())
-            _count(stats.n_drafted_at, depth)
-            if i in step.verdict.path:
-                _count(stats.n_accepted_at, depth)
-        self.draft_us += step.draft.draft_us + step.draft.late_us
-        self.verify_us += step.verify_us
-        if step.is_plain:
-            self.n_plain += 1
-            self.plain_us += step.verify_us
-
-    def add(self, other: GenerationStats) -> None:
-        """Counts and times of another text."""
-        for each in fields(self):
-            mine, others = getattr(self, each.name), getattr(other, each.name)
-            if isinstance(mine, int):
-                setattr(self, each.name, mine + others)
-            elif isinstance(mine, list):
-                setattr(self, each.name, _sum(mine, others))
-        for name, found in other.sources.items():
-            stats = self.sources.setdefault(name, SourceStats())
-            stats.n_drafted_at = _sum(stats.n_drafted_at, found.n_drafted_at)
-            stats.n_accepted_at = _sum(stats.n_accepted_at, found.n_accepted_at)
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted over drafted tokens; None before anything was drafted."""
-        return self.n_accepted / self.n_drafted if self.n_drafted else None
-
-    @property
-    def tokens_per_step(self) -> float | None:
-        """Generated tokens per full-model pass."""
-        return self.n_generated / self.n_steps if self.n_steps else None
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Generated tokens over the time that followed the prompt."""
-        us = self.total_us - self.prefill_us
-        return self.n_generated * 1e6 / us if self.n_generated and us > 0 else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Counts, times and ratios, ready for JSON."""
-        return asdict(self) | {
-            "acceptance_rate": self.acceptance_rate,
-            "tokens_per_step": self.tokens_per_step,
-            "tokens_per_second": self.tokens_per_second,
-        }
-
-
-def _sum(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    return [x + y for x, y in zip_longest(a, b, fillvalue=0)]
-
-
-def _count_upto(counts: list[int], n: int) -> None:
-    for i in range(n):
-        _count(counts, i)
-
-
-def _count(counts: list[int], i: int) -> None:
-    counts.extend([0] * (i + 1 - len(counts)))
-    counts[i] += 1

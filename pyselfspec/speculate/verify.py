@@ -1,5 +1,4 @@
-"""Which draft tokens the full model accepts. Pure: knows neither model nor sampler, only asks for
-draws.
+"""The accept rule for draft tokens. Pure: knows neither model nor sampler, only asks for draws.
 
 Sample and match, for deterministic drafts: at each position the target's own sampler draws its
 token, and a draft token is accepted when it equals that draw. The emitted tokens are exactly the
@@ -17,20 +16,20 @@ from collections.abc import Callable, Generator
 from .types import Draft, Verdict
 
 
-def verify(draft: Draft, ends: Callable[[int], bool]) -> Generator[int, int, Verdict]:
+def verify(draft: Draft, consume: Callable[[int], bool]) -> Generator[int, int, Verdict]:
     """Compare a draft with the target's draws.
 
-    Yields the row whose draw is wanted next: 0 is the last token of the text, i + 1 is draft token
-    i. Is sent the token drawn there. In a chain the rows come in order, without gaps.
+    Yields the row to draw from next: 0 is the last token of the text, i + 1 is draft token i. Must
+    be sent the token drawn there. In a chain the rows come in order, without gaps.
 
-    ends: told every emitted token once, in order; True when the text ends with it. Nothing is drawn
-        after that.
+    consume: takes every emitted token once, in order; returns True if the token ends the text.
+        Nothing is drawn after that.
     """
     path: list[int] = []
     node = -1
     while True:
         token = yield node + 1
-        ended = ends(token)
+        ended = consume(token)
         child = draft.child(node, token)
         if child is None:
             return Verdict(tuple(path), token, ended)

@@ -1,4 +1,4 @@
-"""What every drafter promises, as tests on a scripted model. For pytest:
+"""Tests that every drafter must pass, on a scripted model. For pytest:
 
     from pyselfspec.testing.conformance import DrafterConformance
 
@@ -6,8 +6,7 @@
         def make(self, context):
             return mine.make(context, mine.Options())
 
-Passes that a drafter asks for are run on the spot; a drafter that opens a model of its own may
-override ``contexts`` to skip what a scripted context cannot offer.
+Passes that a drafter requests are run at once.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Any
 import pytest
 
 from ..costs.table import N_WIDTH
+from ..speculate.batching import batch_steps, generate_steps
 from ..speculate.controllers.fixed import Fixed
-from ..speculate.loop import generate_steps
-from ..speculate.requests import answers, run
-from ..speculate.text import Text
-from ..speculate.together import steps_together
-from ..speculate.types import Draft, DraftLimit, Step, Verdict
+from ..speculate.generation import Generation
+from ..speculate.limits import DraftLimit
+from ..speculate.passes import run, run_requests
+from ..speculate.types import Draft, Kind, Step, Verdict
 from .fakes import EOG, Broken, FakeContext, FakeModel, FakeSampler, plain_tokens
 
 HISTORY = [5, 3, 5, 3, 5, 3, 5]  # repeats itself, for drafters that copy
@@ -34,14 +33,14 @@ every_context = pytest.mark.parametrize("enters", [True, False], ids=["enters", 
 def drafted(
     drafter: Any, context: Any, limit: DraftLimit, history: Sequence[int] = HISTORY
 ) -> Draft:
-    """A draft, with the passes that it asks for."""
+    """Return a draft; run the passes that it requests."""
     work = drafter.draft(list(history), limit)
     return work if isinstance(work, Draft) else run(context, work)
 
 
 def begin(drafter: Any, context: Any) -> None:
-    """Read HISTORY, all but its last token, as a text with this drafter does."""
-    text = Text(
+    """Begin a generation of HISTORY with this drafter: evaluate all but the last token."""
+    generation = Generation(
         context.sequence(),
         HISTORY,
         drafter=drafter,
@@ -49,13 +48,13 @@ def begin(drafter: Any, context: Any) -> None:
         sampler=FakeSampler(),  # type: ignore[arg-type]
         n_predict=1,
     )
-    run(context, text.begin())
+    run(context, generation.begin())
 
 
 def generated(
     drafter: Any, context: Any, n_max: int, n_predict: int = 20, prompt: Sequence[int] = HISTORY
 ) -> list[Step]:
-    """The steps of a text, drafts as long as allowed."""
+    """Return the steps of a generation with drafts as long as allowed."""
     return list(
         generate_steps(
             context,
@@ -64,7 +63,7 @@ def generated(
             controller=Fixed(n_max, p_min=0),
             sampler=FakeSampler(),  # type: ignore[arg-type]
             n_predict=n_predict,
-            ends=context.model.is_eog,
+            consume=context.model.is_eog,
         )
     )
 
@@ -74,8 +73,9 @@ def tokens_of(steps: Sequence[Step]) -> list[int]:
 
 
 def assert_left_as_promised(context: Any, draft: Draft) -> None:
-    """Sequence 0 as it was, or with the rows to verify; no other cells."""
-    rows = [HISTORY[-1], *draft.tokens] if draft.verify.in_place else []
+    """Check that sequence 0 is unchanged, or holds the rows to verify, and that no other cells are
+    used."""
+    rows = [HISTORY[-1], *draft.token_ids] if draft.verify.in_place else []
     seq = context.sequence(0)
     assert seq.held == [*HISTORY[:-1], *rows]
     assert context.n_cells == seq.n_past
@@ -92,13 +92,14 @@ class DrafterConformance(ABC):
     def begun(
         self, model: FakeModel | None = None, *, enters: bool = True, **options: Any
     ) -> tuple[Any, FakeContext]:
-        """A drafter that has begun HISTORY, and its context, with all but the last token held."""
+        """Return a drafter that has begun HISTORY, and its context, which holds all but the last
+        token."""
         context = FakeContext(model or FakeModel(), enters=enters, **options)
         drafter = self.make(context)
         begin(drafter, context)
         return drafter, context
 
-    # what a drafter says of itself
+    # costs
 
     @every_context
     def test_it_states_its_costs_and_what_they_depend_on(self, enters: bool) -> None:
@@ -111,7 +112,7 @@ class DrafterConformance(ABC):
     # a draft
 
     @every_context
-    def test_it_drafts_nothing_when_told_so(self, enters: bool) -> None:
+    def test_it_drafts_nothing_with_a_limit_of_0(self, enters: bool) -> None:
         drafter, context = self.begun(enters=enters)
         assert drafted(drafter, context, DraftLimit(0)) == Draft()
         assert context.n_decodes == 1
@@ -122,7 +123,7 @@ class DrafterConformance(ABC):
         drafter, context = self.begun(enters=enters)
         draft = drafted(drafter, context, DraftLimit(n_max))
         assert len(draft.tokens) - draft.n_siblings <= n_max
-        assert all(0.0 <= p <= 1.0 for p in draft.probs or ())
+        assert all(0.0 <= p <= 1.0 for p in draft.probs)
         assert draft.draft_us >= 0
 
     @every_context
@@ -130,14 +131,14 @@ class DrafterConformance(ABC):
     def test_a_draft_holds_no_token_below_p_min(self, seed: int, enters: bool) -> None:
         drafter, context = self.begun(FakeModel(seed=seed), enters=enters)
         draft = drafted(drafter, context, DraftLimit(8, p_min=0.5))
-        n_chain = len(draft.tokens) - draft.n_siblings
-        assert all(p >= 0.5 for p in (draft.probs or ())[:n_chain])
+        drafted_tokens = (each for each in draft.tokens if each.kind is not Kind.SIBLING)
+        assert all(each.p is None or each.p >= 0.5 for each in drafted_tokens)
 
     @every_context
-    def test_a_draft_holds_nothing_behind_an_ending_token(self, enters: bool) -> None:
+    def test_a_draft_holds_nothing_after_an_ending_token(self, enters: bool) -> None:
         model = FakeModel(quality=1.0, end_at=len(HISTORY) + 2)
         drafter, context = self.begun(model, enters=enters)
-        assert EOG not in drafted(drafter, context, DraftLimit(8)).tokens[:-1]
+        assert EOG not in drafted(drafter, context, DraftLimit(8)).token_ids[:-1]
 
     @every_context
     @pytest.mark.parametrize("p_min", [0.0, 0.3, 1.0])
@@ -154,7 +155,7 @@ class DrafterConformance(ABC):
 
     @every_context
     def test_it_drafts_at_all(self, enters: bool) -> None:
-        """HISTORY repeats itself, and the model's text is what it expects of itself."""
+        """HISTORY repeats itself, and draft passes predict the model's own text."""
         drafter, context = self.begun(FakeModel(quality=1.0), enters=enters)
         assert any(step.n_drafted for step in generated(drafter, context, n_max=8))
 
@@ -183,7 +184,7 @@ class DrafterConformance(ABC):
         request = next(work)
         for _ in range(n):
             try:
-                request = work.send(answers(context, [request])[0])  # type: ignore[arg-type]
+                request = work.send(run_requests(context, [request])[0])  # type: ignore[arg-type]
             except StopIteration:
                 return  # finished before
         work.close()
@@ -191,12 +192,12 @@ class DrafterConformance(ABC):
         assert context.n_cells == len(before)
 
     @every_context
-    def test_a_draft_is_the_same_when_asked_again(self, enters: bool) -> None:
+    def test_a_draft_can_be_repeated(self, enters: bool) -> None:
         drafter, context = self.begun(enters=enters)
         first = drafted(drafter, context, DraftLimit(4))
         context.sequence(0).rollback(len(HISTORY) - 1)
         second = drafted(drafter, context, DraftLimit(4))
-        assert (first.tokens, first.probs) == (second.tokens, second.probs)
+        assert first.tokens == second.tokens
 
     # a text
 
@@ -208,7 +209,7 @@ class DrafterConformance(ABC):
         context.sequence(0).drop()
         begin(used, context)
         limit = DraftLimit(4)
-        assert drafted(used, context, limit).tokens == drafted(fresh, other, limit).tokens
+        assert drafted(used, context, limit).token_ids == drafted(fresh, other, limit).token_ids
 
     @every_context
     @pytest.mark.parametrize("end_after", [None, 0, 7])
@@ -249,7 +250,7 @@ class DrafterConformance(ABC):
 
     @every_context
     def test_a_second_turn_keeps_the_first(self, enters: bool) -> None:
-        """The prompt goes on where the text ended: only what is new is evaluated."""
+        """The prompt continues the last text, so only new tokens are evaluated."""
         model = FakeModel(quality=0.8)
         drafter, context = self.begun(model, enters=enters)
         turn = [*HISTORY, *tokens_of(generated(drafter, context, n_max=4)), 1, 2]
@@ -262,15 +263,15 @@ class DrafterConformance(ABC):
     @every_context
     @pytest.mark.parametrize("n_texts", [2, 3])
     @pytest.mark.parametrize("seed", range(4))
-    def test_texts_side_by_side_are_those_alone(
+    def test_texts_of_a_batch_equal_those_generated_alone(
         self, seed: int, n_texts: int, enters: bool
     ) -> None:
-        """Each has a drafter of its own, and they share passes."""
+        """Each generation has a drafter of its own, and they share passes."""
         model = FakeModel(quality=0.8, seed=seed)
         context = FakeContext(model, enters=enters, n_seq_max=2 * n_texts)
         prompts = [[*HISTORY, i + 1] for i in range(n_texts)]
         texts = [
-            Text(
+            Generation(
                 context.sequence(i),  # type: ignore[arg-type]
                 prompt,
                 drafter=self.make(context),
@@ -280,7 +281,7 @@ class DrafterConformance(ABC):
             )
             for i, prompt in enumerate(prompts)
         ]
-        for _ in steps_together(context, texts):  # type: ignore[arg-type]
+        for _ in batch_steps(context, texts):  # type: ignore[arg-type]
             assert all(width <= context.pass_width for width in context.widths)
         for i, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
             assert text.history == [*prompt, *plain_tokens(model, prompt, 12 + i)]

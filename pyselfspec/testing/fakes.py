@@ -8,7 +8,8 @@ tokens, room for every cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -23,10 +24,14 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
-from ..runtime.ledger import Ledger, Part
+from ..runtime.checkpoints import Checkpoint, Checkpoints
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
-from ..speculate.types import Draft, DraftLimit, Step, Verdict
+from ..runtime.sequence_table import Part, SequenceTable
+from ..speculate.drafters import Drafter
+from ..speculate.limits import DraftLimit
+from ..speculate.types import Draft, Step, Verdict
+from ..util.closing import Closing
 
 EOG = 0
 N_LAYER = 6
@@ -34,7 +39,7 @@ N_EMBD = 3
 
 
 class Broken(Exception):
-    """What a fake raises when a test asks it to fail."""
+    """Raised by a fake when a test makes it fail."""
 
 
 class FakeFile:
@@ -53,7 +58,7 @@ class FakeFile:
 
 @dataclass(frozen=True)
 class FakeModel:
-    """Next-token laws of the full model and of a draft pass.
+    """Next-token distributions of the full model and of a draft pass.
 
     quality: how often the draft's most likely token is the full model's, 0..1.
     end_at: the full model ends the text at this length, prompt included, and nowhere else.
@@ -67,6 +72,7 @@ class FakeModel:
 
     draft_mask: ClassVar[LayerMask | None] = None
     own_head: ClassVar[None] = None
+    head_fault: ClassVar[str] = ""
     file: ClassVar[FakeFile] = FakeFile()
     fingerprint: ClassVar[str] = "fake"
     vocabulary: ClassVar[str] = "fake tokens"
@@ -76,12 +82,12 @@ class FakeModel:
     rpc: ClassVar[tuple[str, ...]] = ()
 
     @cached_property
-    def _laws(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def _pairs(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
         return {}
 
-    def _law(self, prefix: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _pair(self, prefix: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         key = tuple(prefix)
-        if key not in self._laws:
+        if key not in self._pairs:
             rng = np.random.default_rng([self.seed, *key])
             target = rng.dirichlet(np.full(self.n_vocab, 0.5))
             target[EOG] = 0.0
@@ -90,17 +96,17 @@ class FakeModel:
             draft = target.copy()
             if rng.random() >= self.quality:
                 draft = np.roll(target, 1 + rng.integers(self.n_vocab - 1))
-            self._laws[key] = target / target.sum(), draft / draft.sum()
-        return self._laws[key]
+            self._pairs[key] = target / target.sum(), draft / draft.sum()
+        return self._pairs[key]
 
     def target(self, prefix: Sequence[int]) -> NDArray[np.float64]:
-        return self._law(prefix)[0]
+        return self._pair(prefix)[0]
 
     def draft(self, prefix: Sequence[int]) -> NDArray[np.float64]:
-        return self._law(prefix)[1]
+        return self._pair(prefix)[1]
 
     def masked(self, prefix: Sequence[int], mask: LayerMask) -> NDArray[np.float64]:
-        """Of a pass with a mask that matters: the same for all of them."""
+        """Return the distribution of a pass with a mask, one for all masks that skip something."""
         return self.draft(prefix)
 
     def is_eog(self, token: int) -> bool:
@@ -155,35 +161,59 @@ class FakeSequence:
     def n_past(self) -> int:
         return len(self.cells)
 
-    def holds(self, tokens: Sequence[int]) -> None:
+    def set_tokens(self, tokens: Sequence[int]) -> None:
         assert list(self.tokens[: len(tokens)]) == list(tokens), "says what is not so"
 
     def keep(self, tokens: Sequence[int]) -> int:
         n = self.n_common(tokens)
-        if n < self.n_past and not self.context.can_rollback:
-            n = 0
+        n = n if n == self.n_past else self.can_keep(n)
         self.rollback(n)
         return n
 
     def can_keep(self, n: int) -> int:
-        return min(n, self.n_past) if self.context.can_rollback else 0
+        if self._can_cut(n):
+            return min(n, self.n_past)
+        found = self.context.checkpoints.longest(self.seq_id, n)
+        return 0 if found is None else found.n_tokens
+
+    def _can_cut(self, n: int) -> bool:
+        """Return whether the memory can keep n tokens without a checkpoint."""
+        context = self.context
+        n_removed = self.n_past - n
+        if n == 0 or n_removed <= 0 or context.can_rollback:
+            return True
+        return n_removed <= min(context.max_rollback, context.n_rows_last[self.seq_id] - 1)
+
+    def save_checkpoint(self) -> Checkpoint | None:
+        kept = self.context.checkpoints
+        if not self.context.has_states or not self.n_past or kept.has(self.seq_id, self.n_past):
+            return None
+        made = Checkpoint(self.n_past, np.zeros(1, np.uint8))
+        self.context.checkpoints.add(self.seq_id, made)
+        return made
+
+    def forget_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self.context.checkpoints.remove(self.seq_id, checkpoint)
 
     def n_common(self, tokens: Sequence[int]) -> int:
         same = [a == b for a, b in zip(self.tokens, tokens, strict=False)]
         return same.index(False) if False in same else len(same)
 
-    def claim(self) -> None:
-        self.context.ledger.claim(self.seq_id)
+    def occupy(self) -> None:
+        self.context.sequence_table.occupy(self.seq_id)
 
     def reserve(self, n_tokens: int | None) -> None:
-        """Cells of a fake lie nowhere."""
+        """Do nothing: a fake has no cache in which cells have places."""
 
     def fork(self, seq_id: int, part: Part | None = None) -> FakeSequence:
-        """The whole of it: the script's laws know the whole text."""
+        """Return a copy with all cells: the distributions depend on the whole text."""
         assert seq_id != self.seq_id
-        self.context.require_rollback()
+        if part is not None or not self.context.can_fork:
+            self.context.require_rollback()
         other = FakeSequence(self.context, seq_id)
         other.cells[:] = self.cells
+        self.context.n_rows_last[seq_id] = 0
+        self.context.checkpoints.copy(self.seq_id, seq_id)
         return other
 
     def take_over(self, fork: FakeSequence, n_keep: int) -> None:
@@ -193,23 +223,29 @@ class FakeSequence:
     def rollback(self, n_keep: int) -> None:
         assert n_keep >= 0
         if n_keep == 0:
-            self.context.ledger.dropped(self.seq_id)
+            self.context.sequence_table.clear(self.seq_id)
+        self.context.checkpoints.truncate(self.seq_id, n_keep)
         if n_keep == 0 or n_keep < self.n_past:
-            if n_keep:
-                self.context.require_rollback()
+            if not self._can_cut(n_keep):
+                found = self.context.checkpoints.longest(self.seq_id, n_keep)
+                if found is None or found.n_tokens != n_keep:
+                    raise UnsupportedError("this memory cannot take tokens back")
+            self.context.n_rows_last[self.seq_id] = 0  # one removal after each pass
             del self.cells[n_keep:]
 
-    def undo(self, n_keep: int) -> None:
+    def rollback_if_open(self, n_keep: int) -> None:
         self.rollback(n_keep)
 
     def drop(self) -> None:
         self.rollback(0)
-        self.context.ledger.release(self.seq_id)
+        self.context.sequence_table.vacate(self.seq_id)
 
 
 class FakeContext:
     """The part of Context that loops and drafters use.
 
+    can_rollback: whether any tail can be removed; else at most max_rollback tokens of the last
+        pass, and with has_states all tokens after a checkpoint.
     enters: whether states can be read and given back, see Context.can_enter.
     fail_at_decode: the n-th decode (from 1) raises Broken.
     pass_width: most rows of a verification pass.
@@ -230,6 +266,8 @@ class FakeContext:
         n_batch: int = 64,
         n_seq_max: int = 4,
         can_rollback: bool = True,
+        max_rollback: int = 0,
+        has_states: bool = False,
         enters: bool = True,
         fail_at_decode: int | None = None,
         pass_width: int = N_WIDTH,
@@ -239,6 +277,10 @@ class FakeContext:
         self.n_batch = n_batch
         self.n_seq_max = n_seq_max
         self.can_rollback = can_rollback
+        self.max_rollback = n_ctx if can_rollback else max_rollback
+        self.has_states = has_states
+        self.checkpoints = Checkpoints()
+        self.n_rows_last = [0] * n_seq_max  # of the last pass, by sequence
         self.enters = enters
         self.fail_at_decode = fail_at_decode
         self.pass_width = pass_width
@@ -246,9 +288,11 @@ class FakeContext:
         self.cells: list[list[Cell]] = [[] for _ in range(n_seq_max)]
         self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, rows, mask
         self.widths: list[int] = []  # rows of each pass, of all sequences
-        self.laws: dict[int, NDArray[np.float64]] = {}  # by row of the last pass: of the next token
-        self.ledger = Ledger(n_seq_max)
-        self._made: dict[Hashable, Any] = {}
+        self.probs: dict[
+            int, NDArray[np.float64]
+        ] = {}  # of the next token, by row of the last pass
+        self.sequence_table = SequenceTable(n_seq_max)
+        self.extension: Closing | None = None
 
     @property
     def mask_support(self) -> MaskSupport:
@@ -259,16 +303,26 @@ class FakeContext:
     def n_cells(self) -> int:
         return len({id(cell) for cells in self.cells for cell in cells})
 
-    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def closes(self, other: Closing) -> None:
+        """Ignore the call: a fake is never closed."""
 
     def sequence(self, seq_id: int = 0) -> FakeSequence:
         return FakeSequence(self, seq_id)
 
+    @property
+    def can_fork(self) -> bool:
+        return self.can_rollback or self.has_states
+
+    @property
+    def can_draft(self) -> bool:
+        return self.max_rollback > 0 or self.has_states
+
     def require_rollback(self) -> None:
         if not self.can_rollback:
+            raise UnsupportedError("this memory cannot take tokens back")
+
+    def require_drafts(self) -> None:
+        if not self.can_draft:
             raise UnsupportedError("this memory cannot take tokens back")
 
     def require_spare(self) -> None:
@@ -280,12 +334,12 @@ class FakeContext:
         free = self._free()
         if not free:
             raise ArgumentError("all sequences of the context are in use")
-        self.ledger.lend(free[0])
+        self.sequence_table.borrow(free[0])
         seq = self.sequence(free[0])
         try:
             yield seq
         finally:
-            self.ledger.give_back(seq.seq_id)
+            self.sequence_table.release(seq.seq_id)
             seq.drop()
 
     @property
@@ -298,7 +352,7 @@ class FakeContext:
 
     def _free(self) -> list[int]:
         ids = reversed(range(self.n_seq_max))
-        return [i for i in ids if self.ledger.is_free(i) and not self.cells[i]]
+        return [i for i in ids if self.sequence_table.is_free(i) and not self.cells[i]]
 
     def can_enter(self, block: int) -> bool:
         return self.enters and self.can_rollback and 1 <= block < self.model.n_layer
@@ -309,7 +363,10 @@ class FakeContext:
         assert all(0 <= token < self.model.n_vocab for token in rows.tokens)
         self.n_decodes += 1
         self.widths.append(len(rows))
-        self.laws = {}
+        n_rows = Counter(rows.seq_ids)
+        together = len(set(n_rows.values())) == 1
+        self.n_rows_last = [n_rows[i] if together else 0 for i in range(self.n_seq_max)]
+        self.probs = {}
         states = []
         first = 0
         n_new = 0 if what.in_place else len(rows)
@@ -342,7 +399,7 @@ class FakeContext:
             for seq in seqs:
                 seq.cells.append(cell)
             if rows.outputs[i]:
-                self.laws[i] = self.model.target(seqs[0].held)
+                self.probs[i] = self.model.target(seqs[0].held)
             states.append([x for block in what.blocks_left for x in state(seqs[0].held, block)])
         self.passes.append((rows.seq_ids[0], len(rows), None))
         hidden = Hidden(np.array(states, np.float32)) if what.leave is not None else None
@@ -381,10 +438,10 @@ class FakeContext:
             (seq_id, len(tokens), None if mask.first_skipped == mask.n_layer else mask)
         )
         is_full = true_until == mask.n_layer
-        law = self.model.target if is_full else partial(self.model.masked, mask=mask)
+        next_token = self.model.target if is_full else partial(self.model.masked, mask=mask)
         for i, end in zip(range(part.start, part.stop), ends, strict=True):
             if rows.outputs[i]:
-                self.laws[i] = law(text[:end])
+                self.probs[i] = next_token(text[:end])
         blocks = what.blocks_left
         if not blocks:
             return []
@@ -408,22 +465,22 @@ class FakeContext:
             self.run(Rows.of(seq.seq_id, seq.n_past, part, "none"))
 
     def argmax(self, row: int) -> tuple[int, float]:
-        law = self.laws[row]
-        return int(law.argmax()), float(law.max())
+        p = self.probs[row]
+        return int(p.argmax()), float(p.max())
 
     def runners_up(
         self, row: int, best: tuple[int, float], n: int, p_min: float
     ) -> list[tuple[int, float]]:
-        law = self.laws[row]
-        likely = [i for i in np.argsort(-law, kind="stable") if i != best[0] and law[i] >= p_min]
-        return [(int(i), float(law[i])) for i in likely[:n]]
+        p = self.probs[row]
+        likely = [i for i in np.argsort(-p, kind="stable") if i != best[0] and p[i] >= p_min]
+        return [(int(i), float(p[i])) for i in likely[:n]]
 
     def best(self, row: int) -> int:
         return self.argmax(row)[0]
 
 
 class FakeSampler:
-    """Draws from the laws of the last batch: greedy, or with a random stream of its own.
+    """Draws from the distributions of the last batch: greedy, or with a random stream of its own.
 
     seed: of that stream; None is greedy. fail_at: the n-th draw (from 1) raises Broken.
     """
@@ -439,23 +496,23 @@ class FakeSampler:
         self.n_draws = 0
         self._rng = np.random.default_rng(self._seed)
 
-    def draw(self, law: NDArray[np.float64]) -> int:
+    def draw(self, p: NDArray[np.float64]) -> int:
         self.n_draws += 1
         if self.n_draws == self._fail_at:
             raise Broken
         if self._seed is None:
-            return int(law.argmax())
-        return int(self._rng.choice(len(law), p=law))
+            return int(p.argmax())
+        return int(self._rng.choice(len(p), p=p))
 
     def sample(self, context: FakeContext, row: int) -> int:
-        return self.draw(context.laws[row])
+        return self.draw(context.probs[row])
 
 
 @dataclass
-class FakeDrafter:
-    """Drafts with the script's draft law, without passes.
+class FakeDrafter(Drafter):
+    """Drafts the script's most likely tokens without passes, as if by passes.
 
-    has_probs: whether its drafts state probabilities. fail_at: the n-th draft (from 1) raises
+    has_probs: whether its tokens have probabilities. fail_at: the n-th draft (from 1) raises
     Broken.
     """
 
@@ -466,8 +523,7 @@ class FakeDrafter:
     fail_at: int | None = None
     n_closed: int = 0
 
-    mask = None
-    identity: ClassVar[Mapping[str, Any]] = {"drafter": "fake"}
+    name = "fake"
 
     def costs(self) -> CostTable:
         widths = tuple(1000.0 + 100 * i for i in range(N_WIDTH))
@@ -485,10 +541,10 @@ class FakeDrafter:
         tokens: list[int] = []
         probs: list[float] = []
         while len(tokens) < limit.n_max:
-            law = self.model.draft([*history, *tokens])
-            tokens.append(int(law.argmax()))
-            probs.append(float(law.max()))
-        return Draft(tuple(tokens), probs=tuple(probs) if self.has_probs else None)
+            p = self.model.draft([*history, *tokens])
+            tokens.append(int(p.argmax()))
+            probs.append(float(p.max()))
+        return Draft.chain(tokens, probs if self.has_probs else None)
 
     def accept(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
@@ -519,15 +575,16 @@ def plain_tokens(
     *,
     seed: int | None = None,
     n_ctx: int = 10**9,
-    ends: Callable[[int], bool] | None = None,
+    consume: Callable[[int], bool] | None = None,
 ) -> list[int]:
-    """What decoding one token at a time generates; the reference, written without the package."""
-    ends = ends or model.is_eog
+    """Return the tokens of plain decoding, one at a time: a reference written without the
+    package."""
+    consume = consume or model.is_eog
     sampler = FakeSampler(seed)
     sampler.begin(prompt)
     text = list(prompt)
     while len(text) < len(prompt) + n_predict and len(text) <= n_ctx:
         text.append(sampler.draw(model.target(text)))
-        if ends(text[-1]):
+        if consume(text[-1]):
             break
     return text[len(prompt) :]

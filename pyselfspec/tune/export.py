@@ -1,17 +1,17 @@
-"""A trained head as a GGUF file: EAGLE-3 as llama.cpp's converter writes it, quantized by
-llama.cpp's own quantizer, with a card in the metadata.
+"""Writes a trained head as a GGUF file, in the format of llama.cpp's converter for EAGLE-3, with a
+card in the metadata; llama.cpp's quantizer quantizes it.
 
-The head has no embeddings of its own; the model lends its. The tokenizer is the model's.
+The file has the model's tokenizer and no embeddings: the head uses the model's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, Keys, LlamaFileType
 from gguf.gguf_writer import GGUFValue
 from numpy.typing import NDArray
@@ -21,63 +21,94 @@ from ..convert.stream import Copy, Source, Tensor
 from ..errors import ModelFileError
 from ..gguf.header import read_header
 from ..gguf.heads import ARCHITECTURE, OUTPUT, OWN_TOKENS
+from ..util import records
 from ..util.files import replacing, require_no_model, require_target
-from .card import Card
 from .head import Head
 
 F32, I64 = GGMLQuantizationType.F32, GGMLQuantizationType.I64
-OUTSIDE = ("fc", "output_norm", "output")  # of the block
-N_CTX = 2**17  # more than any text that a head sees
+OUTSIDE_BLOCK = ("fc", "output_norm", "output")
+N_CTX = 2**17  # longer than any text a head drafts for
+CARD_KEY = "pyselfspec.head_card"  # metadata key of the card, JSON
 
 
-def require_out(path: Path) -> None:
-    """Raise ArgumentError for a target that cannot be one, such as a model."""
+@dataclass(frozen=True, slots=True)
+class Card:
+    """How a head was trained.
+
+    model, fingerprint: of the model it drafts for. data: name of the prompts.
+    n_data: tokens of training data. n_trained: tokens trained on, repetitions counted.
+    minutes: training time. acceptance: held-out acceptance rate by draft position, each given that
+        the positions before it were accepted.
+    """
+
+    FORMAT: ClassVar[int] = 1
+
+    model: str
+    fingerprint: str
+    blocks: tuple[int, ...]
+    data: str
+    n_data: int
+    n_trained: int
+    minutes: float
+    acceptance: tuple[float, ...]
+    version: str
+    date: str
+
+    def metadata(self) -> dict[str, str]:
+        """Return the entries for the file's metadata."""
+        by_position = ", ".join(f"{rate:.2f}" for rate in self.acceptance)
+        description = (
+            f"Draft head for {self.model}, trained for {self.minutes:.0f} minutes on "
+            f"{self.n_trained} tokens of {self.n_data} ({self.data}); held-out acceptance by draft "
+            f"position: {by_position}"
+        )
+        return {"general.description": description, CARD_KEY: records.encode(self).decode()}
+
+
+def require_head_target(path: Path) -> None:
+    """Raise ArgumentError if a head cannot be written here, such as over a model."""
     require_target(path)
     if not _is_head(path):
         require_no_model(path)
 
 
 def _is_head(path: Path) -> bool:
-    """One that an earlier run has made, which this one may replace."""
+    """Whether the file is a head, which may be replaced."""
     with suppress(ModelFileError, OSError):
         return read_header(path).metadata.get(Keys.General.ARCHITECTURE) == ARCHITECTURE
     return False
 
 
-def tensors(head: Head, own: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """By name in the file, outputs first. own: the model's ids of the head's tokens."""
-    found: dict[str, NDArray[Any]] = {OWN_TOKENS: own}
+def head_tensors(head: Head) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a head's file by name, the draft vocabulary first."""
+    tensors: dict[str, NDArray[Any]] = {OWN_TOKENS: head.draft_vocab.cpu().numpy()}
     for name, values in head.named_parameters():
         part = name.removesuffix(".weight")
         weights = values.detach().float().cpu().numpy()
         if part == "fc":
             weights = weights * head.scale.cpu().numpy()
-        found[f"{part}.weight" if part in OUTSIDE else f"blk.0.{part}.weight"] = weights
-    assert OUTPUT in found
-    return found
+        tensors[f"{part}.weight" if part in OUTSIDE_BLOCK else f"blk.0.{part}.weight"] = weights
+    assert OUTPUT in tensors
+    return tensors
 
 
-def write(
-    path: Path,
-    head: Head,
-    own: NDArray[np.int64],
-    source: Source,
-    blocks: Sequence[int],
-    card: Card,
-    type_name: str,
+def write_head(
+    path: Path, head: Head, source: Source, blocks: Sequence[int], card: Card, type_name: str
 ) -> None:
-    """Write the head of a model. blocks: whose entering states it reads. type_name: as ``convert``
-    takes it.
+    """Write a head's file.
 
-    Raises ArgumentError for a target that cannot be one, OSError when it cannot be written.
+    source: the model's file. blocks: whose input states the head reads. type_name: type of the
+    weights, as ``convert`` takes it.
+
+    Raises ArgumentError for a target that is not allowed, OSError if it cannot be written.
     """
-    found = tuple(
+    tensors = tuple(
         Tensor(name, I64 if name == OWN_TOKENS else F32, data.shape, (data,))
-        for name, data in tensors(head, own).items()
+        for name, data in head_tensors(head).items()
     )
     with replacing(path) as unfinished:
         wide = unfinished.with_name("f32.gguf")
-        Copy(source, _metadata(head, source, blocks, card), found).write(wide)
+        Copy(source, _metadata(head, source, blocks, card), tensors).write(wide)
         for _progress in run_quantizer(
             wide, unfinished, type_name, None, pure=True, origin=path, target=path
         ):

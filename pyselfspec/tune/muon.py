@@ -1,9 +1,10 @@
-"""An optimizer for matrices: steps that turn all directions alike.
+"""Muon, an optimizer for matrices: its steps are orthogonalized, so that all directions change
+alike.
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024,
 https://kellerjordan.github.io/posts/muon/; the step size as in Liu et al.,
-https://arxiv.org/abs/2502.16982. torch has one too, which computes in bfloat16 also where no
-hardware is there for it.
+https://arxiv.org/abs/2502.16982. torch.optim.Muon exists from torch 2.9 only and computes in
+bfloat16 even without hardware support.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 MOMENTUM = 0.95
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan's iteration
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration, from Jordan et al.
 N_ITERATIONS = 5
-SIZE = 0.2  # of a step's values, as AdamW's usually are
+STEP_RMS = 0.2  # typical of AdamW, so that its step sizes fit
 
 
 class Muon(torch.optim.Optimizer):
-    """dtype: to compute directions in."""
+    """Muon optimizer. dtype: in which it orthogonalizes steps."""
 
     def __init__(self, matrices: Iterable[nn.Parameter], rate: float, dtype: torch.dtype) -> None:
         super().__init__(matrices, {"lr": rate})
@@ -32,18 +33,18 @@ class Muon(torch.optim.Optimizer):
         with torch.no_grad():
             for group in self.param_groups:
                 for matrix in group["params"]:
-                    if matrix.grad is None:  # no part of what was computed
+                    if matrix.grad is None:  # it took no part in the loss
                         continue
-                    state, slope = self.state[matrix], matrix.grad
-                    mean = state.setdefault("mean", torch.zeros_like(slope))
-                    mean.lerp_(slope, 1 - MOMENTUM)
-                    way = _turned_alike(slope.lerp(mean, MOMENTUM).to(self._dtype))
-                    rate = group["lr"] * SIZE * math.sqrt(max(matrix.shape))
-                    matrix.add_(way, alpha=-rate)
+                    state, gradient = self.state[matrix], matrix.grad
+                    mean = state.setdefault("mean", torch.zeros_like(gradient))
+                    mean.lerp_(gradient, 1 - MOMENTUM)
+                    direction = _orthogonalize(gradient.lerp(mean, MOMENTUM).to(self._dtype))
+                    rate = group["lr"] * STEP_RMS * math.sqrt(max(matrix.shape))
+                    matrix.add_(direction, alpha=-rate)
 
 
-def _turned_alike(x: Tensor) -> Tensor:
-    """About the nearest matrix with orthogonal rows or columns."""
+def _orthogonalize(x: Tensor) -> Tensor:
+    """Return approximately the nearest matrix with orthonormal rows or columns."""
     a, b, c = COEFFICIENTS
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x

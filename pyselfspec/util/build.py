@@ -1,22 +1,54 @@
-"""What the build wrote about itself, and where the library lies. Loads nothing native."""
+"""Facts that the build wrote about itself, and the folder of the library. Loads nothing native.
+
+They are read on first use: modules that import this one also import where nothing is built.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import LibraryError
 
+BUILD_ID: str
+BACKENDS: tuple[str, ...]
+# Instruction sets that each CPU backend is compiled for, the least demanding backend first.
+CPU_BACKENDS: dict[str, str]
+DYNAMIC: bool  # backends are files to load, none is linked
+LIB_DIR: Path
+
+_WRITTEN = ("BUILD_ID", "BACKENDS", "CPU_BACKENDS", "DYNAMIC")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a fact of the build. Raises LibraryError when none or another version is installed."""
+    if name == "LIB_DIR":
+        return Path(_build().__file__).resolve().parent / "lib"
+    if name in _WRITTEN:
+        return getattr(_build(), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _build() -> Any:
+    """Import the module that the build wrote; the library lies beside it.
+
+    The source folder has neither. Python started there finds this package before the installed
+    one, so the build is then taken from the installation.
+    """
+    module = _import_build()
+    if not all(hasattr(module, name) for name in _WRITTEN):
+        raise LibraryError(
+            "the installed library belongs to another version of pyselfspec; install it again"
+        )
+    return module
+
 
 def _import_build() -> Any:
-    """The module that the build wrote; the library lies beside it.
-
-    In the source folder there is neither. Python started there finds this package before the
-    installed one, so the build is then taken from the installation.
-    """
     try:
         return importlib.import_module("pyselfspec._build")
     except ModuleNotFoundError:
@@ -33,17 +65,3 @@ def _import_build() -> Any:
             "install it with CMAKE_ARGS='-DLLAMA_BUILD=OFF' pip install ."
         ) from None
     return module
-
-
-_build = _import_build()
-try:
-    BUILD_ID: str = _build.BUILD_ID
-    BACKENDS: tuple[str, ...] = _build.BACKENDS
-    # Instruction sets that each CPU backend is compiled for, the least demanding backend first.
-    CPU_BACKENDS: dict[str, str] = _build.CPU_BACKENDS
-    DYNAMIC: bool = _build.DYNAMIC  # backends are files to load, none is linked
-except AttributeError:
-    raise LibraryError(
-        "the installed library belongs to another version of pyselfspec; install it again"
-    ) from None
-LIB_DIR = Path(_build.__file__).resolve().parent / "lib"

@@ -1,6 +1,6 @@
-"""Kinds of things with one file each in a package: users call them by the names of the files.
+"""Find modules by the name that users give: one file per name in a folder.
 
-Packages of others add to a kind through an entry-point group.
+Other packages and pyselfspec.lab register further names in an entry-point group.
 """
 
 from __future__ import annotations
@@ -8,33 +8,58 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from ..errors import ArgumentError
 
+LAB = "pyselfspec.lab."  # start of the entry points of experiments
+
+
+@cache
+def registered(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group. Installed packages are scanned once per process."""
+    return tuple(entry_points(group=group))
+
 
 def names(path: Iterable[str], group: str | None = None) -> tuple[str, ...]:
-    """What a package with this ``__path__`` offers, and others in this entry-point group, as the
-    command line spells it, sorted."""
+    """Return the names in a package with this ``__path__`` and in an entry-point group, without
+    experiments, as the command line spells them, sorted."""
     found = {m.name.replace("_", "-") for m in pkgutil.iter_modules(path) if m.name[0] != "_"}
     if group is not None:
-        found |= {point.name for point in entry_points(group=group)}
+        found |= {each.name for each in registered(group) if not each.value.startswith(LAB)}
     return tuple(sorted(found))
 
 
+def experiments(group: str) -> tuple[str, ...]:
+    """Return the names in an entry-point group whose modules are in pyselfspec.lab, sorted."""
+    found = (each.name for each in registered(group) if each.value.startswith(LAB))
+    return tuple(sorted(found))
+
+
+def all_names(path: Iterable[str], group: str) -> tuple[str, ...]:
+    """Return `names` and `experiments` together, sorted."""
+    return tuple(sorted({*names(path, group), *experiments(group)}))
+
+
+@cache
 def load(package: str, kind: str, name: str, group: str | None = None) -> ModuleType:
-    """The module of this name. Raises ArgumentError, which names the kind, when there is none; the
-    package's own files come before those of others."""
-    own = names(importlib.import_module(package).__path__)
-    if name in own:
+    """Import the module of this name; files of the package come before entry points.
+
+    Raises ArgumentError, which names the kind, for an unknown name and for a module of an entry
+    point that cannot be imported.
+    """
+    path = importlib.import_module(package).__path__
+    if name in names(path):
         return importlib.import_module(f"{package}.{name.replace('-', '_')}")
-    points = entry_points(group=group, name=name) if group is not None else ()
-    for point in points:
+    for point in registered(group) if group is not None else ():
+        if point.name != name:
+            continue
         try:
             module: ModuleType = point.load()
-        except Exception as error:  # of somebody else's code
+        except Exception as error:  # raised by another package's code
             raise ArgumentError(f"the {kind} {name!r} cannot be loaded: {error}") from error
         return module
-    known = names(importlib.import_module(package).__path__, group)
-    raise ArgumentError(f"there is no {kind} {name!r}; there are: {', '.join(known)}")
+    found = names(path) if group is None else all_names(path, group)
+    raise ArgumentError(f"there is no {kind} {name!r}; there are: {', '.join(found)}")

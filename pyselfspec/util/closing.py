@@ -1,4 +1,4 @@
-"""What every object that owns native memory has in common: a with block, and close()."""
+"""Base class of objects that own native memory: a with block, and close()."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Leaving the ``with`` block closes. Closing twice is fine."""
+    """Base of objects that are closed at the end of a ``with`` block. Closing twice is fine."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -11,21 +11,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
 from ..errors import ArgumentError
 
-GGUF = b"GGUF"  # what a model begins with
-UNFINISHED = ".unfinished-"  # what folders of files that are being written begin with
-LOCK = ".lock"  # in them, held meanwhile
+GGUF = b"GGUF"  # the first bytes of a model
+UNFINISHED = ".unfinished-"  # prefix of folders of files that are being written
+LOCK = ".lock"  # name of the lock file in such a folder, and suffix of those beside files
 READ_BYTES = 1 << 20
-YOUNG_S = 60.0  # until then a lock may be there and not held yet
+YOUNG_S = 60.0  # seconds in which a new lock file may not be locked yet
 
 
 def read_limited(file: BinaryIO, n_bytes: int) -> bytes:
-    """All of a file that is no longer than that. Raises ArgumentError for longer and endless
-    ones."""
-    data = bytearray()  # in blocks: one read would ask for all that memory at once
+    """Return all bytes of a file of at most n_bytes. Raises ArgumentError for longer and endless
+    files."""
+    data = bytearray()  # in blocks: one read would allocate all that memory at once
     while block := file.read(min(READ_BYTES, n_bytes + 1 - len(data))):
         data += block
     if len(data) > n_bytes:
@@ -34,7 +32,7 @@ def read_limited(file: BinaryIO, n_bytes: int) -> bytes:
 
 
 def require_target(target: Path) -> None:
-    """Raise ArgumentError for what `replacing` could not replace."""
+    """Raise ArgumentError for a path that `replacing` could not replace."""
     if target.exists() and not target.is_file():
         raise ArgumentError(f"{target} is no plain file: give the name of a file to write")
     if not target.parent.is_dir():
@@ -57,12 +55,15 @@ def _start(path: Path) -> bytes:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A path to write to, in a new folder beside `target`; it takes that name on success.
+    """Yield a path to write to, in a new folder beside `target`; on success the file replaces
+    `target`.
 
-    The folder goes either way, with everything in it; one that a killed process left goes when the
-    next file is written beside it. Raises ArgumentError for a target that is no plain file or whose
+    The folder is removed in any case; a folder of a killed process is removed when the next file is
+    written beside it. Raises ArgumentError for a target that is no plain file or whose
     folder does not exist. OSErrors that name no file name this one.
     """
+    from filelock import FileLock
+
     require_target(target)
     beside = target.parent.absolute()
     _remove_abandoned(beside)
@@ -77,9 +78,11 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(beside: Path) -> None:
-    """Folders of `replacing` whose process was killed."""
+    """Remove folders of `replacing` whose process was killed."""
+    from filelock import FileLock, Timeout
+
     for folder in beside.glob(f"{UNFINISHED}*/"):
-        with suppress(OSError, Timeout):  # another process may be at it, or own it
+        with suppress(OSError, Timeout):  # another process may be removing it, or own it
             lock = folder / LOCK
             if time.time() - lock.stat().st_mtime > YOUNG_S:
                 with FileLock(lock, timeout=0):
@@ -88,7 +91,7 @@ def _remove_abandoned(beside: Path) -> None:
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """OSErrors that do not say which file they are about, as of a full disk, say this one."""
+    """Set this file in OSErrors without a file name, such as those of a full disk."""
     try:
         yield
     except OSError as error:
@@ -98,21 +101,24 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, fix: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Keeps other processes from this file, through one beside it with ".lock" added to the name.
+def locked(path: Path, *fix: str, wait_s: float = 0.0) -> Iterator[None]:
+    """Lock a file against other processes, with a file beside it with ".lock" added to its name.
 
-    fix: what to do instead, for the error. wait_s: for a process that has it.
+    fix: parts of the error's message that say what to do instead of waiting.
+    wait_s: seconds to wait for a process that keeps it.
     Raises ArgumentError when another process keeps it, and for what `replacing` could not replace.
     """
+    from filelock import FileLock, Timeout
+
     require_target(path)
     lock = FileLock(f"{path}.lock", timeout=wait_s)
     try:
         lock.acquire()
     except Timeout:
-        raise ArgumentError(f"{path} is in use by another process; wait for it or {fix}") from None
+        raise ArgumentError(f"{path} is in use by another process; wait for it or ", *fix) from None
     try:
         yield
     finally:
-        with suppress(OSError):  # some systems keep what is open
-            os.unlink(lock.lock_file)  # while it is held, so nobody else's
+        with suppress(OSError):  # some systems do not remove open files
+            os.unlink(lock.lock_file)  # while it is locked, so that no other process uses it
         lock.release()

@@ -1,4 +1,4 @@
-"""What this process may use of the machine, and what others do."""
+"""Processors that this process may use, and their load."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ BUSY = 1.5  # programs per core
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may run on."""
+    """Return the number of CPU cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def overload() -> float | None:
-    """How many programs have wanted to run in the last minute, where that is more than the cores
-    can serve; else None."""
+    """Return the load average of the last minute if it exceeds the number of cores, else None."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return load if load > BUSY * (os.cpu_count() or 1) else None

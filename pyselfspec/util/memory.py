@@ -1,4 +1,4 @@
-"""How much memory this process may still use, by what Linux says of the machine and its limits."""
+"""Memory that this process may still use, from Linux's figures for the machine and its limits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ KIB = 1024
 
 
 class Cgroup(NamedTuple):
-    """Where a version of cgroups tells limits. file_pages: keys of memory.stat for pages of files,
-    which the system frees when memory is needed."""
+    """The files that hold the limits in one version of cgroups.
+
+    file_pages: keys of memory.stat for pages of files, which the system frees on demand."""
 
     top: str
     limit: str
@@ -49,7 +50,7 @@ def address_space(root: Path = ROOT) -> int | None:
 
 
 def _left_in_cgroups(root: Path) -> Iterator[int]:
-    """Bytes left in each cgroup with a limit that this process belongs to."""
+    """Yield the bytes left in each cgroup with a limit that this process belongs to."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0" or "memory" in controllers.split(","):
@@ -70,7 +71,7 @@ def _left_in(folder: Path, version: Cgroup) -> Iterator[int]:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """The numbers of a file with a name and a number on each line."""
+    """Return the numbers of a file with a name and a number on each line."""
     words = (line.split() for line in _text(file).splitlines())
     return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdigit()}
 

@@ -6,13 +6,11 @@ import os
 import re
 from pathlib import Path
 
-from platformdirs import user_cache_path, user_data_path
-
 _SHIPPED = Path(__file__).parents[1] / "data"
 DEMO = _SHIPPED / "demo.gguf"  # the bundled model; DEMO.md beside it is its card
 SAMPLE_TEXT = _SHIPPED / "sample.txt"
-REQUESTS = _SHIPPED / "requests.toml"  # what tune asks, where no prompts are given
-PROMPTS = _SHIPPED / "prompts.jsonl"  # of benchmarks, where none are given
+REQUESTS = _SHIPPED / "requests.toml"  # prompts of tune, if none are given
+PROMPTS = _SHIPPED / "prompts.jsonl"  # prompts of benchmarks, if none are given
 REPORT = _SHIPPED / "bench.html"  # template of their report
 _PASSWORD = re.compile(r"(://[^/@\s:]*):[^/\s]*@")  # in a URL
 
@@ -23,7 +21,7 @@ def shown(name: str) -> str:
 
 
 def without_password(text: str) -> str:
-    """For messages and files: a URL in it, such as of a database, loses its password.
+    """Return a text without the passwords in its URLs, for messages and files.
 
     >>> without_password("mysql://me:secret@localhost/db")
     'mysql://me:***@localhost/db'
@@ -37,12 +35,20 @@ def on_one_line(message: str) -> str:
 
 
 def data(name: str) -> Path:
-    """A folder of the user's for what is kept between runs; it may not exist yet."""
-    path: Path = user_data_path("pyselfspec", appauthor=False) / name
-    return path
+    """Return a folder of the user's for what is kept between runs; it may not exist yet."""
+    return _user_folder("data") / name
 
 
 def cache(name: str) -> Path:
-    """A folder of the user's for what can be made again; it may not exist yet."""
-    path: Path = user_cache_path("pyselfspec", appauthor=False) / name
-    return path
+    """Return a folder of the user's for what can be made again; it may not exist yet."""
+    return _user_folder("cache") / name
+
+
+def _user_folder(kind: str) -> Path:
+    """XDG_DATA_HOME and XDG_CACHE_HOME come first on every system."""
+    if folder := os.environ.get(f"XDG_{kind.upper()}_HOME", "").strip():
+        return Path(folder) / "pyselfspec"
+    import platformdirs
+
+    find = {"data": platformdirs.user_data_path, "cache": platformdirs.user_cache_path}[kind]
+    return find("pyselfspec", appauthor=False)

@@ -6,8 +6,7 @@ goes up with every change, new fields included:
 
     @dataclass(frozen=True, slots=True)
     class Profile:
-        FORMAT: ClassVar[int] = 2
-        OLDER: ClassVar[records.Older] = {1: _from_format_1}   # data of format 1 as format 2
+        FORMAT: ClassVar[int] = 1
         model: str
         mask: LayerMask
 
@@ -18,7 +17,6 @@ goes up with every change, new fields included:
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -27,18 +25,13 @@ import msgspec
 from ..errors import ArgumentError
 from .files import read_limited, replacing
 
-MAX_BYTES = 64 << 20  # of a file
-BOM = codecs.BOM_UTF8  # that some editors put first
+MAX_BYTES = 64 << 20  # largest file
+BOM = codecs.BOM_UTF8  # some editors write it first
 Data = dict[str, Any]
-Older = Mapping[int, Callable[[Data], Data]]
 
 
 class Filed(Protocol):
-    """A record with a file of its own.
-
-    It may have ``OLDER``, too: for each earlier format that can still be read, what turns its data
-    into that of the next one.
-    """
+    """A record with a file of its own."""
 
     FORMAT: ClassVar[int]
 
@@ -48,11 +41,11 @@ FiledT = TypeVar("FiledT", bound=Filed)
 
 
 class RecordError(ArgumentError):
-    """Data that is no such record; the message says why, as a part of a sentence."""
+    """Data that is not such a record; the message is the reason, as part of a sentence."""
 
 
 def load(path: Path, cls: type[FiledT], *, what: str, fix: str = "remove it") -> FiledT:
-    """The record in a file.
+    """Return the record in a file.
 
     what, fix: for the error, "FILE is no PROFILE (expected int, got str in n_layer); REMOVE IT".
 
@@ -78,22 +71,19 @@ def save(path: Path, record: Filed) -> None:
 
 
 def decode(text: bytes | str, cls: type[FiledT]) -> FiledT:
-    """The record that `save` wrote as this text. Raises RecordError for any other text."""
+    """Return the record that `save` wrote as this text. Raises RecordError for any other text."""
     data = parse(text)
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise RecordError("it has no format number")
-    older: Older = getattr(cls, "OLDER", {})
     number = data.pop("format")
-    known = f"{', '.join(map(str, sorted(older)))} and {cls.FORMAT}" if older else f"{cls.FORMAT}"
-    if number != cls.FORMAT and number not in older:
-        raise RecordError(f"its format is {number}, known is {known}")
-    for earlier in range(number, cls.FORMAT):
-        data = older[earlier](data)
+    if number != cls.FORMAT:
+        raise RecordError(f"its format is {number}, this version reads {cls.FORMAT}")
     return convert(data, cls)
 
 
 def parse(text: bytes | str) -> Any:
-    """What a JSON text holds: dicts, lists, strings and numbers. Raises RecordError for no JSON."""
+    """Return the content of a JSON text: dicts, lists, strings and numbers. Raises RecordError for
+    text that is not JSON."""
     try:
         return msgspec.json.decode(text.removeprefix(BOM) if isinstance(text, bytes) else text)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
@@ -101,7 +91,7 @@ def parse(text: bytes | str) -> Any:
 
 
 def convert(data: Any, cls: type[T], *, partial: bool = False) -> T:
-    """Parsed JSON as a record. Nothing is coerced, and nothing in the data may be left over.
+    """Return parsed JSON as a record. Nothing is coerced, and nothing in the data may be left over.
 
     partial: fields with a default may be missing, for what people write by hand.
 
@@ -118,7 +108,7 @@ def convert(data: Any, cls: type[T], *, partial: bool = False) -> T:
 
 
 def to_dict(record: Any) -> Data:
-    """A record as dicts, lists, strings and numbers, ready for JSON; sets are in order.
+    """Return a record as dicts, lists, strings and numbers, ready for JSON; sets are in order.
 
     A record with a file of its own has its format number first.
     """
@@ -132,13 +122,13 @@ def to_dict(record: Any) -> Data:
 def encode(record: Any) -> bytes:
     """A record, or what it consists of, as JSON on one line, without the line end.
 
-    Numbers that are not finite become null, for want of a word for them in JSON.
+    Numbers that are not finite become null, since JSON cannot express them.
     """
     return msgspec.json.encode(to_dict(record))
 
 
 def _plainly(message: str) -> str:
-    """msgspec's message as a part of a sentence.
+    """Return msgspec's message as a part of a sentence.
 
     >>> _plainly("Expected `int`, got `bool` - at `$.mask.n_layer`")
     'expected int, got bool in mask.n_layer'
@@ -149,7 +139,7 @@ def _plainly(message: str) -> str:
 
 
 def _require_same_fields(given: Any, used: Any, partial: bool, where: str = "") -> None:
-    """Raise RecordError for what data and record do not have in common."""
+    """Raise RecordError for a field that only one of data and record has."""
     if isinstance(given, dict) and isinstance(used, dict):
         for key in given.keys() - used.keys():
             raise RecordError(f"unknown field {where}{key}")

@@ -1,4 +1,4 @@
-"""Advice that people need now and then, not with every command."""
+"""Limit how often a hint is shown to the user."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .paths import cache
 
 
 def is_due(name: str, every_s: float) -> bool:
-    """True at most once in this many seconds, over all processes of the user.
+    """Return True at most once in this many seconds, over all processes of the user.
 
-    Where the cache folder cannot be written, it never is.
+    Returns False if the cache folder cannot be written.
     """
     stamp = cache("said") / name
     try:

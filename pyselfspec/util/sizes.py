@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people read them."""
+"""Sizes in bytes, formatted for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def size_text(n_bytes: int) -> str:
-    """A number of bytes with one decimal and a unit.
+    """Return a number of bytes with one decimal and a unit.
 
     >>> size_text(98_362_432), size_text(512)
     ('98.4 MB', '512 B')

@@ -13,7 +13,8 @@ N_LEAST = 20  # tokens of a bin that is drawn
 
 
 def points(n_said: Sequence[int], n_right: Sequence[int]) -> list[tuple[float, float, int]]:
-    """Of each bin of chances with enough tokens: its middle, the share that was right, how many."""
+    """Return for each bin of probabilities with enough tokens its middle, the share of right
+    tokens, and their number."""
     n_bin = len(n_said)
     return [
         ((i + 0.5) / n_bin, right / n, n)

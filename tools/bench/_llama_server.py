@@ -38,7 +38,8 @@ class Answer:
 
 
 def parse(answer: Any) -> Answer:
-    """What the server says of a completion. Raises click.ClickException where figures miss."""
+    """Return the figures in the server's answer. Raises click.ClickException when figures are
+    missing."""
     try:
         timings = answer["timings"]
         return Answer(

@@ -53,4 +53,5 @@ def table(results: Path) -> None:
     """The tables of benchmarks/README.md, in Markdown."""
     records = [json.loads(line) for line in results.read_text().splitlines()]
     tables = [each for name in bench.names() for each in bench.load(name).TABLES]
-    click.echo("\n\n".join(filter(None, (each.markdown(records) for each in tables))))
+    shown = ((each.record, each.markdown(records)) for each in tables)
+    click.echo("\n\n".join(f"### {name}\n\n{rows}" for name, rows in shown if rows))

@@ -20,10 +20,10 @@ import numpy as np
 from pyselfspec import Context, LayerMask, Model, Sampler, SamplingParams
 from pyselfspec.costs.table import Costs, CostTable
 from pyselfspec.speculate import controllers
+from pyselfspec.speculate.batching import generate_steps
 from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import layer_skip
-from pyselfspec.speculate.loop import generate_steps
 from pyselfspec.speculate.types import Step
 from tools.records import Record
 
@@ -49,11 +49,11 @@ class Mode:
 
     @classmethod
     def parse(cls, name: str) -> Mode:
-        if name in controllers.names():
+        if name in controllers.all_names():
             return cls(name, controller=name)
         match = re.fullmatch(rf"({UNSHARED})?([1-9][0-9]?)", name)
         if not match:
-            known = ", ".join(controllers.names())
+            known = ", ".join(controllers.all_names())
             raise click.BadParameter(f"{name!r} is no mode: give N, {UNSHARED}N, or one of {known}")
         return cls(name, n=int(match[2]), shares=match[1] is None)
 
@@ -122,7 +122,7 @@ class Setup:
                 controller=controller,
                 sampler=sampler,
                 n_predict=self.n_tokens,
-                ends=lambda _: False,
+                consume=lambda _: False,
             )
             first = next(steps)  # after the prompt
             start = time.perf_counter_ns()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pyselfspec.bench.sheets import Sheet
+from pyselfspec.bench import tables
 from tools.records import Record
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is shown of the records that are called ``record``.
+    """A table of the records with the name ``record``.
 
     columns: headings. align: "<" (text) or ">" (numbers) for each. cells: of one record, a list for
     every row.
@@ -23,9 +23,9 @@ class Table:
     cells: Callable[[Record], Iterable[Sequence[str]]]
 
     def __post_init__(self) -> None:
-        Sheet(self.record, self.columns, self.align, ())  # or its ValueError
+        tables.Table(self.record, self.columns, self.align, ())  # or its ValueError
 
     def markdown(self, records: Iterable[Record]) -> str:
         """The whole table; empty when there are no records of this kind."""
         rows = [row for r in records if r["bench"] == self.record for row in self.cells(r)]
-        return Sheet(self.record, self.columns, self.align, rows).markdown() if rows else ""
+        return tables.Table(self.record, self.columns, self.align, rows).markdown() if rows else ""

@@ -44,7 +44,8 @@ def of_stock(model: str, threads: int) -> Iterator[int]:
 
 
 def us_per_token(counts: Iterator[int], n_tokens: int, seconds: float) -> float:
-    """Of the tokens after the first piece, which takes in the prompt and builds graphs."""
+    """Return the microseconds per token after the first piece, which includes reading the prompt
+    and building graphs."""
     first, n, elapsed = next(counts), 0, 0.0
     start = time.perf_counter()
     while n < n_tokens and elapsed < seconds:

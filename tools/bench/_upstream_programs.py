@@ -32,7 +32,7 @@ def program(folder: Path, name: str) -> Path:
 
 
 def run(program: Sequence[str | Path]) -> tuple[str, int]:
-    """What a program prints on both streams, and its peak memory in kB."""
+    """Run a program; return its output on both streams and its peak memory in kB."""
     with tempfile.TemporaryFile("w+", errors="replace") as file:  # texts may end within a letter
         process = subprocess.Popen(program, stdout=file, stderr=subprocess.STDOUT)
         try:

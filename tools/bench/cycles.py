@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from pyselfspec import BUILD_ID, __version__
-from pyselfspec.costs.calibration import machine
-from pyselfspec.runtime._lib import LIB_DIR
+from pyselfspec.costs.store import machine
+from pyselfspec.util.build import LIB_DIR
 from tools.records import FORMAT, Record
 
 from ._options import keep

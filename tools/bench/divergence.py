@@ -1,4 +1,4 @@
-"""Where drafted texts leave the plain ones, and whether each is what its own passes give.
+"""Find where drafted texts diverge from plain ones, and whether each is what its own passes give.
 
 Where kernels round differently for several tokens than for one, a near-tie may fall the other way:
 the texts diverge. Plain decoding then is no reference, but a replay is (``tools/replay.py``): it
@@ -50,7 +50,9 @@ def run(
     n_tokens: int,
 ) -> list[Step]:
     """The steps of a text that nothing ends."""
-    return run_steps(context, prompt, drafter, controller, sampling, n_tokens, ends=lambda _: False)
+    return run_steps(
+        context, prompt, drafter, controller, sampling, n_tokens, consume=lambda _: False
+    )
 
 
 def continued(
@@ -78,7 +80,10 @@ def gap_at(context: Context, prompt: Sequence[int], texts: Texts, at: int) -> fl
 def compare(
     context: Context, mask: LayerMask, prompts: Sequence[Sequence[int]], temp: float, n: int
 ) -> Record:
-    """What became of every prompt. at: tokens before they diverge; gap: see gap_at."""
+    """Replay every prompt; return the divergences.
+
+    at: tokens before they diverge; gap: see gap_at.
+    """
     diverged, n_replayed, n_accepted = [], 0, 0
     for i, prompt in enumerate(prompts):
         texts = continued(context, mask, prompt, SamplingParams(temperature=temp, seed=i), n)

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from pyselfspec.runtime._lib import LIB_DIR
+from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance
 
 from ._options import file_path, keep, model_argument, progress, run_options, stock_option

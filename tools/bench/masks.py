@@ -1,4 +1,4 @@
-"""What masked passes cost, beside the weight bytes that they read."""
+"""Measure the cost of masked passes, and compare it with the weight bytes that they read."""
 
 from __future__ import annotations
 

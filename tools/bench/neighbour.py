@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from pyselfspec.runtime._lib import LIB_DIR
+from pyselfspec.util.build import LIB_DIR
 from pyselfspec.util.machine import usable_cores
 from tools.records import Record, provenance
 
@@ -154,9 +154,9 @@ TABLES = (
             "program",
             "load before",
             "alone, ms",
-            "beside a neighbour, ms",
+            "with a busy process, ms",
             "spread",
-            "times as long",
+            "busy over alone",
             "over a fair share",
         ),
         "<<>>><>>",

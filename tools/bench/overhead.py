@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from pyselfspec.runtime._lib import LIB_DIR
+from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance, rounded
 
 from ._options import keep, model_argument, progress, run_options
@@ -38,7 +38,10 @@ def build_plain_loop(folder: Path) -> Path:
 
 
 def in_own_process(program: list[str], model: Path, n_tokens: int, threads: int) -> float:
-    """What a program prints. Each run loads the model anew, since where its pages land counts."""
+    """Run a program; return the number that it prints.
+
+    Each run loads the model anew, since its place in memory counts.
+    """
     command = [*program, str(model), str(n_tokens), str(threads)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

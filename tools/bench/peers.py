@@ -1,4 +1,5 @@
-"""What a user would run instead: llama.cpp's own programs, unpatched, from the same pinned source.
+"""Measure what a user would run instead: llama.cpp's own programs, unpatched, from the pinned
+source.
 
 Plain decoding with llama-bench; two models with llama-speculative-simple, the draft model being the
 first blocks of the same file; n-gram speculation with llama-lookup.

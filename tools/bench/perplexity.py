@@ -26,7 +26,7 @@ PPL = re.compile(r"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)")
 def their_perplexity(
     folder: Path, model: Path, threads: int, n_ctx: int, n_chunks: int
 ) -> list[float]:
-    """What llama-perplexity says of the bundled text, and its standard error."""
+    """Return llama-perplexity's perplexity of the bundled text, and its standard error."""
     with tempfile.TemporaryDirectory() as temporary:
         text = Path(temporary, "text.txt")
         text.write_text(chunks.sample_text(), encoding="utf-8")
@@ -43,7 +43,7 @@ def their_perplexity(
 
 
 def our_perplexity(model: Path, threads: int, n_ctx: int, n_chunks: int) -> list[float]:
-    """The same as scan-layers computes it."""
+    """Return the perplexity that scan-layers computes."""
     with Model(model) as loaded, scan.context_of(loaded, n_ctx, threads) as context:
         texts = scan.texts_of(loaded, n_ctx, n_chunks)
         score = scan.score_of(Perplexity(Setting(context, texts)), LayerMask.full(loaded.n_layer))

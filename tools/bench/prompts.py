@@ -7,8 +7,9 @@ from statistics import median
 
 import click
 
-from pyselfspec.runtime._lib import LIB_DIR, system_info
-from pyselfspec.runtime.context import CACHE_TYPES
+from pyselfspec.runtime.ffi.devices import system_info
+from pyselfspec.runtime.kv_types import CACHE_TYPES
+from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance
 
 from ._options import keep, model_argument, run_options, stock_option

@@ -1,4 +1,4 @@
-"""What travels to the servers of --rpc and back, by the way a text is drafted.
+"""Count the bytes that travel to the servers of --rpc and back, by drafter.
 
     pyselfspec rpc-serve --port 50052 -t 1 &
     pyselfspec rpc-serve --port 50053 -t 1 &
@@ -145,7 +145,7 @@ def ways(n_layer: int) -> dict[str, dict[str, Any]]:
 @run_options
 @click.option("--tokens", type=click.IntRange(min=2), default=128)
 def command(model: Path, threads: int, out: Path | None, servers: str, tokens: int) -> None:
-    """What travels while a model on servers writes a text, by the way it is drafted."""
+    """Count the bytes that travel while a model on servers generates a text, by drafter."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(counted(server)) for server in servers.split(",")]
         names, traffic = [name for name, _ in proxies], [each for _, each in proxies]

@@ -1,4 +1,4 @@
-"""What scans save: prefix reuse in time, giving up in blocks evaluated."""
+"""Measure what scans save: prefix reuse in time, early abort in blocks evaluated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def context_of(model: Model, n_ctx: int, threads: int) -> Context:
 
 
 def reuse(path: Path, threads: int, n_ctx: int, rounds: int) -> Record:
-    """The same single scan of one chunk with and without prefix reuse, in turn."""
+    """Run one scan of one chunk with and without prefix reuse, in turn."""
     times: dict[str, list[int]] = {"reused_us": [], "anew_us": []}
     with Model(path) as model, context_of(model, n_ctx, threads) as context:
         texts = texts_of(model, n_ctx, 1)

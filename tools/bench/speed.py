@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 
 from pyselfspec import Context, LayerMask, Model
-from pyselfspec.costs.calibration import Calibration, save
+from pyselfspec.costs import store
+from pyselfspec.costs.speedup import best_length
+from pyselfspec.costs.store import Calibration
 from pyselfspec.costs.table import Costs
 from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.drafters import layer_skip
@@ -27,7 +29,7 @@ PEAK_MEMORY = Path(__file__).resolve().with_name("_peak_memory.py")
 def calibrated(context: Context, mask: LayerMask) -> Calibration:
     """Costs measured just now: the machine of a stored table may have been busy."""
     made = measure(context, layer_skip.Drafter(context, mask), lambda _: None)
-    save(made)
+    store.save_calibration(store.key_of(context), made)
     return made
 
 
@@ -99,7 +101,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What became of one mode.
+    """Results of one mode.
 
     speeds: over plain decoding, one per pair. predicted: from the costs and the steps that were
     made. ceiling: the best that a fixed length could do at this acceptance and these costs.
@@ -121,7 +123,7 @@ def figures(name: str, run: Record, plain: Record, costs: Costs) -> Figures:
         acceptance,
         [slow / fast for slow, fast in zip(plain["us"], run["us"], strict=True)],
         predicted(run, costs, name),
-        None if acceptance is None or not shares(name) else costs.speedup(acceptance)[0],
+        None if acceptance is None or not shares(name) else best_length(costs, acceptance)[0],
         run["n_tokens"] / sum(run["steps"].values()),
         run["peak_kb"] / plain["peak_kb"] - 1 if plain["peak_kb"] else None,
     )

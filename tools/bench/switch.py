@@ -95,10 +95,10 @@ TABLES = (
         "switch",
         (
             "model",
-            "draft step in turn with checks, ms",
+            "draft step between verification passes, ms",
             "alone, ms",
             "ratio",
-            "first after a check",
+            "first step after a pass, over alone",
         ),
         "<>>>>",
         cells,

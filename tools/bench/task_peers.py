@@ -19,7 +19,7 @@ import click
 from pyselfspec import Completion, Model, controllers
 from pyselfspec.bench.types import PLAIN
 from pyselfspec.cli._signals import as_ctrl_c
-from pyselfspec.speculate.prepared import AUTO
+from pyselfspec.speculate.config import AUTO
 from tools.records import Record, provenance
 
 from ._llama_server import Answer, Client, serving
@@ -136,8 +136,8 @@ def is_same(way: str, made: Outcome, plain: Outcome) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Everybody:
-    """Who answers. servers: by the names of ways, PLAIN among them. lookups: programs with their
-    options."""
+    """The systems that answer. servers: by the names of variants, PLAIN among them. lookups:
+    programs with their options."""
 
     ours: Answering
     servers: Mapping[str, Client]
@@ -344,8 +344,8 @@ TABLES = (
             "llama-lookup, 3 / 8",
             "pyselfspec, plain",
             "pyselfspec",
-            "their best",
-            "pyselfspec over it",
+            "best of llama.cpp",
+            "pyselfspec over best",
         ),
         "<><" + ">" * len(COLUMNS) + "<>",
         cells,

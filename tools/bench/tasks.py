@@ -25,13 +25,13 @@ import click
 from pyselfspec import Context, Fixed, Model, controllers, drafters
 from pyselfspec.bench import measuring
 from pyselfspec.bench.figures import added
-from pyselfspec.bench.measuring import Watched
+from pyselfspec.bench.measuring import RecordedCompletion
 from pyselfspec.bench.setup import template_of
 from pyselfspec.bench.types import PLAIN
-from pyselfspec.bench.ways import Way
-from pyselfspec.chat.messages import ASSISTANT, USER, Message
-from pyselfspec.chat.template import ChatTemplate
-from pyselfspec.speculate.prepared import AUTO
+from pyselfspec.bench.variants import Variant
+from pyselfspec.speculate.config import AUTO
+from pyselfspec.templates.messages import ASSISTANT, USER, Message
+from pyselfspec.templates.template import ChatTemplate
 from tools.records import Record, provenance
 
 from ._options import file_path, keep, model_argument, progress, run_options
@@ -104,7 +104,7 @@ def task_options(command: Command) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the options above say. n_each: None for all tasks of a kind."""
+    """The values of the options above. n_each: None for all tasks of a kind."""
 
     file: Path
     kinds: tuple[str, ...]
@@ -125,7 +125,7 @@ class Asked:
         return hashlib.sha256(self.file.read_bytes()).hexdigest()
 
     def __str__(self) -> str:
-        """As on the command line."""
+        """Return the options as on the command line."""
         given = f" --tasks {self.file.name} --tokens {self.tokens} -c {self.n_ctx}"
         given += repeated("--task", self.kinds)
         given += "" if self.n_each is None else f" --each {self.n_each}"
@@ -160,7 +160,7 @@ class Run:
     n_right: list[int] = field(default_factory=lambda: [0] * N_BIN)  # of these
     n_same: int = 0  # answers equal to those of plain decoding
 
-    def observe(self, made: Watched) -> None:
+    def observe(self, made: RecordedCompletion) -> None:
         stats = made.stats
         self.us.append(stats.total_us - stats.prefill_us)
         self.n_tokens.append(stats.n_generated)
@@ -173,9 +173,9 @@ class Run:
                 added(drafted, source.n_drafted_at),
                 added(accepted, source.n_accepted_at),
             ]
-        for chance, right in (outcome for step in made.steps for outcome in step.outcomes):
-            if chance is not None:
-                at = min(N_BIN - 1, int(N_BIN * chance))
+        for token, right in (outcome for step in made.steps for outcome in step.outcomes):
+            if token.p is not None:
+                at = min(N_BIN - 1, int(N_BIN * token.p))
                 self.n_said[at] += 1
                 self.n_right[at] += right
 
@@ -194,9 +194,9 @@ class Answering:
     n_predict: int
     temp: float
 
-    def answer(self, way: str, prompt: Sequence[int], seed: int) -> Watched:
-        asking = measuring.Answering(self.context, self.n_predict, self.temp, self.controller)
-        return asking.answer(Way.named(way), prompt, seed)
+    def answer(self, way: str, prompt: Sequence[int], seed: int) -> RecordedCompletion:
+        asking = measuring.Runner(self.context, self.n_predict, self.temp, self.controller)
+        return asking.answer(Variant.named(way), prompt, seed)
 
     def prompts(self, task: Task) -> Iterator[tuple[list[int], list[str]]]:
         """The prompt of every turn. The answer to it is to be added to the list that comes with
@@ -244,10 +244,12 @@ class Answering:
     multiple=True,
     default=(AUTO,),
     show_default=True,
-    help="As for generate: " + ", ".join((AUTO, *drafters.names())) + "; may be given several "
+    help="As for generate: " + ", ".join((AUTO, *drafters.all_names())) + "; may be given several "
     "times.",
 )
-@click.option("--controller", type=click.Choice(controllers.names()), default=controllers.DEFAULT)
+@click.option(
+    "--controller", type=click.Choice(controllers.all_names()), default=controllers.DEFAULT
+)
 @click.option(
     "--fixed",
     "n_fixed",
@@ -315,7 +317,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What became of one kind of tasks with one drafter.
+    """Results of one kind of tasks with one drafter.
 
     speed: over plain decoding, all answers together. speeds: of every answer. acceptance: accepted
     over drafted tokens, None where nothing was drafted; at: the same by position in the draft.

@@ -18,7 +18,7 @@ import click
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
 from pyselfspec.convert.huggingface import convert
-from pyselfspec.speculate.prepared import AUTO
+from pyselfspec.speculate.config import AUTO
 from tools.records import Record, provenance, rounded
 
 from ._options import keep, progress, run_options

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from pyselfspec.runtime._lib import LIB_DIR, system_info
-from pyselfspec.runtime.context import CACHE_TYPE, CACHE_TYPES
+from pyselfspec.runtime.ffi.devices import system_info
+from pyselfspec.runtime.kv_types import CACHE_TYPE, CACHE_TYPES
+from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance
 
 from ._options import keep, model_argument, run_options
@@ -26,7 +27,7 @@ PROGRAM = Path(__file__).resolve().with_name("_pass_times.py")
 def alternate(
     builds: dict[str, Path], n_rounds: int, arguments: Sequence[str], program: Path = PROGRAM
 ) -> dict[str, Times]:
-    """What the program prints with each build in each round, by the names of the builds.
+    """Run the program with each build in each round; return its outputs by the names of the builds.
 
     arguments: of the program; _pass_times.py prints the fastest pass of each width.
     """

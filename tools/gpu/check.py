@@ -33,7 +33,8 @@ from tools.gpu import cuda_toolkit
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT = 1
-TESTS = ("gpu", "masks", "lossless", "kv", "context", "divergence")
+NATIVE = ("gpu", "masks", "lossless", "kv", "context")
+TESTS = {**dict.fromkeys(NATIVE, "native"), "divergence": "tools"}  # file: its folder
 TAIL = 3  # lines of what failed
 LEFT_OUT_S = 5.0  # nothing is started with less time left
 
@@ -42,7 +43,7 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is made and how long it runs. types: of the models, most important first."""
+    """The models to make and the time to spend. types: of the models, most important first."""
 
     random: tuple[str, ...]  # options of models/random_gguf.py
     wide: str  # parameters of the widened demo
@@ -134,7 +135,7 @@ class Runner:
         return went
 
     def records(self, name: str, command: Sequence[str]) -> Report:
-        """The same for a tool that appends its record with --out; the record goes with it."""
+        """Run a tool that appends its record with --out; the report includes the record."""
         out = self.folder / "log" / f"{name}.jsonl"
         out.unlink(missing_ok=True)
         went = self.run(name, [*command, "--threads", str(self.threads), "--out", str(out)])
@@ -192,7 +193,8 @@ def test(runner: Runner, name: str) -> Report:
     result.unlink(missing_ok=True)
     # -P: the installed package, not the checkout's folder
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", "not slow and not archs", f"--junitxml={result}", f"tests/test_{name}.py"]
+    file = f"tests/{TESTS[name]}/test_{name}.py"
+    command += ["-m", "not slow and not archs", f"--junitxml={result}", file]
     went = runner.run(f"tests-{name}", command, CI="")
     return went | (counts(result) if result.exists() else {})
 
@@ -306,12 +308,12 @@ def main(
 
 
 def versions(runner: Runner) -> Report:
-    """What was built and where it runs, in the library's own words."""
+    """Return the build and its devices as the library describes them."""
     code = (
-        "import json; from pyselfspec import BUILD_ID; from pyselfspec.runtime import _lib; "
-        "from pyselfspec.costs import calibration; "
-        "print(json.dumps({'build': BUILD_ID, 'machine': calibration.machine(), "
-        "'system': _lib.system_info(), 'gpus': _lib.gpus()}))"
+        "import json; from pyselfspec import BUILD_ID; from pyselfspec.runtime.ffi import devices; "
+        "from pyselfspec.costs import store; "
+        "print(json.dumps({'build': BUILD_ID, 'machine': store.machine(), "
+        "'system': devices.system_info(), 'gpus': devices.gpus()}))"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False

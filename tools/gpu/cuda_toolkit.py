@@ -1,4 +1,4 @@
-"""What a CUDA build is made with: the compiler, and cuBLAS from the toolkit or from a wheel."""
+"""Finds what a CUDA build needs: the compiler, and cuBLAS from the toolkit or from a wheel."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ BESIDES = ("pytest", "ninja")
 
 
 def requirements(root: Path) -> list[str]:
-    """What the package needs to be built, to run, and to be tested, without pip itself."""
+    """Return what the package needs to be built, to run and to be tested, without pip itself."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     named = [*project["build-system"]["requires"], *project["project"]["dependencies"], *BESIDES]
     return [name for name in named if name != "pip"]

@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class LayerSkip:
-    """What makes early exits good drafters. Every field has no effect in the plain recipe."""
+    """Settings that make early exits good drafters. No field has an effect in the plain recipe."""
 
     p_max: float = 0.1  # layer dropout of the last block at the end
     time_schedule: str = "exponential"  # S(t)

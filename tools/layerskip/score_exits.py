@@ -1,4 +1,4 @@
-"""What each exit of a model is worth as a drafter, as a table for a model card.
+"""Measure each exit of a model as a drafter; prints a table for a model card.
 
     python tools/layerskip/score_exits.py model.gguf held-out.txt
 

@@ -2,9 +2,9 @@
 
     python tools/layerskip/train.py tools/layerskip/demo.toml TEXT.txt.xz OUT --eval HELDOUT.txt
 
-OUT becomes a Hugging Face directory; `pyselfspec convert` makes a GGUF file of it. A run that was
-interrupted goes on from its last checkpoint when started again. --recipe plain trains the same
-model without layer dropout and exit losses, for comparison.
+OUT becomes a Hugging Face directory; `pyselfspec models convert` makes a GGUF file of it. A run
+that was interrupted goes on from its last checkpoint when started again. --recipe plain trains the
+same model without layer dropout and exit losses, for comparison.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tools.layerskip.config import Config
 
 @dataclass(frozen=True)
 class Progress:
-    """What one step did."""
+    """Results of one training step."""
 
     step: int
     n_layer: int

@@ -1,8 +1,11 @@
-"""Random-weight llama models of any size, for benchmarks of speed and memory.
+"""Random-weight models for benchmarks of speed and memory: llama of any size, and hybrids.
 
 Tensors are made and written one at a time. Nothing is quantized: quantized tensors are random
 but valid blocks, written as raw bytes, with one scale per tensor that gives the weights the
 spread of a trained model. Kernels see realistic data; the text means nothing.
+
+Architectures with recurrent states are those of hybrids.py, in published sizes. Their greedy text
+repeats.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import numpy as np
@@ -28,6 +31,7 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from tools.models.hybrids import N_VOCAB, PUBLISHED, TINY, Layout, previous_ids
 from tools.models.tiny_gguf import (
     CONTROL_TOKEN_GAIN,
     N_CONTROL,
@@ -46,7 +50,9 @@ Type = GGMLQuantizationType
 ROW_UNIT = 256  # K-quant blocks: every row length is a multiple of it
 FFN_RATIO = 8 / 3  # feed-forward width over model width that the shape search aims at
 MAX_EMBD = 32768
+N_PARAMS, N_BLOCKS = "0.85B", 16  # of a llama model
 NORM_EPS = 1e-5
+SUBLAYER_OUTPUTS = r"attn_output|ffn_down|ssm_out|shortconv\.out_proj"
 FLOAT_TYPES = (Type.F32, Type.F16, Type.BF16)
 
 MODEL_TYPES = {
@@ -62,14 +68,13 @@ MODEL_TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Shape:
+@dataclass(frozen=True, kw_only=True)
+class Shape(Layout):
     """Sizes of a llama model."""
 
-    n_layer: int
-    n_embd: int
+    arch: ClassVar[str] = "llama"
+
     n_ff: int
-    n_vocab: int
 
     @property
     def head_dim(self) -> int:
@@ -83,30 +88,28 @@ class Shape:
     def n_head_kv(self) -> int:
         return self.n_head // 4
 
-    @property
-    def n_params(self) -> int:
-        return sum(int(np.prod(t.shape)) for t in tensors(self))
+    def block(self, index: int) -> list[Tensor]:
+        n_embd, n_ff, n_kv = self.n_embd, self.n_ff, self.n_head_kv * self.head_dim
+        sizes = {
+            "attn_norm": (n_embd,),
+            "attn_q": (n_embd, n_embd),
+            "attn_k": (n_kv, n_embd),
+            "attn_v": (n_kv, n_embd),
+            "attn_output": (n_embd, n_embd),
+            "ffn_norm": (n_embd,),
+            "ffn_gate": (n_ff, n_embd),
+            "ffn_up": (n_ff, n_embd),
+            "ffn_down": (n_embd, n_ff),
+        }
+        return [Tensor(f"{name}.weight", size, len(size) == 1) for name, size in sizes.items()]
 
-
-def tensors(shape: Shape) -> Iterator[Tensor]:
-    """All tensors in file order, numpy shapes (outputs first)."""
-    n_embd, n_ff, n_kv = shape.n_embd, shape.n_ff, shape.n_head_kv * shape.head_dim
-    yield Tensor("token_embd.weight", (shape.n_vocab, n_embd))
-    for block in range(shape.n_layer):
-        for name, size in (
-            ("attn_norm", (n_embd,)),
-            ("attn_q", (n_embd, n_embd)),
-            ("attn_k", (n_kv, n_embd)),
-            ("attn_v", (n_kv, n_embd)),
-            ("attn_output", (n_embd, n_embd)),
-            ("ffn_norm", (n_embd,)),
-            ("ffn_gate", (n_ff, n_embd)),
-            ("ffn_up", (n_ff, n_embd)),
-            ("ffn_down", (n_embd, n_ff)),
-        ):
-            yield Tensor(f"blk.{block}.{name}.weight", size, keep_f32=len(size) == 1)
-    yield Tensor("output_norm.weight", (n_embd,), keep_f32=True)
-    yield Tensor("output.weight", (shape.n_vocab, n_embd))
+    def add_header(self, writer: GGUFWriter) -> None:
+        super().add_header(writer)
+        writer.add_feed_forward_length(self.n_ff)
+        writer.add_head_count(self.n_head)
+        writer.add_head_count_kv(self.n_head_kv)
+        writer.add_rope_dimension_count(self.head_dim)
+        writer.add_layer_norm_rms_eps(NORM_EPS)
 
 
 def find_shape(n_params: int, n_layer: int, n_vocab: int) -> Shape:
@@ -116,11 +119,11 @@ def find_shape(n_params: int, n_layer: int, n_vocab: int) -> Shape:
     """
     shapes = []
     for n_embd in range(ROW_UNIT, MAX_EMBD + 1, ROW_UNIT):
-        unit = Shape(n_layer, n_embd, ROW_UNIT, n_vocab)
+        unit = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=ROW_UNIT, n_vocab=n_vocab)
         per_unit = 3 * n_layer * n_embd * ROW_UNIT
         n_unit = 1 + round((n_params - _n_params(unit)) / per_unit)
         if n_unit >= 1:
-            shapes.append(Shape(n_layer, n_embd, n_unit * ROW_UNIT, n_vocab))
+            shapes.append(replace(unit, n_ff=n_unit * ROW_UNIT))
     near = [s for s in shapes if abs(_n_params(s) - n_params) <= n_params / 4]
     if not near:
         raise ValueError(
@@ -221,7 +224,7 @@ def random_rows(
 class Recipe:
     """Everything that decides the bytes of the file."""
 
-    shape: Shape
+    shape: Layout
     type_name: str
     seed: int
     late_scale: float
@@ -233,7 +236,7 @@ class Recipe:
             return Type.F32
         if self.type_name == "Q4_K_M":
             block = block_of(tensor.name)
-            if tensor.name == "output.weight":
+            if tensor.name == "output.weight" and not self.shape.loops:
                 return Type.Q6_K
             if block is not None and re.search(r"\.(attn_v|ffn_down)\.", tensor.name):
                 if _more_bits(block, self.shape.n_layer):
@@ -246,14 +249,18 @@ class Recipe:
 
     def std(self, name: str) -> float:
         """Standard deviation times sqrt(inputs); 1 keeps the size of what flows through."""
-        if not re.search(r"attn_output|ffn_down", name):
+        if not re.search(SUBLAYER_OUTPUTS, name):
             return 1.0
         return SUBLAYER_GAIN * (self.late_scale if (block_of(name) or 0) >= self.late_from else 1.0)
 
     def data(self, tensor: Tensor) -> NDArray[Any]:
+        if tensor.name == "output.weight" and self.shape.loops:
+            embeddings = self.data(replace(tensor, name="token_embd.weight"))
+            return embeddings[previous_ids(self.shape.n_vocab)]
+        rng = tensor_rng(self.seed, tensor.name)
         if tensor.keep_f32:
-            return np.ones(tensor.shape, dtype=np.float32)
-        rng, (n_rows, n_in) = tensor_rng(self.seed, tensor.name), tensor.shape
+            return self.shape.small_weights(tensor, rng)
+        n_rows, n_in = tensor.shape
         ggml_type = self.tensor_type(tensor)
         fan_in = 1 if tensor.name == "token_embd.weight" else n_in
         std = self.std(tensor.name) / math.sqrt(fan_in)
@@ -275,35 +282,40 @@ def write(path: Path, recipe: Recipe, n_ctx: int, progress: Callable[[int], None
 
     Raises OSError when the disk is full; nothing stays under `path` then.
     """
-    needed = sum(recipe.n_bytes(tensor) for tensor in tensors(recipe.shape))
+    needed = sum(recipe.n_bytes(tensor) for tensor in recipe.shape.tensors())
     free = shutil.disk_usage(path.absolute().parent).free
     if needed > free:
         raise OSError(errno.ENOSPC, f"the model needs {needed} bytes, but only {free} are free")
     with replacing(path) as temporary:
-        writer = GGUFWriter(temporary, "llama")
+        writer = GGUFWriter(temporary, recipe.shape.arch)
         try:
             _write_header(writer, recipe, n_ctx)
-            for tensor in tensors(recipe.shape):
+            for tensor in recipe.shape.tensors():
                 writer.write_tensor_data(recipe.data(tensor))
                 progress(recipe.n_bytes(tensor))
         finally:
             writer.close()
 
 
+def write_tiny(
+    path: Path, arch: str, *, gain: float = 1.0, seed: int = 0, n_ctx: int = 512
+) -> Path:
+    """Write a float model of four blocks with recurrent states, and return its path.
+
+    gain: factor on what the sublayers add; with a larger one, states decide the text.
+    """
+    recipe = Recipe(TINY[arch], "F32", seed, late_scale=gain, late_from=0)
+    write(path, recipe, n_ctx, lambda _n_bytes: None)
+    return path
+
+
 def _write_header(writer: GGUFWriter, recipe: Recipe, n_ctx: int) -> None:
-    shape = recipe.shape
     writer.add_name("random model")
     writer.add_file_type(MODEL_TYPES[recipe.type_name][1])
     writer.add_context_length(n_ctx)
-    writer.add_embedding_length(shape.n_embd)
-    writer.add_block_count(shape.n_layer)
-    writer.add_feed_forward_length(shape.n_ff)
-    writer.add_head_count(shape.n_head)
-    writer.add_head_count_kv(shape.n_head_kv)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_layer_norm_rms_eps(NORM_EPS)
-    add_spm_vocab(writer, shape.n_vocab)
-    for tensor in tensors(shape):
+    recipe.shape.add_header(writer)
+    add_spm_vocab(writer, recipe.shape.n_vocab)
+    for tensor in recipe.shape.tensors():
         ggml_type = recipe.tensor_type(tensor)
         size = quant_shape_to_byte_shape(tensor.shape, ggml_type)
         raw = ggml_type not in (Type.F32, Type.F16)
@@ -327,20 +339,41 @@ def parse_count(text: str) -> int:
     return round(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9}[match[2]])
 
 
+def _layout(arch: str, params: str | None, blocks: int | None, n_vocab: int) -> Layout:
+    """The sizes that the options ask for. Raises ValueError."""
+    if arch == Shape.arch:
+        return find_shape(parse_count(params or N_PARAMS), blocks or N_BLOCKS, n_vocab)
+    if params is not None:
+        raise ValueError(f"--params does not apply to {arch}: give --blocks")
+    published = PUBLISHED[arch]
+    layout = replace(published, n_vocab=n_vocab, n_layer=blocks or published.n_layer)
+    if published.has_attention and not layout.has_attention:  # llama.cpp would end the process
+        raise ValueError(f"the first {blocks} blocks of {arch} have no attention: give more")
+    return layout
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--params", default="0.85B", help="About how many parameters.")
-@click.option("--blocks", type=click.IntRange(1, 512), default=16)
+@click.option(
+    "--arch", type=click.Choice([Shape.arch, *PUBLISHED]), default=Shape.arch, show_choices=True
+)
+@click.option("--params", help=f"About how many parameters; llama only.  [default: {N_PARAMS}]")
+@click.option(
+    "--blocks",
+    type=click.IntRange(1, 512),
+    help=f"Blocks.  [default: {N_BLOCKS} for llama, the published number for the others]",
+)
 @click.option("--type", "type_name", type=click.Choice(list(MODEL_TYPES)), default="Q4_0")
-@click.option("--vocab", "n_vocab", type=click.IntRange(N_VOCAB_MIN), default=32000)
+@click.option("--vocab", "n_vocab", type=click.IntRange(N_VOCAB_MIN), default=N_VOCAB)
 @click.option("--ctx", "n_ctx", type=click.IntRange(1), default=4096, help="Context, tokens.")
 @click.option("--seed", default=0)
 @click.option("--late-scale", default=1.0, help="Factor on the outputs of late blocks.")
 @click.option("--late-from", type=int, help="First late block.  [default: the second half]")
 def main(
     out: Path,
-    params: str,
-    blocks: int,
+    arch: str,
+    params: str | None,
+    blocks: int | None,
     type_name: str,
     n_vocab: int,
     n_ctx: int,
@@ -348,16 +381,18 @@ def main(
     late_scale: float,
     late_from: int | None,
 ) -> None:
-    """Write a random-weight llama model to OUT.
+    """Write a random-weight model to OUT.
 
+    A llama model has about the parameters that --params asks for. The other architectures have
+    the sizes of small published models; --blocks repeats or cuts their pattern of blocks.
     Quantized types are random valid blocks, not quantized weights. Q4_K_M mixes Q4_K and Q6_K
     as llama.cpp does.
     """
     try:
-        shape = find_shape(parse_count(params), blocks, n_vocab)
-        first_late = blocks // 2 if late_from is None else late_from
+        shape = _layout(arch, params, blocks, n_vocab)
+        first_late = shape.n_layer // 2 if late_from is None else late_from
         recipe = Recipe(shape, type_name, seed, late_scale, first_late)
-        total = sum(recipe.n_bytes(tensor) for tensor in tensors(shape))
+        total = sum(recipe.n_bytes(tensor) for tensor in shape.tensors())
         columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
         console = Console(stderr=True)
         console.quiet = not console.is_terminal  # a bar that is off would end its line all the same
@@ -369,8 +404,8 @@ def main(
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     click.echo(
-        f"{out}: {shape.n_params / 1e9:.3g} B parameters, {blocks} blocks of {shape.n_embd}, "
-        f"{out.stat().st_size} bytes",
+        f"{out}: {shape.n_params / 1e9:.3g} B parameters, "
+        f"{shape.n_layer} blocks of {shape.n_embd}, {out.stat().st_size} bytes",
         err=True,
     )
 

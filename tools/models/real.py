@@ -2,8 +2,8 @@
 
     python tools/models/real.py smollm2-135m --type q8_0
 
-prints where the file is. Models come as with pyselfspec pull. Other types are made of them as
-``llama-quantize --allow-requantize`` would: weights as F32 first. All stay in the user's cache
+prints where the file is. Models come as with pyselfspec models pull. Other types are made of them
+as ``llama-quantize --allow-requantize`` would: weights as F32 first. All stay in the user's cache
 folder.
 """
 

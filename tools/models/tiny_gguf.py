@@ -43,7 +43,7 @@ VOCABULARIES = ("spm", "reversed", "none")
 
 @dataclass(frozen=True)
 class Arch:
-    """What one architecture is made of, as far as its tensors go."""
+    """The tensors of one architecture."""
 
     kv_share: int = 2  # query heads per K/V head; 0: one K/V head for all
     fused_qkv: bool = False
@@ -89,7 +89,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Edits:
-    """What differs from the plain random model."""
+    """Differences from the plain random model."""
 
     zero_attn: frozenset[int]
     zero_ffn: frozenset[int]
@@ -137,7 +137,7 @@ def _made_up_words() -> Iterator[str]:
 
 
 def reversed_ids(n_vocab: int = N_VOCAB_MIN) -> list[int]:
-    """The same tokens in another order, by ids of the first one: words and letters backwards."""
+    """Return the tokens in another order, by ids of the first: words and letters backwards."""
     n_fixed = N_CONTROL + 256
     return [*range(n_fixed), *reversed(range(n_fixed, n_vocab))]
 
@@ -294,7 +294,7 @@ def _is_sublayer_output(name: str) -> bool:
 
 
 def _factor(name: str, arch: Arch, edits: Edits) -> float:
-    """What the edits multiply a tensor with: 0 for zeroed outputs, late_scale in late blocks."""
+    """Return the factor of a tensor: 0 for zeroed outputs, late_scale in late blocks."""
     block = block_of(name)
     if block is None:
         return 1.0

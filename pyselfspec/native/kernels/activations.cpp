@@ -1,4 +1,4 @@
-// Activations in the form a kernel multiplies: done once per token and product, shared by all weight rows.
+// Conversion of activations to the form that a kernel multiplies, once per token and product, for all weight rows.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -12,7 +12,7 @@ static size_t  aligned(size_t n)               { return (size_t) up((int64_t) n,
 
 static bool is_quantised(Form form) { return form.layout >= Layout::steps; }
 
-// Float kernels stop at the end of a vector, the others work in steps.
+// Float kernels need whole vectors, the others whole steps.
 static int64_t padded(Form form, int64_t k) { return up(k, is_quantised(form) ? K_STEP : 64); }
 
 static size_t value_size(Form form) {
@@ -30,7 +30,7 @@ static size_t value_size(Form form) {
 
 static int64_t n_scales(Form form, int64_t k) { return form.layout >= Layout::q8k ? padded(form, k)/256 : 0; }
 
-// The size of the parts whose sums go along; 0 if none do.
+// The number of values per stored sum; 0 if no sums are stored.
 static int64_t sums_of(Form form) { return form.layout == Layout::q8k_sums16 ? 16 : form.layout == Layout::q8k_sums32 ? 32 : 0; }
 
 static size_t values_end(Form form, int64_t k) { return aligned(padded(form, k)*value_size(form)); }
@@ -51,8 +51,8 @@ Activations activation_view(Form form, int64_t k, const char * base) {
     return {base, (const float *) (base + values_end(form, k)), (const int16_t *) (base + scales_end(form, k))};
 }
 
-// Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale. Sizes are compared as
-// integers, among which NaN is the largest: it becomes the scale, and what is multiplied by that is no number either.
+// Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale. Absolute values are
+// compared as integers, among which NaN is the largest: it becomes the scale, so that the results are NaN as well.
 static float quantise(const float * x, int n, int8_t * q) {
     const __m256i size = _mm256_set1_epi32(0x7fffffff);
     __m256i top = _mm256_setzero_si256();
@@ -78,7 +78,7 @@ static float quantise(const float * x, int n, int8_t * q) {
 static int16_t sum_of(const int8_t * q, int64_t n) { return (int16_t) std::accumulate(q, q + n, 0); }
 
 #if !defined(__AVX512BF16__)
-// Rounded to the nearest even, kept as float. NaN stays NaN.
+// Rounds to bfloat16, to the nearest even, stored as float. NaN stays NaN.
 static __m256 to_bf16(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -88,7 +88,7 @@ static __m256 to_bf16(__m256 x) {
 }
 #endif
 
-// Block i of a step.
+// Writes block i of a step.
 static void prepare_block(Form form, BlockStep & step, int64_t i, const float * x) {
     int8_t q[32];
     const float scale = quantise(x, 32, q);
@@ -106,7 +106,7 @@ static void prepare_block(Form form, BlockStep & step, int64_t i, const float * 
     }
 }
 
-// n values at x, which begin at value k0 of the token: K_STEP of them, or a multiple of 64 if they stay floats.
+// Converts n values at x, the first of which is value k0 of the token: K_STEP values, or a multiple of 64 for floats.
 static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t n, const float * x) {
     float *   floats = (float *) base + k0;
     int8_t *  q      = (int8_t *) base + k0;

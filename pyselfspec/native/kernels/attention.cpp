@@ -1,14 +1,14 @@
 // Flash attention, for MAX_WIDTH tokens at a time.
 //
-// Upstream splits the cells among the threads when there is one token, and goes through them in a row otherwise; the
-// sums then differ with the width and with the number of threads. Here it is three steps between which the threads
-// meet: scores, weights, and values times weights. Every score stands for itself; the weights of a query are added up as
-// integers, in whatever order; and a result takes the cells one after another, whoever computes it. So it depends on
-// what a query sees and in which order, not on where in the cache that lies. Queries that read the same K and V (the
-// heads of a group, and the tokens) go through a block of cells together: it is read and unpacked once for all of them.
-// A block that none of them sees is not visited, and queries that see nothing of a block, as those of other texts, have no
-// part in it: a pass over 16 texts costs about what they see, not 16 times that.
-// A prompt is computed as so many narrow passes, so a token has the same bits whatever else is read with it.
+// Upstream splits the cells among the threads when there is one token, and sums them in sequence otherwise; its sums
+// therefore differ with the width and with the number of threads. Here attention has three steps, with barriers between
+// them: scores, weights, and values times weights. Scores are independent; the weights of a query are summed as integers,
+// which is exact in any order; and a result sums the cells in sequence, on any thread. The result thus depends on the cells
+// that a query sees and on their order, but not on their places in the cache. Queries that read equal K and V (the heads of a
+// group, and the tokens) process a block of cells together: it is read and unpacked once for all of them. Blocks that no
+// query sees are skipped, and so are, in each block, the queries that see nothing of it, such as those of other sequences: a
+// pass over 16 sequences costs about as much as the cells that they see, not 16 times as much.
+// A prompt is computed as several narrow passes, so a token's bits do not depend on the other tokens of its batch.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -27,20 +27,20 @@ namespace selfspec {
 
 namespace {
 
-constexpr int         CELLS          = 32;  // of a block
-constexpr int         QUERIES        = 4;   // that are multiplied at once
-constexpr int         VECTORS        = VB == 64 ? 4 : 2;  // of a result that are added up at once
+constexpr int         CELLS          = 32;  // cells of a block
+constexpr int         QUERIES        = 4;   // queries that are multiplied at once
+constexpr int         VECTORS        = VB == 64 ? 4 : 2;  // vectors of a result that are summed at once
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
-constexpr float       ONE            = 1 << 30;    // a weight of one, where weights are added up
-constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that stay in its second-level cache
+constexpr float       ONE            = 1 << 30;    // the integer for a weight of one in sums of weights
+constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
 
 int64_t up(int64_t n, int64_t unit = VL) { return (n + unit - 1)/unit*unit; }
 
 //
-// what is asked for
+// the task
 //
 
-// Of a token and a head.
+// The query of a token and a head.
 struct Query {
     const float *       q;
     const ggml_fp16_t * mask;
@@ -49,7 +49,8 @@ struct Query {
     float *             out;
 };
 
-// Tokens [first_token, first_token + n_tokens) of an op. A head is one of K and V, of one stream; its queries are numbered.
+// Tokens [first_token, first_token + n_tokens) of an op. `Head` here means a head of K and V in one stream; its queries are
+// numbered.
 struct Task {
     const ggml_tensor * op;
     int64_t             first_token;
@@ -99,7 +100,7 @@ struct Task {
 
     int64_t cells_in(int64_t block) const { return std::min<int64_t>(CELLS, n_cells - block*CELLS); }
 
-    // Bits of the cells of a block that a query sees.
+    // Returns a bit mask of the cells of a block that a query sees.
     uint32_t seen(const Query & query, int64_t block) const {
         const int64_t n = cells_in(block);
         if (!mask) {
@@ -119,10 +120,11 @@ struct Task {
         return bits;
     }
 
-    // Queries that may see different cells: tokens come first among queries, then heads, which mostly see the same.
+    // The number of queries that may see different cells: queries are numbered by token first, then by head, and all heads
+    // mostly see equal cells.
     int64_t n_views() const { return mask && mask->ne[2] != 1 ? n_queries : n_tokens; }
 
-    // Heads of which every one may see different cells than the others.
+    // The number of heads that may each see different cells.
     int64_t n_masked_apart() const { return !mask || (mask->ne[2] == 1 && mask->ne[3] == 1) ? 1 : n_heads; }
 };
 
@@ -140,27 +142,28 @@ struct Memory {
     }
 };
 
-// For as many heads as are computed at once, and for one thread. Only the blocks of cells of which some query sees
-// something are computed; they are numbered, and the scores of a query are those of these blocks. Weights are scores at first.
+// Work memory: shared arrays for the heads that are computed at once, and one thread's own arrays. Only blocks with a cell
+// that some query sees are computed; they are numbered, and a query has scores for these blocks only. `weights` holds the
+// scores first.
 struct Work {
-    int64_t   most_pairs;    // of a head and a block, computed at once
+    int64_t   most_pairs;    // most pairs of a head and a block that are computed at once
     float *   weights;
-    float *   largest;       // score in a block, of each query
-    int64_t * sums;          // of the weights in a block, where ONE is 1, of each query
-    float *   rows;          // of K or V
+    float *   largest;       // by block and query: the largest score
+    int64_t * sums;          // by block and query: the sum of the weights, in units of 1/ONE
+    float *   rows;          // rows of K or V as floats
     float *   padded;        // queries that are not whole vectors
     float *   totals;
-    int32_t * blocks;        // where they are, by their numbers
+    int32_t * blocks;        // by number of a computed block: its index in the cache
     int64_t   n_blocks = 0;
-    int64_t   at_once  = 0;  // heads
+    int64_t   at_once  = 0;  // number of heads that are computed at once
 
-    // of one head
-    int64_t    head = -1;  // which
+    // of the present head
+    int64_t    head = -1;  // its number
     Query *    queries;
     float *    tops;       // largest score of each query
     int64_t    topped = -1;
-    uint32_t * seen;       // by block of the cache and view: bits of its cells
-    int32_t *  views;      // by block of the cache: the first view that sees any of it, and the one behind the last
+    uint32_t * seen;       // by block of the cache and view: bit mask of the cells that the view sees
+    int32_t *  views;      // by block of the cache: the first view that sees a cell of it, and the last one plus one
     int32_t *  looking;    // room for a Sight
 
     Work(const Task & task, int n_threads, int ith, Memory & memory) {
@@ -184,7 +187,7 @@ struct Work {
         blocks  = memory.take<int32_t>(n_threads*task.n_blocks) + ith*task.n_blocks;
     }
 
-    // Finds the blocks to compute, the same ones in every thread.
+    // Finds the blocks to compute, with equal results in every thread.
     void plan(const Task & task) {
         std::fill_n(blocks, task.n_blocks, 0);
         for (int64_t i = 0; i < task.n_masked_apart(); i++) {
@@ -213,7 +216,7 @@ struct Work {
         for (int64_t j = 0; j < task.n_queries; j++) {
             queries[j] = task.query(head, j);
         }
-        if (is_first || queries[0].mask != before) {  // heads mostly share one
+        if (is_first || queries[0].mask != before) {  // heads mostly share a mask
             look(task);
         }
         return queries;
@@ -234,7 +237,7 @@ struct Work {
         }
     }
 
-    // Results for block i of one head in the current group.
+    // The results for block i of one head in the current group.
     float *   largest_in(const Task & task, int64_t head, int64_t i) const { return largest + (head*n_blocks + i)*up(task.n_queries); }
     int64_t * sums_in(const Task & task, int64_t head, int64_t i) const    { return sums + (head*n_blocks + i)*task.n_queries; }
     float *   weights_in(const Task & task, int64_t head, int64_t query, int64_t i) const {
@@ -242,7 +245,7 @@ struct Work {
     }
 };
 
-// For one block: the cells that any of these queries sees, and the queries that see one.
+// The cells of a block that any of these queries sees, and the queries that see one of them.
 struct Sight {
     uint32_t        cells = 0;
     int             n     = 0;
@@ -283,7 +286,7 @@ inline vf as_they_are(const float * p)       { return load_f(p); }
 inline vf from_halves(const ggml_fp16_t * p) { return load_f16(p); }
 inline vf from_bf16(const uint16_t * p)      { return load_bf16(p); }
 
-// Zeros up to the end of a vector where n is none of vectors.
+// Writes zeros from n up to the end of the last vector if n is not a multiple of its length.
 inline void unpack_row(ggml_type type, const char * row, int64_t n, float * out) {
     switch (type) {
         case GGML_TYPE_F32:  unpack_floats<float, as_they_are>((const float *) row, n, out); break;
@@ -303,7 +306,7 @@ inline void unpack_row(ggml_type type, const char * row, int64_t n, float * out)
     }
 }
 
-// The cells of a block of which the bits are set.
+// The cells of a block whose bits are set.
 struct Cells {
     int n = 0;
     int of[CELLS];
@@ -315,14 +318,14 @@ struct Cells {
     }
 };
 
-// n values of the rows of these cells, each to its place; `block` is where those of the first cell are.
+// Converts n values of the rows of these cells, each to its place; `block` points to the row of the first cell.
 void unpack(const ggml_tensor * t, const char * block, const Cells & cells, int64_t n, float * out) {
     const size_t  stride = t->nb[1], bytes = ggml_row_size(t->type, n);
     const int64_t width  = up(n);
     for (int i = 0; i < cells.n; i++) {
         const char * const row = block + cells.of[i]*stride;
         for (size_t at = 0; at < bytes; at += 64) {
-            _mm_prefetch(row + CELLS*stride + at, _MM_HINT_T0);  // of the next block
+            _mm_prefetch(row + CELLS*stride + at, _MM_HINT_T0);  // the row in the next block
         }
         unpack_row(t->type, row, n, out + cells.of[i]*width);
     }
@@ -341,7 +344,7 @@ int64_t unit_of(const ggml_tensor * t) { return std::max<int64_t>(VL, ggml_blck_
 // scores
 //
 
-// Not a number if one of them is none, as after a broken activation: the largest of the others would hide it.
+// Returns the largest score, or NaN if one of them is NaN, as after a broken activation: the largest would hide it.
 float largest_of(const float * scores) {
     vf   largest = repeat_f(-INFINITY);
     bool broken  = false;
@@ -358,7 +361,7 @@ float largest_of(const float * scores) {
     return *std::max_element(of_lane, of_lane + VL);
 }
 
-// Of the rows in work.rows for some queries: as many products as fill a vector are added up at once.
+// Computes the scores of the rows in work.rows for some queries: the products that fill a vector are summed at once.
 template <int T>
 void score(const Task & task, const Work & work, const Query * const * queries, int64_t block, float * const * scores) {
     constexpr int AT_ONCE = VL/(T == 3 ? 4 : T);  // cells
@@ -408,7 +411,8 @@ void score(const Task & task, const Work & work, const Query * const * queries, 
     }
 }
 
-// Of block i that is computed, as everywhere below. `of_heads`: which of those that are computed at once.
+// Computes the scores of computed block i, here and below the number of a block. `of_heads`: the head, among those that are
+// computed at once.
 void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t of_heads, int64_t i) {
     const int64_t head = first_head + of_heads, block = work.blocks[i];
     const Query * const queries = work.queries_of(task, head);
@@ -435,7 +439,7 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
 // weights
 //
 
-// The largest score of each of a head's queries, of all blocks and of its sink.
+// Finds the largest score of each query of a head, over all blocks and the sink.
 const float * tops_of(const Task & task, Work & work, int64_t first_head, int64_t head) {
     if (work.topped == head) {
         return work.tops;
@@ -454,7 +458,7 @@ const float * tops_of(const Task & task, Work & work, int64_t first_head, int64_
     return work.tops;
 }
 
-// exp(score - largest) of a block, in place; returns their sum.
+// Replaces the scores of a block by exp(score - largest), and returns the sum of these weights.
 int64_t to_weights(float * block, float largest) {
     int32_t whole[CELLS];
     for (int c = 0; c < CELLS; c += VL) {
@@ -473,7 +477,7 @@ int64_t to_weights(float * block, float largest) {
 // values
 //
 
-// Adds the rows, times the weights of some queries, to values i to i + N*VL of their totals.
+// Adds the rows, times the weights of some queries, to values [i, i + N*VL) of the queries' totals.
 template <int T, int N>
 void mix(const float * rows, int64_t width, int64_t i, const Cells & cells, const float * const * weights, float * const * totals) {
     vf added[T][N];
@@ -490,7 +494,7 @@ void mix(const float * rows, int64_t width, int64_t i, const Cells & cells, cons
     each<T>([&](auto t) { each<N>([&](auto j) { store_f(totals[t] + i + j*VL, added[t][j]); }); });
 }
 
-// The same for all values.
+// Adds the rows, times the weights of some queries, to all values of the queries' totals.
 template <int T>
 void mix_all(const float * rows, int64_t width, const Cells & cells, const float * const * weights, float * const * totals) {
     int64_t i = 0;
@@ -502,7 +506,7 @@ void mix_all(const float * rows, int64_t width, const Cells & cells, const float
     }
 }
 
-// Whether no value of these cells is infinite or not a number, as a broken text beside this one may have left them.
+// Whether all values of these cells are finite. Those of another sequence with broken results may not be.
 bool all_numbers(const float * rows, int64_t width, const Cells & cells) {
     vf bad = zero();
     for (int c = 0; c < cells.n; c++) {
@@ -513,7 +517,7 @@ bool all_numbers(const float * rows, int64_t width, const Cells & cells) {
     return nonzero(bad) == 0;
 }
 
-// Bits of the cells of a block that have a weight.
+// Returns a bit mask of the cells of a block whose weight is not zero.
 uint32_t used(const float * weights) {
     uint32_t bits = 0;
     for (int c = 0; c < CELLS; c += VL) {
@@ -531,7 +535,7 @@ void weights_of_block(const Task & task, Work & work, int64_t first_head, int64_
     for (int n = 0; n < sight.n; n++) {
         const int64_t j = sight.queries[n];
         float * const weights = work.weights_in(task, of_heads, j, i);
-        if (largest[j] == -INFINITY) {  // what it sees is infinite
+        if (largest[j] == -INFINITY) {  // all scores that it sees are -inf
             std::fill_n(weights, CELLS, 0.0f);
         } else {
             sums[j] = to_weights(weights, tops[j]);
@@ -539,7 +543,7 @@ void weights_of_block(const Task & task, Work & work, int64_t first_head, int64_
     }
 }
 
-// What a query's values are multiplied by in the end. sum: of its weights.
+// Returns the factor of a query's totals. sum: the sum of the query's weights.
 float factor_of(float top, int64_t sum, const float * sink) {
     if (top == -INFINITY) {  // it sees nothing
         return 0;
@@ -563,7 +567,7 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
         const auto weights_of = [&](int64_t j) { return work.weights_in(task, piece.head, j, i); };
         const auto totals_of  = [&](int64_t j) { return work.totals + (j - piece.query0)*width; };
         if (!all_numbers(work.rows, width, cells)) {
-            // zero times such a value is none: every query takes only what it sees
+            // zero times such a value is NaN: each query sums only the cells that it sees
             for (int n_done = 0; n_done < sight.n; n_done++) {
                 const float * weights[] = {weights_of(sight.queries[n_done])};
                 float *       totals[]  = {totals_of(sight.queries[n_done])};
@@ -598,8 +602,8 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
 
 }  // namespace
 
-// A hint or an operand that is not known here may change what is meant; the precision that is asked for in params[3] is at
-// most the one that sums have here.
+// An unknown hint or operand may change the meaning of the op, so such an op is left to upstream. The precision requested in
+// params[3] is at most that of the sums here.
 bool takes_attention(const ggml_tensor * op) {
     const ggml_tensor * q = op->src[0];
     const ggml_tensor * k = op->src[1];
@@ -612,7 +616,7 @@ bool takes_attention(const ggml_tensor * op) {
 
 size_t attention_work_size(const ggml_tensor * op, int n_threads) {
     const auto size = [&](int64_t first_token) {
-        Memory memory = {64};  // an address that is not zero, and what may be lost before the first that is aligned
+        Memory memory = {64};  // a nonzero address: counts the bytes that alignment may waste
         Work(Task(op, first_token), n_threads, 0, memory);
         return memory.end;
     };
@@ -645,7 +649,7 @@ static void attention_from(const ggml_compute_params * params, const ggml_tensor
 void attention(const ggml_compute_params * params, ggml_tensor * op) {
     for (int64_t first_token = 0; first_token < op->src[0]->ne[1]; first_token += MAX_WIDTH) {
         if (first_token > 0) {
-            ggml_barrier(params->threadpool);  // the work memory is used again
+            ggml_barrier(params->threadpool);  // the work memory is reused
         }
         attention_from(params, op, first_token);
     }

@@ -1,9 +1,9 @@
-// Products with weights in blocks of 32 as they are in the file, one row after another: memory is read in one stream, which
-// is what it does best.
+// Products with weights in blocks of 32 in the file's layout, one row after another: memory is read in one stream, which is
+// fastest.
 //
-// Every block has a scale of its own. Sums of several blocks in turn would each have to be converted and scaled, which
-// costs more than the products. So values of several blocks are put side by side, eight of each, and the sum of four such
-// vectors is converted and scaled once: lanes belong to blocks, as in columns.cpp they belong to rows.
+// Every block has its own scale. Converting and scaling the sum of each block separately would cost more than the products.
+// Therefore values of several blocks are put side by side, eight of each, and the sum of four such vectors is converted and
+// scaled once: lanes belong to blocks, as in columns.cpp they belong to rows.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -16,15 +16,15 @@ namespace selfspec {
 
 namespace {
 
-// --- where the parts of the blocks of a step are; `at(i)` is the address of block i ---
+// --- reading the parts of the blocks of a step; `at(i)` is the address of block i ---
 
 inline __m128i load128(const void * p)            { return _mm_loadu_si128((const __m128i *) p); }
 inline __m256i join(__m128i a, __m128i b)         { return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1); }
 
-// part(i) for even blocks, or odd ones.
+// Returns part(i) of the even blocks, or of the odd ones.
 template <typename F> vi every_second(int first, F part) {
 #if defined(SELFSPEC_AVX512)
-    // filled from memory by any unit, where an insertion needs the one that shuffles
+    // any execution unit can load from memory, while an insertion needs the shuffle unit
     vi all = _mm512_castsi128_si512(part(first));
     all = _mm512_mask_broadcast_i64x2(all, 0x0c, part(first + 2));
     all = _mm512_mask_broadcast_i64x2(all, 0x30, part(first + 4));
@@ -34,7 +34,7 @@ template <typename F> vi every_second(int first, F part) {
 #endif
 }
 
-// 16 bytes of every block: the first eight of each side by side, and the last eight.
+// 16 bytes of every block: one vector of the first eight of each side by side, one of the last eight.
 struct Sides {
     vi first, last;
     template <typename At> Sides(At at, size_t offset) {
@@ -58,7 +58,7 @@ template <typename At> vi heads(At at) {
 #endif
 }
 
-// Scales that blocks begin with, where nothing else of the head is needed.
+// The scales of blocks that begin with them, for types that need nothing else of the head.
 template <typename At> vf leading_scales(At at) {
     const auto four = [&](int i) {
         const auto d = [&](int j) { return (uint64_t) at(i + j)->d << 16*j; };
@@ -91,7 +91,7 @@ inline vf powers(vi heads) {
     return power_of_two(e);
 }
 
-// --- the types: weights, their scales, and if there are, minimums ---
+// --- the types: weights, their scales, and their minimums if there are any ---
 
 using Vectors = vi[4];
 
@@ -112,7 +112,7 @@ template <int BYTE> void add_fifth(vi head, Vectors & w) {
     w[3] = add_where(w[3], spread<BYTE + 3>(head), bits, 16);
 }
 
-// Weights below 32 once an offset is added: eight products fit 16 bits.
+// Weights that are in 0..31 after adding an offset: sums of eight products fit 16 bits.
 struct Small {
     static vi dot(vi sum, const Vectors & w, const BlockStep & in) {
         if constexpr (HAS_VNNI) {
@@ -124,7 +124,7 @@ struct Small {
     }
 };
 
-// Signed weights, with SIGN_OFFSET. Without VNNI the sign moves to the activation: pairs of products then fit 16 bits
+// Signed weights, with SIGN_OFFSET. Without VNNI the sign is applied to the activation: sums of two products then fit 16 bits
 // (2*127*128 < 2^15).
 struct Wide {
     static vi dot(vi sum, const Vectors & w, const BlockStep & in) {
@@ -184,7 +184,7 @@ struct Q5_1 : Small {
     }
 };
 
-// Nibbles that stand for twelve different values from -12 to 12.
+// Nibbles that encode twelve different values from -12 to 12.
 struct MXFP4 : Small {
     using block = block_mxfp4;
     static constexpr Form FORM = {Layout::steps, 12};

@@ -1,4 +1,4 @@
-// How threads share the rows of several matrices, and the results of attention: in pieces.
+// Division of the rows of several matrices, and of the results of attention, into pieces for threads.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Chunks {
     int64_t per_matrix;  // pieces
     int64_t n;           // pieces in all
 
-    // Eight for each thread, in whole groups of eight rows.
+    // Eight pieces for each thread, of whole groups of eight rows.
     Chunks(int64_t n_matrices, int64_t n_rows, int n_threads) : n_rows(n_rows) {
         const int64_t wanted = (n_matrices*n_rows + 8*n_threads - 1)/(8*n_threads);
         size       = std::max<int64_t>(8, std::min((wanted + 7)/8*8, (n_rows + 7)/8*8));
@@ -37,13 +37,13 @@ template <typename F> void share(int64_t n, int thread, int n_threads, F f) {
     }
 }
 
-// Some results of a head: from the values in units [unit0, unit1), of the queries [query0, query1).
+// Some results of a head: values in units [unit0, unit1) for queries [query0, query1).
 struct HeadPiece {
     int64_t head, unit0, unit1, query0, query1;
 };
 
-// Whole heads where they keep all threads busy. Else their values are divided, of which each is read by one thread, and
-// only then the queries, which read the same values.
+// Pieces are whole heads if these keep all threads busy. Otherwise values are divided, since each value is then still read by
+// one thread only; and if that is not enough, queries, which read equal values.
 struct HeadPieces {
     int64_t n_units, n_queries;  // of a head
     int64_t parts = 1, groups = 1;
@@ -72,7 +72,7 @@ struct HeadPieces {
     }
 
 private:
-    // Of the one that has most.
+    // The units times queries of the thread that has the most.
     int64_t work_of_a_thread(int64_t n_heads, int64_t p, int64_t g, int n_threads) const {
         return (n_heads*p*g + n_threads - 1)/n_threads*((n_units + p - 1)/p)*((n_queries + g - 1)/g);
     }

@@ -75,10 +75,10 @@ inline vi each_of_four(__m128i x) {
     return shuffle8(bytes_to_64(x), words);
 }
 
-// --- blocks of 32, nibbles that stand for signed values ---
+// --- blocks of 32, nibbles that encode signed values ---
 
 struct Q4_0 {
-    using block = block_q4_0x8;  // repacking has flipped the top bit of every nibble; flipped back it is the value + 8
+    using block = block_q4_0x8;  // repacking flipped the top bit of every nibble; with the bit flipped back, a nibble is the value + 8
     static constexpr Form FORM = {Layout::columns, 8};
     static vf scales(const block & b, int first) { return pair_scales(b.d + first); }
     static vi weights(vi raw)          { return and_(xor_(raw, repeat(8)), repeat(15)); }
@@ -170,8 +170,7 @@ struct ScalesAndMins {
     __m128i mins() const           { return _mm_srli_si128(both, 8); }
 };
 
-// Sums of products times scales: whole numbers below 2^24, so exact in both forms. Without VNNI the scales multiply sums
-// of 16 bits.
+// Sums of products times scales: integers below 2^24, so exact in both forms. Without VNNI the scales multiply 16-bit sums.
 struct Scaled {
 #if defined(SELFSPEC_VNNI)
     using Sum = vf;
@@ -230,7 +229,7 @@ void q4_K_tile(const block_q4_Kx8 * b, int64_t n_blocks, const Token * tokens, i
             const ScalesAndMins lo(b[i], 2*pair);
             const ScalesAndMins hi(b[i], 2*pair + 1);
             const __m128i both_mins = _mm_unpacklo_epi8(lo.mins(), hi.mins());
-#pragma GCC unroll 1  // unrolled, both parts' activations would be kept, in memory
+#pragma GCC unroll 1  // unrolled, the activations of both parts would be spilled to memory
             for (int part = 0; part < PARTS; part++) {
                 mins[part][pair] = bytes_to_16(part == 0 ? both_mins : _mm_srli_si128(both_mins, 8));
                 add_pair<T>(b[i].qs + 256*pair + VB*part, {lo.scales(part), hi.scales(part)}, tokens, 256*i + 64*pair,
@@ -263,8 +262,8 @@ void q4_K_product(const Weights & weights, int64_t row0, int64_t row1, const Tok
 
 // --- Q2_K: blocks of 256 with sixteen 4-bit scales and minimums per row ---
 
-// Two sub-blocks of 16 lie in the same bits of 32 bytes of a row, and their scales side by side. Eight products of two bits
-// fit 16 bits, so whole numbers meet whole scales, with VNNI too.
+// Two sub-blocks of 16 are in equal bits of 32 bytes of a row, and their scales are side by side. Sums of eight products of
+// two-bit weights fit 16 bits, so integer sums are multiplied by integer scales, with VNNI too.
 struct ScalePair {
     __m128i both;
     ScalePair(const block_q2_Kx8 & b, int pair) : both(_mm_loadu_si128((const __m128i *) (b.scales + 16*pair))) {}

@@ -1,4 +1,4 @@
-// The door: which nodes of a graph are computed here.
+// Entry points: decides which nodes of a graph are computed here.
 #include "selfspec-kernels.h"
 #include "product.h"
 
@@ -13,7 +13,7 @@
 
 #include <cstdlib>
 
-// PYSELFSPEC_KERNELS=off leaves everything to upstream, to compare with it.
+// PYSELFSPEC_KERNELS=off leaves all nodes to upstream, for comparisons.
 static bool switched_off() {
     static const bool off = [] {
         const char * value = getenv("PYSELFSPEC_KERNELS");

@@ -1,5 +1,5 @@
-// One value everywhere. Upstream goes row by row, and llama.cpp's draft heads fill as many rows of one value as the
-// vocabulary has tokens: a third of a small head's pass.
+// Fills a tensor with one value. Upstream fills row by row, and llama.cpp's draft heads fill one row of a single value per
+// token of the vocabulary, which took a third of a small head's pass.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)

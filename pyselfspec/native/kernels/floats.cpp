@@ -2,8 +2,8 @@
 //
 // A tile of R weight rows by T tokens keeps its R*T sums in registers; a vector of weights is converted once and
 // multiplied by T tokens, a vector of activations by R rows. Memory is still read in one stream: while a tile is
-// computed, the next one is fetched from its first byte to its last. A single token reads row after row with AVX-512,
-// which the processor fetches best by itself.
+// computed, the next one is prefetched from its first byte to its last. With AVX-512 a single token reads row after row,
+// the pattern that the processor's own prefetcher handles best.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -21,7 +21,7 @@ struct F32 {
     static vf  mac(vf w, vf a, vf acc)  { return fma(w, a, acc); }
 };
 
-// With activations that are not rounded, where the graph asks for that: they may be beyond what a half can be.
+// For graphs that require activations without rounding: they may exceed the range of half precision.
 struct F16_F32 : F32 {
     using weight = ggml_fp16_t;
     static vf  load_w(const weight * p) { return load_f16(p); }
@@ -88,7 +88,7 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
         }
         step(w, k, k);
     }
-    if (whole < weights.k) {  // zeros up to the end of the vector, as the activations have them
+    if (whole < weights.k) {  // zeros up to the end of the vector, like the activations
         weight         tail[R][W::LANES] = {};
         const weight * tails[R];
         for (int r = 0; r < R; r++) {
@@ -108,7 +108,7 @@ template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     constexpr int ROWS = VB == 64 ? 6 : 3;
     int64_t row = row0;
-    if (n_tokens == 1 && VB == 64) {  // with AVX2 one row's sum is not ready when its next product is
+    if (n_tokens == 1 && VB == 64) {  // with AVX2 one row would wait for its own sum before adding the next product
         for (; row < row1; row++) {
             tile<W, 1, 1>(weights, row, tokens);
         }

@@ -1,8 +1,8 @@
 # Compiles the kernels into the CPU backend, into every variant of it if there are several: each has its own instruction
-# set, and the kernels take what it offers. Where that is less than AVX2 they are empty, and upstream computes as before.
+# set, and the kernels use it. Without AVX2 they are empty, and upstream's code computes everything.
 file(GLOB kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cpp")
 # AMX is left out: upstream would keep weights in tiles that our kernels never see, with other results at width 1 than
-# beyond, and some virtual machines announce AMX but end a process that uses it. It costs speed on long prompts only.
+# beyond, and some virtual machines report AMX but end a process that uses it. Only long prompts are slower without it.
 include(CheckCXXCompilerFlag)
 check_cxx_compiler_flag(-mno-amx-tile PYSELFSPEC_HAS_AMX_SWITCH)
 set(no_amx "")
@@ -16,8 +16,8 @@ foreach(target IN LISTS cpu_backends)
     if(PYSELFSPEC_SANITIZE)
         target_link_options(${target} PRIVATE "-fsanitize=${PYSELFSPEC_SANITIZE}")
     endif()
-    # GCC 12 takes a deliberate oddity of its own AVX-512 header for a mistake of ours. And it puts sums of integers off
-    # to where they are used, and all products until then into memory.
+    # GCC 12 warns about a deliberate construct in its own AVX-512 header. It also delays sums of integers until they are
+    # used, and spills all products to memory until then.
     set_source_files_properties(${kernels} TARGET_DIRECTORY ${target} PROPERTIES
         COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized;-fno-tree-ter>;${sanitize}")
 endforeach()

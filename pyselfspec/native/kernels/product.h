@@ -1,4 +1,4 @@
-// What a multi-row product is made of: weights, tokens, and a kernel for the type and layout of the weights.
+// The parts of a product with several tokens: weights, tokens, and a kernel for the type and layout of the weights.
 #pragma once
 
 #include "simd.h"
@@ -17,42 +17,42 @@ namespace selfspec {
 // The most tokens that a kernel takes at once; a wider product is computed as several.
 constexpr int MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
 
-// How a kernel wants a token's activations.
+// The form in which a kernel reads a token's activations.
 enum class Layout {
-    f32,         // as they are
+    f32,         // not rounded
     f16,         // rounded to half precision, as upstream does
-    bf16,        // rounded to bfloat16; kept so where the processor multiplies it, else as float
+    bf16,        // rounded to bfloat16; stored as bfloat16 if the processor multiplies it, else as float
     steps,       // BlockStep
-    steps_sums,  // the same with sums for minimums
+    steps_sums,  // BlockStep with sums for minimums
     columns,     // ColumnBlock
     q8k,         // bytes, a scale per 256
     q8k_sums16,  // bytes, a scale per 256, and the sum of every 16 values as 16 bits
-    q8k_sums32,  // the same with the sum of every 32
+    q8k_sums32,  // bytes, a scale per 256, and the sum of every 32 values as 16 bits
 };
 
-// The offset is what has been added to the weights that are multiplied; `start` in the activations takes it off again.
+// The offset was added to the weights to make them unsigned; `start` in the activations subtracts its part of the product.
 struct Form {
     Layout layout = Layout::f32;
     int    offset = 0;
 };
 
-// A block is 32 values with a scale. Eight values of each of these stand side by side in a vector, so that lanes 2i and
-// 2i + 1 of a product of bytes belong to block i, and four vectors are all their values.
+// A block is 32 values with a scale. A vector holds eight values of each of BLOCKS blocks side by side, so that lanes 2i and
+// 2i + 1 of a product of bytes belong to block i, and four vectors hold all values of these blocks: a step.
 constexpr int     BLOCKS = VB/8;
 constexpr int64_t STEP   = 32*BLOCKS;
 
-// Where the steps of a row of n blocks begin. The last one ends with the row: what it has in common with the one before
-// meets activations of zero. A row of less than a step begins with it.
+// The first block of each step of a row of n blocks. The last step ends with the row: the blocks that it shares with the step
+// before are multiplied by zero. In a row shorter than a step, the step begins with the row.
 inline int64_t first_block(int64_t step, int64_t n)        { return std::max<int64_t>(0, std::min(step*BLOCKS, n - BLOCKS)); }
 inline int64_t place_in_step(int64_t block, int64_t n) {
     const bool moved = n > BLOCKS && block >= n/BLOCKS*BLOCKS;
     return (block + (moved ? BLOCKS - n%BLOCKS : 0))%BLOCKS;
 }
 
-// Activations for so many blocks of a row. A product begins with -offset*sum(values) in the first of each block's lanes.
+// Activations for BLOCKS blocks of a row. A product begins with -offset*sum(values) in the first of each block's lanes.
 struct BlockStep {
     int8_t values[4][VB];
-    float  scales[VL];  // every one twice
+    float  scales[VL];  // each scale twice
     union {
         int32_t start[VL];
         float   sums[VL];  // scale*sum(values) in the first of each block's lanes
@@ -67,7 +67,7 @@ struct ColumnBlock {
     float   unused;
 };
 
-// VNNI multiplies unsigned weights, so signed ones get an offset; without it that would overflow 16-bit sums of two products.
+// VNNI multiplies unsigned weights, so signed ones get an offset; without VNNI it would overflow 16-bit sums of two products.
 constexpr int SIGN_OFFSET = HAS_VNNI ? 128 : 0;
 
 constexpr int64_t K_STEP = 256;
@@ -102,21 +102,21 @@ struct Scheme {
     Kernel kernel;
 };
 
-// No kernel where there is none for the type.
+// These return a Scheme whose kernel is NULL if there is none for the type.
 Scheme float_scheme(ggml_type type, ggml_prec precision);  // floats.cpp; activations are not rounded below that precision
-Scheme block_scheme(ggml_type type);       // blocks.cpp: blocks of 32 as they are in the file
-Scheme superblock_scheme(ggml_type type);  // superblocks.cpp: blocks of 256 as they are in the file
+Scheme block_scheme(ggml_type type);       // blocks.cpp: blocks of 32 in the file's layout
+Scheme superblock_scheme(ggml_type type);  // superblocks.cpp: blocks of 256 in the file's layout
 Scheme column_scheme(ggml_type type);      // columns.cpp: eight rows interleaved by upstream's repacking
-Scheme file_scheme(ggml_type type, ggml_prec precision);   // whichever of the first three there is
+Scheme file_scheme(ggml_type type, ggml_prec precision);   // the first of the three above that has a kernel
 
-// Calls f(0), f(1), ... with constants of the compiler. It keeps what an array holds in registers only if every index is
-// constant from the start; a loop that it unrolls later comes too late, and one that clears an array becomes a slow `rep stos`.
+// Calls f(0), f(1), ... with compile-time constants. The compiler keeps an array in registers only if every index is constant
+// from the start: unrolling a loop later is too late, and a loop that clears an array becomes a slow `rep stos`.
 template <typename F, int... I> inline void each(F f, std::integer_sequence<int, I...>) {
     (f(std::integral_constant<int, I>()), ...);
 }
 template <int N, typename F> inline void each(F f) { each(f, std::make_integer_sequence<int, N>()); }
 
-// Calls f(n, first) for tiles of n <= MAX tokens, n as a constant of the compiler.
+// Calls f(n, first) for tiles of n <= MAX tokens, n as a compile-time constant.
 template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
     for (int first = 0; first < n_tokens; first += MAX) {
         switch (std::min(MAX, n_tokens - first)) {
@@ -132,8 +132,8 @@ template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
     }
 }
 
-// The same for rows, f(n, first, begin, end). All of them go through one tile; with more tiles a few at a time, which all
-// tiles find in the first-level cache, beside the activations of a tile.
+// Calls f(n, first, begin, end) for tiles of tokens and ranges of rows: all rows at once if there is one tile; with more tiles
+// a few rows at a time, so that each tile finds them in the first-level cache besides its activations.
 template <int MAX, typename F> void in_tiles(int64_t row0, int64_t row1, int n_tokens, F f) {
     const int64_t at_once = n_tokens <= MAX ? row1 - row0 : 4;
     for (int64_t row = row0; row < row1; row += at_once) {

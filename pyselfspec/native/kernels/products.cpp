@@ -1,4 +1,4 @@
-// Which matrix products are computed here, and how threads share them.
+// Decides which matrix products are computed here, and divides them among threads.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -22,7 +22,8 @@ bool in_repacked_buffer(const ggml_tensor * t) {
     return t->buffer && t->buffer->buft == ggml_backend_cpu_repack_buffer_type();
 }
 
-// The kernel for weights; none if upstream has to compute products with them. `precision`: that of the activations at least.
+// Returns the kernel for weights; none if upstream must compute products with them. `precision`: the least precision of the
+// activations.
 Scheme scheme_of(const ggml_tensor * weights, int32_t precision) {
     if (in_repacked_buffer(weights)) {
         return weights->extra ? column_scheme(weights->type) : Scheme{};
@@ -34,12 +35,12 @@ Scheme scheme_of(const ggml_tensor * weights, int32_t precision) {
     return file_scheme(weights->type, (ggml_prec) precision);
 }
 
-// Hints of a product: precision of the sums, a kind of weights, and in `ACTIVATIONS` how far those may be rounded.
+// Hints of a product: precision of the sums, a kind of weights, and in `ACTIVATIONS` the least precision of activations.
 enum { SUMS, KIND, UNUSED, ACTIVATIONS, N_KNOWN };
 
 Scheme scheme_of_product(const ggml_tensor * op) { return scheme_of(op->src[0], op->op_params[ACTIVATIONS]); }
 
-// Sums are as exact as any hint asks for.
+// The sums are as precise as any hint can require.
 bool knows_hints(const ggml_tensor * op) {
     const int32_t sums = op->op_params[SUMS], activations = op->op_params[ACTIVATIONS];
     const auto is_precision = [](int32_t x) { return x == GGML_PREC_UNDEFINED || (GGML_PREC_F32 <= x && x <= GGML_PREC_Q4); };
@@ -47,7 +48,7 @@ bool knows_hints(const ggml_tensor * op) {
            std::all_of(op->op_params + N_KNOWN, std::end(op->op_params), [](int32_t hint) { return hint == 0; });
 }
 
-// Rows of the weights to multiply, ids in rising order, instead of all: a third operand of ours, see selfspec-hooks.cpp.
+// The list of weight rows to multiply instead of all, ids in ascending order: a third operand of ours, see selfspec-hooks.cpp.
 const ggml_tensor * list_of(const ggml_tensor * op) { return op->op == GGML_OP_MUL_MAT ? op->src[2] : nullptr; }
 
 bool is_known_list(const ggml_tensor * list) {
@@ -58,7 +59,7 @@ bool is_known_list(const ggml_tensor * list) {
 
 bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights, GGML_PREC_UNDEFINED).kernel; }
 
-// An operand or a hint that is not known here may change what is meant.
+// An unknown operand or hint may change the meaning of the op, so such an op is left to upstream.
 bool takes_product(const ggml_tensor * op) {
     if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
         return false;
@@ -80,7 +81,7 @@ struct Prepared {
     Activations row(int64_t i) const { return activation_view(form, k, base + i*activation_size(form, k)); }
 };
 
-// All threads: each prepares its share of the steps of all rows.
+// Called by all threads: each prepares its share of the steps of all rows.
 Prepared prepare_all(const ggml_compute_params * params, const ggml_tensor * x, Form form) {
     const int64_t k       = x->ne[0];
     const int64_t n_steps = (k + K_STEP - 1)/K_STEP;
@@ -96,8 +97,8 @@ Prepared prepare_all(const ggml_compute_params * params, const ggml_tensor * x, 
     return {form, k, base};
 }
 
-// Whoever is done comes for the next piece. With memory of several nodes a thread gets the same pieces each time, as
-// upstream does it, so that it finds them near.
+// A thread that is done takes the next piece. On NUMA machines each thread gets fixed pieces, as upstream does it, so that
+// their memory is on its own node.
 template <typename F> void share(const Chunks & chunks, const ggml_compute_params * params, F f) {
     const bool at_home = ggml_is_numa();
     const auto next    = [&](int64_t i) -> int64_t {
@@ -109,7 +110,7 @@ template <typename F> void share(const Chunks & chunks, const ggml_compute_param
     }
 }
 
-// Between preparing and multiplying.
+// The barrier between preparing and multiplying.
 void meet(const ggml_compute_params * params) {
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
@@ -117,8 +118,8 @@ void meet(const ggml_compute_params * params) {
     ggml_barrier(params->threadpool);
 }
 
-// Several tokens' results of listed rows [i0, i1); token.out is where that of row 0 of the list goes. Rows that follow one
-// another in memory go through the kernel together, and interleaved ones as the eight that they are.
+// Computes the results of several tokens for listed rows [i0, i1); token.out is the place of the result of the list's first
+// row. Rows that are adjacent in memory are multiplied in one call of the kernel, interleaved rows in groups of eight.
 void multiply_listed(const Scheme & scheme, const Weights & weights, bool interleaved, const int32_t * list, int64_t i0, int64_t i1,
                      const Token * tokens, int n_tokens) {
     constexpr int GROUP = 8;
@@ -180,11 +181,11 @@ int32_t expert_of(const ggml_tensor * ids, int64_t id, int64_t token) {
     return *(const int32_t *) ((const char *) ids->data + id*ids->nb[0] + token*ids->nb[1]);
 }
 
-// Which rows go through which expert, written behind the activations. Row `id` of token `t` has number id + n_ids*t.
+// The rows that each expert multiplies, stored after the activations. Row `id` of token `t` has number id + n_ids*t.
 struct Routes {
-    int32_t * n_used;   // experts that some row goes through
-    int32_t * experts;  // they, in rising order
-    int32_t * ends;     // by expert: where in `rows` its rows end; they begin where those of the expert before end
+    int32_t * n_used;   // number of experts that multiply a row
+    int32_t * experts;  // these experts, in ascending order
+    int32_t * ends;     // by expert: the end of its rows in `rows`; they begin at the end of the expert before
     int32_t * rows;
 
     static size_t size(const ggml_tensor * op) { return (1 + 2*op->src[0]->ne[2] + ggml_nelements(op->src[2]))*sizeof(int32_t); }
@@ -217,7 +218,7 @@ struct Routes {
                 experts[n++] = (int32_t) expert;
             }
             end += ends[expert];
-            ends[expert] = end - ends[expert];  // where they begin, until all are in their places
+            ends[expert] = end - ends[expert];  // the beginning of its rows, until all are in their places
         }
         *n_used = n;
         for (int64_t i = 0; i < n_rows; i++) {
@@ -231,7 +232,7 @@ struct Routes {
     const int32_t * end(int32_t expert) const   { return rows + ends[expert]; }
 };
 
-// Experts: row `id` of token `t` goes through matrix ids[id, t].
+// Experts: row `id` of token `t` is multiplied by matrix ids[id, t].
 void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * w   = op->src[0];
     const ggml_tensor * x   = op->src[1];

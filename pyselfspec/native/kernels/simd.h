@@ -1,8 +1,8 @@
-// The vector operations that the kernels are written in: 64 bytes with AVX-512, 32 with AVX2.
+// The vector operations used by the kernels: vectors of 64 bytes with AVX-512, of 32 with AVX2.
 //
-// A kernel must give a token the same bits at every width, so the order of its floating-point operations has to be the
-// one that is written. Multiplications that end in a sum are therefore always an explicit `fma`: a compiler may join a
-// product and a sum or leave them apart, and may do so differently in two instances of one template.
+// A kernel must give a token equal bits at every width, so floating-point operations must be done in the order in which
+// they are written. A product that is added to a sum is therefore always an explicit `fma`: a compiler may or may not
+// contract a product and a sum, and may decide differently in two instances of one template.
 #pragma once
 
 #include <cstddef>
@@ -96,7 +96,7 @@ inline float sum(vf a) {
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
 
-// Lane i: sum(v[i]), the same bits.
+// Returns a vector whose lane i is sum(v[i]), bit for bit.
 inline vf sums(const vf (&v)[16]) {
     const auto four = [&](int i) {
         const auto two = [](vf a, vf b) {

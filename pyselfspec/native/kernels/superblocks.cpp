@@ -1,9 +1,9 @@
-// Products with weights in blocks of 256 as they are in the file, one row after another: memory is read in one stream, which
-// is what it does best.
+// Products with weights in blocks of 256 in the file's layout, one row after another: memory is read in one stream, which is
+// fastest.
 //
-// A block has whole-number scales for its parts of 16 or 32 weights, and a token's 256 values have one scale. So products
-// are scaled and added as whole numbers, and become floats once for a block. Where there are several tiles of tokens, a few
-// rows are unpacked into the first-level cache, once for all of them.
+// A block has integer scales for its parts of 16 or 32 weights, and a token's 256 values have one scale. Products are
+// therefore scaled and summed as integers, and converted to floats once per block. With several tiles of tokens, a few rows
+// are unpacked into the first-level cache, once for all tiles.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -55,8 +55,8 @@ template <int BIT> vi with_bit(vi w, const uint8_t * p, int i) {
 
 // --- scales, one for W weights ---
 
-// Which scale of eight the 16-bit lanes of vector i need, as an index for shuffling bytes; of sums of two products, or of sums
-// of four of vectors 2i and 2i + 1 after packing, which alternates between the two.
+// Returns the byte-shuffle index that puts the right one of eight scales in each 16-bit lane: for sums of two products of
+// vector i, or for sums of four products of vectors 2i and 2i + 1, between which packing alternates.
 template <int W, bool PACKED> struct Order {
     alignas(VB) uint16_t lanes[N][LANES16] = {};
     constexpr Order() {
@@ -92,14 +92,14 @@ struct Unsigned {  // below 64, so that sums of four products fit 16 bits
     vi dot2(vi a) const { return selfspec::dot2(w, a); }
 };
 
-struct Signed {  // the sign moves to the activation
+struct Signed {  // the sign is applied to the activation
     static constexpr bool SMALL = false;
     vi w, size;
     explicit Signed(vi w) : w(w), size(abs8(w)) {}
     vi dot2(vi a) const { return selfspec::dot2(size, sign8(a, w)); }
 };
 
-// Stored with 2^SHIFT added, which the sums of 16 activations take off again.
+// Weights stored with 2^SHIFT added; the sums of 16 activations are used to subtract its part of the product.
 template <int SHIFT> struct Shifted {
     static constexpr Form FORM = {Layout::q8k_sums16};
     Scales<16> scales;
@@ -118,8 +118,8 @@ struct Q6_K : Shifted<5> {
 
     explicit Q6_K(const block * b) : Shifted(load128(b->scales), b->d), b(b) {}
 
-    // Four low bits, and two more. Runs of 32 in turn take the lower and the upper nibbles of 64 bytes, and the next two
-    // bits of 32 bytes.
+    // Four low bits, and two more elsewhere. Runs of 32 alternate between the lower and the upper nibbles of 64 bytes; each
+    // takes the next two bits of 32 bytes.
 #if defined(SELFSPEC_AVX512)
     Unsigned vector(int i) const {
         const vi ql   = load(b->ql + 64*(i/2));
@@ -158,7 +158,7 @@ struct Q3_K : Shifted<2> {
     }
 };
 
-// Less a minimum for every W weights, which meets the sum of W activations.
+// Weights with a minimum for every W of them, which is multiplied by the sum of W activations and subtracted.
 template <int W> struct Minimums {
     static constexpr Form FORM = {W == 16 ? Layout::q8k_sums16 : Layout::q8k_sums32};
     Scales<W> scales;
@@ -223,7 +223,7 @@ struct Q5_K : EightMinimums<block_q5_K> {
     Unsigned vector(int i) const { return {with_bit<4>(runs<4>(b->qs, i), b->qh, i)}; }
 };
 
-// Nibbles that stand for signed values, with eight scales of six bits, stored with 32 added.
+// Nibbles that encode signed values, with eight scales of six bits, stored with 32 added.
 struct IQ4_XS {
     using block = block_iq4_xs;
     static constexpr Form FORM = {Layout::q8k};
@@ -265,7 +265,7 @@ struct IQ4_XS {
 // Sums of four products are packed into 16 bits before they are scaled.
 template <typename P> constexpr bool PACKED = HAS_VNNI && decltype(std::declval<P>().vector(0))::SMALL;
 
-// A block that is unpacked where it is multiplied.
+// A block that is unpacked each time it is multiplied.
 template <typename P> struct Packed {
     P p;
     explicit Packed(const typename P::block * b) : p(b) {}
@@ -273,7 +273,7 @@ template <typename P> struct Packed {
     vi   scale(int i) const  { return p.scales.template lanes<PACKED<P>>(i); }
 };
 
-// A block that has been unpacked.
+// A block that was unpacked before.
 template <typename P> struct Unpacked {
     static constexpr int N_SCALES = PACKED<P> ? N/2 : N;
     P  p;
@@ -330,7 +330,7 @@ template <typename P> struct UnpackedRows {
     alignas(Unpacked<P>) char memory[ROOM*sizeof(Unpacked<P>)];
 
     explicit UnpackedRows(int64_t n_blocks) : n_blocks(n_blocks) {}
-    int64_t at_once() const { return std::min<int64_t>(4, ROOM/n_blocks); }  // rows; none where a row is too long
+    int64_t at_once() const { return std::min<int64_t>(4, ROOM/n_blocks); }  // number of rows; 0 if a row is too long
 
     Unpacked<P> * row(int64_t i) { return (Unpacked<P> *) memory + i*n_blocks; }
     void unpack(int64_t to, const typename P::block * b) {

@@ -1,5 +1,5 @@
-// A pass over one token reads every weight once, from a new page of 4 kB each few hundred nanoseconds, and looking these up
-// takes up to a tenth of its time. Most Linux distributions give pages of 2 MB only to memory that is marked for them.
+// A pass over one token reads every weight once, a new page of 4 kB every few hundred nanoseconds, and translating their
+// addresses takes up to a tenth of its time. Most Linux distributions give pages of 2 MB only to memory marked for them.
 
 #include "selfspec-memory.h"
 
@@ -16,7 +16,7 @@ void selfspec_prefer_huge_pages(void * data, size_t size) {
     const uintptr_t first = ((uintptr_t) data + PAGE - 1)/PAGE*PAGE;
     const uintptr_t end   = ((uintptr_t) data + size)/PAGE*PAGE;
     if (data && first < end) {
-        madvise((void *) first, end - first, MADV_HUGEPAGE); // a wish: it may be refused
+        madvise((void *) first, end - first, MADV_HUGEPAGE); // a hint: the system may ignore it
     }
 #else
     (void) data;

@@ -1,4 +1,4 @@
-// What ggml asks of us when it allocates. Part of ggml-base, and in C, as the place that calls it may be.
+// The function that ggml calls when it allocates a buffer. Part of ggml-base, and declared in C because the caller may be C.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// Large pages for a buffer, before it is first written, where the system gives them to those who ask.
+// Marks a buffer of `size` bytes for huge pages, if the system supports that. Call it before the buffer is first written.
 void selfspec_prefer_huge_pages(void * data, size_t size);
 
 #ifdef __cplusplus

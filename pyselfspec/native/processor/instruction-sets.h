@@ -1,6 +1,6 @@
-// Instruction sets beyond the first x86-64: those that compilers use unasked and those that ggml asks for. Each has the
-// macro by which a compiler says that it uses it, and where CPUID says that the processor has it: leaf, subleaf, register,
-// bit, and the registers that the system must save for it.
+// Instruction sets beyond baseline x86-64 that compilers use on their own or that ggml requests. For each: the macro that a
+// compiler defines when it uses the set, the place where CPUID reports it (leaf, subleaf, register, bit), and the registers
+// that the system must save for it.
 INSTRUCTION_SET(sse3,             __SSE3__,            1, 0, ECX,  0, NONE)
 INSTRUCTION_SET(ssse3,            __SSSE3__,           1, 0, ECX,  9, NONE)
 INSTRUCTION_SET(sse4_1,           __SSE4_1__,          1, 0, ECX, 19, NONE)

@@ -1,4 +1,3 @@
-// Run through the preprocessor with the flags of a library: "avx2 = 1" where they switch a set on, "avx2 = __AVX2__" where
-// they do not.
+// Preprocessed with the flags of a library: gives "avx2 = 1" where they switch a set on, "avx2 = __AVX2__" where they do not.
 #define INSTRUCTION_SET(name, macro, ...) name = macro
 #include "instruction-sets.h"

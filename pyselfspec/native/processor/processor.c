@@ -1,5 +1,5 @@
-// Whether the processor has an instruction set, and the system saves the registers that it uses. A library of its own,
-// compiled for any processor and without dependencies: it is asked before anything else is loaded.
+// Tests whether the processor has an instruction set and the system saves the registers that it uses. A separate library
+// without dependencies, compiled for any processor: it is used before any other library is loaded.
 #include <string.h>
 
 #if defined(_WIN32)
@@ -45,7 +45,7 @@ int selfspec_processor_has(const char * instruction_set) {
 
 #else
 
-// Nothing is asked of other processors, see processor.cmake.
+// No instruction sets are required of other processors, see processor.cmake.
 int selfspec_processor_has(const char * instruction_set) {
     return instruction_set && 0;
 }

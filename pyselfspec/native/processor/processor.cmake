@@ -1,7 +1,7 @@
-# Which CPU backends are built, and what each asks of a processor.
+# Selects the CPU backends to build, and lists the instruction sets that each needs.
 
-# The portable build takes these of upstream's, from the least demanding to the best: Python loads the last that fits.
-# Why not the others: see PORTABLE.md.
+# The variants of upstream in the portable build, from the least demanding to the best: Python loads the last one that the
+# processor supports. PORTABLE.md explains why the others are left out.
 set(variants sse42 haswell alderlake skylakex cascadelake zen4)
 
 get_property(targets DIRECTORY "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src" PROPERTY BUILDSYSTEM_TARGETS)
@@ -9,7 +9,7 @@ list(FILTER targets INCLUDE REGEX "^ggml-cpu")
 list(FILTER targets EXCLUDE REGEX "-feats$")  # feature detection, built for any processor
 if(PYSELFSPEC_PORTABLE)
     list(TRANSFORM variants PREPEND ggml-cpu- OUTPUT_VARIABLE cpu_backends)
-    # ggml depends on every variant, so those that are left out are built as well, of next to nothing.
+    # ggml depends on every variant, so the others are built as well, from a tiny source file.
     list(REMOVE_ITEM targets ${cpu_backends})
     foreach(target IN LISTS targets)
         set_property(TARGET ${target} PROPERTY SOURCES "${CMAKE_CURRENT_LIST_DIR}/processor.c")
@@ -19,7 +19,7 @@ else()
     set(cpu_backends ${targets})
 endif()
 
-# The compiler says which instruction sets the flags of a backend switch on: names in the table that became 1.
+# The compiler shows which instruction sets the flags of a backend switch on: names in the table that became 1.
 function(instruction_sets target result)
     get_target_property(options ${target} COMPILE_OPTIONS)
     list(FILTER options INCLUDE REGEX "^-m")

@@ -1,16 +1,14 @@
-"""Agreement of masked passes with the full model: which of its tokens a draft would have had right.
+"""Agreement of masked passes with the full model: the share of its tokens that a draft would have
+predicted.
 
-Measured the way drafts are made.
-
-A draft reads the full model's K/V for the text and its own K/V for the few tokens it has drafted.
-So a chunk is decoded by the full model once, and windows of its second half are decoded by masked
-passes in forks that see the full model's K/V before the window. All tokens of a window are given
-("teacher forced") and decoded in one batch, so a run of right tokens is a draft that would have
-been accepted.
+A draft reads the full model's K/V for the text and its own K/V for the tokens it has drafted. So
+the full model decodes a chunk once, and masked passes decode windows of its second half in forks
+that see the full model's K/V before the window. The tokens of a window are given ("teacher
+forcing") and decoded in one batch; a run of equal tokens is a draft that would have been accepted.
 
 Xia et al., "SWIFT: On-the-Fly Self-Speculative Decoding", section 4.1,
-https://arxiv.org/abs/2410.06916. Perplexity is the wrong measure for drafts: it also skips for the
-context, and asks for the text instead of the model.
+https://arxiv.org/abs/2410.06916. Perplexity does not fit drafts: there the mask also applies to the
+context, and predictions are compared with the text instead of the model's tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, Parameter
 from ...masks.layer_mask import LayerMask
 from ...masks.score import Score
 from ...runtime.kv import KVSequence
@@ -31,12 +29,12 @@ from . import About, Setting
 
 
 class Objective:
-    """Scores count the tokens of masked passes that are not the full model's.
+    """Scores count the tokens of masked passes that differ from the full model's.
 
-    Sequences 0 to n_kept - 1 of the context keep the full model's K/V of the chunks used last; one
-    more is for windows.
+    Sequences 0 to n_kept - 1 of the context keep the full model's K/V of the latest chunks; the
+    next sequence is for windows.
 
-    Raises ArgumentError for a window that does not fit into a batch, and too few sequences.
+    Raises ArgumentError for a window larger than a batch and for too few sequences.
     """
 
     about: ClassVar[About] = About(label="agreement", lost="agreement lost", n_chunks=4)
@@ -44,10 +42,10 @@ class Objective:
     def __init__(self, setting: Setting) -> None:
         context, window, n_kept = setting.context, setting.window, setting.n_kept
         if not 1 <= window <= context.n_batch:
-            raise ArgumentError(f"a window has 1 to {context.n_batch} tokens, got {window}")
+            raise ArgumentError(f"window is 1 to {context.n_batch} tokens, got {window}")
         if context.n_seq_max <= n_kept:
             raise ArgumentError(
-                f"{n_kept} chunks are kept in a context with n_seq_max of {n_kept + 1} or more, "
+                f"keeping {n_kept} chunks needs a context with n_seq_max of {n_kept + 1} or more, "
                 f"got {context.n_seq_max}"
             )
         self._context = context
@@ -57,7 +55,7 @@ class Objective:
         self._kept: dict[int, int] = {}  # chunk of each sequence
         self._n_kept = n_kept
         # the full model's tokens by chunk, int32 [n_windows, window]
-        self._wanted: dict[int, NDArray[np.int32]] = {}
+        self._targets: dict[int, NDArray[np.int32]] = {}
         self.n_sublayers = 0
 
     @property
@@ -67,7 +65,7 @@ class Objective:
     def scores(self, chunk: int, base: LayerMask, masks: Sequence[LayerMask]) -> Iterator[Score]:
         target = self._load(chunk)
         windows = self._windows(chunk)
-        wanted = self._wanted[chunk]
+        targets = self._targets[chunk]
 
         def place(pos: int) -> KVSequence:
             draft = target.fork(self._n_kept)
@@ -80,10 +78,10 @@ class Objective:
             got = [self._best(self._window) for decoded in passes.run(mask)]
             self._context.sequence(self._n_kept).drop()
             self.n_sublayers += passes.n_sublayers - before
-            yield Score.of_drafts(np.array(got, np.int32) == wanted)
+            yield Score.of_drafts(np.array(got, np.int32) == targets)
 
     def value(self, mask: LayerMask, score: Score) -> float:
-        """The share of tokens that are the full model's, 0..1."""
+        """Return the share of tokens that equal the full model's, 0 to 1."""
         return score.agreement
 
     def shown(self, mask: LayerMask, score: Score) -> float:
@@ -93,18 +91,19 @@ class Objective:
         return score.stderr
 
     def _windows(self, chunk: int) -> list[Batch]:
-        """As many whole windows as the second half holds."""
+        """Return the whole windows in the second half of a chunk."""
         tokens, n = self._chunks[chunk], self._window
         starts = range(first_scored(len(tokens)), len(tokens) - n + 1, n)
         if not starts:
             raise ArgumentError(
-                f"a chunk of {len(tokens)} tokens has no room for a window of {n} in its second "
-                "half; use a smaller window or a larger n_ctx"
+                f"a window of {n} tokens does not fit into the second half of a chunk of "
+                f"{len(tokens)} tokens; give a smaller window or a larger ",
+                Parameter("n_ctx"),
             )
         return [Batch(tokens[pos : pos + n], pos, "all") for pos in starts]
 
     def _load(self, chunk: int) -> KVSequence:
-        """The sequence that holds the full model's K/V of a chunk."""
+        """Return the sequence with the full model's K/V of a chunk."""
         seq_id = chunk % self._n_kept
         seq = self._context.sequence(seq_id)
         if self._kept.get(seq_id) != chunk:
@@ -112,15 +111,15 @@ class Objective:
             windows = self._windows(chunk)
             self._kept.pop(seq_id, None)
             self._context.prefill(self._chunks[chunk][: windows[0].pos], seq)
-            wanted = []
-            for window in windows:  # as wide as the masked passes: kernels round by width
+            targets = []
+            for window in windows:  # the width of the masked passes: rounding depends on it
                 self._context.decode(window.tokens, seq=seq)
-                wanted.append(self._best(self._window))
-            self._wanted[chunk] = np.array(wanted, np.int32)
+                targets.append(self._best(self._window))
+            self._targets[chunk] = np.array(targets, np.int32)
             self._kept[seq_id] = chunk
             self.n_sublayers += 2 * self._context.model.n_layer * seq.n_past
         return seq
 
     def _best(self, n_rows: int) -> list[int]:
-        """The likeliest token after each token of the last batch."""
+        """Return the likeliest next token of each row of the last batch."""
         return [self._context.argmax(row)[0] for row in range(n_rows)]

@@ -1,6 +1,6 @@
-"""Speed over plain decoding, expected from agreement with the full model and from costs of passes.
+"""Expected speed over plain decoding, from agreement with the full model and costs of passes.
 
-See costs/expected.py for the formula, and agreement.py for the scores, which are the same.
+Scores are those of agreement.py; costs/speedup.py has the formula.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from ...costs.expected import gain
+from ...costs.speedup import gain
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...masks.score import Score
@@ -16,7 +16,7 @@ from . import About, Setting, agreement
 
 
 class Objective:
-    """The value is a ratio: 1.2 generates 20 % more tokens per second than plain decoding."""
+    """The value is the expected speed over plain decoding: 1.2 is 20 % faster."""
 
     about: ClassVar[About] = About(
         label="expected speed", lost="agreement lost", n_chunks=4, weighs_cost=True
@@ -24,7 +24,7 @@ class Objective:
 
     def __init__(self, setting: Setting) -> None:
         if setting.costs is None:
-            raise ArgumentError("an expected speed needs the costs of passes")
+            raise ArgumentError("the objective expected-speed needs the costs of passes")
         self._costs = setting.costs
         self._agreement = agreement.Objective(setting)
 

@@ -1,7 +1,7 @@
 """Tokens per second, measured by generating with drafts of a fixed length.
 
-The first half of each chunk is the prompt. Slow, and true of this machine as it is now only: so
-the scores are not kept in a file.
+The first half of each chunk is the prompt. Slow; the scores depend on the machine's load and are
+not written to a file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ...masks.layer_mask import LayerMask
 from ...masks.score import Score
 from ...runtime.sampling import SamplingParams
 from ...speculate.completion import Completion
+from ...speculate.config import DraftConfig
 from ...speculate.controllers.fixed import Fixed
-from ...speculate.prepared import AUTO
 from ..chunks import first_scored
 from . import About, Setting
 
@@ -24,8 +24,8 @@ N_PREDICT = 64  # tokens after each prompt
 
 
 class Objective:
-    """Scores are in microseconds per token, without the time for the prompt. The sampler is the
-    default one. Uses sequence 0 of the context."""
+    """Scores are microseconds per token without the time for the prompt. Uses the default sampler
+    and sequence 0 of the context."""
 
     about: ClassVar[About] = About(
         label="tokens per second",
@@ -33,6 +33,7 @@ class Objective:
         n_chunks=4,
         weighs_cost=True,
         kept=False,
+        n_generated=N_PREDICT,
     )
 
     def __init__(self, setting: Setting) -> None:
@@ -65,15 +66,13 @@ class Objective:
         return None
 
     def _generate(self, chunk: int, mask: LayerMask) -> tuple[int, float]:
-        """Tokens generated, and microseconds per token. The full mask stands for plain decoding."""
+        """Return the number of tokens and microseconds per token. A full mask decodes plainly."""
         drafts = mask != LayerMask.full(mask.n_layer)
         completion = Completion(
             self._context,
             self._prompts[chunk],
             n_predict=N_PREDICT,
-            draft=AUTO if drafts else None,
-            mask=mask if drafts else None,
-            controller=Fixed(),
+            draft=DraftConfig(mask=mask, controller=Fixed()) if drafts else None,
             sampling=self._sampling,
         )
         for _piece in completion:

@@ -1,8 +1,8 @@
 """Perplexity of masked passes, computed as llama.cpp's perplexity program does.
 
-Chunks of n_ctx tokens, the K/V cache empty before each, the second half scored: the first half
-gives the model some context. The mask holds for the whole chunk. So the number says what a model
-without these sublayers is worth; for what a draft is worth see agreement.py.
+Each chunk starts with an empty K/V cache; its second half is scored, the first is context. The mask
+applies to the whole chunk, so this measures a model without these sublayers; agreement.py measures
+drafts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import About, Setting
 
 
 class Objective:
-    """Scores are in nats per token. Uses sequence 0 of the context, which has room for a chunk."""
+    """Scores are in nats per token. Uses sequence 0 of the context."""
 
     about: ClassVar[About] = About(
         label="perplexity",
@@ -54,14 +54,14 @@ class Objective:
             yield Score.of(self._losses(chunk, passes, mask), self._full[chunk])
 
     def value(self, mask: LayerMask, score: Score) -> float:
-        """The full model's perplexity over that with the mask: 1 for no harm, less for more."""
+        """Return the full model's perplexity over the mask's; 1 if the mask does no harm."""
         return math.exp(-max(score.mean_excess, -700.0))
 
     def shown(self, mask: LayerMask, score: Score) -> float:
         return score.perplexity
 
     def error(self, score: Score) -> float | None:
-        """Of the distance from the full model's perplexity, which is known better than either."""
+        """Return the standard error of the difference from the full model's perplexity."""
         return score.perplexity * score.stderr_excess
 
     def _passes(self, chunk: int, base: LayerMask) -> MaskedPasses:
@@ -79,7 +79,7 @@ class Objective:
         return seq
 
     def _losses(self, chunk: int, passes: MaskedPasses, mask: LayerMask) -> NDArray[np.float64]:
-        """Float64 [n_tokens scored]."""
+        """Return the loss of every scored token in nats, float64 [n_scored]."""
         tokens = self._chunks[chunk]
         before = passes.n_sublayers
         rows = (row for decoded in passes.run(mask) for row in decoded.rows())
@@ -90,8 +90,8 @@ class Objective:
 
 
 def batches(chunk: tuple[int, ...], n_batch: int) -> list[Batch]:
-    """A chunk as batches, those of its context without outputs. Its last token predicts nothing
-    that is scored and is left out.
+    """Split a chunk into batches; those of its first half have no outputs. The last token is left
+    out, since it predicts no scored token.
 
     >>> [(b.pos, len(b.tokens), b.outputs) for b in batches((1, 2, 3, 4, 5, 6, 7, 8), 3)]
     [(0, 3, 'none'), (3, 1, 'none'), (4, 3, 'all')]

@@ -1,13 +1,12 @@
-"""Strategies: which masks to try next, given what is known of others. One file each, named as users
-call it.
+"""Strategies choose the next masks to score from the scores so far. Each is a file here, whose name
+users give; others are registered as entry points.
 
-A strategy is a module here with a function ``make`` that takes a `Setting`, and the options, where
-the module has ``Options``, a frozen dataclass. All here are generators, see `from_rounds`. A module
-says ``ENDLESS = True`` where there is always another mask to try. The command line and the
-conformance tests find it by listing this folder.
+The module has a function ``make(setting)``, or ``make(setting, options)`` if it has ``Options``, a
+frozen dataclass. All here are generators, see `from_rounds`. Two optional constants: ``ENDLESS =
+True`` if there is always another mask, ``READS_STATES = True`` if the strategy decodes text itself,
+see `Setting`. The command line and the conformance tests find the module by listing this folder.
 
-Strategies know masks and their scores, so they can be tested without a model; only clasp looks at
-hidden states.
+Other strategies use masks and scores only, so they can be tested without a model.
 """
 
 from __future__ import annotations
@@ -22,36 +21,37 @@ from ...masks.layer_mask import LayerMask
 from ...masks.space import SHARE, Space
 from ...util import by_name
 from ..rounds import Round, Scored
-from ._prune import Prune as Prune  # for greedy and anti
+from ._prune import Prune as Prune  # option of greedy and anti
 
 if TYPE_CHECKING:
     from ...runtime.context import Context
+
+ENTRY_POINTS = "pyselfspec.strategies"
 
 P = ParamSpec("P")
 
 
 class Strategy(Protocol):
-    """Life cycle: `ask` and `tell` in turn, until there is nothing left to ask, or nobody asks any
-    more."""
+    """Callers call `ask` and `tell` in turn until `ask` returns None or the budget is used up."""
 
     def ask(self) -> Round | None:
-        """The masks to score next, None when there is nothing left to try."""
+        """Return the masks to score next, None if there are no more."""
 
     def tell(self, scored: Sequence[Scored]) -> None:
-        """The scores of all masks of the last round, in its order. Those given up in a round where
-        only the best counts are not complete. A mask asked for again has the same score again."""
+        """Receive the scores of the last round, in its order. Scores of abandoned masks are not
+        complete. A repeated mask has the same score again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a strategy is made from.
+    """Arguments of a strategy.
 
     space: the units that masks are made of.
-    share: of the units, skipped at most; 0 excluded, 1 included.
-    start: masks known to be good, to be tried first by those that can.
-    seed: of everything random.
-    context, chunk: for strategies that look at hidden states, token ids of a text, and a context
-        whose last sequence is free while `Strategy.ask` runs, with room for the text.
+    share: largest share of the units to skip, above 0 and at most 1.
+    start: good masks to score first, for strategies that can.
+    seed: of random choices.
+    context, chunk: for strategies with READS_STATES: token ids of a text, and a context whose last
+        sequence is free while `Strategy.ask` runs and has K/V cells for the text.
     """
 
     space: Space
@@ -63,11 +63,11 @@ class Setting:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ArgumentError(f"the share to skip is above 0 and at most 1, got {self.share:g}")
+            raise ArgumentError(f"share is above 0 and at most 1, got {self.share:g}")
 
     @property
     def n_max(self) -> int:
-        """Units skipped at most."""
+        """Largest number of units to skip."""
         return self.space.count(self.share)
 
 
@@ -76,7 +76,7 @@ Rounds = Generator[Round, Sequence[Scored], None]
 
 
 class FromRounds:
-    """A strategy from a generator that yields rounds and is sent their scores."""
+    """A strategy made of a generator that yields rounds and receives their scores."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
@@ -93,7 +93,7 @@ class FromRounds:
 
 
 def from_rounds(rounds: Callable[P, Rounds]) -> Callable[P, Strategy]:
-    """Decorator: a generator function becomes one that makes strategies."""
+    """Decorate a generator function so that it returns a strategy."""
 
     @wraps(rounds)
     def make(*args: P.args, **kwargs: P.kwargs) -> Strategy:
@@ -103,55 +103,67 @@ def from_rounds(rounds: Callable[P, Rounds]) -> Callable[P, Strategy]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all strategies, as the command line spells them."""
-    return by_name.names(__path__)
+    """Return the names of strategies that help texts list: all but experiments."""
+    return by_name.names(__path__, ENTRY_POINTS)
+
+
+def experiments() -> tuple[str, ...]:
+    """Return the names of strategies in pyselfspec.lab."""
+    return by_name.experiments(ENTRY_POINTS)
+
+
+def all_names() -> tuple[str, ...]:
+    """Return the names of all strategies."""
+    return by_name.all_names(__path__, ENTRY_POINTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """What makes strategies of one kind. endless: they always have another mask to try."""
+class NamedFactory:
+    """A factory of strategies with its name. endless, reads_states: see the constants above."""
 
     name: str
     make: Factory
     endless: bool = False
+    reads_states: bool = False
 
     def __call__(self, setting: Setting) -> Strategy:
         return self.make(setting)
 
 
-def load(name: str, **options: Any) -> Named:
-    """What makes strategies of this name, with options of its own.
+def load(name: str, **options: Any) -> NamedFactory:
+    """Return the factory of a strategy, with its own options.
 
     >>> greedy = load("greedy", prune=Prune(count=2))
 
-    Raises ArgumentError for a name that is no file here, and for options that it does not have.
+    Raises ArgumentError for an unknown name and for options that the strategy does not have.
     """
-    module = by_name.load(__name__, "strategy", name)
-    known = options_of(name)
+    module = by_name.load(__name__, "strategy", name, ENTRY_POINTS)
+    names = options_of(name)
     for option in options:
-        if option not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise ArgumentError(f"{option} is no option of the strategy {name}; {has}")
-    make = partial(module.make, options=module.Options(**options)) if known else module.make
-    return Named(name, make, getattr(module, "ENDLESS", False))
+        if option not in names:
+            has = f"it has {', '.join(names)}" if names else "it has none"
+            raise ArgumentError(f"the strategy {name} has no option {option}; {has}")
+    make = partial(module.make, options=module.Options(**options)) if names else module.make
+    endless, reads_states = (getattr(module, x, False) for x in ("ENDLESS", "READS_STATES"))
+    return NamedFactory(name, make, endless, reads_states)
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """Names of a strategy's own options. Raises ArgumentError for a name that is no file here."""
-    options = getattr(by_name.load(__name__, "strategy", name), "Options", None)
+    """Return the names of a strategy's own options. Raises ArgumentError for an unknown name."""
+    options = getattr(by_name.load(__name__, "strategy", name, ENTRY_POINTS), "Options", None)
     return () if options is None else tuple(field.name for field in fields(options))
 
 
-def resolve(strategy: str | Factory) -> Named:
-    """What a name stands for; anything else that makes strategies is taken as it is."""
+def resolve(strategy: str | Factory) -> NamedFactory:
+    """Return the factory of this name; a factory is returned with its function's name."""
     if isinstance(strategy, str):
         return load(strategy)
-    if isinstance(strategy, Named):
+    if isinstance(strategy, NamedFactory):
         return strategy
-    return Named(getattr(strategy, "__name__", "own strategy"), strategy)
+    return NamedFactory(getattr(strategy, "__name__", "own strategy"), strategy)
 
 
 def in_order(candidates: Sequence[int], scored: Sequence[Scored]) -> list[int]:
-    """Candidates with the best first; of equal ones the lower block."""
+    """Return the candidates, best first; ties go to the lower index."""
     ranks = {c: s.rank for c, s in zip(candidates, scored, strict=True)}
     return sorted(candidates, key=lambda c: (ranks[c], c))

@@ -1,4 +1,4 @@
-"""Which candidates of a round the next one leaves out."""
+"""Removes the worst candidates of a round from the next one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """share: of the candidates that are more than needed, so that the end is always reached.
-    count: instead, this many, as llama.cpp's pull request 3565 does with 2: then about a third of
-    all units is the most that can be skipped.
+    """How many candidates are removed after each round.
+
+    share: share of the candidates that are not needed to reach the target size.
+    count: a fixed number instead. llama.cpp's pull request 3565 removes 2, which limits the mask to
+        about a third of all units.
     """
 
     share: float = 0.1
@@ -23,12 +25,12 @@ class Prune:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
-            raise ArgumentError(f"the share to prune is at least 0 and below 1, got {self.share:g}")
+            raise ArgumentError(f"the share to prune is 0 or more and below 1, got {self.share:g}")
         if self.count is not None and self.count < 0:
-            raise ArgumentError(f"0 or more candidates are pruned, got {self.count}")
+            raise ArgumentError(f"the count to prune is 0 or more, got {self.count}")
 
     def keep(self, ranked: Sequence[T], n_needed: int) -> list[T]:
-        """Candidates that stay, of those left after the best was taken, best first."""
+        """Return the candidates that remain of those after the best one, best first."""
         if self.count is not None:
             n_out = self.count if len(ranked) + 1 >= 2 * self.count else 0
         else:
@@ -38,6 +40,6 @@ class Prune:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Options of strategies whose rounds have ever fewer candidates."""
+    """Options of strategies that prune candidates."""
 
     prune: Prune = Prune()

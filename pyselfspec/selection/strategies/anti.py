@@ -1,6 +1,6 @@
-"""Start with everything skipped but the first and the last block, and add back what matters most.
+"""Skip everything except the first and the last block, then add back the units that matter most.
 
-As the "anti mode" of llama.cpp's pull request 3565, https://github.com/ggml-org/llama.cpp/pull/3565,
+The "anti mode" of llama.cpp's pull request 3565, https://github.com/ggml-org/llama.cpp/pull/3565,
 which also adds back the runners-up of a round, as many as it prunes.
 """
 
@@ -20,11 +20,11 @@ def make(setting: Setting, options: Options) -> Rounds:
     if not left:
         raise ArgumentError("the strategy anti needs a unit between the first and the last block")
     skipped = set(left)
-    n_wanted = min(setting.n_max, len(skipped))
+    n_target = min(setting.n_max, len(skipped))
     n_back = 1 + (prune.count or 0)
     yield Round(space.full, (space.mask(skipped),), best_only=False)
-    while left and len(skipped) > n_wanted:
-        n_rounds = -(-(len(skipped) - n_wanted) // n_back) - 1
+    while left and len(skipped) > n_target:
+        n_rounds = -(-(len(skipped) - n_target) // n_back) - 1
         scored = yield Round(
             space.mask(skipped),
             tuple(space.mask(skipped - {i}) for i in left),
@@ -32,9 +32,9 @@ def make(setting: Setting, options: Options) -> Rounds:
             n_later=max(0, n_rounds * len(left) - n_back * n_rounds * (n_rounds + 1) // 2),
         )
         order = in_order(left, scored)
-        n_taken = min(n_back, len(skipped) - n_wanted)
+        n_taken = min(n_back, len(skipped) - n_target)
         skipped.difference_update(order[:n_taken])
         rest = order[n_taken:]
         if prune.count is None:
-            rest = prune.keep(rest, len(skipped) - n_wanted)
+            rest = prune.keep(rest, len(skipped) - n_target)
         left = sorted(rest)

@@ -1,7 +1,7 @@
-"""Walk uphill: from the best mask so far, change one unit at a time, and stay where it is better.
+"""Hill climbing: change one unit of the best mask at a time and keep what is better.
 
-Units that are harmless alone are tried first: the masks of single units come first, which a scan on
-the same text has measured already. See ``greedy`` for a walk in one direction.
+Single units are scored first, which a scan of the same text has done already; the least harmful
+ones are added first. ``greedy`` only adds units.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make(setting: Setting) -> Rounds:
 
 
 def neighbours(here: Set, order: list[int], n_max: int) -> Iterator[Set]:
-    """One more, one less, one exchanged; order: units, the best to skip first.
+    """Yield the sets with one unit more, one less, one exchanged. order: units, best to skip first.
 
     >>> [sorted(there) for there in neighbours(frozenset({0}), [1, 0, 2], 2)]
     [[0, 1], [0, 2], [1], [2]]

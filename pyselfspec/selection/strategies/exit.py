@@ -1,7 +1,7 @@
-"""Every early exit, the shallowest first, as LayerSkip's sweep over exit layers.
+"""Every early exit, the shallowest first, like LayerSkip's sweep over exit layers.
 
 Elhoushi et al., "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding",
-https://arxiv.org/abs/2404.16710. All exits are of interest, whatever share they skip.
+https://arxiv.org/abs/2404.16710. It ignores the share.
 """
 
 from __future__ import annotations

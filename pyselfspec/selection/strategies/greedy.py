@@ -1,7 +1,7 @@
-"""Skip the least harmful unit, then the least harmful one besides it, again and again.
+"""Skip the least harmful unit, then the least harmful one in addition to it, and so on.
 
-As in llama.cpp's pull request 3565, https://github.com/ggml-org/llama.cpp/pull/3565. See ``climb``
-for a walk that also takes steps back.
+From llama.cpp's pull request 3565, https://github.com/ggml-org/llama.cpp/pull/3565. ``climb`` also
+removes units.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ._prune import Pruning as Options
 
 @from_rounds
 def make(setting: Setting, options: Options) -> Rounds:
-    space, n_wanted = setting.space, setting.n_max
+    space, n_target = setting.space, setting.n_max
     chosen: list[int] = []
     left = list(range(len(space.units)))
-    while left and len(chosen) < n_wanted:
+    while left and len(chosen) < n_target:
         base = space.mask(chosen)
-        n_rounds = n_wanted - len(chosen) - 1
+        n_rounds = n_target - len(chosen) - 1
         scored = yield Round(
             base,
             tuple(base | space.units[i] for i in left),
@@ -27,4 +27,4 @@ def make(setting: Setting, options: Options) -> Rounds:
         )
         best, *others = in_order(left, scored)
         chosen.append(best)
-        left = sorted(options.prune.keep(others, n_wanted - len(chosen)))
+        left = sorted(options.prune.keep(others, n_target - len(chosen)))

@@ -1,7 +1,7 @@
 """Optuna's samplers over sets of units.
 
-A trial has a number for each unit, its priority, and how many units to skip: the ones of highest
-priority. So every suggestion is a set of allowed size, which a switch per unit would not be.
+A trial has a priority for each unit and the number of units to skip, those of highest priority. So
+every suggestion has an allowed size; a switch per unit would not ensure that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STUDY = "pyselfspec"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """storage: where Optuna keeps its study, as a URL; taken up when it exists. None: nowhere."""
+    """Options of optuna. storage: URL of Optuna's study, resumed if it exists; None: in memory."""
 
     storage: str | None = None
 
@@ -81,7 +81,7 @@ def _study(seed: int, storage: str | None) -> Study:
             direction="maximize",
             load_if_exists=True,
         )
-    except Exception as error:  # of whatever database the URL names
+    except Exception as error:  # depends on the database
         if storage is None:
             raise
         reason = str(error).partition("\n")[0]

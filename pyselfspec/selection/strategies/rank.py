@@ -1,7 +1,7 @@
-"""Every unit once, alone; then the least harmful ones together, more and more of them.
+"""Every unit once, skipped alone; then the least harmful units together, in growing numbers.
 
-The cheap way to a mask: it takes little more than ``single``. Units that are harmless alone may
-harm together, which ``greedy`` sees and this does not.
+This takes little longer than ``single``. Units that are harmless alone may be harmful together,
+which only ``greedy`` notices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every unit once, alone."""
+"""Every unit once, skipped alone."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-// One answer of the server: what was asked, what came, and the same again without drafts.
+// One answer of the server: its request, its text, and the comparison with plain decoding.
 //
 // An answer is ready for JSON:
 //   {text, marks: [[characters, source], ...] by token, us (of the tokens so far), finish,
-//    statistics (the server's, when it ended by itself), error, plain, asked,
-//    part: what it had when it was continued last, {chars, marks, us}, and statistics of the rest}
+//    statistics (the server's, unless it was stopped), error, plain, asked,
+//    part: {chars, marks, us} before it was continued last, and statistics of the rest}
 
 import {stream} from "./api.js";
 import {merged} from "./statistics.js";
 
-export const STOPPED = "stopped"; // by the user; else what the server says
+export const STOPPED = "stopped"; // by the user; other reasons come from the server
 
-// settings: of the conversation. What is missing in asked is chat: whether the model has a chat
-// template; and n_share: tokens of an answer without a limit of its own.
+// settings: of the conversation. The fields chat, whether the model has a chat
+// template, and n_share, the limit of an answer without its own, are added later.
 export function newAnswer({draft, temperature, max_tokens, seed, system}) {
   const [drawn] = crypto.getRandomValues(new Uint32Array(1));
   return {
@@ -27,7 +27,7 @@ export function newAnswer({draft, temperature, max_tokens, seed, system}) {
   };
 }
 
-// Fills an answer to these messages, from where it is; grown(text, marks) is told what came.
+// Generates an answer, or the rest of it; calls grown(text, marks) for each piece.
 export async function write(answer, messages, signal, grown) {
   const {finish, plain, part, statistics: before} = answer;
   const isFirst = !answer.text;
@@ -57,12 +57,12 @@ export async function write(answer, messages, signal, grown) {
   answer.statistics = isFirst ? statistics : merged(before, statistics);
 }
 
-// The address and the body of what to ask.
+// Returns path and body of the request.
 function request({asked, text}, messages) {
   const {draft, temperature, max_tokens, seed, system, chat, n_share} = asked;
   const options = {temperature, seed, pyselfspec: {draft, show: true}};
   if (!chat) {
-    const limit = max_tokens ?? n_share; // left out, it would be very few
+    const limit = max_tokens ?? n_share; // the server's default is very low
     return ["v1/completions", {prompt: joined(messages) + text, ...options, max_tokens: limit}];
   }
   const begin = system ? [{role: "system", content: system}] : [];
@@ -75,28 +75,28 @@ function request({asked, text}, messages) {
   return ["v1/chat/completions", {messages: [...begin, ...turns], ...options}];
 }
 
-// Without a chat template, a model goes on with the text; what is said next begins a paragraph.
+// Without a chat template, a model continues the text; each message begins a paragraph.
 function joined(messages) {
   return messages
     .map(({role, text}, i) => (i && role === "user" ? `\n\n${text}` : text))
     .join("");
 }
 
-// Tokens per second after the prompt; null while nothing is known.
+// Tokens per second after the prompt; null before the first token.
 export function speed({statistics, marks, us}) {
   return statistics?.tokens_per_second ?? (us > 0 ? (marks.length * 1e6) / us : null);
 }
 
-// The same of what was written last, where the answer was continued.
+// Tokens per second of the latest part of a continued answer.
 export function speedOfPart({marks, us, part}) {
   return speed({statistics: part.statistics, marks: marks.slice(part.marks), us: us - part.us});
 }
 
-// Whether there is more to come: it was stopped, broken off, or cut at a limit.
+// Whether the answer can be continued: it was stopped, interrupted, or cut at a limit.
 export const isUnfinished = ({text, error, finish}) =>
   Boolean(text) && (Boolean(error) || [STOPPED, null, "length"].includes(finish));
 
-// The same prompt and seed without drafts, of the part that was written last. Leaves {speed, fast,
+// Repeats the latest part without drafts, with its prompt and seed. Sets {speed, fast,
 // n, fork} in answer.plain: both speeds, tokens, and the first character in which the texts differ,
 // null if they are the same.
 export async function compare(answer, messages, signal, grown) {

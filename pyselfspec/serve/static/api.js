@@ -1,11 +1,11 @@
-// The server: what it serves, and answers as they come. Errors say what to do.
+// Requests to the server. Messages of errors say what to do.
 
 import {key} from "./store.js";
 
 export class ApiError extends Error {
   constructor(message, status = 0) {
     super(message);
-    this.status = status; // of HTTP; 0: there was no answer
+    this.status = status; // of HTTP; 0 without a response
   }
 }
 
@@ -14,7 +14,7 @@ export async function props() {
   return (await request("props")).json();
 }
 
-// Chunks of a streamed answer, as the server sends them. Ends with an ApiError unless it ended well.
+// Yields the chunks of a streamed answer. Throws an ApiError unless the stream is complete.
 export async function* stream(path, body, signal) {
   const response = await request(path, {
     method: "POST",
@@ -31,9 +31,9 @@ export async function* stream(path, body, signal) {
       yield chunk;
     }
   } catch (error) {
-    throw known(error);
+    throw asApiError(error);
   }
-  if (!ended) throw new ApiError("The server broke off in the middle of the answer.");
+  if (!ended) throw new ApiError("The connection ended before the answer was complete.");
 }
 
 async function request(path, options = {}) {
@@ -43,7 +43,7 @@ async function request(path, options = {}) {
   try {
     response = await fetch(path, {...options, headers});
   } catch (error) {
-    throw known(error);
+    throw asApiError(error);
   }
   if (!response.ok) throw await refusal(response);
   return response;
@@ -76,16 +76,16 @@ async function refusal(response) {
     () => "",
   );
   const {status} = response;
-  if (status === 401) return new ApiError("The server wants an API key.", status);
+  if (status === 401) return new ApiError("The server requires an API key.", status);
   if (status === 429 || status === 503) {
     return new ApiError(`The server is busy. Try again in a moment. ${sentence(said)}`.trim(), status);
   }
   return new ApiError(sentence(said) || `The server answered with status ${status}.`, status);
 }
 
-function known(error) {
+function asApiError(error) {
   if (error instanceof ApiError || error.name === "AbortError") return error;
-  if (error instanceof SyntaxError) return new ApiError("The server sent what is no JSON.");
+  if (error instanceof SyntaxError) return new ApiError("The server sent invalid JSON.");
   return new ApiError("The server does not answer. Is “pyselfspec serve” still running?");
 }
 

@@ -1,4 +1,4 @@
-// The page: what the server is, and what keys and buttons do.
+// The page: description of the server, and handlers of keys and buttons.
 
 import {props as fetchProps} from "./api.js";
 import * as chat from "./chat.js";
@@ -21,7 +21,7 @@ const EXAMPLES = {
   plain: ["Once upon a time", "The three best things about rain are", "def fibonacci(n):"],
 };
 const THEMES = {auto: "as the system", light: "light", dark: "dark"};
-const NO_TEMPLATE = "This model has no chat template, so it goes on with your text instead of answering it.";
+const NO_TEMPLATE = "This model has no chat template, so it continues your text instead of answering.";
 
 const message = byId("message");
 
@@ -46,7 +46,7 @@ function describe() {
   byId("model").textContent = model ?? "pyselfspec";
   document.title = model ? `${model} · pyselfspec` : "pyselfspec";
   byId("facts").textContent = facts(chat.server.props).join(" · ");
-  message.placeholder = chats ? "Message" : "A text to go on with";
+  message.placeholder = chats ? "Message" : "A text to continue";
   byId("examples").replaceChildren(
     ...EXAMPLES[chats ? "chat" : "plain"].map((text) => {
       const onclick = () => chat.send(text);
@@ -55,7 +55,7 @@ function describe() {
   );
 }
 
-// What people ask of a model: how large, in which type, how much text it can see.
+// Facts about the model: size, type of weights, context.
 function facts({n_params, type, n_bytes, n_ctx}) {
   return [
     n_params && `${rounded(n_params, ["", "K", "M", "B", "T"])} parameters`,
@@ -78,9 +78,9 @@ function notice(text, button, onclick) {
   byId("notice").hidden = !text;
 }
 
-// --- what changes with a conversation
+// --- updates after changes of the conversation
 
-// what: "sources" where text has come and no more.
+// what: "sources" if only text was added.
 function changed(what) {
   legend();
   if (what === "sources") return;
@@ -148,7 +148,7 @@ document.addEventListener("keydown", (event) => {
   if (document.body.classList.contains("drawer")) drawer(false), byId("menu").focus();
   else chat.stop();
 });
-// Requests may have failed by the time of pagehide; phones do not tell before.
+// At pagehide, requests may have failed already; phones send no earlier event.
 for (const leaving of ["beforeunload", "pagehide"]) window.addEventListener(leaving, chat.leave);
 document.addEventListener("copytext", (event) => copy(event.detail));
 byId("skip").addEventListener("click", (event) => {

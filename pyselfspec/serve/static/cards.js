@@ -1,4 +1,4 @@
-// What is known of an answer: a line, and what opens below it.
+// Statistics of an answer: a line, and the cards that open below it.
 
 import {speed} from "./answer.js";
 import {acceptance, layers, perSecond, percent, shares, speeds} from "./charts.js";
@@ -12,17 +12,17 @@ export function figures(answer) {
   const parts = [n === 1 ? "1 token" : `${n} tokens`];
   const now = speed(answer);
   if (now) parts.push(perSecond(now));
-  const known = statistics ?? part.statistics; // of what was written last, if not of all
+  const known = statistics ?? part.statistics; // of the latest part, if not of all
   const [measured, estimated] = [ratioOf(plain), known?.estimated_speedup];
   if (measured) parts.push(`${measured.toFixed(2)}x plain decoding (measured)`);
   else if (estimated) parts.push(`about ${estimated.toFixed(1)}x plain decoding`);
-  else if (known?.n_drafted === 0 && asked.draft !== null) parts.push("nothing was drafted");
+  else if (known?.n_drafted === 0 && asked.draft !== null) parts.push("no drafts");
   return parts.join(" · ");
 }
 
 const ratioOf = (plain) => (plain?.fast && plain.speed ? plain.fast / plain.speed : null);
 
-// compare: asks the server for the same answer without drafts.
+// compare: requests the same answer without drafts.
 export function cards(answer, compare) {
   const {statistics, plain} = answer;
   const found = [
@@ -38,8 +38,8 @@ export function cards(answer, compare) {
   );
 }
 
-const MASKED = "Where a part of the model drafted, it left out the empty blocks. Every verification pass ran all of them.";
-const UNMASKED = "None: no part of the model drafted. Every pass ran all of its layers.";
+const MASKED = "Drafts by a part of the model skipped the empty blocks. Every verification pass ran all blocks.";
+const UNMASKED = "No drafter skipped layers. Every pass ran all layers.";
 
 const ran = ({mask}) =>
   mask ? [layers(mask.n_layer, mask), small(MASKED)] : [small(UNMASKED)];

@@ -1,12 +1,12 @@
-// Small pictures of one answer: where its tokens are from, what was accepted, which layers ran.
-// Each has a sentence that says the same.
+// Small charts of one answer: sources of tokens, accepted draft tokens, layers of drafts.
+// Each has a text alternative.
 
 import {h, svg} from "./dom.js";
 import {label} from "./sources.js";
 
 export const percent = (part, whole) => `${Math.round((100 * part) / whole)} %`;
 
-// counts: [source, n]. One bar in as many parts.
+// counts: [source, n]. A bar with a part for each.
 export function shares(counts) {
   const total = counts.reduce((sum, [, n]) => sum + n, 0);
   let x = 0;
@@ -68,12 +68,12 @@ export function acceptance(statistics) {
   const said = drafted.map((n, i) => `position ${i + 1}: ${accepted[i] ?? 0} of ${n}`).join(", ");
   return svg(
     "svg",
-    {class: "columns", viewBox: `0 0 ${width} ${height + top + 22}`, width, role: "img", "aria-label": `Accepted guesses by position. ${said}`},
+    {class: "columns", viewBox: `0 0 ${width} ${height + top + 22}`, width, role: "img", "aria-label": `Accepted draft tokens by position. ${said}`},
     ...columns,
   );
 }
 
-// Which halves of each block a draft runs; mask: {n_layer, skip_attn, skip_ffn}, or null.
+// The sublayers that a draft runs. mask: {n_layer, skip_attn, skip_ffn}, or null.
 export function layers(n_layer, mask) {
   const rows = [
     ["attention", mask?.skip_attn ?? []],

@@ -1,4 +1,4 @@
-// Conversations: which one is shown, and what is being written in any of them. An answer goes on
+// Conversations: the one shown, and answers being generated. An answer continues
 // while another conversation is shown.
 
 import {compare, newAnswer, STOPPED, write} from "./answer.js";
@@ -15,15 +15,15 @@ import {AnswerView, question} from "./turns.js";
 const N_TITLE = 60; // characters
 const {shown} = store;
 
-// What the server is, as server.js finds out; ready: a promise, it has been asked.
+// props: of the server; ready: a promise that resolves once they are known.
 export const server = {ready: null, props: {}};
 
-let here = store.newConversation(); // the one that is shown
-const removed = new Set(); // ids; what is still written of these is not kept
-const running = new Map(); // by id, {conversation, abort} of what is being written
+let here = store.newConversation(); // the conversation shown
+const removed = new Set(); // ids of deleted conversations, whose answers are not saved
+const running = new Map(); // by id, {conversation, abort} of answers being generated
 const elements = new WeakMap(); // by message
 const views = new WeakMap(); // of answers
-let changed = () => {}; // told whenever something outside the log may have to look different
+let changed = () => {}; // called when parts of the page outside the log may have to change
 
 export const conversation = () => here;
 export const isRunning = (id = here.id) => running.has(id);
@@ -54,7 +54,7 @@ function edit(question, text) {
   send(text);
 }
 
-// Another version of an answer. The one that there is stays until text of the new one comes.
+// Generates another version of an answer. Shows the current one until the new one has text.
 function again(message) {
   if (isRunning()) return;
   cutFrom(here.messages[here.messages.indexOf(message) + 1]);
@@ -62,7 +62,7 @@ function again(message) {
   answerTo(here, message, newAnswer(here.settings));
 }
 
-// More of the same answer.
+// Continues an answer.
 function goOn(message) {
   if (isRunning()) return;
   const answer = shown(message);
@@ -70,14 +70,14 @@ function goOn(message) {
   answerTo(here, message, answer);
 }
 
-// Drops this message and those after it, which can be undone.
+// Removes this message and those after it; the user can undo that.
 function cutFrom(message) {
   const at = here.messages.indexOf(message);
   if (at < 0) return;
   const [its, before] = [here, [...here.messages]];
   const versions = before.map((each) => each.at);
   here.messages.splice(at);
-  toast("What followed was removed.", "Undo", () => {
+  toast("Later messages were removed.", "Undo", () => {
     if (isRunning(its.id)) return toast("Stop the answer first.");
     its.messages = before;
     before.forEach((each, i) => each.versions && refresh(each, versions[i]));
@@ -115,7 +115,7 @@ async function answerTo(its, message, answer) {
   else again(message);
 }
 
-// Whatever the settings name that this server does not have becomes what it does by itself.
+// Replaces a drafter that this server does not have by "auto".
 function prepare({asked}) {
   const {chat, n_share} = server.props;
   asked.draft = draftHere(asked.draft);
@@ -125,7 +125,7 @@ function prepare({asked}) {
 export const draftHere = (draft) =>
   draft === null || usable().includes(draft) ? draft : "auto";
 
-// A version without text is no loss.
+// Replaces a version without text.
 function adopt(message, answer) {
   if (message.versions.includes(answer)) return;
   if (shown(message).text) message.versions.push(answer);
@@ -157,7 +157,7 @@ const textsBefore = ({messages}, message) =>
     text: text ?? shown(each).text,
   }));
 
-// Runs a task that Esc and the stop button can end; returns what went wrong, if anything.
+// Runs a task that Esc and the stop button can end. Returns {error} if it fails.
 async function work(its, task) {
   const mine = new AbortController();
   running.set(its.id, {conversation: its, abort: () => mine.abort()});
@@ -183,10 +183,10 @@ function finish(its, view, said) {
 }
 
 export function keep(its) {
-  if (!removed.has(its.id) && !store.keep(its)) toast("The browser’s storage is full: this is not kept.");
+  if (!removed.has(its.id) && !store.keep(its)) toast("The browser’s storage is full: this conversation is not saved.");
 }
 
-// Whoever leaves finds what was written so far.
+// Saves unfinished answers when the page closes.
 export function leave() {
   for (const {conversation, abort} of running.values()) {
     abort();
@@ -196,7 +196,7 @@ export function leave() {
 
 // --- showing
 
-// Leaves what is shown already alone, so that it is not read out again.
+// Keeps elements that are shown already, so that screen readers do not read them again.
 export function show() {
   const found = here.messages.map((each) => elements.get(each) ?? made(each));
   for (const element of [...byId("log").children]) if (!found.includes(element)) element.remove();
@@ -220,7 +220,7 @@ function kept(message, element) {
   return element;
 }
 
-// Shows another conversation, or a new one where it is not kept here.
+// Shows another conversation, or a new one if the id is unknown.
 export function open(id) {
   const other = running.get(id)?.conversation ?? (id && store.conversation(id)) ?? null;
   here = other || store.newConversation();
@@ -228,7 +228,7 @@ export function open(id) {
   toEnd();
 }
 
-// Forgets a conversation; returns it, with what was written until now.
+// Deletes a conversation and returns it, with the answer so far.
 export function remove(id) {
   running.get(id)?.abort();
   const its = running.get(id)?.conversation ?? store.conversation(id);

@@ -1,4 +1,4 @@
-// Elements without HTML text: whatever is put in here stays text.
+// Creates elements; strings stay text and are never read as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -25,7 +25,7 @@ export function icon(name) {
   return svg("svg", {class: "icon", "aria-hidden": "true"}, svg("use", {href: `#icon-${name}`}));
 }
 
-// Another picture in an element with an icon.
+// Changes the icon of an element.
 export function setIcon(element, name) {
   element.querySelector("use").setAttribute("href", `#icon-${name}`);
 }

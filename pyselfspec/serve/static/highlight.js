@@ -1,5 +1,5 @@
-// Parts of code to colour: comments, strings, numbers and keywords of the languages that answers are
-// mostly written in. What it does not know stays plain.
+// Syntax colours of code: comments, strings, numbers and keywords of the languages that answers are
+// mostly written in. Other languages stay plain.
 
 const N_MOST = 50000; // characters; longer code stays plain
 

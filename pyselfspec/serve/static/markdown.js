@@ -1,5 +1,5 @@
-// A small Markdown: blocks and inline marks as trees of ranges into the text, which stays as it is.
-// Knows no document. A leaf says where in the text its characters are from, so that they can be
+// A small Markdown parser: blocks and inline marks as trees of ranges into the text.
+// Creates no elements. A leaf has the places of its characters in the text, by which they are
 // coloured.
 //
 // Blocks: {type: "p" | "heading" | "code" | "quote" | "list" | "rule" | "table", start, end, ...}.
@@ -13,8 +13,8 @@ const HEADING = /^ {0,3}(#{1,6})\s+(?=\S)/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +)(?=\S)/;
-const N_INLINE = 20000; // characters; in longer paragraphs marks stay text
-const DEEPEST = 8; // quotes and lists in one another
+const N_INLINE = 20000; // characters; marks in longer paragraphs stay text
+const DEEPEST = 8; // levels of nested quotes and lists
 
 export function blocks(text, from = 0, to = text.length) {
   return parsed(text, linesOf(text, from, to), 0);
@@ -77,7 +77,7 @@ function list(text, lines, i, depth) {
     const head = cut(lines[i + n], width);
     const behind = run(lines, i + n + 1, (each, before) => {
       if (blank(text, each) || indented(text, each, Math.min(width, 2))) return true;
-      return !blank(text, before) && !starts(of(text, each)); // a paragraph goes on
+      return !blank(text, before) && !starts(of(text, each)); // the paragraph continues
     });
     n += 1 + behind.length;
     while (behind.length && blank(text, behind.at(-1))) behind.pop();

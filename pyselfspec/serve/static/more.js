@@ -1,4 +1,4 @@
-// What can be done with a whole conversation: rename, copy, export, delete.
+// Actions on a whole conversation: rename, copy, export, delete.
 
 import * as chat from "./chat.js";
 import {byId} from "./dom.js";
@@ -6,7 +6,7 @@ import {remove} from "./sidebar.js";
 import {shown} from "./store.js";
 import {copy} from "./toast.js";
 
-// As Markdown, for people; questions and answers under headings of their own.
+// Returns the conversation as Markdown, with a heading for each message.
 export function asMarkdown({title, messages}, model) {
   const turns = messages.map((each) =>
     each.role === "user" ? `## You\n\n${each.text}` : `## ${model}\n\n${shown(each).text.trim()}`,
@@ -14,7 +14,7 @@ export function asMarkdown({title, messages}, model) {
   return `${[`# ${title}`, ...turns].join("\n\n")}\n`;
 }
 
-// All that is known of it, as OpenAI's clients write messages, with settings beside them.
+// Returns the conversation as JSON: messages in OpenAI's format, settings and statistics.
 export function asJson({title, settings, messages}, model) {
   const turns = messages.map((each) =>
     each.role === "user"

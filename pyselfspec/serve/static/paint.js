@@ -1,17 +1,17 @@
-// The text of an answer as elements: Markdown's, its characters marked by where they are from.
+// The text of an answer as elements of Markdown, with characters marked by source.
 
 import {codeBlock} from "./code.js";
 import {h} from "./dom.js";
 import {blocks, inline} from "./markdown.js";
 import {OWN, meaning} from "./sources.js";
 
-const [THINK, THOUGHT] = ["<think>", "</think>"]; // around what a model thinks before it answers
+const [THINK, THOUGHT] = ["<think>", "</think>"]; // around thoughts before the answer
 
-// Keeps what has not changed while the text grows.
+// Updates only the blocks that have changed.
 export class Painter {
   #element;
   #painted = []; // {key, node} by block
-  #thinking = null; // {details, body, painted, closed} where the model thinks first
+  #thinking = null; // {details, body, painted, closed} if the answer begins with thoughts
   #text = "";
   #sources = []; // by character of the text
 
@@ -19,7 +19,7 @@ export class Painter {
     this.#element = element;
   }
 
-  // More text, and the tokens it is from as [length, source].
+  // Adds text, with its tokens as [length, source].
   add(text, marks) {
     this.#text += text;
     for (const [length, source] of marks) {
@@ -39,7 +39,7 @@ export class Painter {
     if (closed === this.#thinking.closed) return;
     this.#thinking.closed = closed;
     this.#thinking.details.open = !closed;
-    this.#thinking.summary.textContent = closed ? "Thought first" : "Thinking …";
+    this.#thinking.summary.textContent = closed ? "Thoughts" : "Thinking …";
   }
 
   #newThought() {
@@ -135,8 +135,8 @@ export class Painter {
   }
 }
 
-// Where the model thinks, and where its answer begins. Some templates write the first mark
-// themselves, so an answer may have the second one alone.
+// Ranges of thoughts and answer. Some templates write the first tag
+// themselves, so an answer may have the second tag alone.
 function thought(text) {
   const begin = text.search(/\S/);
   const start = text.startsWith(THINK, begin) ? begin + THINK.length : 0;
@@ -147,10 +147,10 @@ function thought(text) {
   return {start, end, rest: end + THOUGHT.length};
 }
 
-// A block's place says all: the text before its end never changes.
+// Its range identifies a block: the text before its end never changes.
 const key = ({type, start, end}) => `${type} ${start} ${end}`;
 
-// What somebody typed: as it is, but for blocks of code.
+// The user's text, unchanged except for blocks of code.
 export function typed(text) {
   const nodes = [];
   let at = 0;

@@ -8,9 +8,9 @@ const NUMBERS = ["temperature", "max_tokens", "seed"];
 const PLAIN = "plain"; // the choice that stands for null
 
 let its = null; // the conversation that the dialog is about
-let kept = () => {}; // told of changes
+let kept = () => {}; // called after changes
 
-// chat: the module; the settings are those of its conversation.
+// chat: the module chat.js. Shows the settings of its conversation.
 export function openSettings({conversation, draftHere, keep, server}) {
   its = conversation();
   kept = () => its.messages.length && keep(its);
@@ -26,18 +26,18 @@ export function openSettings({conversation, draftHere, keep, server}) {
 }
 
 const about = ({model}) =>
-  `${model ?? "The model"} is what this server was started with; for another model, start another server. Messages are text: there are no attachments.`;
+  `This server runs ${model ?? "one model"}. For another model, start another server. Messages are text only.`;
 
 function said(name) {
-  if (name === "auto") return "whatever pays (auto)";
-  return name === PLAIN ? "nothing: plain decoding" : label(name);
+  if (name === "auto") return "automatic";
+  return name === PLAIN ? "none: plain decoding" : label(name);
 }
 
 function showTemperature() {
   byId("temperature-value").value = Number(byId("temperature").value).toFixed(2);
 }
 
-// What is valid is taken over at once, and for the next new conversation; the rest stays.
+// Applies valid values at once, also to the next new conversation.
 function take({target}) {
   const {name, value} = target;
   if (!name || !target.validity.valid) return;
@@ -56,7 +56,7 @@ byId("settings").addEventListener("click", (event) => {
 });
 byId("change-key").addEventListener("click", () => {
   byId("settings").close();
-  askForKey("It goes with every request to this server.");
+  askForKey("It is sent with every request to this server.");
 });
 
 // Resolves to whether a key was given.

@@ -1,8 +1,8 @@
-// The view goes along with a text that grows, until somebody scrolls back.
+// The view follows a growing text until the user scrolls back.
 
 import {byId} from "./dom.js";
 
-const NEAR = 80; // pixels from the end at which the view goes along
+const NEAR = 80; // pixels from the end within which the view follows
 const scroll = byId("scroll");
 let follows = true;
 

@@ -1,4 +1,4 @@
-// The list of conversations, the latest first: to choose, to search, to delete.
+// The list of conversations, the latest first, with search and deletion.
 
 import * as chat from "./chat.js";
 import {byId, h, icon} from "./dom.js";
@@ -45,7 +45,7 @@ export function remove(id) {
   toast("Conversation deleted.", "Undo", () => chat.restore(its));
 }
 
-// Shows a conversation, null for a new one. It can be left with the browser's Back.
+// Shows a conversation, null for a new one. The browser's Back returns to the former one.
 export function visit(id) {
   history.pushState(null, "", id ? `#${id}` : location.pathname);
   chat.open(id);
@@ -53,14 +53,14 @@ export function visit(id) {
   byId("message").focus();
 }
 
-// The address names the conversation once something was said in it, so that a reload finds it.
+// The address names a conversation with messages, so that a reload finds it.
 export function address() {
   const {id, messages} = chat.conversation();
   const wanted = messages.length ? `#${id}` : "";
   if (location.hash !== wanted) history.replaceState(null, "", wanted || location.pathname);
 }
 
-// The conversation that the address names.
+// The id in the address.
 export const addressed = () => location.hash.slice(1) || null;
 
 export function drawer(opened) {

@@ -1,21 +1,21 @@
-// Where tokens are from. What they are called is said by the server; colours are in style.css.
+// Sources of tokens. The server gives their labels; colours are in style.css.
 
-export const OWN = "full"; // the full model's own token of each pass
+export const OWN = "full"; // the full model
 
-let known = new Map(); // by name: {label, meaning, works}
+let sources = new Map(); // by name: {label, meaning, works}
 
-// The server's list of everything that tokens may be from.
+// drafters: the server's list of sources.
 export function setSources(drafters) {
-  known = new Map(drafters.map((each) => [each.name, each]));
+  sources = new Map(drafters.map((each) => [each.name, each]));
 }
 
-// Names of the drafters that can draft on this server.
-export const usable = () => [...known.values()].filter(({works}) => works).map(({name}) => name);
-export const label = (source) => known.get(source)?.label ?? (source === OWN ? "model" : source);
-export const meaning = (source) => known.get(source)?.meaning ?? `Drafted by ${source}`;
+// Names of the drafters that work on this server.
+export const usable = () => [...sources.values()].filter(({works}) => works).map(({name}) => name);
+export const label = (source) => sources.get(source)?.label ?? (source === OWN ? "model" : source);
+export const meaning = (source) => sources.get(source)?.meaning ?? `Drafted by ${source}`;
 
-// Sources of an answer's tokens and how many are from each, the model first, then by count. The
-// server counts best: a token without text, such as the one that ends the answer, has no mark.
+// Numbers of an answer's tokens by source, the model first, then by count. The
+// server's counts are exact: a token without text, such as the end token, has no mark.
 export function counts({marks, statistics}) {
   const found = new Map([[OWN, 0]]);
   if (statistics?.sources) {

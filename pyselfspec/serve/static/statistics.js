@@ -1,8 +1,8 @@
-// What the server counted of an answer, and of several parts of one.
+// The server's statistics of an answer, and sums over the parts of a continued one.
 
 const SUMS = ["n_generated", "n_steps", "n_drafted", "n_accepted", "prefill_us", "draft_us", "verify_us", "total_us"];
 
-// Of an answer that was continued; null where the server has not counted one of the parts.
+// Sums of two parts of an answer; null if the statistics of one are missing.
 export function merged(one, other) {
   if (!one || !other) return null;
   const sums = Object.fromEntries(SUMS.map((name) => [name, (one[name] ?? 0) + (other[name] ?? 0)]));
@@ -15,7 +15,7 @@ export function merged(one, other) {
     sources: mergedSources(one.sources ?? {}, other.sources ?? {}),
     tokens_per_step: sums.n_steps ? sums.n_generated / sums.n_steps : null,
     tokens_per_second: us > 0 ? (sums.n_generated * 1e6) / us : null,
-    estimated_speedup: together(one, other),
+    estimated_speedup: meanSpeedup(one, other),
   };
 }
 
@@ -30,8 +30,8 @@ function mergedSources(one, other) {
   }]));
 }
 
-// Estimates weighted by the time of the passes; null where one is missing.
-function together(one, other) {
+// Mean of the estimates weighted by the time of passes; null if one is missing.
+function meanSpeedup(one, other) {
   const [a, b] = [one, other].map(({draft_us, verify_us}) => draft_us + verify_us);
   if (!one.estimated_speedup || !other.estimated_speedup || !(a + b)) return null;
   return (one.estimated_speedup * a + other.estimated_speedup * b) / (a + b);

@@ -1,18 +1,18 @@
-// What this browser remembers: conversations, settings, theme. The API key stays with the tab.
+// Data kept in this browser: conversations, settings, theme. The API key is kept per tab.
 
 const PREFIX = "pyselfspec.";
 const CONVERSATION = `${PREFIX}conversation.`;
 
-// Of a conversation.
+// Settings of a conversation.
 const DEFAULTS = {
   draft: "auto",
   temperature: 0.7,
-  max_tokens: null, // as long as the server has room for
-  seed: null, // another each time
+  max_tokens: null, // null: no limit but the server's
+  seed: null, // null: random
   system: "",
 };
 
-// Those that the next new conversation begins with, and whether sources are coloured.
+// Settings of the next new conversation, and whether sources are coloured.
 export const settings = {...DEFAULTS, colours: true, ...read(localStorage, `${PREFIX}settings`)};
 export const saveSettings = () => write(localStorage, `${PREFIX}settings`, settings);
 
@@ -35,7 +35,7 @@ export function newConversation() {
   return {id, title: "", updated: Date.now(), settings: ownSettings(settings), messages: []};
 }
 
-// null says something: plain decoding, no limit, any seed.
+// null is a value: plain decoding, no limit, random seed.
 const ownSettings = (from) =>
   Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, name in from ? from[name] : DEFAULTS[name]]));
 
@@ -52,23 +52,12 @@ export function conversations() {
 
 export const conversation = (id) => stored(CONVERSATION + id);
 
-// Conversations of earlier releases have no settings, and one version of each answer.
 function stored(name) {
   const found = read(localStorage, name);
-  if (!found?.id || !Array.isArray(found.messages)) return null;
-  found.settings = ownSettings(found.settings ?? settings);
-  found.messages = found.messages.map((each) =>
-    each.role === "user" || each.versions ? each : {role: each.role, versions: [withPart(each)], at: 0},
-  );
-  return found;
+  return found?.id && Array.isArray(found.messages) ? found : null;
 }
 
-const withPart = (answer) => ({
-  part: {chars: 0, marks: 0, us: 0, statistics: answer.statistics},
-  ...answer,
-});
-
-// False where the browser's storage is full.
+// Returns false if the browser's storage is full.
 export function keep(conversation) {
   conversation.updated = Date.now();
   return write(localStorage, CONVERSATION + conversation.id, conversation);

@@ -28,7 +28,7 @@ export function table(text, lines, i, ends) {
 const alignment = (dashes) =>
   ["", "left", "right", "center"][dashes.startsWith(":") + 2 * dashes.endsWith(":")];
 
-// Rows may have fewer cells than names, and what is too much is left out.
+// Rows may have fewer cells than names, and additional cells are left out.
 function filled(row, n, end) {
   return Array.from({length: n}, (_, i) => row[i] ?? {start: end, end, isCell: true});
 }

@@ -1,4 +1,4 @@
-// Short messages above the composer, and such as are read out only.
+// Short messages above the composer, and messages for screen readers only.
 
 import {byId, h} from "./dom.js";
 

@@ -1,4 +1,4 @@
-// How questions and answers look. What their buttons do is said by `actions`: copy(text),
+// Elements of questions and answers. Their buttons call `actions`: copy(text),
 // edit(question, text), and for answers again, goOn, compare, and choose(answer, version).
 
 import {isUnfinished, speed, STOPPED} from "./answer.js";
@@ -8,7 +8,7 @@ import {h, icon} from "./dom.js";
 import {Painter, typed} from "./paint.js";
 import {shown} from "./store.js";
 
-// kind: "acts" for those that wait until nothing is being written.
+// kind: "acts" for buttons that are disabled while an answer is generated.
 const tool = (name, text, onclick, kind = "acts") =>
   h("button", {class: `tool ${kind}`, type: "button", onclick, title: text}, icon(name), h("span", {}, text));
 
@@ -61,16 +61,16 @@ function editor(message, actions, restore) {
   return form;
 }
 
-// An answer as it grows, and afterwards. Shows one of its versions.
+// The element of an answer, which shows one of its versions.
 export class AnswerView {
   #message;
   #actions;
   #prose = h("div", {class: "prose"});
   #below = h("div", {class: "below"});
   #painter;
-  #due = null; // the answer to be painted with the next frame
+  #due = null; // the answer to paint in the next frame
   #open = false;
-  #compares = false; // the button that was pressed has gone meanwhile
+  #compares = false; // the button that was pressed has been replaced
   element = h("article", {class: "turn answer", "aria-label": "Answer"}, this.#prose, this.#below);
 
   constructor(message, actions) {
@@ -82,7 +82,7 @@ export class AnswerView {
     return shown(this.#message);
   }
 
-  // The chosen version, from its beginning.
+  // Shows the chosen version from its beginning.
   show() {
     const {text, marks} = this.#answer;
     this.#prose.replaceChildren();
@@ -91,7 +91,7 @@ export class AnswerView {
     this.#painter.paint();
   }
 
-  // After text has been added to the answer; painted() is called when it can be seen.
+  // Shows text added to the answer; calls painted() when it is visible.
   grow(answer, text, marks, painted) {
     this.#painter.add(text, marks);
     if (this.#due) return;
@@ -105,7 +105,7 @@ export class AnswerView {
     });
   }
 
-  // While an answer is written, which is not shown yet where it replaces another one.
+  // Shows the progress of an answer, which is not visible yet if it replaces another one.
   busy(answer) {
     this.element.setAttribute("aria-busy", "true");
     this.element.classList.toggle("replacing", answer !== this.#answer);
@@ -190,7 +190,7 @@ export class AnswerView {
       body,
     );
     details.addEventListener("toggle", () => {
-      if (details.open === this.#open) return; // as it was made
+      if (details.open === this.#open) return; // unchanged
       this.#open = details.open;
       if (!details.open) return;
       fill();
@@ -205,7 +205,7 @@ export class AnswerView {
     this.#actions.compare(this.#message);
   }
 
-  // While the plain run goes on.
+  // Shows the progress of the comparison with plain decoding.
   comparing(plain) {
     const now = speed(plain);
     const text = `Plain decoding: ${plain.marks.length} tokens${now ? `, ${perSecond(now)}` : ""} …`;
@@ -219,7 +219,7 @@ function notes({finish, error, marks, part, asked}) {
   if (finish !== "length") return [];
   const {max_tokens} = asked;
   if (max_tokens === null || marks.length - part.marks < max_tokens) {
-    return ["The answer was cut here: it has filled the room that the server gives it."];
+    return ["The answer was cut here: it reached the limit of the server."];
   }
-  return [`The answer was cut after ${max_tokens} tokens, the most that the settings allow.`];
+  return [`The answer was cut after ${max_tokens} tokens, the limit in the settings.`];
 }

@@ -1,7 +1,7 @@
-"""Controllers: how long to draft. One file each; the file name is the name users give.
+"""Controllers: how many tokens to draft. One file each; the file name is the name users give.
 
-A controller is a module here with a function ``make`` that takes a table of costs and a memory.
-Pure: a controller sees steps and answers with limits, and knows neither model nor loop.
+A controller is a module with a function ``make`` that takes a table of costs and a memory. Pure: a
+controller observes steps and returns limits, and knows neither model nor loop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Protocol
 
 from ...costs.table import CostTable
 from ...util import by_name
-from ..types import DraftLimit, Step
+from ..limits import DraftLimit
+from ..types import Step
 from ._acceptance import Acceptance
 from ._decision import Decision, Rule
 from ._memory import Memory
@@ -18,16 +19,17 @@ from ._memory import Memory
 __all__ = ["Acceptance", "Decision", "Memory", "Rule"]
 
 DEFAULT = "auto"
+ENTRY_POINTS = "pyselfspec.controllers"
 
 
 class Controller(Protocol):
-    """Asked before every step, told about every step. One serves one text.
+    """Decides how much each step of one text may draft.
 
-    May have a method ``explain() -> Decision``, see ``explain``.
+    It may have a method ``explain() -> Decision``, see ``explain``.
     """
 
     def limit(self, n_past: int) -> DraftLimit:
-        """What the next step may draft, n_past tokens being in the K/V cache."""
+        """Return what the next step may draft, with n_past tokens in the K/V cache."""
 
     def observe(self, step: Step) -> None:
         """Learn from the step that was made with the last limit."""
@@ -35,26 +37,36 @@ class Controller(Protocol):
 
 class ControllerFactory(Protocol):
     def __call__(self, costs: CostTable, memory: Memory | None = None) -> Controller:
-        """A controller for one text.
+        """Return a controller for one text.
 
-        memory: what earlier texts taught; it learns from this one. Where it is given, its timings
-        are believed and costs are not.
+        memory: what was learned from earlier texts; this text adds to it. If given, its timings
+        replace ``costs``.
         """
 
 
 def names() -> tuple[str, ...]:
-    """Names of all controllers, as the command line spells them."""
-    return by_name.names(__path__)
+    """Return the names of controllers that help texts list: all but experiments."""
+    return by_name.names(__path__, ENTRY_POINTS)
+
+
+def experiments() -> tuple[str, ...]:
+    """Return the names of controllers in pyselfspec.lab."""
+    return by_name.experiments(ENTRY_POINTS)
+
+
+def all_names() -> tuple[str, ...]:
+    """Return the names of all controllers."""
+    return by_name.all_names(__path__, ENTRY_POINTS)
 
 
 def load(name: str) -> ControllerFactory:
-    """What makes controllers of this name. Raises ArgumentError for a name that is no file here."""
-    factory: ControllerFactory = by_name.load(__name__, "controller", name).make
+    """Return what makes controllers of this name. Raises ArgumentError for an unknown name."""
+    factory: ControllerFactory = by_name.load(__name__, "controller", name, ENTRY_POINTS).make
     return factory
 
 
 def explain(controller: object) -> Decision | None:
-    """What a controller expects of drafting now; None where it expects nothing."""
+    """Return what a controller expects of drafting now; None if it does not say."""
     method = getattr(controller, "explain", None)
     decision: Decision | None = None if method is None else method()
     return decision

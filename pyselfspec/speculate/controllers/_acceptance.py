@@ -1,5 +1,16 @@
-"""How often the target agrees with a draft token, by the drafter's probability: learned while
-generating."""
+"""Acceptance rates of draft tokens by the drafter's probability, learned while generating.
+
+Counts of outcomes decay and start from a prior. The constants of all such counters are reasoned,
+not tuned; no experiment on them is recorded:
+
+    FORGET 0.98   weighs the last 50 outcomes: rates that change within a text (this file, jacobi,
+                  lookahead)
+    FORGET 0.995  weighs the last 200: kinds of matches, of which most are rare (costs/chances.py)
+    N_PRIOR 1     prior from the drafter's own probability, which outcomes soon correct (this file)
+    N_PRIOR 2     the same for siblings, which are rarer (trees/siblings.py)
+    N_PRIOR 4     prior from measured rates by kind (costs/chances.py, jacobi)
+    N_PRIOR 8     a single rate for a whole context (lookahead)
+"""
 
 from __future__ import annotations
 
@@ -9,26 +20,26 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-EDGES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.96, 0.99)  # between the rows, by probability
-N_PROB = len(EDGES) + 1  # rows by probability; one more for drafters that state none
+EDGES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.96, 0.99)  # between bins of probabilities
+N_PROB = len(EDGES) + 1  # bins; one more is for drafters without probabilities
 MIDDLES = [(a + b) / 2 for a, b in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True)]
-PRIOR = np.array([*MIDDLES, 0.5])  # acceptance of a row without outcomes: take the drafter's word
-N_PRIOR = 1.0  # outcomes that the prior is worth
-FORGET = 0.98  # weight of an outcome when the next one comes: the last 50 count
+PRIOR = np.array([*MIDDLES, 0.5])  # rates without outcomes: the drafter's probabilities
+N_PRIOR = 1.0  # outcomes that the prior counts as
+FORGET = 0.98  # weight of an outcome relative to the next one
 
 Rows = NDArray[np.float64]  # [N_PROB + 1]
 
 
 class Acceptance:
-    """Belongs to a conversation, whose next text is much like its last."""
+    """Acceptance rates of one conversation, whose next text resembles its last."""
 
     def __init__(self) -> None:
         self._n_right = [0.0] * len(PRIOR)
         self._n_all = [0.0] * len(PRIOR)
-        self._weight = 1.0  # of the latest outcome: it grows, so that the others need not shrink
+        self._weight = 1.0  # of the latest outcome; it grows instead of the others shrinking
 
     def observe(self, outcomes: Iterable[tuple[float | None, bool]]) -> None:
-        """Of draft tokens, oldest first, see ``Step.outcomes``."""
+        """Add outcomes of draft tokens, oldest first: probability, and whether it was accepted."""
         for p, right in outcomes:
             row = N_PROB if p is None else bisect_right(EDGES, p)
             self._weight /= FORGET
@@ -36,7 +47,7 @@ class Acceptance:
             self._n_right[row] += self._weight * right
 
     def rows(self) -> tuple[Rows, Rows]:
-        """Of each row, the share of draft tokens that fall into it, and their acceptance."""
+        """Return (share, acceptance) of draft tokens per bin, each float64 [N_PROB + 1]."""
         n_right, n_all = np.array([self._n_right, self._n_all]) / self._weight
         share = n_all.copy()
         share[:N_PROB] += N_PRIOR / N_PROB

@@ -1,5 +1,5 @@
-"""The choice that is left until it is known what can be copied: how much of it to take, and whether
-to draft behind it."""
+"""The decision made after tokens were looked up: how many of them to take, and whether to run draft
+passes after them."""
 
 from __future__ import annotations
 
@@ -9,82 +9,88 @@ from itertools import accumulate
 from operator import mul
 from typing import Self
 
-from ...costs.table import N_WIDTH, Costs
-from ..types import Draft, DraftLimit, copied
+from ...costs.speedup import expected_tokens, speedup
+from ...costs.table import Costs
+from ...util.pass_width import MAX_DRAFT
+from ..limits import DraftLimit
+from ..types import Draft
 from ._decision import Rule
 
-GAIN_MIN = 0.02  # expected gain that makes drafting worth the trouble
-N_BEHIND = 4  # copied tokens behind which drafts are considered
-# Copies to take: not every number, since each width of a pass has a graph that is kept prepared,
+GAIN_MIN = 0.02  # least expected gain for which to draft
+N_BEFORE = 4  # most copied tokens after which draft passes are considered
+# Numbers of copies to take. Not every number, since each width of a pass needs a prepared graph,
 # and there is room for a dozen.
-LENGTHS = (0, 1, 2, 3, 4, 5, 7, 10, 15)
+COPY_LENGTHS = (0, 1, 2, 3, 4, 5, 7, 10, MAX_DRAFT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(DraftLimit):
-    """n_max, p_min: of a draft behind nothing.
+    """A limit that weighs looked-up tokens against draft passes.
 
-    n_copies: tokens to copy at most.
+    n_max, p_min: for a draft without copied tokens.
+    n_copies: most tokens to copy.
     costs: of passes.
-    behind: the best rule for a draft behind so many copied tokens; None where drafts do not pay.
+    rule_after: returns the best rule for draft passes after a number of copied tokens; None: draft
+        passes do not pay.
     """
 
     n_copies: int
     costs: Costs
-    behind: Callable[[int], Rule] | None = None
+    rule_after: Callable[[int], Rule] | None = None
 
     def capped(self, n_max: int) -> Self:
         n = max(0, n_max)
         return replace(self, n_max=min(self.n_max, n), n_copies=min(self.n_copies, n))
 
     @property
-    def n_looked_up(self) -> int:
+    def max_lookup(self) -> int:
         return self.n_copies
 
-    def cut(self, tokens: Sequence[int], probs: Sequence[float] | None = None) -> Draft:
-        n = 0 if probs is None else self._best(probs, None)[0]
-        return copied(tokens[:n], probs or ())
+    def truncate(self, found: Draft) -> Draft:
+        return found.first(self._best(found.probs, None)[0])
 
     def n_siblings(self, chain: Draft, chances: Sequence[float]) -> int:
-        """The most expected tokens for the time. A draft with branches is verified as a whole, from
-        the first block on."""
+        """Return the number with the most expected tokens per time. A draft with siblings is
+        verified by a pass of all blocks."""
         n, costs = len(chain.tokens), self.costs
-        n_passes = chain.n_proposed - chain.n_copied
-        of_chain = 1 + sum(accumulate(chain.probs or (), mul))
-        of_trees = list(accumulate(chances[: max(0, N_WIDTH - 1 - n)], initial=of_chain))[1:]
-        chain_us = costs.step_us(n_passes, n - chain.n_copied, chain.n_copied)
-        tree_us = chain_us - costs.verifying_us(n_passes, n - chain.n_copied, chain.n_copied)
-        speeds = [of_chain / chain_us]
-        speeds += [x / (tree_us + costs.full_us[n + i]) for i, x in enumerate(of_trees, 1)]
+        of_chain = 1 + chain.n_expected
+        of_trees = expected_tokens(chances[: max(0, MAX_DRAFT - n)], first=of_chain)[1:]
+        counts = chain.n_passed_or_dropped, chain.n_passed, chain.n_copied
+        chain_us = costs.step_us(*counts)
+        tree_us = chain_us - costs.verifying_us(*counts)
+        speeds = [speedup(of_chain, chain_us)]
+        speeds += [speedup(x, tree_us + costs.full_us[n + i]) for i, x in enumerate(of_trees, 1)]
         return max(range(len(speeds)), key=speeds.__getitem__)
 
-    def choose(self, probs: Sequence[float]) -> tuple[int, Self]:
-        n, rule = self._best(probs, self.behind)
+    def split(self, found: Draft) -> tuple[Draft, Self]:
+        n, rule = self._best(found.probs, self.rule_after)
+        start = found.first(n)
         if rule is not None:
             n_max = min(rule.n_max, max(self.n_max, self.n_copies) - n)
-            return n, replace(self, n_max=n_max, p_min=rule.p_min)
-        # a draft that does not pay may be a probe, but no copy is given up for it
-        is_probe = n == 0 and self.behind is None
-        return n, self if is_probe else self.capped(0)
+            return start, replace(self, n_max=n_max, p_min=rule.p_min)
+        # a draft that does not pay may be a probe, but replaces no copies
+        is_probe = n == 0 and self.rule_after is None
+        return start, self if is_probe else self.capped(0)
 
     def _best(
-        self, probs: Sequence[float], behind: Callable[[int], Rule] | None
+        self, probs: Sequence[float], rule_after: Callable[[int], Rule] | None
     ) -> tuple[int, Rule | None]:
-        """The most expected tokens for the time: how many to copy, and the rule to draft by behind
-        them. Chances are those of tokens whose predecessors are right."""
+        """Return how many tokens to copy, and the rule for draft passes after them, with the most
+        expected tokens per time.
+
+        probs: probability that each token is accepted if those before it are.
+        """
         costs = self.costs
         best: tuple[int, Rule | None] = (0, None)
-        fastest = (1 + GAIN_MIN) / costs.plain_us
-        n_tokens = all_right = 1.0
-        for n in range(min(len(probs), self.n_copies) + 1):
-            if n:
-                all_right *= probs[n - 1]
-                n_tokens += all_right
-                if n in LENGTHS and n_tokens > fastest * costs.full_us[n]:
-                    best, fastest = (n, None), n_tokens / costs.full_us[n]
-            if behind is not None and n <= N_BEHIND:
-                rule = behind(n)
-                expected = n_tokens + all_right * (rule.tokens - 1)
-                if expected > fastest * rule.us:
-                    best, fastest = (n, rule), expected / rule.us
+        fastest = speedup(1 + GAIN_MIN, costs.plain_us)
+        survival = list(accumulate(probs[: self.n_copies], mul, initial=1.0))
+        for n, n_tokens in enumerate(expected_tokens(survival[1:])):
+            us = costs.full_us[n] + costs.repeating_us(survival[: n + 1])
+            if n in COPY_LENGTHS and (speed := speedup(n_tokens, us)) > fastest:
+                best, fastest = (n, None), speed
+            if rule_after is not None and n <= N_BEFORE:
+                rule = rule_after(n)
+                n_expected = n_tokens + survival[n] * (rule.tokens - 1)
+                if (speed := speedup(n_expected, rule.us)) > fastest:
+                    best, fastest = (n, rule), speed
         return best

@@ -1,16 +1,19 @@
-"""What a controller expects of drafts that take passes."""
+"""The expected gain of drafts that take passes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...costs.speedup import speedup
 from ...costs.table import Costs
 
 
 class Rule(NamedTuple):
-    """Draft up to n_max tokens, dropping the first of a probability below p_min; and what is
-    expected of a step."""
+    """A rule: draft up to n_max tokens, drop the first with a probability below p_min.
+
+    tokens, us: expected tokens and microseconds of a step.
+    """
 
     n_max: int  # 0: plain decoding
     p_min: float
@@ -20,15 +23,17 @@ class Rule(NamedTuple):
     @property
     def speed(self) -> float:
         """Tokens per microsecond."""
-        return self.tokens / self.us
+        return speedup(self.tokens, self.us)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether drafting is expected to pay, and why. Times in microseconds."""
+    """Whether drafting is expected to pay, and why. Times are in microseconds."""
 
     rule: Rule  # to follow
-    best: Rule | None  # the fastest that drafts, whether it pays or not; None: no passes draft
+    best: (
+        Rule | None
+    )  # the fastest rule that drafts, even if it does not pay; None: no draft passes
     costs: Costs
 
     @property
@@ -37,5 +42,7 @@ class Decision:
 
     @property
     def speedup(self) -> float | None:
-        """Expected of the best rule, over plain decoding; below 1 when drafting would lose."""
-        return None if self.best is None else self.best.speed * self.costs.plain_us
+        """The expected speed of the best rule over that of plain decoding; below 1 if slower."""
+        if self.best is None:
+            return None
+        return speedup(self.best.tokens, self.best.us, self.costs.plain_us)

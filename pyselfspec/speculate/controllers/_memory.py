@@ -1,4 +1,4 @@
-"""What one text teaches the next."""
+"""Timings and acceptance rates that controllers pass from one text to the next."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ._acceptance import Acceptance
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Kept by the caller, changed by the controllers that it is given to, one text at a time.
+    """Kept by the caller and updated by controllers, one text at a time.
 
-    timings: of one drafter in one context; they hold as long as both live.
-    acceptance: of one conversation. ``Memory(memory.timings)`` is for another one.
+    timings: of one drafter in one context.
+    acceptance: of one conversation; for another one use ``Memory(memory.timings)``.
     """
 
     timings: TimedCosts

@@ -1,4 +1,4 @@
-"""The same length for every draft."""
+"""A fixed length for all drafts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from ...costs.table import CostTable
 from ...errors import ArgumentError
-from ..types import DraftLimit, Step
+from ..limits import DraftLimit
+from ..types import Step
 from ._memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always draft the same number of tokens, but stop before one of lower probability than p_min.
+    """Draft n_max tokens in each step, but stop before one with a probability below p_min.
 
-    The default p_min stops where a draft token is no better than even: it hardly shortens good
-    drafts and keeps bad ones from growing.
+    The default p_min stops before tokens that are more likely rejected than accepted: it hardly
+    shortens good drafts and keeps bad ones short.
     """
 
     n_max: int = 4
@@ -23,7 +24,7 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if self.n_max < 1:
-            raise ArgumentError(f"a draft has 1 token or more, got {self.n_max}")
+            raise ArgumentError(f"n_max is 1 token or more, got {self.n_max}")
         if not 0.0 <= self.p_min <= 1.0:
             raise ArgumentError(f"p_min is 0 to 1, got {self.p_min:g}")
 

@@ -1,36 +1,36 @@
-"""Drafters: cheap ways to draft the next tokens. One file each; the file name is the name users
-give.
+"""Drafters: cheap ways to draft the next tokens. One file or folder each; its name is the name that
+users give.
 
 A drafter is a module with two names: ``Options``, a frozen dataclass whose fields users set as ``-o
 key=value``, and ``make(context, options)``, which returns a ``Drafter``. It may have a third:
-``suggested(context, mask)``, the options with which it would draft by itself. Where the first field
-of the options is a path, users may write it behind the name, as in ``model:small.gguf``; where that
-field is called ``path``, also the name of a model, as hub has them. The command line, the
-conformance suite in pyselfspec.testing and the benchmarks find the modules of this folder by name,
-and those of other packages through the entry-point group "pyselfspec.drafters".
+``suggested(context, mask)``, which returns the options to draft with in this context by default, or
+None. If the first field of the options is a path, users may write it after the name, as in
+``model:small.gguf``; if that field is called ``path``, it may also be the name of a model on a hub.
+The command line, the conformance suite in pyselfspec.testing and the benchmarks find the modules of
+this folder by name, and those of other packages through the entry-point group
+"pyselfspec.drafters".
 
-Drafters can be joined, see joined.py: those that look tokens up come first, one that needs passes
-goes on behind what they found.
+Drafters can be combined, see _combined.py.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
-from itertools import accumulate
-from operator import mul
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...hub import named_path
 from ...util import by_name
 from ..draft_names import Named
-from ..requests import Work, timed
-from ..types import Draft, DraftLimit, Verdict
+from ..limits import DraftLimit
+from ..passes import Work, timed
+from ..types import Draft, Verdict
 
 if TYPE_CHECKING:
     from ...masks.layer_mask import LayerMask
@@ -39,187 +39,190 @@ if TYPE_CHECKING:
     from ...runtime.passes import Hidden
 
 ENTRY_POINTS = "pyselfspec.drafters"
-MODEL_FIELD = "path"  # what a first field is called that may also be a model's name
+MODEL_FIELD = "path"  # name of a first field that may also be the name of a model
 
 
-class Drafter(Protocol):
-    """Drafts for one text at a time. Life cycle: ``begin`` once per text, then ``draft`` and
-    ``accept`` in turn, one pair per step; ``close`` at the end.
+class Drafter(ABC):
+    """Drafts for one text at a time: ``begin`` once per text, then ``draft`` and ``accept`` in
+    turn, one pair per step; ``close`` at the end.
 
-    When ``draft`` is over, whichever way, a drafter holds no K/V cells of its own and the text's
-    sequence is as it was; or the draft's verification pass enters behind shared blocks, and the
-    sequence holds the rows to verify as well.
+    When ``draft`` has returned or failed, the drafter holds no K/V cells of its own and the text's
+    sequence is as it was. The one exception is a draft whose verification pass enters after shared
+    blocks: then the sequence also holds the rows to verify.
+
+    name: the name that users give.
     """
+
+    name: str
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    # costs
 
     @property
     def mask(self) -> LayerMask | None:
-        """What drafts skip of the model; None where they run no part of it."""
+        """The sublayers of the model that draft passes skip; None: they run no part of it."""
+        return None
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What its costs depend on besides model, machine and context, ready for JSON: its name,
-        its options. Calibrations are kept by it."""
+        """The key under which measured costs are stored: the name and options of the drafter, as
+        JSON values. Model, machine and context are part of the key elsewhere."""
+        return {"drafter": self.name}
 
     def costs(self) -> CostTable:
-        """What its draft tokens, and verification passes after them, are expected to cost."""
+        """Return the expected costs of its draft tokens and of verification passes after them. By
+        default its tokens cost nothing."""
+        from ...costs.lookup import costs_without_passes  # which loads the library
 
-    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
-        """A new text starts with these tokens; the sequence holds all but the last."""
+        return costs_without_passes(self._context, self.identity)
 
+    # drafting
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:  # noqa: B027
+        """Begin a text with these tokens; the sequence holds all but the last."""
+
+    @abstractmethod
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
-        """At most ``limit.n_max`` tokens to follow history, and siblings of them as far as
-        ``limit.n_siblings`` allows; none where n_max is 0.
+        """Return at most ``limit.n_max`` tokens to follow history, and siblings of them as far as
+        ``limit.n_siblings`` allows; none if n_max is 0. Called before every step.
+
+        A drafter that runs passes of the context returns a generator that yields requests for them,
+        see passes.py.
 
         history: the text's own list, which grows from step to step. The sequence holds all of it
             but the last token.
-
-        Called before every step. Passes of the context are asked for by yielding requests, see
-        requests.py; a drafter that needs none returns its draft.
         """
 
-    def accept(self, verdict: Verdict) -> None:
-        """What became of the last draft."""
+    def extend(
+        self, start: Draft, history: Sequence[int], limit: DraftLimit
+    ) -> Draft | Work[Draft]:
+        """Return a draft that begins with ``start``, whose tokens do not count against the limit.
+        By default only an empty start is extended."""
+        return start if start.tokens else self.draft(history, limit)
 
-    def close(self) -> None:
+    # what follows from passes
+
+    @property
+    def hidden_layers(self) -> tuple[int, ...]:
+        """The blocks whose input states it reads from all passes over the text; () for none."""
+        return ()
+
+    def n_seen(self, seq: KVSequence, history: Sequence[int]) -> int:
+        """Return the number of tokens at the beginning of this text whose states it has read, at
+        most all but the last. The sequence is evaluated anew from there."""
+        return len(history) - 1
+
+    def on_hidden(  # noqa: B027
+        self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden
+    ) -> None:
+        """Read the states of a pass over these tokens, one row per token, the blocks of
+        ``hidden_layers`` side by side. Called for the prompt before ``begin``, then for each
+        verification pass, whose first token is the text's last; its draft tokens may yet be
+        rejected.
+
+        pos: position of the first token in the text.
+        """
+
+    def on_verified(  # noqa: B027
+        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
+    ) -> None:
+        """Learn from the target's logits after any draft token, including rejected ones. Called
+        after verification and before ``accept``.
+
+        rows: the rows with logits: 0 is the last token of the text, i + 1 is draft token i. If a
+            draft is wider than a pass, these are the rows of the last one.
+        best: returns the most likely token after a row, in about 10 microseconds for a vocabulary
+            of 50,000 tokens. Valid until this method returns.
+        """
+
+    def accept(self, verdict: Verdict) -> None:  # noqa: B027
+        """Learn the verdict on the last draft."""
+
+    def close(self) -> None:  # noqa: B027
         """Free what was opened for drafting."""
 
 
-class Guesses(NamedTuple):
-    """Tokens that were looked up to follow a text, and the chance of each to be right if those
-    before it are."""
+class LookupDrafter(Drafter):
+    """A drafter without passes. Its tokens cost nothing, so they are looked up before it is decided
+    which drafter drafts."""
 
-    tokens: tuple[int, ...] = ()
-    chances: tuple[float, ...] = ()
+    @abstractmethod
+    def look_up(self, history: Sequence[int], n_max: int) -> Draft:
+        """Return a chain of at most n_max tokens, see ``Draft.copied``, each with the probability
+        that it is accepted if those before it are. Called once per step, also with an n_max of 0,
+        so that the drafter can learn from new tokens."""
 
-    @property
-    def n_expected(self) -> float:
-        """Tokens that are expected to be right."""
-        return float(sum(accumulate(self.chances, mul)))
-
-
-@runtime_checkable
-class Lookup(Drafter, Protocol):
-    """A drafter without passes: what it knows is free, so it can be asked before it is decided who
-    drafts. Its ``draft`` is ``limit.cut(*self.guesses(history, limit.n_looked_up))``."""
-
-    def guesses(self, history: Sequence[int], n_max: int) -> Guesses:
-        """At most n_max tokens. Called once per step, also where n_max is 0: so that it can learn
-        from what came."""
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        return limit.truncate(self.look_up(history, limit.max_lookup))
 
 
-@runtime_checkable
-class GoesOn(Drafter, Protocol):
-    """A drafter with passes that can go on behind tokens of another."""
-
-    def draft_behind(
-        self, copied: Draft, history: Sequence[int], limit: DraftLimit
-    ) -> Draft | Work[Draft]:
-        """As ``draft``; the draft begins with these tokens, which the limit does not count."""
-
-
-@runtime_checkable
-class Hears(Drafter, Protocol):
-    """A drafter that learns from what the full model would have said behind any token of a draft,
-    also behind one that was rejected."""
-
-    def hear(self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
-        """After a draft was verified, before ``accept``.
-
-        rows: of these the full model can be asked: 0 is the last token of the text, i + 1 is draft
-            token i. Those of the last pass, which are all but for drafts wider than a pass.
-        best: its most likely token after a row. Only until this returns; some 10 microseconds for
-            50,000 tokens of vocabulary.
-        """
-
-
-@runtime_checkable
-class Follows(Drafter, Protocol):
-    """A drafter that reads states of the model's own passes over the text."""
-
-    @property
-    def leave(self) -> tuple[int, ...]:
-        """The blocks whose entering states the passes are to leave, see Pass; () for none."""
-
-    def known(self, seq: KVSequence, history: Sequence[int]) -> int:
-        """How many tokens at the beginning of this text, at most all but the last, it has seen the
-        states of. A sequence that holds more is evaluated anew from there on."""
-
-    def saw(self, seq: KVSequence, pos: int, tokens: Sequence[int], states: Hidden) -> None:
-        """A pass over these tokens of the text, from this position on, left these states, the
-        blocks side by side. All are the prompt's; or the first one is the text's last token, the
-        others are draft tokens that may yet be rejected.
-
-        Called before ``begin`` for the prompt.
-        """
-
-
-def follower(drafter: Drafter | None) -> Follows | None:
-    """The drafter, if it reads states."""
-    return drafter if isinstance(drafter, Follows) and drafter.leave else None
-
-
-def drafted(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
-    """A draft with its source and the time that it took, whether the drafter needs passes or
-    not."""
+def timed_draft(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+    """Return a draft with its duration, and with the drafter's name as the source of tokens that
+    have none."""
     start = time.perf_counter_ns()
-    draft = drafter.draft(history, limit)
+    found = drafter.draft(history, limit)
     us = (time.perf_counter_ns() - start) // 1000
-    if not isinstance(draft, Draft):
-        draft, work_us = yield from timed(draft)
+    if isinstance(found, Draft):
+        draft = found
+    else:
+        draft, work_us = yield from timed(found)
         us += work_us
-    if not draft.n_proposed:
+    if draft.is_empty:
         return draft
-    sources = draft.sources or (name_of(drafter),) * len(draft.tokens)
-    return replace(draft, draft_us=draft.draft_us or max(1, us), sources=sources)
-
-
-def name_of(drafter: Drafter) -> str:
-    return str(drafter.identity["drafter"])
+    if not draft.draft_us:
+        draft = replace(draft, draft_us=max(1, us))
+    return draft.with_source(drafter.name)
 
 
 class DrafterModule(Protocol):
-    """What a drafter's file offers."""
+    """The module of a drafter."""
 
     @property
     def Options(self) -> type[Any]:
-        """A frozen dataclass. Every field has a default, but for the first where that is a path
-        without which the drafter is nothing."""
+        """A frozen dataclass. Every field has a default; a first field that is a path may have
+        none, then the drafter needs a file."""
 
     def make(self, context: Context, options: Any) -> Drafter:
-        """A drafter for texts in this context. Called for every text: what takes long to make is
-        made once for all of them, see Context.once.
+        """Return a drafter for texts in this context. Called for every text, so what takes long to
+        make should be made once per context.
 
-        Raises ArgumentError or UnsupportedError for options that do not go with the context.
+        Raises ArgumentError or UnsupportedError for options that the context does not support.
         """
 
 
 def names() -> tuple[str, ...]:
-    """Names of all drafters, as the command line spells them."""
+    """Return the names of drafters that help texts list: all but experiments."""
     return by_name.names(__path__, ENTRY_POINTS)
 
 
+def experiments() -> tuple[str, ...]:
+    """Return the names of drafters in pyselfspec.lab."""
+    return by_name.experiments(ENTRY_POINTS)
+
+
+def all_names() -> tuple[str, ...]:
+    """Return the names of all drafters."""
+    return by_name.all_names(__path__, ENTRY_POINTS)
+
+
 def load(name: str) -> DrafterModule:
-    """The module of a drafter. Raises ArgumentError for a name that no file has."""
+    """Return the module of a drafter. Raises ArgumentError for an unknown name."""
     module: DrafterModule = by_name.load(__name__, "drafter", name, ENTRY_POINTS)
     return module
 
 
 def takes_file(name: str) -> bool:
-    """Whether this drafter can be given a file."""
+    """Return whether this drafter takes a file."""
     return _file_field(load(name).Options) is not None
 
 
-def needs_file(name: str) -> bool:
-    """Whether this drafter is nothing without a file."""
-    field = _file_field(load(name).Options)
-    return field is not None and field.default is MISSING
-
-
 def options_of(drafter: Named, **values: Any) -> Any:
-    """The ``Options`` of a drafter that was named, with its file and these values of its fields.
+    """Return the ``Options`` of a named drafter, with its file and these values of its fields.
 
-    Raises ArgumentError where it needs a file and has none, where it takes none or has two, and
-    what its options raise.
+    Raises ArgumentError for a missing file, a file that the drafter does not take, or two files,
+    and what its options raise.
     """
     name, file = drafter
     options = load(name).Options
@@ -227,7 +230,7 @@ def options_of(drafter: Named, **values: Any) -> Any:
     if file is not None:
         if field is None:
             raise ArgumentError(f"the drafter {name} takes no file, got {name}:{file}")
-        path = Path(os.path.expanduser(file))  # no shell does
+        path = Path(os.path.expanduser(file))  # the shell expands no ~ after a colon
         if field.name == MODEL_FIELD and path == Path(file):
             path = named_path(file)
         given = values.get(field.name)
@@ -241,7 +244,7 @@ def options_of(drafter: Named, **values: Any) -> Any:
 
 
 def _file_field(options: type[Any]) -> Field[Any] | None:
-    """The first field, if that is a path."""
+    """Return the first field if it is a path."""
     first = next(iter(fields(options)), None)
     if first is None:
         return None
@@ -250,10 +253,9 @@ def _file_field(options: type[Any]) -> Field[Any] | None:
 
 
 def suggested(context: Context, mask: LayerMask | None) -> dict[str, Any]:
-    """Those of this package's drafters that would draft by themselves in this context, and their
-    options.
+    """Return the drafters of this package that suit the context, by name, with their options.
 
-    mask: what is known to be worth skipping, see masks.profiles.
+    mask: the mask of the model's profile, see masks.profiles.
     """
     found = {}
     for name in by_name.names(__path__):

@@ -16,20 +16,23 @@ from ...runtime.context import Context
 from ...runtime.model import Model
 from ...runtime.vocabulary import difference
 from ...util.sizes import size_text
-from ..second_model import SecondModelDrafter, opened
-from ..types import DraftLimit
+from ..limits import DraftLimit
+from ._second_model.reader import SecondModelDrafter, opened
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """path: of the GGUF file that drafts."""
+    """Options of the drafter.
+
+    path: the GGUF file of the second model.
+    """
 
     path: Path
 
 
 def make(context: Context, options: Options) -> Drafter:
-    """Raises ArgumentError for a model of another vocabulary or of more bytes than the one it
-    drafts for, and what ``second_model.opened`` raises."""
+    """Return a drafter. Raises ArgumentError for a model with another vocabulary or with more bytes
+    than the model that it drafts for, and what ``reader.opened`` raises."""
 
     def check(model: Model) -> None:
         require_smaller(context.model, model)
@@ -39,42 +42,42 @@ def make(context: Context, options: Options) -> Drafter:
 
 
 def require_smaller(target: Model, model: Model) -> None:
-    """Raise ArgumentError for a model of which a token reads more bytes."""
+    """Raise ArgumentError for a model that reads more bytes per token."""
     own, other = model.file.weight_bytes(), target.file.weight_bytes()
     if own > other:
         raise ArgumentError(
-            f"{model.path.name} is no help: a token of it reads {size_text(own)}, more than the "
-            f"{size_text(other)} of {target.path.name}, for which it would draft"
+            f"{model.path.name} is too large to draft: it reads {size_text(own)} per token, "
+            f"{target.path.name} {size_text(other)}; give a smaller model"
         )
 
 
 def require_same_vocabulary(target: Model, model: Model) -> None:
-    """Raise ArgumentError for a model whose tokens are others."""
+    """Raise ArgumentError for a model with another vocabulary."""
     differs = difference(target, model)
     if differs is not None:
         raise ArgumentError(
-            f"{differs}; with a vocabulary of its own it can draft as universal:{model.path}"
+            f"{differs}; to draft with another vocabulary, use universal:{model.path}"
         )
 
 
 class Drafter(SecondModelDrafter):
-    """Greedy drafts of the second model. Its K/V of the text is kept from step to step: what was
-    drafted and turned out right is not read again, and the token of a right draft that went
-    through no pass comes along with the next."""
+    """Drafts greedily with the second model. It keeps its K/V from step to step: accepted draft
+    tokens are not read again, and the last of them, which went through no pass, is read with the
+    next draft."""
 
     name = "model"
 
     def _reading(self, text: Sequence[int]) -> tuple[Sequence[int], int]:
         return text, self._n_read
 
-    def _guesses(self, text: Sequence[int], limit: DraftLimit) -> Iterator[tuple[int, float]]:
+    def _candidates(self, text: Sequence[int], limit: DraftLimit) -> Iterator[tuple[int, float]]:
         reader = self._reader
         tokens, n_same = list(text), self._n_read
         while True:
             reader.read(tokens, n_same)
             token, p = reader.likeliest()
             if token >= self._context.model.n_vocab:
-                return  # one that only the second model has
+                return  # a token that only the second model has
             yield token, p
             n_same = len(tokens)
             tokens.append(token)

@@ -1,0 +1,258 @@
+"""Reports on completions: an object for JSON, the closing line, explanations. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..costs.table import Costs
+from ..speculate.completion import Completion
+from ..speculate.controllers import Decision, Rule, explain
+from ..speculate.residual import RESIDUAL
+from ..speculate.stats import SourceStats
+from ..util import build
+
+if TYPE_CHECKING:
+    from ..lab.adapt.adaptation import Adaptation
+
+N_PHASE = 64  # tokens per line of an explanation
+
+
+@dataclass(frozen=True, slots=True)
+class LabOptions:
+    """The experiments of pyselfspec.lab in a run.
+
+    adaptation: of the masks, None if they stay. unverified: whether a mask generated the text.
+    """
+
+    adaptation: Adaptation | None = None
+    unverified: bool = False
+
+
+NO_LAB = LabOptions()
+
+
+def report(
+    completion: Completion, model: str, plain: Completion | None = None, lab: LabOptions = NO_LAB
+) -> dict[str, Any]:
+    """Return everything about a completion; with the plain run, also how the two compare.
+
+    model: name by which the model was opened.
+    """
+    fields = _fields(completion, model, lab)
+    if plain is not None:
+        fields |= {
+            "plain": _fields(plain, model, NO_LAB),
+            "identical": completion.tokens == plain.tokens,
+            "speedup": speedup(completion, plain),
+        }
+    return fields
+
+
+def speedup(completion: Completion, plain: Completion) -> float | None:
+    """Return the tokens per second over those of the plain run, None if either is unknown."""
+    fast, slow = completion.stats.tokens_per_second, plain.stats.tokens_per_second
+    return fast / slow if fast and slow else None
+
+
+def closing_line(
+    completion: Completion,
+    plain: Completion | None = None,
+    *,
+    verbose: bool = False,
+    lab: LabOptions = NO_LAB,
+) -> str:
+    """Return one line: tokens, speed, accepted draft tokens, and the comparison with a plain run.
+
+    verbose: also draft tokens by drafter, tokens per pass, and why a mask is not used.
+    """
+    stats = completion.stats
+    tokens = "1 token" if stats.n_generated == 1 else f"{stats.n_generated} tokens"
+    parts = [tokens, _speed(stats.tokens_per_second), *_gain(completion, plain)]
+    if verbose and completion.draft is not None:
+        parts += _details(completion)
+    if lab.unverified:
+        parts.append("not the model's own text: a mask generated it, unverified")
+    if lab.adaptation is not None:
+        trials = lab.adaptation.summary()
+        parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} adopted")
+    if plain is not None:
+        same = _sameness(completion.tokens, plain.tokens)
+        drawn = completion.config.verify == RESIDUAL and not completion.sampling.is_greedy
+        differs = completion.tokens != plain.tokens
+        parts.append("another text of the same distribution" if drawn and differs else same)
+    return " · ".join(parts)
+
+
+def _gain(completion: Completion, plain: Completion | None) -> list[str]:
+    """Return the speed-up over plain decoding, measured or estimated, and the draft tokens."""
+    stats, parts = completion.stats, []
+    if plain is not None:
+        ratio = speedup(completion, plain)
+        if ratio is not None:
+            plain_speed = _speed(plain.stats.tokens_per_second)
+            parts.append(f"{ratio:.2f}x plain decoding (measured, {plain_speed})")
+    elif completion.estimated_speedup is not None:
+        parts.append(f"about {completion.estimated_speedup:.1f}x plain decoding")
+    if stats.n_drafted:
+        parts.append(f"{stats.n_accepted} of {stats.n_drafted} draft tokens accepted")
+    elif completion.draft is not None and stats.n_generated:
+        parts.append("nothing was drafted")
+    return parts
+
+
+def _details(completion: Completion) -> list[str]:
+    stats, parts = completion.stats, []
+    if len(stats.sources) > 1:
+        parts.append(_sources(stats.sources))
+    if stats.n_drafted and stats.tokens_per_step is not None:
+        parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
+    idle = _idle(completion)
+    return [*parts, idle] if idle else parts
+
+
+def _decision(completion: Completion) -> Decision | None:
+    return explain(completion.controller)
+
+
+def _idle(completion: Completion) -> str:
+    """Return why the mask was not used, empty if it was or if that is unknown."""
+    stats, decision = completion.stats, _decision(completion)
+    expected = None if decision is None else decision.speedup
+    if (
+        completion.mask is None
+        or expected is None
+        or expected >= 1
+        or stats.n_drafted > stats.n_copied
+    ):
+        return ""
+    return (
+        f"the mask was not used, because it would be slower here ({expected:.2f}x); search for a "
+        "better one with pyselfspec scan-layers"
+    )
+
+
+def _sources(sources: Mapping[str, SourceStats]) -> str:
+    """Return accepted and proposed draft tokens by drafter."""
+    return ", ".join(
+        f"{stats.n_accepted} of {stats.n_drafted} from {name}" for name, stats in sources.items()
+    )
+
+
+class Explainer:
+    """Explains where the tokens of each phase come from and how long they take, when and why
+    drafting with passes starts or stops, and when the mask changes."""
+
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion
+        self._decision = _decision(completion)
+        self._mask = completion.mask
+        self._began = deepcopy(completion.stats)  # statistics at the start of the phase
+        self._said_reason = False
+
+    def lines(self) -> list[str]:
+        """Return the lines for the changes since the last call."""
+        lines = self._new_mask() + self._new_decision()
+        n_tokens = self._completion.stats.n_generated - self._began.n_generated
+        if lines or n_tokens >= N_PHASE:
+            return self._phase() + lines
+        return []
+
+    def _new_mask(self) -> list[str]:
+        mask = self._completion.mask
+        if mask is None or mask == self._mask:
+            return []
+        self._mask = mask
+        return [
+            f"step {self._completion.stats.n_steps}: a better mask, skips {len(mask.skip_attn)} "
+            f"attention, {len(mask.skip_ffn)} feed-forward sublayers"
+        ]
+
+    def _new_decision(self) -> list[str]:
+        before, now = self._decision, _decision(self._completion)
+        if before is None or now is None or before.drafts == now.drafts:
+            return []
+        self._decision = now
+        return self._reason(now)
+
+    def last_lines(self) -> list[str]:
+        """Return the remaining lines after the last token."""
+        decision = _decision(self._completion)
+        reason = [] if decision is None or self._said_reason else self._reason(decision)
+        return self._phase() + reason
+
+    def _reason(self, decision: Decision) -> list[str]:
+        self._said_reason = True
+        if decision.best is None:
+            return []
+        step = f"step {self._completion.stats.n_steps}"
+        return [f"{step}: {_reason(decision.costs, decision.best, decision.drafts)}"]
+
+    def _phase(self) -> list[str]:
+        """Return a line about the tokens since the last phase, and start a new phase."""
+        began, now = self._began, self._completion.stats
+        self._began = deepcopy(now)
+        n_tokens, n_steps = now.n_generated - began.n_generated, now.n_steps - began.n_steps
+        if not n_tokens:
+            return []
+        n_own = n_tokens - (now.n_accepted - began.n_accepted)
+        parts = [f"{n_own} from the full model"]
+        for name, stats in now.sources.items():
+            before = began.sources.get(name, SourceStats())
+            n_drafted = stats.n_drafted - before.n_drafted
+            if n_drafted:
+                parts.append(f"{stats.n_accepted - before.n_accepted} of {n_drafted} from {name}")
+        us = (now.total_us - now.prefill_us) - (began.total_us - began.prefill_us)
+        line = f"tokens {began.n_generated + 1} to {now.n_generated}: {n_steps} passes, "
+        line += f"{', '.join(parts)}; {_ms(us / n_tokens)} per token"
+        decision = _decision(self._completion)
+        plain = "" if decision is None else f", plain {_ms(decision.costs.plain_us)}"
+        return [line + plain]
+
+
+def _reason(costs: Costs, rule: Rule, drafts: bool) -> str:
+    n = "1 token" if rule.n_max == 1 else f"{rule.n_max} tokens"
+    return (
+        f"drafting with extra passes is {'on' if drafts else 'off'}: plain decoding takes "
+        f"{_ms(costs.plain_us)} per token; drafting up to {n} ({_ms(costs.token_us)} each) and "
+        f"verifying them in one pass (up to {_ms(costs.verify_us[rule.n_max])}) should take "
+        f"{_ms(1 / rule.speed)} per token, with {rule.tokens:.1f} tokens from each pass"
+    )
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.3g} ms"
+
+
+def _fields(completion: Completion, model: str, lab: LabOptions) -> dict[str, Any]:
+    mask, sampling, adaptation = completion.mask, completion.sampling, lab.adaptation
+    controller = completion.controller if adaptation is None else adaptation.controller_in_use
+    return {
+        "text": completion.text,
+        "tokens": completion.tokens,
+        **completion.stats.to_dict(),
+        "finish_reason": completion.finish_reason,
+        "draft": completion.draft or "off",
+        "verify": completion.config.verify,
+        "unverified": lab.unverified,
+        "controller": type(controller).__name__.lower(),
+        "mask": None if mask is None else mask.to_dict(),
+        "adapt": None if adaptation is None else adaptation.summary(),
+        "sampling": asdict(sampling) | {"logit_bias": [list(pair) for pair in sampling.logit_bias]},
+        "model": model,
+        "build": build.BUILD_ID,
+    }
+
+
+def _speed(tokens_per_second: float | None) -> str:
+    return "- tokens/s" if tokens_per_second is None else f"{tokens_per_second:.1f} tokens/s"
+
+
+def _sameness(tokens: list[int], plain: list[int]) -> str:
+    if tokens == plain:
+        return "same text"
+    fork = next((i for i, (a, b) in enumerate(zip(tokens, plain, strict=False)) if a != b), None)
+    at = min(len(tokens), len(plain)) if fork is None else fork
+    return f"texts differ from token {at} on (see docs/limits.md)"

@@ -1,0 +1,49 @@
+"""pyselfspec lab: list the experiments."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import groupby
+
+import click
+import cloup
+
+from ..lab.catalog import EXPERIMENTS, Experiment
+from ._options import json_option
+
+INTRODUCTION = """\
+Experimental methods: slower than the defaults in our measurements, or not measured. Select one with
+the option that is shown here; other help texts do not list it. The text stays that of the full
+model, except with --unverified. Speeds are relative to plain decoding, on one thread; details are
+in benchmarks/README.md and benchmarks/LOG.md."""
+WIDTH = 80  # columns
+
+
+@cloup.command(name="lab")
+@json_option
+def command(as_json: bool) -> None:
+    """List experimental methods, their speed, and how to use them.
+
+    Other help texts do not list these methods and their options.
+
+    \b
+    pyselfspec lab
+    pyselfspec generate -p "Once upon a time" --draft lookahead
+    pyselfspec generate -p "Once upon a time" --adapt --adapt-share 0.05 --adapt-state masks.json
+    pyselfspec generate -p "Once upon a time" --exit-layer 3 --unverified
+    """
+    if as_json:
+        click.echo(json.dumps({"experiments": [asdict(each) for each in EXPERIMENTS]}))
+        return
+    formatter = click.HelpFormatter(width=WIDTH)
+    formatter.write_text(INTRODUCTION)
+    for kind, group in groupby(EXPERIMENTS, lambda each: each.kind):
+        with formatter.section(kind.capitalize()):
+            formatter.write_dl([(each.use, _text(each)) for each in group], col_max=38)
+    click.echo(formatter.getvalue(), nl=False)
+
+
+def _text(experiment: Experiment) -> str:
+    speed = "not recorded" if experiment.speed is None else experiment.speed
+    return f"{experiment.about} Speed: {speed}."

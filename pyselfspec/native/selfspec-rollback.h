@@ -1,0 +1,67 @@
+// The removal of the last tokens of a sequence, and checkpoints of recurrent states.
+//
+// A K/V cache can remove any tail. A recurrent state cannot go back, but llama.cpp can keep snapshots of it, one for each of
+// the last rows of a pass (n_rs_seq). It also accepts removals that no snapshot covers, and then goes on from another state;
+// here they are refused. A removal is possible directly after a pass, once, and leaves at least the first row of the pass.
+
+#pragma once
+
+#include "selfspec-arguments.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+struct llama_context;
+struct llama_model;
+
+// Returns the bytes of the recurrent state of one sequence.
+int64_t selfspec_state_bytes(const llama_model & model);
+
+class selfspec_rollback {
+public:
+    explicit selfspec_rollback(llama_context & ctx);
+
+    // Whether any tail of a sequence can be removed.
+    bool removes_any() const { return is_cache; }
+
+    // Whether checkpoints of the state of a sequence can be made.
+    bool has_states() const { return is_recurrent; }
+
+    // Returns the most tokens that can be removed after a pass: INT32_MAX where any tail can be removed.
+    int32_t limit() const;
+
+    // Records a pass over the rows of these sequences; without spans, that a pass has failed.
+    void ran(const std::vector<selfspec_span> & spans);
+
+    // Whether the tokens from position n_keep on can be removed, where the sequence holds more.
+    bool can_keep(int32_t seq_id, int64_t n_keep) const;
+
+    // Removes the tokens from position n_keep on. Returns false, without a change, if they cannot be removed.
+    bool keep(int32_t seq_id, int64_t n_keep);
+
+    // Removes all tokens of a sequence.
+    void drop(int32_t seq_id);
+
+    // Lets sequence `copy`, which must be empty, hold the tokens of seq_id.
+    void fork(int32_t seq_id, int32_t copy);
+
+    // The recurrent state of a sequence: its number of bytes; a copy of it; back to it, with the first n_keep tokens. After
+    // a failure of load() the sequence is empty.
+    size_t state_size(int32_t seq_id) const;
+    bool   save(int32_t seq_id, uint8_t * out, size_t size) const;
+    bool   load(int32_t seq_id, const uint8_t * state, size_t size, int64_t n_keep);
+
+private:
+    struct tail {
+        int64_t last   = -1; // position of the last token after the pass
+        int32_t n_rows = 0;  // of the pass; 0: no snapshots
+    };
+
+    llama_context & ctx;
+    const bool      is_cache;
+    const bool      is_recurrent;
+
+    std::vector<tail> tails;   // by sequence, after the last pass
+    std::vector<bool> pending; // by sequence: tokens were removed since its last pass
+};

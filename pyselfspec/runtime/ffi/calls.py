@@ -1,0 +1,435 @@
+"""Calls of the library with Python types: passes, facts of a session, samplers, vocabularies.
+
+Statuses become errors here. Handles are addresses; the caller keeps them valid.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from _signal import getsignal  # type: ignore[import-not-found]  # signal's own takes 5 us
+from array import array
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import (
+    ArgumentError,
+    ContextFullError,
+    DecodeError,
+    SelfSpecError,
+    UnsupportedError,
+    out_of_memory,
+)
+from .load import BAD_ALLOC, llama, native, require_not_forked
+
+INT32_MAX = 2**31 - 1
+MEMORY_ROLLBACK = 1
+MEMORY_IN_PLACE = 2  # for tools/arch_table.py
+MEMORY_SCATTER = 4
+MEMORY_STATES = 8
+HEADS = {"logits": 0, "best": 1}
+
+# struct llama_token_data
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+_BAD_ARGUMENT = -1
+_NO_TOKEN = -4
+_LIMIT = -5
+_STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
+    1: ContextFullError,
+    _BAD_ARGUMENT: ArgumentError,
+    _NO_TOKEN: ArgumentError,
+    -10: UnsupportedError,
+}
+
+
+def _check(session: int, status: int) -> int:
+    if status == 0:
+        return 0
+    text = native.selfspec_error(session).decode(errors="replace")
+    raise out_of_memory() if BAD_ALLOC in text else _STATUS_ERRORS.get(status, DecodeError)(text)
+
+
+def _int32s(values: Sequence[int]) -> Any:
+    return (ctypes.c_int32 * len(values))(*values)
+
+
+def _address_and_length(numbers: array[int] | None) -> tuple[int | None, int]:
+    return (None, 0) if numbers is None else numbers.buffer_info()
+
+
+def decode(
+    session: int,
+    *,
+    tokens: Sequence[int] | None,
+    seq_ids: Sequence[int],
+    pos: Sequence[int],
+    outputs: bytes,
+    hidden: NDArray[np.float32] | None,
+    mask: bytes | None,
+    hidden_at: Sequence[int],
+    hidden_out: NDArray[np.float32] | None,
+    head: str,
+    among: array[int] | None = None,
+    in_place: bool,
+    shared: Sequence[Sequence[int]] = (),
+) -> None:
+    """Call ``selfspec_decode`` with C-contiguous arrays. Raises the error of the status.
+
+    among: token ids in ascending order, of type code "i"; None for all tokens.
+    shared: the further sequences of each row; empty when every row has one sequence.
+    """
+    _begin_pass(session)
+    n = len(seq_ids)
+    n_seq_ids = None
+    if shared:
+        n_seq_ids = _int32s([1 + len(others) for others in shared])
+        seq_ids = [i for one, more in zip(seq_ids, shared, strict=True) for i in (one, *more)]
+    status = native.selfspec_decode(
+        session,
+        n,
+        None if tokens is None else _int32s(tokens),
+        _int32s(seq_ids),
+        n_seq_ids,
+        _int32s(pos),
+        outputs,
+        None if hidden is None else hidden.ctypes.data,
+        mask,
+        0 if mask is None else len(mask),
+        _int32s(hidden_at),
+        len(hidden_at),
+        None if hidden_out is None else hidden_out.ctypes.data,
+        HEADS[head],
+        *_address_and_length(among),
+        in_place,
+    )
+    if status:
+        _check(session, status)
+
+
+def _begin_pass(session: int) -> None:
+    """Raise LibraryError in a forked process, and let Ctrl-C stop the pass when Python's handler
+    would raise KeyboardInterrupt."""
+    require_not_forked()
+    is_main = threading.current_thread() is threading.main_thread()
+    raises = is_main and getsignal(signal.SIGINT) is signal.default_int_handler
+    native.selfspec_heed_interrupts(session, raises)
+
+
+def draft_fuse(session: int, features: NDArray[np.float32], states: NDArray[np.float32]) -> None:
+    """Call ``selfspec_draft_fuse`` with C-contiguous arrays; the result is written to ``states``.
+    Raises the error of the status."""
+    _begin_pass(session)
+    n = len(features)
+    _check(
+        session, native.selfspec_draft_fuse(session, n, features.ctypes.data, states.ctypes.data)
+    )
+
+
+def draft_decode(
+    session: int,
+    *,
+    tokens: Sequence[int],
+    seq_ids: Sequence[int],
+    pos: Sequence[int],
+    outputs: bytes,
+    head: str,
+    among: array[int] | None = None,
+    states: NDArray[np.float32],
+    states_out: NDArray[np.float32],
+) -> None:
+    """Call ``selfspec_draft_decode`` with C-contiguous arrays. Raises the error of the status."""
+    _begin_pass(session)
+    status = native.selfspec_draft_decode(
+        session,
+        len(seq_ids),
+        _int32s(tokens),
+        _int32s(seq_ids),
+        _int32s(pos),
+        outputs,
+        HEADS[head],
+        *_address_and_length(among),
+        states.ctypes.data,
+        states_out.ctypes.data,
+    )
+    _check(session, status)
+
+
+def argmax(session: int, row: int) -> tuple[int, float]:
+    """Return the most likely token after a row with an output, and its probability, 0 to 1."""
+    p = ctypes.c_float()
+    return _result(session, native.selfspec_argmax(session, row, p)), p.value
+
+
+def best(session: int, row: int) -> int:
+    """Return the most likely token after a row with an output; without its probability the logits
+    are read only once."""
+    return _result(session, native.selfspec_argmax(session, row, None))
+
+
+def mask_support(session: int, n_layer: int) -> bytes:
+    """Return for each block the parts that a mask may skip, as bits: 1 attention, 2
+    feed-forward."""
+    out = ctypes.create_string_buffer(n_layer)
+    _check(session, native.selfspec_mask_support(session, out, n_layer))
+    return out.raw
+
+
+def _result(session: int, result: int) -> int:
+    """Return a result of which negative values are statuses. Raises the error of such a status."""
+    if result < 0:
+        _check(session, result)
+    return result
+
+
+def session_memory(session: int) -> int:
+    """Return what the context's memory supports, as the bits MEMORY_*."""
+    return _result(session, native.selfspec_memory(session))
+
+
+def n_moves(session: int) -> int:
+    """Return how often K/V cells have been moved."""
+    return _result(session, native.selfspec_n_moves(session))
+
+
+def exact_width(session: int) -> int:
+    """Return the most rows of a pass whose results do not depend on each other; 0 for no
+    promise."""
+    return _result(session, native.selfspec_exact_width(session))
+
+
+def exact_prompts(session: int) -> bool:
+    """Return whether a prompt has the same bits however it is split."""
+    return bool(_result(session, native.selfspec_exact_prompts(session)))
+
+
+def can_enter(session: int, block: int) -> bool:
+    """Return whether the states entering a block can be copied out and put in again, with its K/V
+    rewritten."""
+    return bool(_result(session, native.selfspec_can_enter(session, block)))
+
+
+def can_shorten(session: int) -> bool:
+    """Return whether the most likely token can be searched for among a part of the vocabulary."""
+    return bool(_result(session, native.selfspec_can_shorten(session)))
+
+
+def can_keep(session: int, seq_id: int, n: int) -> int:
+    """Return how many tokens, at most n, a sequence can be rolled back to."""
+    return _result(session, native.selfspec_can_keep(session, seq_id, n))
+
+
+def keep(session: int, seq_id: int, n: int) -> None:
+    """Remove the tokens of a sequence from position n on."""
+    _check(session, native.selfspec_keep(session, seq_id, n))
+
+
+def max_rollback(session: int) -> int:
+    """Return the most tokens that can be removed directly after a pass; INT32_MAX where any tail
+    can be."""
+    return _result(session, native.selfspec_max_rollback(session))
+
+
+def fork(session: int, seq_id: int, copy: int) -> None:
+    """Let an empty sequence hold the tokens of another one."""
+    _check(session, native.selfspec_fork(session, seq_id, copy))
+
+
+def save_state(session: int, seq_id: int) -> NDArray[np.uint8]:
+    """Return a copy of the recurrent state of a sequence, uint8 [n_bytes]."""
+    state = np.empty(_result(session, native.selfspec_state_size(session, seq_id)), np.uint8)
+    _check(session, native.selfspec_save_state(session, seq_id, state.ctypes.data, state.nbytes))
+    return state
+
+
+def load_state(session: int, seq_id: int, state: NDArray[np.uint8], n: int) -> None:
+    """Go back to the recurrent state that a sequence had with its first n tokens, and remove the
+    others."""
+    _check(
+        session,
+        native.selfspec_load_state(session, seq_id, state.ctypes.data, state.nbytes, n),
+    )
+
+
+def model_state_bytes(model: int) -> int:
+    """Return the bytes of a sequence's recurrent state; 0 for a model without one."""
+    return int(native.selfspec_model_state_bytes(model))
+
+
+def reserve(session: int, seq_id: int, n: int) -> None:
+    """Reserve room for n tokens of a sequence; n < 0 for an unknown number."""
+    _check(session, native.selfspec_reserve(session, seq_id, n))
+
+
+def in_order(session: int, seq_id: int) -> bool:
+    """Return whether the cells of a sequence ascend with its positions."""
+    return bool(_result(session, native.selfspec_in_order(session, seq_id)))
+
+
+def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """Return a copy of one row of logits, float32 [n_vocab]."""
+    pointer = llama.llama_get_logits_ith(context, row)
+    if not pointer:
+        raise ArgumentError(f"there are no logits in row {row}")
+    return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
+
+
+def sample(session: int, sampler: int, row: int) -> int:
+    """Draw a token id with a sampler chain from a row, and let the chain accept it."""
+    token = int(native.selfspec_sample(session, sampler, row))
+    if token == _LIMIT:
+        raise _too_ambiguous()
+    return _result(session, token)
+
+
+def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
+    """Draw a token id with a sampler chain from logits, float32 [n_vocab], and let the chain accept
+    it."""
+    logits = np.ascontiguousarray(logits, np.float32)
+    token = int(native.selfspec_sample_logits(sampler, logits.ctypes.data, len(logits)))
+    if token == _NO_TOKEN:
+        raise no_token_left()
+    if token == _LIMIT:
+        raise _too_ambiguous()
+    if token < 0:
+        raise not_numbers()
+    return token
+
+
+def accept(chain: int, token: int) -> None:
+    """Let a sampler chain accept a token. Raises ArgumentError, and changes nothing, where its
+    grammar does not allow the token."""
+    status = native.selfspec_accept(chain, token)
+    if status == _BAD_ARGUMENT:
+        raise ArgumentError(f"the grammar does not let token {token} follow")
+    _require_sampled(status)
+
+
+def apply(samplers: Sequence[int], candidates: NDArray[np.void]) -> NDArray[np.void]:
+    """Apply samplers to candidates of dtype CANDIDATE, which they may reorder and change in place.
+    Returns the candidates that are left, a view."""
+    data = candidates.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
+    array = llama.llama_token_data_array(data=data, size=len(candidates), selected=-1, sorted=False)
+    for sampler in samplers:
+        _require_sampled(native.selfspec_apply(sampler, ctypes.addressof(array)))
+    return candidates[: array.size]
+
+
+def _require_sampled(status: int) -> None:
+    if status == _LIMIT:
+        raise _too_ambiguous()
+    if status:
+        raise DecodeError("the sampler failed; there may not be enough memory")
+
+
+def _too_ambiguous() -> ArgumentError:
+    return ArgumentError(
+        "the grammar is too ambiguous to follow: it allows too many parses of the text; write it "
+        "with fewer repetitions inside repetitions"
+    )
+
+
+def no_token_left() -> ArgumentError:
+    """Return the error for candidates that are all ruled out."""
+    return ArgumentError("no token is left to draw: the grammar and filters rule out all")
+
+
+def not_numbers() -> DecodeError:
+    """Return the error for logits without any number."""
+    return DecodeError("these logits are not numbers, no token can be drawn from them")
+
+
+def init_grammar(vocab: int, text: str, n_candidates: int, gap: float) -> Any:
+    """Return a sampler that rules out tokens that a grammar does not allow, and keeps the
+    n_candidates most likely of the others (0: all) whose logits are at most ``gap`` below the best.
+
+    None for an invalid grammar; the log has the reason.
+    """
+    sampler = native.selfspec_sampler_init_grammar(vocab, text.encode(), n_candidates, gap)
+    return sampler and ctypes.cast(sampler, llama.llama_sampler_p_ctypes)  # as stock bindings do
+
+
+def sampler_name(sampler: int) -> str:
+    """Return llama.cpp's name for a kind of sampler."""
+    return str(llama.llama_sampler_name(sampler).decode())
+
+
+def tokenize(vocab: int, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
+    """Return the token ids of UTF-8 text."""
+    n_max = len(text) + 8
+    while True:
+        ids = (ctypes.c_int32 * n_max)()
+        n = llama.llama_tokenize(vocab, text, len(text), ids, n_max, add_special, parse_special)
+        if n >= 0:
+            return ids[:n]
+        if -n <= n_max:
+            raise ArgumentError("the model's vocabulary cannot tokenize this text")
+        n_max = -n
+
+
+def token_to_piece(vocab: int, token: int) -> bytes:
+    """Return the bytes of one token, which may end or begin inside a UTF-8 character."""
+    size = 64
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = llama.llama_token_to_piece(vocab, token, buffer, size, 0, False)
+        if n >= 0:
+            return buffer.raw[:n]
+        size = -n
+
+
+def pieces(vocab: int, n: int) -> list[bytes]:
+    """Return the bytes of the first n tokens, in a quarter of the time of n calls of
+    token_to_piece()."""
+    size = 64
+    buffer = ctypes.create_string_buffer(size)
+    piece, found = llama.llama_token_to_piece, []
+    for token in range(n):
+        n_bytes = piece(vocab, token, buffer, size, 0, False)
+        found.append(token_to_piece(vocab, token) if n_bytes < 0 else buffer.raw[:n_bytes])
+    return found
+
+
+def model_meta(model: int, key: str) -> str | None:
+    """Return a metadata value of the model as text, None when it has no such key."""
+    size = 4096
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        n = llama.llama_model_meta_val_str(model, key.encode(), buffer, size)
+        if n < size:
+            return None if n < 0 else buffer.value.decode(errors="replace")
+        size = n + 1
+
+
+def quantize(
+    source: bytes, target: bytes, file_type: int, n_threads: int, pure: bool = False
+) -> int:
+    """Call ``llama_model_quantize`` with these parameters and its defaults for the others. Returns
+    its status, 0 for success; the log has the reason for any other."""
+    require_not_forked()
+    params = llama.llama_model_quantize_default_params()
+    params.ftype = file_type
+    params.nthread = n_threads
+    params.pure = pure
+    return int(llama.llama_model_quantize(source, target, ctypes.byref(params)))
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, which glibc keeps: many graphs of different sizes would
+    fragment it more and more."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # another C library
+        return None

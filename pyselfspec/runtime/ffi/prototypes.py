@@ -1,0 +1,106 @@
+"""Prototypes of the C functions that the stock bindings lack, as data; nothing is loaded here.
+
+``tests/pure/test_prototypes.py`` compares the selfspec_ ones with ``native/selfspec.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from ...errors import LibraryError
+
+ADDRESS = ctypes.c_void_p  # of arrays and of structs, which stay opaque
+TEXT = ctypes.c_char_p  # const char *, or bytes given as const uint8_t *
+INT32, INT64, SIZE = ctypes.c_int32, ctypes.c_int64, ctypes.c_size_t
+FLOAT, BOOL = ctypes.c_float, ctypes.c_bool
+
+# void (*ggml_abort_callback_t)(const char * error_message);
+AbortCallback = ctypes.CFUNCTYPE(None, TEXT)
+
+# By name: the type of the result, then those of the parameters.
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "selfspec_build_id": (TEXT,),
+    # log
+    "selfspec_log_take": (None,),
+    "selfspec_log_show": (None, BOOL),
+    "selfspec_log_error": (TEXT,),
+    "selfspec_log_forget": (None,),
+    # a session: ADDRESS first
+    "selfspec_init": (ADDRESS, ADDRESS),
+    "selfspec_free": (None, ADDRESS),
+    "selfspec_error": (TEXT, ADDRESS),
+    "selfspec_mask_support": (INT32, ADDRESS, ADDRESS, INT32),
+    "selfspec_can_enter": (INT32, ADDRESS, INT32),
+    "selfspec_can_shorten": (INT32, ADDRESS),
+    "selfspec_memory": (INT32, ADDRESS),
+    "selfspec_can_keep": (INT32, ADDRESS, INT32, INT32),
+    "selfspec_keep": (INT32, ADDRESS, INT32, INT32),
+    "selfspec_max_rollback": (INT32, ADDRESS),
+    "selfspec_fork": (INT32, ADDRESS, INT32, INT32),
+    "selfspec_state_size": (INT64, ADDRESS, INT32),
+    "selfspec_save_state": (INT32, ADDRESS, INT32, ADDRESS, INT64),
+    "selfspec_load_state": (INT32, ADDRESS, INT32, ADDRESS, INT64, INT32),
+    "selfspec_reserve": (INT32, ADDRESS, INT32, INT32),
+    "selfspec_in_order": (INT32, ADDRESS, INT32),
+    "selfspec_n_moves": (INT64, ADDRESS),
+    "selfspec_exact_width": (INT32, ADDRESS),
+    "selfspec_exact_prompts": (INT32, ADDRESS),
+    "selfspec_graph_bytes": (SIZE, ADDRESS),
+    "selfspec_stop_passes": (None, ADDRESS, BOOL),
+    "selfspec_heed_interrupts": (None, ADDRESS, BOOL),
+    "selfspec_n_graph_checks": (INT64, ADDRESS),
+    # session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask, n_layer,
+    # hidden_at, n_hidden_at, hidden_out, head, among, n_among, in_place
+    "selfspec_decode": (
+        *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, ADDRESS, TEXT, ADDRESS, TEXT, INT32),
+        *(ADDRESS, INT32, ADDRESS, INT32, ADDRESS, INT32, BOOL),
+    ),
+    # session, n_rows, features, states
+    "selfspec_draft_fuse": (INT32, ADDRESS, INT32, ADDRESS, ADDRESS),
+    # session, n_tokens, tokens, seq_ids, pos, outputs, head, among, n_among, states, states_out
+    "selfspec_draft_decode": (
+        *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, TEXT, INT32, ADDRESS, INT32),
+        *(ADDRESS, ADDRESS),
+    ),
+    "selfspec_argmax": (INT32, ADDRESS, INT32, ctypes.POINTER(FLOAT)),
+    # samplers
+    "selfspec_sample": (INT32, ADDRESS, ADDRESS, INT32),
+    "selfspec_sample_logits": (INT32, ADDRESS, ADDRESS, INT32),
+    "selfspec_accept": (INT32, ADDRESS, INT32),
+    "selfspec_apply": (INT32, ADDRESS, ADDRESS),
+    "selfspec_sampler_init_grammar": (ADDRESS, ADDRESS, TEXT, INT32, FLOAT),
+    # no session
+    "selfspec_type_width": (INT32, INT32, BOOL),
+    "selfspec_model_state_bytes": (INT64, ADDRESS),
+    # ggml's own, which the stock bindings leave out
+    "ggml_backend_load": (ADDRESS, TEXT),
+    "ggml_backend_dev_count": (SIZE,),
+    "ggml_backend_dev_get": (ADDRESS, SIZE),
+    "ggml_backend_dev_type": (ctypes.c_int, ADDRESS),
+    "ggml_backend_dev_description": (TEXT, ADDRESS),
+    "ggml_backend_reg_by_name": (ADDRESS, TEXT),
+    "ggml_backend_reg_get_proc_address": (ADDRESS, ADDRESS, TEXT),
+    "ggml_backend_reg_dev_count": (SIZE, ADDRESS),
+    "ggml_backend_reg_dev_get": (ADDRESS, ADDRESS, SIZE),
+    "ggml_set_abort_callback": (ADDRESS, AbortCallback),
+}
+
+
+def declared(library: ctypes.CDLL, name: str) -> Any:
+    """Return a function of the library with the types of its prototype.
+
+    Raises LibraryError for a library that lacks the function, AttributeError for a name without a
+    prototype.
+    """
+    if name not in PROTOTYPES:
+        raise AttributeError(f"{name} has no prototype")
+    try:
+        function = getattr(library, name)
+    except AttributeError:
+        raise LibraryError(
+            f"the library {library._name} has no {name}: it is not pyselfspec's; "
+            "install pyselfspec again"
+        ) from None
+    function.restype, *function.argtypes = PROTOTYPES[name]
+    return function

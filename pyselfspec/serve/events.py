@@ -1,0 +1,91 @@
+"""Events of the jobs of one request, from the engine's thread to asyncio's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Self, TypeVar
+
+from starlette.requests import Request
+
+from .engine import Engine
+from .errors import as_api_error
+from .jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+class JobEvents:
+    """An async iterator over (index of the job, event), for the jobs of one request.
+
+    Submits the jobs at once; leaving the ``with`` block cancels the jobs that have not ended.
+
+    Raises BusyError if the queue is full, ShutdownError if the engine accepts no jobs; while
+    iterating, ApiError for a job that fails.
+    """
+
+    def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float) -> None:
+        self._engine = engine
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._n_left = len(jobs)
+        self._loop = asyncio.get_running_loop()
+        deadline = time.monotonic() + timeout_s
+        self._tickets = [Ticket(job, self._emitter(i), deadline) for i, job in enumerate(jobs)]
+        engine.submit(self._tickets)
+
+    def _emitter(self, i: int) -> Callable[[Event], None]:
+        def emit(event: Event) -> None:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (i, event))
+
+        return emit
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        for ticket in self._tickets:
+            self._engine.cancel(ticket)
+
+    async def wait_for_start(self, request: Request) -> None:
+        """Wait for the first event. Raises ClientGone, or ApiError for a job that fails."""
+        i, event = await until_disconnect(request, self._events.get())
+        if isinstance(event, Failed):
+            raise as_api_error(event.error) from event.error
+        if not isinstance(event, Started):
+            self._events.put_nowait((i, event))
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
+        while self._n_left:
+            i, event = await self._events.get()
+            if isinstance(event, Failed):
+                raise as_api_error(event.error) from event.error
+            self._n_left -= isinstance(event, Finished)
+            if isinstance(event, Delta | Finished):
+                yield i, event
+
+
+async def until_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of `work`. Raises ClientGone as soon as the client disconnects."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()

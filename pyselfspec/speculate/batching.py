@@ -1,0 +1,239 @@
+"""Running generations: one alone, or several of one context that share passes as a batch.
+
+Generations may join and leave a batch at any time. Each generates the same tokens as it would
+alone, bit for bit, since the rows of all stay within the library's exact width. Without flash
+attention this does not hold, see ``warning_of``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+
+from ..errors import ArgumentError, ContextFullError, SelfSpecError
+from ..runtime.context import Context
+from ..runtime.kv import KVSequence
+from ..runtime.sampling import Sampler
+from ..util.closing import Closing
+from .controllers import Controller
+from .drafters import Drafter
+from .generation import Generation
+from .passes import PassRequest, PassResult, Work, run, run_requests
+from .types import Step
+
+# None: the prompt has been evaluated. An error has ended this generation, not the others.
+Event = tuple[Generation, Step | Exception | None]
+
+
+class BatchWarning(UserWarning):
+    """Texts generated in a batch may differ from those generated alone."""
+
+
+def warning_of(context: Context) -> str | None:
+    """Return a warning if texts of a batch may differ from those generated alone, else None."""
+    if context.is_exact_beside_others or not context.exact_width:
+        return None
+    cause = (
+        "without flash attention" if context.flash_attn is False else "in this model's attention"
+    )
+    return (
+        f"{cause}, a text's last bits depend on the other texts in the context, so that it may "
+        "differ from the one generated alone"
+    )
+
+
+def generate_steps(
+    context: Context,
+    prompt: Sequence[int],
+    *,
+    seq: KVSequence | None = None,
+    drafter: Drafter | None = None,
+    controller: Controller,
+    sampler: Sampler,
+    n_predict: int,
+    consume: Callable[[int], bool] | None = None,
+) -> Generator[Step, None, None]:
+    """Yield steps until n_predict tokens, the end of the text, or a context that is full, be it of
+    other sequences.
+
+    seq: default: sequence 0. The other arguments and errors are those of ``Generation``; errors are
+        raised at the first step.
+    """
+    seq = context.sequence() if seq is None else seq
+    if seq.context is not context:
+        raise ArgumentError("the sequence belongs to another context")
+    generation = Generation(
+        seq,
+        prompt,
+        drafter=drafter,
+        controller=controller,
+        sampler=sampler,
+        n_predict=n_predict,
+        consume=consume,
+    )
+    yield from run_steps(context, generation)
+
+
+def run_steps(context: Context, generation: Generation) -> Generator[Step, None, None]:
+    """Yield the steps of a generation that has not begun, each with passes of its own."""
+    run(context, generation.begin())
+    while not generation.ended:
+        try:
+            step = run(context, generation.step())
+        except ContextFullError:
+            return  # other sequences fill the context, see Generation.step
+        yield step
+
+
+def batch_steps(
+    context: Context, generations: Sequence[Generation]
+) -> Generator[list[Event], None, None]:
+    """Yield what each pass has finished. A generation without room in the context ends.
+
+    Warns with BatchWarning if texts may differ from those generated alone.
+
+    Raises ArgumentError for generations that share a sequence, ContextFullError for a prompt
+    without room, and what Context.run does.
+    """
+    warning = warning_of(context) if len(generations) > 1 else None
+    if warning is not None:
+        warnings.warn(warning, BatchWarning, stacklevel=2)
+    with closing(Batch(context)) as batch:
+        for generation in generations:
+            yield _no_errors(batch.join(generation))
+        while batch.generations:
+            yield _no_errors(batch.run_pass())
+
+
+def _no_errors(events: list[Event]) -> list[Event]:
+    for _, result in events:
+        if isinstance(result, Exception):
+            raise result
+    return events
+
+
+class Batch(Closing):
+    """The generations that are running. Belongs to the context's thread."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._running: list[_Running] = []
+
+    @property
+    def generations(self) -> list[Generation]:
+        """The generations that wait for a pass; the others have ended."""
+        return [each.generation for each in self._running]
+
+    def join(self, generation: Generation) -> list[Event]:
+        """Begin a generation; return what was finished without a pass.
+
+        Raises ArgumentError if another generation has its sequence.
+        """
+        seq_id = generation.seq.seq_id
+        if any(each.generation.seq.seq_id == seq_id for each in self._running):
+            raise ArgumentError(f"each text needs a sequence of its own; sequence {seq_id} has two")
+        running = _Running(generation)
+        self._running.append(running)
+        return self._advance([running], [None])
+
+    def leave(self, generation: Generation) -> None:
+        """Stop a generation; its sequence holds what it has so far."""
+        for each in [each for each in self._running if each.generation is generation]:
+            self._running.remove(each)
+            each.close()
+
+    def run_pass(self) -> list[Event]:
+        """Run one pass for the generations that have waited longest; return what it finished."""
+        chosen, results = _run_next(self._context, self._running)
+        # the others have waited longer from now on
+        self._running = [each for each in self._running if each not in chosen] + chosen
+        return self._advance(chosen, results)
+
+    def _advance(
+        self, running: Sequence[_Running], results: Sequence[PassResult | Exception | None]
+    ) -> list[Event]:
+        pairs = zip(running, results, strict=True)
+        events = [event for each, result in pairs for event in each.advance(result)]
+        self._running = [each for each in self._running if each.request is not None]
+        return events
+
+    def close(self) -> None:
+        for generation in self.generations:
+            self.leave(generation)
+
+
+class _Running:
+    """A generation, its current work, and the request it waits for; None when it has ended."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.request: PassRequest | None = None
+        self._work: Work[None] | Work[Step] = generation.begin()
+
+    def advance(self, result: PassResult | Exception | None) -> list[Event]:
+        """Work up to the next request; return what was finished on the way."""
+        try:
+            return self._finished(result)
+        except Exception as error:  # of this generation; others go on
+            self.request = None
+            if isinstance(error, ContextFullError) and self.generation.ended:
+                return []
+            return [(self.generation, error)]
+
+    def _finished(self, result: PassResult | Exception | None) -> list[Event]:
+        try:
+            if result is None:
+                self.request = next(self._work)
+            elif isinstance(result, Exception):
+                self.request = self._work.throw(result)
+            else:
+                self.request = self._work.send(result)
+            return []
+        except StopIteration as end:
+            self.request, finished = None, end.value
+        if not self.generation.ended:
+            self._work = self.generation.step()
+            self.request = next(self._work)
+        return [(self.generation, finished)]
+
+    def close(self) -> None:
+        self._work.close()
+        self.request = None
+
+
+def _run_next(
+    context: Context, waiting: Sequence[_Running]
+) -> tuple[list[_Running], Sequence[PassResult | Exception]]:
+    """Choose a pass and run it; return the generations that took part and their results."""
+    chosen = _next_pass(waiting, context)
+    while True:
+        try:
+            return chosen, run_requests(context, [each.request for each in chosen if each.request])
+        except SelfSpecError as error:
+            # without rollback a failed pass has lost the texts of its sequences
+            if len(chosen) == 1 or not context.can_rollback:
+                return chosen, [error] * len(chosen)
+            chosen = chosen[: len(chosen) // 2]
+
+
+def _next_pass(waiting: Sequence[_Running], context: Context) -> list[_Running]:
+    """Return the generation that has waited longest and all that fit into its pass.
+
+    Draft passes go first, so that generations waiting for their verification pass share it. None
+    starves, since a draft ends at its limit. Snapshots of recurrent states cover a pass with as
+    many rows of each sequence only.
+    """
+    drafts = [each for each in waiting if each.request and each.request.what.is_draft]
+    first, *others = drafts or waiting
+    assert first.request is not None
+    chosen, n_rows = [first], len(first.request.rows)
+    for each in others:
+        assert each.request is not None
+        n = n_rows + len(each.request.rows)
+        n_first = len(first.request.rows)
+        covered = context.can_rollback or len(each.request.rows) == n_first
+        if n <= context.pass_width and covered and each.request.what.joins(first.request.what):
+            chosen.append(each)
+            n_rows = n
+    return chosen

@@ -1,0 +1,68 @@
+"""Short lists of tokens that drafts choose from instead of the whole vocabulary. A list starts with
+the most frequent tokens; the texts of a context add their own tokens, and those that the model
+found most likely after rejected draft tokens.
+
+A token outside the list cannot be drafted. Verification passes compute all logits, so the text does
+not change. The probability of a draft token is relative to the list, so it is too high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...errors import ArgumentError
+from ...runtime.context import Context
+from ...runtime.short_list import ShortList
+from ..session import kept, session_of
+from ..types import Verdict
+
+
+def require(n: int) -> None:
+    """Raise ArgumentError for a negative length."""
+    if n < 0:
+        raise ArgumentError(f"shortlist is 0 (all tokens) or more, got {n}")
+
+
+def of(context: Context, n: int) -> ShortList | None:
+    """Return the list of n tokens shared by all texts of a context; None if n is 0 or the whole
+    vocabulary."""
+    n_vocab = context.model.n_vocab
+    if not 0 < n < n_vocab:
+        return None
+    return kept(session_of(context).short_lists, n, lambda: ShortList(n, n_vocab))
+
+
+class Shortened:
+    """Keeps a drafter's short list up to date for one text.
+
+    tokens: the list; None: the drafter has none.
+    """
+
+    def __init__(self, tokens: ShortList | None) -> None:
+        self.tokens = tokens
+        self._n_seen = 0  # tokens of the text
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The list's part of a drafter's identity."""
+        return {} if self.tokens is None else {"shortlist": len(self.tokens)}
+
+    def share(self, n_vocab: int) -> float:
+        """Return the part of the output layer's rows that is read, 0..1."""
+        return 1.0 if self.tokens is None else len(self.tokens) / n_vocab
+
+    def begin(self, history: Sequence[int]) -> None:
+        self._n_seen = 0
+        self.update(history)
+
+    def update(self, history: Sequence[int]) -> None:
+        """Add the new tokens of the text."""
+        if self.tokens is not None:
+            self.tokens.add(history[self._n_seen :])
+            self._n_seen = len(history)
+
+    def on_verified(self, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
+        """Add the most likely tokens after rejected ones, see ``Drafter.on_verified``."""
+        if self.tokens is not None:
+            self.tokens.add(best(row) for row in rows if row > verdict.n_accepted)

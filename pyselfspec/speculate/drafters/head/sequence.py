@@ -1,0 +1,105 @@
+"""The state of a draft head for one text: it reads hidden states of the model's passes over it.
+
+A row of the head combines the state of one token with the next token, so the last token of a pass
+waits until the next one is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....runtime.draft_head import DraftHead
+from ....runtime.kv import KVSequence
+from ....runtime.passes import Head, Outputs, Rows
+from ....runtime.sequence_table import n_common
+from ....runtime.short_list import ShortList
+
+N_WAITING = 32  # most rows that may wait; a draft runs all of them in one pass
+
+
+@dataclass(slots=True)
+class HeadSequence:
+    """A draft head's tokens and states for the text in one sequence.
+
+    tokens: the beginning of the text, as far as its states have been read.
+    waiting: states of the last of them, whose rows have not run yet, float32 [n_features] each.
+    """
+
+    head: DraftHead
+    seq: KVSequence  # the head's
+    tokens: list[int] = field(default_factory=list)
+    waiting: list[NDArray[np.float32]] = field(default_factory=list)
+
+    @property
+    def n_run(self) -> int:
+        """The number of rows that have run."""
+        return len(self.tokens) - len(self.waiting)
+
+    def n_seen(self, history: Sequence[int]) -> int:
+        """Return the number of tokens at the beginning of a text, its last one left out, from which
+        the head can go on."""
+        n = n_common(self.tokens, history[:-1])
+        # the last one's row has run with another next token, and its states are gone
+        return n - 1 if 0 < n <= self.n_run else n
+
+    def truncate(self, n: int) -> None:
+        """Forget all but the first n tokens."""
+        self.seq.rollback_if_open(self._n_cells(min(self.n_run, n)))
+        del self.waiting[max(0, n - self.n_run) :]
+        del self.tokens[n:]
+
+    def append(self, tokens: Sequence[int], states: NDArray[np.float32]) -> None:
+        """Add the next tokens and their states, float32 [n_tokens, n_features]."""
+        self.tokens += tokens
+        self.waiting += list(states)
+
+    def catch_up(self, text: Sequence[int], n: int) -> None:
+        """Run the rows of the first n tokens of a text."""
+        while self.n_run < n:
+            rows, states = self._next(text, n, "none")
+            self.head.decode(rows, states)
+            n_run = rows.pos[-1] + 1 - self.head.n_first  # by now
+            del self.waiting[: n_run - self.n_run]
+
+    def lead(
+        self, text: Sequence[int], head: Head = "logits", among: ShortList | None = None
+    ) -> tuple[NDArray[np.float32], int]:
+        """Run the rows of all tokens but the last. Return the states after the last of these rows,
+        float32 [1, n_embd], and its index in the pass.
+
+        The last row goes on waiting, and ``undo`` removes its K/V.
+
+        head, among: see DraftHead.decode.
+        """
+        n = len(text) - 1
+        self.catch_up(text, n - self.head.n_batch + self.head.n_first)
+        rows, states = self._next(text, n, "last")
+        left = self.head.decode(rows, states, head, among)
+        del self.waiting[:-1]
+        return left, len(rows) - 1
+
+    def undo(self) -> None:
+        """Remove the K/V of draft tokens."""
+        self.seq.rollback_if_open(self._n_cells(self.n_run))
+
+    def _n_cells(self, n_run: int) -> int:
+        """Return the number of K/V cells of n_run rows and of the rows without states before
+        them."""
+        return n_run + self.head.n_first if n_run else 0
+
+    def _next(
+        self, text: Sequence[int], n: int, outputs: Outputs
+    ) -> tuple[Rows, NDArray[np.float32]]:
+        """Return the next rows to run, up to n in all, after those without states at the
+        beginning."""
+        first, end = self.n_run, min(n, self.n_run + self.head.n_batch - self.head.n_first)
+        states = self.head.fuse(np.stack(self.waiting[: end - first]))
+        n_bare = 0 if first else self.head.n_first
+        bare = np.zeros((n_bare, states.shape[1]), np.float32)
+        tokens = text[first + 1 - n_bare : end + 1]
+        pos = self._n_cells(first)
+        return Rows.of(self.seq.seq_id, pos, tokens, outputs), np.vstack([bare, states])

@@ -1,0 +1,269 @@
+"""Draft with the model itself, some of its sublayers skipped.
+
+Zhang et al., "Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative
+Decoding", https://arxiv.org/abs/2309.08168. A mask that skips all later blocks is the exit of
+Elhoushi et al., "LayerSkip", https://arxiv.org/abs/2404.16710.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....costs.lookup import costs_with_mask
+from ....costs.table import CostTable
+from ....masks.layer_mask import LayerMask
+from ....runtime.context import Context
+from ....runtime.kv import KVSequence
+from ....runtime.passes import Pass, Rows
+from ....runtime.short_list import ShortList
+from ...limits import After, DraftLimit, Pick
+from ...passes import PassRequest, PassResult, Work
+from ...trees import siblings
+from ...trees.siblings import P_MIN, Siblings
+from ...types import Draft, DraftToken, Verdict
+from .. import Drafter as Base
+from .. import _short_list as short_lists
+from .._short_list import Shortened
+from .shared_blocks import SharedBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the drafter.
+
+    mask: sublayers that draft passes skip; None: the model's own mask, else every other block, as
+        far as the architecture allows.
+    share: False: draft in a fork even if draft and verification could share blocks.
+    shortlist: number of tokens that drafts choose from, see _short_list.py; 0: all.
+    n_siblings: most siblings of a draft, see trees/siblings.py. A draft with siblings shares no
+        blocks with its verification.
+    """
+
+    mask: LayerMask | None = None
+    share: bool = True
+    shortlist: int = 0
+    n_siblings: int = 0
+
+    def __post_init__(self) -> None:
+        short_lists.require(self.shortlist)
+        siblings.require(self.n_siblings, self.shortlist)
+
+
+def default_mask(context: Context) -> LayerMask | None:
+    """Return the mask to draft with by default: the model's own, else every other block, as far as
+    the architecture allows; None if nothing can be skipped."""
+    model = context.model
+    if model.draft_mask is not None:
+        return model.draft_mask
+    inner, can = LayerMask.alternate(model.n_layer), context.mask_support
+    attn, ffn = inner.skip_attn & can.attn, inner.skip_ffn & can.ffn
+    return LayerMask(model.n_layer, attn, ffn) if attn or ffn else None
+
+
+def suggested(context: Context, mask: LayerMask | None) -> Options | None:
+    """Return options if a mask was given, found by a search or trained for. Other models lose too
+    much by skipping arbitrary sublayers."""
+    if mask is None and context.can_rollback and context.n_seq_max > 1:
+        mask = context.model.draft_mask
+    return None if mask is None else Options(mask)
+
+
+def make(context: Context, options: Options) -> Drafter:
+    mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
+    short = short_lists.of(context, options.shortlist) if context.can_shorten else None
+    return Drafter(
+        context,
+        mask,
+        share=options.share,
+        short=short,
+        n_siblings=options.n_siblings,
+    )
+
+
+class Drafter(Base):
+    """Drafts the most likely tokens, or drawn ones if the limit has ``draw``.
+
+    If the model allows it, drafts are decoded in the sequence of the text and share blocks with the
+    verification pass. Else they are decoded in a fork, which reads the full model's K/V of the text
+    and is dropped after the draft.
+
+    Raises MaskError for a mask of another model.
+    """
+
+    name = "layer-skip"
+
+    def __init__(
+        self,
+        context: Context,
+        mask: LayerMask,
+        *,
+        share: bool = True,
+        short: ShortList | None = None,
+        n_siblings: int = 0,
+    ) -> None:
+        super().__init__(context)
+        self._siblings = Siblings(n_siblings)
+        self._short = Shortened(short)
+        self._mask = mask.require(context.model.n_layer)
+        self.shares = share and SharedBlocks.possible(context, mask)
+        if not self.shares:
+            context.require_rollback()
+            context.require_spare()
+        self._seq = context.sequence()
+
+    @property
+    def mask(self) -> LayerMask:
+        return self._mask
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        own = {"drafter": self.name, "mask": self._mask.to_dict(), "shares": self.shares}
+        return {**own, **self._short.identity}
+
+    def costs(self) -> CostTable:
+        share = self._short.share(self._context.model.n_vocab)
+        return costs_with_mask(self._context, self._costed_mask, self.shares, self.identity, share)
+
+    @property
+    def _costed_mask(self) -> LayerMask:
+        """The sublayers that a draft token skips, for its cost."""
+        return self._mask
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        self._seq = seq
+        self._short.begin(history)
+        self._siblings.begin()
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
+        return self.extend(Draft(), history, limit)
+
+    def extend(
+        self, start: Draft, history: Sequence[int], limit: DraftLimit
+    ) -> Draft | Work[Draft]:
+        """Return a draft that begins with ``start``. The first pass runs its tokens as well."""
+        self._short.update(history)
+        too_wide = len(start.tokens) >= self._context.pass_width
+        if limit.n_max == 0 or too_wide or not (self.shares or self._context.has_spare):
+            return start
+        draft = self._shared if self.shares else self._forked
+        return draft(start, history, limit)
+
+    def _shared(self, start: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+        n_past, shared = len(history) - 1, SharedBlocks(self._mask)
+        with ExitStack() as stack:
+            stack.callback(self._seq.rollback_if_open, n_past)
+            drafting = shared.drafting(self._pass(limit))
+            draft = yield from self._chain(self._seq, start, history, limit, drafting, shared)
+            if draft.is_chain:  # else it is verified from the first block on
+                stack.pop_all()
+        return draft
+
+    def _forked(self, start: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+        with self._context.spare_sequence() as fork:
+            self._fork_into(fork)
+            drafting = self._pass(limit)
+            return (yield from self._chain(fork, start, history, limit, drafting, None))
+
+    def _fork_into(self, fork: KVSequence) -> None:
+        """Make the fork hold the part of the text that drafts read, here all of it."""
+        self._seq.fork(fork.seq_id)
+
+    def _pass(self, limit: DraftLimit) -> Pass:
+        """Return a draft pass. Draws and siblings need all logits."""
+        if limit.draw is not None or self._siblings.n_most:
+            return Pass(self._mask)
+        short = self._short.tokens
+        return Pass(self._mask, head="best" if short else self._context.best_head, among=short)
+
+    def _chain(
+        self,
+        seq: KVSequence,
+        start: Draft,
+        history: Sequence[int],
+        limit: DraftLimit,
+        drafting: Pass,
+        shared: SharedBlocks | None,
+    ) -> Work[Draft]:
+        text = [history[-1], *start.token_ids]  # and the draft
+        n_run = 0  # tokens of it that went through a pass
+        tokens, probs, dropped = list(start.tokens), [], None
+        after = After.GO_ON
+        found = self._siblings
+        found.start()
+
+        while after is After.GO_ON:
+            result, row = yield from self._masked(
+                seq, len(history) - 1 + n_run, text[n_run:], drafting, shared
+            )
+            pick = limit.select(result, row)
+            if found.wants(pick.p, limit):
+                best = (pick.token, pick.p)
+                found.offer(len(tokens), result.runners_up(row, best, found.n_most, P_MIN))
+            pick = yield from self._surer(pick, seq, len(history) - 1, text, limit, shared)
+            n_run = len(text)
+            probs.append(pick.p)
+            after = limit.after(probs)
+            is_eog = self._context.model.is_eog(pick.token)
+            # an end of the text need not be drafted: the verification pass draws that token anyway;
+            # but whether a drawn token is dropped must not depend on the token
+            if after is After.DROP or (is_eog and pick.distribution is None):
+                dropped = DraftToken(pick.likeliest, pick.p, len(tokens) - 1, self.name)
+                break
+            text.append(pick.token)
+            tokens.append(
+                DraftToken(pick.token, pick.p, len(tokens) - 1, self.name, pick.distribution)
+            )
+            if is_eog:
+                break
+        draft = found.beside(Draft(tuple(tokens), dropped=dropped), limit, self._context)
+        if shared is None or not draft.is_chain:
+            return draft
+        if dropped is None:
+            # Another masked pass, whose token is dropped, would verify as many rows but took 2 to
+            # 3 % longer per step (0.85 B, Q8_0 and Q4_0, exit after a quarter): the output layer.
+            rows = Rows.of(seq.seq_id, len(history) - 1 + n_run, text[n_run:], "none")
+            result = yield PassRequest(rows, shared.below())
+            shared.keep(result.hidden)
+        return replace(draft, verify=shared.verification())
+
+    def _masked(
+        self,
+        seq: KVSequence,
+        pos: int,
+        tokens: Sequence[int],
+        drafting: Pass,
+        shared: SharedBlocks | None,
+    ) -> Work[tuple[PassResult, int]]:
+        """Run tokens with the mask from this position on; return the result and the row of the last
+        token."""
+        result = yield PassRequest(Rows.of(seq.seq_id, pos, tokens, "last"), drafting)
+        if shared is not None:
+            shared.keep(result.hidden)
+        return result, len(tokens) - 1
+
+    def _surer(
+        self,
+        pick: Pick,
+        seq: KVSequence,
+        pos: int,
+        text: Sequence[int],
+        limit: DraftLimit,
+        shared: SharedBlocks | None,
+    ) -> Work[Pick]:
+        """Return a pick, refined by further passes; here there are none.
+
+        text: the last token of the text, at this position, and the draft so far.
+        """
+        return pick
+        yield
+
+    def on_verified(
+        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
+    ) -> None:
+        self._short.on_verified(verdict, rows, best)
+
+    def accept(self, verdict: Verdict) -> None:
+        self._siblings.accept(verdict)

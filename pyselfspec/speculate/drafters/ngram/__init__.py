@@ -1,0 +1,198 @@
+"""Draft the tokens that followed the same n-gram before: in the prompt, in the text so far, or in
+an earlier text.
+
+It runs no passes, so it pays whenever a text repeats itself, with any model; see index.py for the
+papers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....costs.chances import LENGTHS, Chances
+from ....errors import ArgumentError
+from ....masks.layer_mask import LayerMask
+from ....runtime.context import Context
+from ....runtime.kv import KVSequence
+from ...hit_rates import hit_rates_of
+from ...limits import DraftLimit
+from ...session import kept, session_of
+from ...trees.likeliest import likeliest
+from ...types import Draft, DraftToken, Kind
+from .. import LookupDrafter
+from . import file as ngram_file
+from .index import N_TOKENS, Copy, Memory, NgramIndex
+
+
+class TextsWarning(UserWarning):
+    """The text could not be added to the file of earlier texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the drafter.
+
+    chance_min: a draft ends where the probability that all of it is accepted falls below this.
+    session: copy from earlier texts of the context, too.
+    file: earlier texts of other runs; the texts of this run are added.
+    n_kept: most tokens of earlier texts to keep, a kilobyte of memory each.
+    n_branches: most branches of a draft: other continuations replace its less likely tokens. Has no
+        effect if drafters are combined.
+    """
+
+    chance_min: float = 0.05
+    session: bool = True
+    file: Path | None = None
+    n_kept: int = N_TOKENS
+    n_branches: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.chance_min <= 1.0:
+            raise ArgumentError(f"chance_min is 0 to 1, got {self.chance_min:g}")
+        if not 1 <= self.n_kept <= N_TOKENS:
+            raise ArgumentError(f"n_kept is 1 to {N_TOKENS}, got {self.n_kept}")
+        if self.n_branches < 1:
+            raise ArgumentError(f"n_branches is at least 1, got {self.n_branches}")
+
+
+def suggested(context: Context, mask: LayerMask | None) -> Options | None:
+    """Return options if the memory can remove rejected draft tokens."""
+    return Options() if context.can_draft else None
+
+
+def make(context: Context, options: Options) -> Drafter:
+    """Return a drafter. Raises ArgumentError for a file that does not hold texts of this
+    vocabulary, and for more branches than the context has sequences."""
+    if options.n_branches > context.n_seq_max:
+        raise ArgumentError(
+            f"each branch needs a sequence, and the context has {context.n_seq_max}; "
+            f"n_branches is at most {context.n_seq_max}, got {options.n_branches}"
+        )
+    return Drafter(context, options)
+
+
+class Drafter(LookupDrafter):
+    """Copies tokens, with acceptance rates by kind of match. Rates and earlier texts are shared by
+    all texts of a context."""
+
+    name = "ngram"
+
+    def __init__(self, context: Context, options: Options) -> None:
+        super().__init__(context)
+        self._options = options
+        self._index = NgramIndex()
+        self._text: Sequence[int] = ()
+        self._n_seen = 0  # tokens of the text
+        self._copies: list[tuple[Copy, Chances]] = []
+        rates = hit_rates_of(context)
+        self._chances = rates.copies
+        self._siblings = rates.siblings
+        self._earlier_chances = rates.earlier
+        self._earlier: Memory | None = None
+        if options.session or options.file is not None:
+            key = (options.session, options.file, options.n_kept)
+            self._earlier = kept(session_of(context).ngram_memories, key, self._remembered)
+
+    def _remembered(self) -> Memory:
+        file, n_kept = self._options.file, self._options.n_kept
+        if file is None:
+            return Memory(n_kept=n_kept)
+        model = self._context.model
+        return Memory(ngram_file.load(file, model.vocabulary, model.n_vocab), n_kept)
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        self._index = NgramIndex()
+        self._text = history
+        self._n_seen = 0
+        self._copies = []
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
+        draft = super().draft(history, limit)
+        n = len(draft.tokens)
+        if self._options.n_branches == 1 or n < 2:
+            return draft
+        n_branches = min(self._options.n_branches, self._context.n_branches)
+        end = history[-LENGTHS[-1] :]
+        return likeliest(n, n_branches, lambda path: self._continuations([*end, *path]))
+
+    def _continuations(self, context: Sequence[int]) -> list[tuple[int, float]]:
+        """Return the tokens that may follow, most likely first, each with its probability."""
+        context = context[-LENGTHS[-1] :]
+        found = self._following(context)
+        if found is None:
+            return []
+        (copy, _), chance = found
+        others = self._index.others(context, copy.token, self._options.n_branches - 1)
+        return [
+            (copy.token, chance),
+            *((each.token, (1 - chance) * self._siblings.of(each.match)) for each in others),
+        ]
+
+    def look_up(self, history: Sequence[int], n_max: int) -> Draft:
+        """Return a chain of at most n_max tokens. At least one is looked up, to learn from."""
+        self._learn(history)
+        self._copies = []
+        context = list(history[-LENGTHS[-1] :])
+        tokens: list[DraftToken] = []
+        all_right = 1.0
+        while len(self._copies) < max(1, n_max):
+            found = self._following(context)
+            if found is None:
+                break
+            (copy, of_kind), chance = found
+            all_right *= chance
+            if self._copies and all_right < self._options.chance_min:
+                break
+            self._copies.append((copy, of_kind))
+            tokens.append(
+                DraftToken(copy.token, chance, len(tokens) - 1, self.name, None, Kind.COPIED)
+            )
+            context.append(copy.token)
+        return Draft(tuple(tokens[:n_max]))
+
+    def _following(self, context: Sequence[int]) -> tuple[tuple[Copy, Chances], float] | None:
+        """Return the next token and its probability, from the text itself or from an earlier one
+        with a longer match and a higher probability."""
+        own = self._index.following(context)
+        chance = self._chances.of(own.match) if own else 0.0
+        beyond = own.match[0] if own else -1
+        other = self._earlier.following(context, beyond) if self._earlier else None
+        if other is not None:
+            chance_of_other = self._earlier_chances.of(other.match)
+            if chance_of_other > chance:
+                return (other, self._earlier_chances), chance_of_other
+        return None if own is None else ((own, self._chances), chance)
+
+    def _learn(self, history: Sequence[int]) -> None:
+        """Learn from new tokens of the text, whether they had been drafted or only looked up."""
+        came = history[self._n_seen :]
+        n_before, self._n_seen = self._n_seen, len(history)
+        for i, ((copy, of_kind), token) in enumerate(zip(self._copies, came, strict=False)):
+            of_kind.observe(copy.match, copy.token == token)
+            if copy.token != token:
+                self._learn_of_others(history[: n_before + i], copy.token, token)
+                break
+        self._index.extend(came)
+
+    def _learn_of_others(self, context: Sequence[int], wrong: int, token: int) -> None:
+        """Learn that this token came instead of the expected one."""
+        n = self._options.n_branches - 1
+        for other in self._index.others(context[-LENGTHS[-1] :], wrong, n) if n else ():
+            self._siblings.observe(other.match, other.token == token)
+
+    def close(self) -> None:
+        """Add the text to the earlier ones."""
+        text, self._text = self._text, ()
+        if self._earlier is None or not text:
+            return
+        options, model = self._options, self._context.model
+        new = self._earlier.add(text) if options.session else list(text)
+        if options.file is None or not new:
+            return
+        try:
+            ngram_file.add(options.file, model.vocabulary, model.n_vocab, new, options.n_kept)
+        except (ArgumentError, OSError) as error:  # the text itself is complete
+            warnings.warn(str(error), TextsWarning, stacklevel=2)

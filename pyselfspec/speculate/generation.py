@@ -1,0 +1,262 @@
+"""The generation of one sequence: draft, verify in one pass, settle; step by step.
+
+Plain decoding is a generation without a drafter, so there is no second path to keep equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_too_long
+from ..masks.layer_mask import LayerMask
+from ..runtime.checkpoints import Checkpoint
+from ..runtime.kv import KVSequence
+from ..runtime.passes import FULL, Outputs, Pass, Rows
+from .controllers import Controller
+from .drafters import Drafter, timed_draft
+from .passes import PassRequest, PassResult, TokenSampler, Work, timed
+from .residual import Residual
+from .trees.branches import branched, fitting
+from .types import SINGLE, Draft, DraftToken, Step, Verdict
+from .verify import verify
+
+N_PIECE = 256  # tokens of a prompt from one checkpoint of its state to the next
+
+
+class Generation:
+    """A prompt and the tokens generated after it, in a sequence of its own.
+
+    drafter: None decodes plainly.
+    consume: takes each generated token once, in order; returns True if it ends the text. Default:
+        the model's end-of-generation tokens end it.
+    residual: draws draft tokens and decides about them; None: sample and match.
+    mask: sublayers that all passes skip, including those over the prompt, so that the text is not
+        the model's own; None: all passes are full. Goes without a drafter.
+
+    ``begin`` evaluates the part of the prompt that the sequence does not hold, ``step`` adds
+    tokens. Between steps, and after a step that failed, the sequence holds the prompt and the
+    generated tokens but the last, whose K/V the next pass computes. Masks of drafters never touch
+    the prompt.
+
+    Raises ArgumentError for an empty prompt, n_predict < 1 or a mask beside a drafter,
+    ContextFullError when the prompt does not fit.
+    """
+
+    def __init__(
+        self,
+        seq: KVSequence,
+        prompt: Sequence[int],
+        *,
+        drafter: Drafter | None,
+        controller: Controller,
+        sampler: TokenSampler,
+        n_predict: int,
+        consume: Callable[[int], bool] | None = None,
+        residual: Residual | None = None,
+        mask: LayerMask | None = None,
+    ) -> None:
+        if not prompt:
+            raise ArgumentError("the prompt has no tokens; generation needs at least one")
+        if n_predict < 1:
+            raise ArgumentError(f"n_predict is at least 1, got {n_predict}")
+        if mask is not None and drafter is not None:
+            raise ArgumentError("a generation with a mask is not verified, so it takes no drafter")
+        if len(prompt) > seq.context.n_ctx:
+            raise prompt_too_long(len(prompt), seq.context.n_ctx)
+        seq.occupy()
+        self.seq = seq
+        self.history = list(prompt)
+        self.n_reused = 0  # tokens of the prompt that the sequence already held
+        self.n_piece = seq.context.n_batch  # most tokens of the prompt per pass; may be changed
+        if seq.context.has_states:
+            self.n_piece = min(self.n_piece, N_PIECE)
+        self._context = seq.context
+        self._drafter = drafter
+        self._hidden_layers = () if drafter is None else drafter.hidden_layers
+        self._controller = controller
+        self._sampler = sampler
+        self._residual = residual
+        self._plain = Pass(mask)
+        self._consume = consume or seq.context.model.is_eog
+        self._n_end = len(prompt) + n_predict
+        self._ended = False
+        self._batch_load = SINGLE  # of the last verification pass
+        self._before_draft: Checkpoint | None = None  # where the memory cannot remove the draft
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text has ended, has n_predict tokens, or fills the context."""
+        n = len(self.history)
+        return self._ended or n >= self._n_end or n > self._context.n_ctx
+
+    def begin(self) -> Work[None]:
+        """Evaluate the prompt but for its last token, from the first token that the sequence does
+        not hold, or whose states the drafter has not read."""
+        reusable = self.history[:-1] if self._plain == FULL else []
+        if self._drafter is not None and self._hidden_layers:
+            reusable = reusable[: self._drafter.n_seen(self.seq, self.history)]
+        self.n_reused = self.seq.keep(reusable)
+        self.seq.reserve(self._n_end)
+        pos, end = self.n_reused, len(self.history) - 1
+        while pos < end:
+            part = self.history[pos : min(pos + self.n_piece, end)]
+            what = self._with_hidden(self._plain)
+            # states after the last block exist for rows with outputs only
+            outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
+            result = yield PassRequest(Rows.of(self.seq.seq_id, pos, part, outputs), what)
+            self._give_hidden(pos, part, result)
+            pos += len(part)
+            self.seq.save_checkpoint()
+        self._sampler.begin(self.history)
+        if self._drafter is not None:
+            self._drafter.begin(self.seq, self.history)
+
+    def step(self) -> Work[Step]:
+        """Draft, verify in one pass (more for a draft that is wider than a pass), settle.
+
+        If other sequences leave no room for a draft, none is made. If they leave no room for a
+        single token, the generation ends and ContextFullError is raised.
+        """
+        try:
+            draft = yield from self._propose()
+            verdict, verify_us = yield from timed(self._verified(draft))
+            if verdict is None:
+                self.seq.rollback(len(self.history) - 1)
+                draft = Draft()
+                verdict, verify_us = yield from timed(self._verified(draft))
+            assert verdict is not None
+            step = Step(draft, verdict, verify_us, self._batch_load)
+            yield from self._settle(step)
+        except BaseException as error:
+            self._ended |= isinstance(error, ContextFullError)
+            with suppress(UnsupportedError):  # without rollback the next text starts anew
+                self.seq.rollback_if_open(len(self.history) - 1)
+            raise
+        return step
+
+    def _propose(self) -> Work[Draft]:
+        if self._drafter is None:
+            return Draft()
+        n = len(self.history)
+        room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
+        if self._context.max_rollback:  # without snapshots there are checkpoints, for any length
+            room = min(room, self._context.max_rollback)
+        limit = self._controller.limit(n - 1).capped(room)
+        if self._residual is not None:
+            limit = replace(limit, draw=self._residual.draw)
+        try:
+            draft = yield from timed_draft(self._drafter, self.history, limit)
+        except ContextFullError:
+            return Draft()
+        return draft if draft.is_chain else fitting(self.seq, draft, self._n_end)
+
+    def _verified(self, draft: Draft) -> Work[Verdict | None]:
+        """Return the verdict; None if the context has no room for the draft."""
+        if not draft.is_chain:
+            return (yield from self._verified_branches(draft))
+        if len(draft.tokens) > self._context.max_rollback:
+            self._before_draft = self.seq.save_checkpoint()
+        tokens, pos = [self.history[-1], *draft.token_ids], len(self.history) - 1
+        verification = verify(draft, self._consume)
+        row = next(verification)
+        what = self._plain if self._drafter is None else draft.verify
+        end = 0  # rows that went through a pass so far
+        while True:
+            if row >= end:
+                first, end = row, min(row + self._context.pass_width, len(tokens))
+                rows = Rows.of(self.seq.seq_id, pos + first, tokens[first:end])
+                try:
+                    result = yield PassRequest(rows, self._with_hidden(what.on(slice(first, end))))
+                except ContextFullError:
+                    if first or not draft.tokens:
+                        raise
+                    return None
+                self._give_hidden(pos + first, tokens[first:end], result)
+            try:
+                next_drafted = draft.tokens[row] if row < len(draft.tokens) else None
+                row = verification.send(self._draw(result, row - first, next_drafted))
+            except StopIteration as stop:
+                verdict: Verdict = stop.value
+                self._report(draft, verdict, result, range(first, end))
+                return verdict
+
+    def _verified_branches(self, draft: Draft) -> Work[Verdict | None]:
+        """Return the verdict on a draft with branches, which fits into one pass; None if the
+        context has no room for it."""
+        with branched(self.seq, draft) as branches:
+            try:
+                result = yield PassRequest(branches.rows(self.history), self._with_hidden(FULL))
+            except ContextFullError:
+                return None
+            verdict = branches.verdict(lambda row: result.draw(self._sampler, row), self._consume)
+            self._report(draft, verdict, result, range(len(draft.tokens) + 1))
+            pos = len(self.history) - 1
+            branches.settle(self.seq, pos, verdict)
+            accepted = [draft.tokens[i].token for i in verdict.path]
+            rows = [0, *(i + 1 for i in verdict.path)]
+            self._give_hidden(pos, [self.history[-1], *accepted], result, rows)
+        return verdict
+
+    def _report(self, draft: Draft, verdict: Verdict, result: PassResult, rows: range) -> None:
+        """Let the drafter learn from the target's logits after these rows."""
+        self._batch_load = result.batch_load
+        if self._drafter is not None:
+            self._drafter.on_verified(
+                draft, verdict, rows, lambda row: result.best(row - rows.start)
+            )
+
+    def _draw(self, result: PassResult, row: int, drafted: DraftToken | None) -> int:
+        """Return the text's token after a row of a pass.
+
+        drafted: the draft token after this row, if any.
+        """
+        if drafted is None or drafted.distribution is None or self._residual is None:
+            return result.draw(self._sampler, row)
+        p = result.distribution(self._sampler, row)
+        token = self._residual.settle(drafted.token, drafted.distribution, p)
+        self._sampler.accept(token)
+        return token
+
+    def _with_hidden(self, what: Pass) -> Pass:
+        """Return the pass with the hidden states that the drafter reads."""
+        return replace(what, leave=self._hidden_layers) if self._hidden_layers else what
+
+    def _give_hidden(
+        self, pos: int, tokens: Sequence[int], result: PassResult, rows: list[int] | None = None
+    ) -> None:
+        """Give the drafter the hidden states of these tokens.
+
+        rows: of the result; None: all.
+        """
+        if self._drafter is not None and self._hidden_layers:
+            assert result.hidden is not None
+            states = result.hidden if rows is None else result.hidden[rows]
+            self._drafter.on_hidden(self.seq, pos, tokens, states)
+
+    def _settle(self, step: Step) -> Work[None]:
+        """Add the step's tokens to the text, and remove the rejected ones from the sequence."""
+        self._ended = step.verdict.ended
+        self.history += step.tokens
+        yield from self._rollback(len(self.history) - 1)
+        if self._before_draft is not None:
+            self.seq.forget_checkpoint(self._before_draft)
+            self._before_draft = None
+        if self._plain == FULL:
+            self.seq.set_tokens(self.history[:-1])
+        if self.ended:
+            self.seq.save_checkpoint()
+        if self._drafter is not None:
+            self._drafter.accept(step.verdict)
+            self._controller.observe(step)
+
+    def _rollback(self, n: int) -> Work[None]:
+        """Let the sequence hold the first n tokens of the text: where the memory has to go back
+        further, to a checkpoint, evaluate the tokens after it again."""
+        pos = self.seq.can_keep(n)
+        self.seq.rollback(pos)
+        while pos < n:
+            part = self.history[pos : min(pos + self._context.pass_width, n)]
+            yield PassRequest(Rows.of(self.seq.seq_id, pos, part, "none"), self._plain)
+            pos += len(part)

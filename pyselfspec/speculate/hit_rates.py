@@ -1,0 +1,61 @@
+"""Hit rates of copies in a context: they start from earlier runs and are stored for later ones,
+together with the costs of passes.
+
+They are estimates to begin with; without a stored file the first steps are a little worse.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ..costs import store
+from ..costs.chances import Chances
+from ..costs.store import Observations
+from ..costs.timed import TimedCosts
+from ..errors import ArgumentError
+from ..runtime.context import Context
+from .session import session_of
+
+EARLIER_FACTOR = 0.5  # prior hit rate of copies from earlier texts, over those from the same text
+SIBLING_FACTOR = 0.5  # likewise of another continuation of a match, if the copy is wrong
+
+
+@dataclass(slots=True)
+class HitRates:
+    """Hit rates that the texts of one context add to.
+
+    copies: of copies from the same text. earlier: of copies from earlier texts. siblings: of other
+    continuations of a match; not stored.
+    """
+
+    copies: Chances
+    earlier: Chances
+    siblings: Chances
+
+
+def hit_rates_of(context: Context) -> HitRates:
+    """Return the hit rates of a context; the stored ones are read once."""
+    state = session_of(context)
+    if state.hit_rates is None:
+        stored = store.load(store.key_of(context)).observations
+        state.hit_rates = HitRates(
+            copies=Chances(counts=stored.copies if stored else None),
+            earlier=Chances(EARLIER_FACTOR, stored.earlier if stored else None),
+            siblings=Chances(SIBLING_FACTOR),
+        )
+    found: HitRates = state.hit_rates
+    return found
+
+
+def save(context: Context, timings: TimedCosts) -> None:
+    """Store hit rates and relative times of passes, if passes over copies were timed. Does nothing
+    if the file cannot be written."""
+    if not timings.knows_widths:
+        return
+    full_us = timings.at(0).rising().full_us
+    widths = tuple(us / full_us[0] for us in full_us)
+    with suppress(OSError, ArgumentError):
+        rates = hit_rates_of(context)
+        observed = Observations(widths, rates.copies.counts, rates.earlier.counts)
+        store.update(store.key_of(context), lambda stored: replace(stored, observations=observed))

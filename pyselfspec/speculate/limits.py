@@ -1,0 +1,112 @@
+"""Limits that a controller sets for the next draft. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, Self
+
+from .types import Distribution, Draft
+
+EVEN = 0.5  # probability of a token that is as likely accepted as rejected
+
+
+class After(Enum):
+    """A decision about the token that was drafted last."""
+
+    DROP = "drop"  # leave it out and stop
+    STOP = "stop"  # verify it and stop
+    GO_ON = "go on"  # verify it and draft another
+
+
+class Pick(NamedTuple):
+    """A draft token selected from the logits of a draft pass.
+
+    p: probability of the most likely token, by which drafting goes on or stops. It does not depend
+        on what was drawn: dropping tokens by their own probability would change the distribution
+        of the tokens that are kept.
+    likeliest: the most likely token.
+    distribution: the distribution that the token was drawn from; None: it is the most likely one.
+    """
+
+    token: int
+    p: float
+    likeliest: int
+    distribution: Distribution | None = None
+
+
+class HasLogits(Protocol):
+    """The result of a pass, see ``passes.PassResult``."""
+
+    def argmax(self, row: int) -> tuple[int, float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLimit:
+    """How much the next step may draft.
+
+    n_max: most tokens; 0: decode plainly.
+    p_min: tokens of lower probability are dropped, 0..1.
+    draw: draws a token from the distribution of a row of a pass; None: the most likely token is
+        taken.
+    """
+
+    n_max: int
+    p_min: float = 0.0
+    draw: Callable[[Any, int], Pick] | None = field(default=None, kw_only=True)
+
+    @property
+    def max_lookup(self) -> int:
+        """Most tokens that are worth looking up, see ``truncate``."""
+        return self.n_max
+
+    def select(self, result: HasLogits, row: int) -> Pick:
+        """Return the token to draft after a row of a pass."""
+        if self.draw is not None:
+            return self.draw(result, row)
+        token, p = result.argmax(row)
+        return Pick(token, p, token)
+
+    def capped(self, n_max: int) -> Self:
+        """Return this limit with at most n_max tokens, never fewer than 0."""
+        return replace(self, n_max=max(0, min(self.n_max, n_max)))
+
+    def after(self, probs: Sequence[float]) -> After:
+        """Decide about the last of the tokens drafted so far; probs: of all of them."""
+        if probs[-1] < self.p_min:
+            return After.DROP
+        return After.STOP if len(probs) >= self.n_max else After.GO_ON
+
+    def truncate(self, found: Draft) -> Draft:
+        """Return the part of a chain of looked-up tokens that is worth verifying."""
+        if self.n_max == 0:
+            return Draft()
+        probs = found.probs
+        if not probs:
+            return found.first(self.n_max)
+        for n in range(1, len(probs) + 1):
+            after = self.after(probs[:n])
+            if after is After.DROP:
+                return replace(found, tokens=found.tokens[: n - 1], dropped=found.tokens[n - 1])
+            if after is After.STOP:
+                return found.first(n)
+        return found
+
+    def split(self, found: Draft) -> tuple[Draft, Self]:
+        """Return the part of a chain of looked-up tokens to start a draft with, and the limit for
+        draft passes after it.
+
+        Here it is one or the other: draft passes are allowed where the first looked-up token is
+        more likely rejected than accepted.
+        """
+        sure = replace(self, p_min=max(self.p_min, EVEN)).truncate(found)
+        return found.first(len(sure.tokens)), self.capped(0 if sure.tokens else self.n_max)
+
+    def n_siblings(self, chain: Draft, chances: Sequence[float]) -> int:
+        """Return how many siblings to verify besides a chain, here all. They do not count against
+        n_max.
+
+        chances: probabilities that each is accepted, highest first.
+        """
+        return len(chances)

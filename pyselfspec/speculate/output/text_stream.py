@@ -1,0 +1,70 @@
+"""Conversion of tokens to text: whole UTF-8 characters, and stop strings that may span tokens.
+Does not depend on a model."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+
+from ...errors import ArgumentError
+
+
+class TextStream:
+    """Turns tokens into text, one at a time.
+
+    piece: returns the bytes that a token adds. is_eog: returns whether a token ends the text. stop:
+    strings that end the text and are not part of it.
+
+    Text that could still become a stop string, and bytes of a partial character, are held back.
+    Bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(
+        self,
+        piece: Callable[[int], bytes],
+        is_eog: Callable[[int], bool],
+        stop: Sequence[str] = (),
+    ) -> None:
+        if isinstance(stop, str) or not all(stop):
+            raise ArgumentError(f"stop is a list of strings that are not empty, got {stop!r}")
+        self._piece = piece
+        self._is_eog = is_eog
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""
+        self.finish_reason: str | None = None  # "eog" or "stop" once the text has ended
+
+    def consume(self, token: int) -> bool:
+        """Add the next token to the text; return True if the text ends with it."""
+        if self._is_eog(token):
+            self.finish_reason = "eog"
+            return True
+        self._held += self._decoder.decode(self._piece(token))
+        found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
+        if found:
+            # the stop string that is complete first, wherever tokens end
+            self._held = self._held[: min(found)[1]]
+            self.finish_reason = "stop"
+        return bool(found)
+
+    def take(self) -> str:
+        """Return the text that is certain and has not been taken yet."""
+        n_held = 0 if self.finish_reason else self._n_undecided()
+        text = self._held[: len(self._held) - n_held]
+        self._held = self._held[len(text) :]
+        return text
+
+    def finish(self) -> str:
+        """Return the rest of the text at its end, with a partial character."""
+        if self.finish_reason != "stop":
+            self._held += self._decoder.decode(b"", final=True)
+        text, self._held = self._held, ""
+        return text
+
+    def _n_undecided(self) -> int:
+        """Return the length of the longest tail that could begin a stop string."""
+        longest = max((len(s) - 1 for s in self._stop), default=0)
+        for n in range(min(longest, len(self._held)), 0, -1):
+            if any(s.startswith(self._held[-n:]) for s in self._stop):
+                return n
+        return 0

@@ -1,0 +1,176 @@
+"""Passes requested by coroutines.
+
+Drafters and generations yield requests and are sent results. What drives them decides which
+requests go through the model together, so one sequence and several that share passes run one code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ..errors import ArgumentError, SelfSpecError
+from ..runtime.passes import FULL, Hidden, Pass, Rows
+from .types import SINGLE, BatchLoad, Distribution
+
+if TYPE_CHECKING:
+    from ..runtime.context import Context
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class PassRequest:
+    """Rows to run through the model, and the kind of pass that they need."""
+
+    rows: Rows
+    what: Pass = FULL
+
+
+class TokenSampler(Protocol):
+    """A sampler, see ``runtime.sampling.Sampler``."""
+
+    def begin(self, prompt: Sequence[int]) -> None: ...
+
+    def sample(self, context: Context, row: int) -> int: ...
+
+    def distribution(self, context: Context, row: int) -> Distribution: ...
+
+    def accept(self, token: int) -> None: ...
+
+
+class PassResult:
+    """The result of a pass for the rows of one request. Logits can be read until the context's next
+    pass; reading them later raises ArgumentError.
+
+    hidden: the hidden states that the request asked for, one per row.
+    us: duration of the pass in microseconds.
+    batch_load: the part of the pass that belongs to other sequences.
+    """
+
+    __slots__ = ("_context", "_first", "_serial", "batch_load", "hidden", "us")
+
+    def __init__(
+        self, context: Context, first: int, hidden: Hidden | None, us: int, batch_load: BatchLoad
+    ) -> None:
+        self._context = context
+        self._serial = context.n_decodes
+        self._first = first  # of the request's rows in the pass
+        self.hidden = hidden
+        self.us = us
+        self.batch_load = batch_load
+
+    def argmax(self, row: int) -> tuple[int, float]:
+        """Return the most likely token after a row and its probability, 0..1."""
+        return self._context.argmax(self._row(row))
+
+    def runners_up(
+        self, row: int, best: tuple[int, float], n: int, p_min: float
+    ) -> list[tuple[int, float]]:
+        """Return the most likely tokens after a row besides the best, see Context.runners_up."""
+        return self._context.runners_up(self._row(row), best, n, p_min)
+
+    def best(self, row: int) -> int:
+        """Return the most likely token after a row."""
+        return self._context.best(self._row(row))
+
+    def draw(self, sampler: TokenSampler, row: int) -> int:
+        """Return the token that a sampler draws after a row."""
+        return sampler.sample(self._context, self._row(row))
+
+    def distribution(self, sampler: TokenSampler, row: int) -> Distribution:
+        """Return the distribution that a sampler would draw from after a row."""
+        return sampler.distribution(self._context, self._row(row))
+
+    def _row(self, row: int) -> int:
+        if self._serial != self._context.n_decodes:
+            raise ArgumentError("this result is out of date: the context has run another pass")
+        return self._first + row
+
+
+Work = Generator[PassRequest, PassResult, T]
+
+
+def run_requests(context: Context, requests: Sequence[PassRequest]) -> list[PassResult]:
+    """Run the rows of all requests in one pass. The requests must need passes of one kind, see
+    ``Pass.joins``.
+
+    Raises what Context.run does.
+    """
+    if len(requests) == 1:
+        return [run_request(context, requests[0])]
+    what = requests[0].what
+    entering = [request.what.enter for request in requests if request.what.enter is not None]
+    if entering:
+        what = replace(what, enter=Hidden.joined(entering))
+    start = time.perf_counter_ns()
+    hidden = context.run(Rows.joined(request.rows for request in requests), what).hidden
+    us = (time.perf_counter_ns() - start) // 1000
+    results, first = [], 0
+    n_all = sum(len(request.rows) for request in requests)
+    for request in requests:
+        n = len(request.rows)
+        states = None if hidden is None else hidden[first : first + n]
+        batch_load = BatchLoad(len(requests) - 1, n_all - n)
+        results.append(PassResult(context, first, states, us, batch_load))
+        first += n
+    return results
+
+
+def run_request(context: Context, request: PassRequest) -> PassResult:
+    """Run the rows of one request. Raises what Context.run does."""
+    start = time.perf_counter_ns()
+    hidden = context.run(request.rows, request.what).hidden
+    return PassResult(context, 0, hidden, (time.perf_counter_ns() - start) // 1000, SINGLE)
+
+
+def drive(coroutine: Generator[Q, A, T], respond: Callable[[Q], A]) -> T:
+    """Run a coroutine, sending it the response to everything that it yields, and return its result.
+
+    Errors of ``respond`` that are a SelfSpecError are raised inside the coroutine.
+    """
+    with closing(coroutine):
+        try:
+            request = next(coroutine)
+            while True:
+                try:
+                    response = respond(request)
+                except SelfSpecError as error:
+                    request = coroutine.throw(error)
+                else:
+                    request = coroutine.send(response)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def run(context: Context, work: Work[T]) -> T:
+    """Do one piece of work alone, with a pass for each request."""
+    return drive(work, partial(run_request, context))
+
+
+def timed(work: Work[T]) -> Work[tuple[T, int]]:
+    """Do some work; also return its microseconds, without those spent waiting for passes of other
+    sequences."""
+    ns, start = 0, time.perf_counter_ns()
+    with closing(work):
+        try:
+            request = next(work)
+            while True:
+                ns += time.perf_counter_ns() - start
+                try:
+                    result = yield request
+                except SelfSpecError as error:
+                    start = time.perf_counter_ns()
+                    request = work.throw(error)
+                else:
+                    ns, start = ns + 1000 * result.us, time.perf_counter_ns()
+                    request = work.send(result)
+        except StopIteration as end:
+            return end.value, (ns + time.perf_counter_ns() - start) // 1000

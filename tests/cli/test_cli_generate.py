@@ -1,0 +1,1083 @@
+"""pyselfspec generate: what comes out where, which text, which numbers, and how it is cut off."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from command_line import (
+    ONE_THREAD,
+    PROGRAM,
+    TIMEOUT,
+    Outcome,
+    environment,
+    on_terminal,
+    run,
+    run_alone,
+    strict_json,
+)
+from fixture_types import RunPython, TinyPath
+from report_fields import FIELDS
+from tiny_mamba import write_mamba
+
+from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec.cli import main
+from pyselfspec.lab.adapt import state as states
+from pyselfspec.masks import formats as mask_formats
+from pyselfspec.runtime.opening import N_CTX, N_CTX_UNIT
+from pyselfspec.runtime.passes import FULL, Pass, Rows
+from pyselfspec.speculate import controllers, drafters
+from pyselfspec.speculate.completion import N_PREDICT
+from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.util.files import locked
+
+PROMPT = "Once upon a time"
+N_LAYER = 4
+CLOSING_LINE = re.compile(r"\d+ tokens? · (\d+\.\d|-) tokens/s( · .+)?\n")
+GREEDY = ("--temp", "0")
+FIXED = ("--draft-p-min", "0")  # always drafts; the default controller may think better of it
+
+Generate = Callable[..., Outcome]
+
+
+@pytest.fixture
+def generate(demo_path: Path) -> Generate:
+    """Run generate with a short text on the demo model, in this process."""
+
+    def outcome(*args: str | Path, model: str | Path = demo_path, **options: Any) -> Outcome:
+        source = () if {"-p", "-f", "--prompt-tokens"} & set(args) else ("-p", PROMPT)
+        n = () if "-n" in args else ("-n", "24")
+        result = run("generate", model, *source, *n, *ONE_THREAD, *args, **options)
+        assert result.traceback is None, repr(result.traceback)
+        return result
+
+    return outcome
+
+
+# --- what comes out where --------------------------------------------------------------------
+
+
+def test_text_on_stdout_one_line_on_stderr(demo_path: Path) -> None:
+    args = ("generate", demo_path, "-p", PROMPT, "-n", "8", "--seed", "1", *ONE_THREAD)
+    text, report = run_alone(*args), run_alone(*args, "--json")
+    assert text.status == 0
+    assert CLOSING_LINE.fullmatch(text.stderr)
+    assert text.stderr.startswith("8 tokens")
+    assert report.stderr == ""
+    assert text.stdout == report.json["text"] + "\n"
+
+
+def test_verbose_talks_on_stderr_only(tiny_path: TinyPath) -> None:
+    args = ("generate", tiny_path(), "-p", PROMPT, "-n", "4", *ONE_THREAD, *GREEDY, "--json")
+    quiet, verbose = run_alone(*args), run_alone(*args, "-v")
+    assert quiet.stderr == ""
+    assert "llama_model_loader" in verbose.stderr
+    assert quiet.json["tokens"] == verbose.json["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("draft", "compare"), [("off", ()), ("layer-skip", ()), ("layer-skip", ("--compare",))]
+)
+def test_json_fields_fit_together(
+    generate: Generate, demo: Model, draft: str, compare: tuple[str, ...]
+) -> None:
+    report = generate("--seed", "3", "--draft", draft, *FIXED, "--json", *compare).json
+    assert ("plain" in report) == ("identical" in report) == ("speedup" in report) == bool(compare)
+    for run_ in [report, *([report["plain"]] if compare else [])]:
+        check_fields(run_, demo)
+        assert (run_["n_generated"], run_["finish_reason"]) == (24, "length")
+    assert report["draft"] == draft
+    assert (report["mask"] is None) == (draft == "off")
+
+
+def test_nothing_to_compare(generate: Generate) -> None:
+    """Without drafts, plain against plain would show noise as a result."""
+    outcome = generate("--compare", "--draft", "off")
+    assert outcome.status == 2
+    assert "--compare needs drafts" in outcome.stderr
+
+
+def test_a_recurrent_model_drafts(tmp_path: Path) -> None:
+    mamba = write_mamba(tmp_path / "mamba.gguf")
+    tokens = ",".join(["5", "6", "7"] * 6)
+    options = ("--prompt-tokens", tokens, "--draft", "ngram", "-n", "24", "--compare", "--json")
+    report = run("generate", mamba, *options, *ONE_THREAD).json
+    assert report["n_drafted"] > 0 and report["identical"] is True
+
+
+def test_a_comparison_leaves_one_text_in_the_file(generate: Generate, tmp_path: Path) -> None:
+    """The one that was asked for, and none of those that warm up."""
+    file = tmp_path / "texts.json"
+    report = generate(
+        "--compare", "--json", "--draft", "ngram", "-o", f"file={file}", "-n", "9"
+    ).json
+    n_kept = len(json.loads(file.read_text())["tokens"])
+    assert n_kept == report["n_prompt"] + report["n_generated"]
+
+
+def check_fields(report: dict[str, Any], model: Model) -> None:
+    assert report.keys() >= FIELDS
+    assert report["n_prompt"] == len(model.tokenize(PROMPT))
+    assert report["text"] == model.detokenize(report["tokens"])
+    assert report["n_generated"] == len(report["tokens"])
+    # every full pass accepts some of the draft and adds one token of its own
+    assert report["n_steps"] + report["n_accepted"] == report["n_generated"]
+    assert 0 <= report["n_accepted"] <= report["n_drafted"]
+    assert sum(report["n_drafted_at"]) == report["n_drafted"]
+    assert sum(report["n_accepted_at"]) == report["n_accepted"]
+    assert report["prefill_us"] > 0 and report["verify_us"] > 0
+    decoding_us = report["total_us"] - report["prefill_us"]
+    assert report["draft_us"] + report["verify_us"] <= decoding_us
+    speed = report["n_generated"] * 1e6 / decoding_us
+    assert report["tokens_per_second"] == pytest.approx(speed)
+    if report["draft"] == "off":
+        assert report["n_drafted"] == report["draft_us"] == 0
+    if report["n_drafted"] == 0:
+        assert report["acceptance_rate"] is None
+    else:
+        rate = report["n_accepted"] / report["n_drafted"]
+        assert report["acceptance_rate"] == pytest.approx(rate)
+
+
+def test_compare(generate: Generate) -> None:
+    report = generate("--seed", "5", "--compare", "--json").json
+    plain = report["plain"]
+    assert report["identical"] is True
+    assert (plain["text"], plain["tokens"]) == (report["text"], report["tokens"])
+    assert (plain["draft"], plain["n_drafted"]) == ("off", 0)
+    ratio = report["tokens_per_second"] / plain["tokens_per_second"]
+    assert report["speedup"] == pytest.approx(ratio)
+
+
+def test_compare_for_people(generate: Generate) -> None:
+    outcome = generate("--seed", "5", "--compare")
+    assert outcome.stdout == generate("--seed", "5").stdout  # the text once
+    assert CLOSING_LINE.fullmatch(outcome.stderr)
+    assert "x plain decoding (measured" in outcome.stderr
+    assert outcome.stderr.endswith("same text\n")
+
+
+# --- the same text ---------------------------------------------------------------------------
+
+
+def test_seed_decides_the_text(generate: Generate) -> None:
+    texts = [generate("--seed", seed).stdout for seed in ("1", "1", "2")]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_drawn_seed_is_reported_and_works(generate: Generate) -> None:
+    first = generate("--json").json
+    again = generate("--json", "--seed", str(first["sampling"]["seed"])).json
+    assert first["tokens"] == again["tokens"]
+
+
+def test_residual_sampling_says_so(generate: Generate) -> None:
+    options = ("--verify", "residual", "--seed", "9", "--compare", *FIXED)
+    report = generate(*options, "--json").json
+    assert (report["verify"], report["plain"]["verify"]) == ("residual", "match")
+    assert 0 < report["n_accepted"] < report["n_drafted"]
+    assert not report["identical"]
+    assert generate(*options).stderr.endswith("another text of the same distribution\n")
+    greedy = generate(*options, *GREEDY, "--json").json
+    assert greedy["identical"]
+
+
+def test_an_unverified_text_is_said_to_be_none_of_the_models(generate: Generate) -> None:
+    options = ("--exit-layer", "3", "--unverified", "--seed", "3")
+    report = generate(*options, "--json").json
+    assert report["unverified"] and report["n_drafted"] == 0
+    assert report["tokens"] != generate("--seed", "3", "--json").json["tokens"]
+    outcome = generate(*options)
+    assert outcome.stdout == report["text"] + "\n"
+    assert "not the model's own text" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        ("--seed", "9"),
+        ("--seed", "9", "--repeat-penalty", "1.3"),
+        (*GREEDY, "--top-k", "1"),
+    ],
+    ids=["greedy", "seeded", "penalty", "top-k"],
+)
+@pytest.mark.parametrize(
+    "draft",
+    [FIXED, ("--skip-attn", "0-11", *FIXED), ("--skip-attn", "1", "--skip-ffn", "2,4-6", *FIXED),
+     ("--exit-layer", "5", *FIXED), ("--draft-max", "1", *FIXED), ("--draft-max", "9", *FIXED),
+     ("--controller", "adaptive"), ("--controller", "product"), ("--controller", "auto")],
+    ids=" ".join,
+)  # fmt: skip
+def test_drafts_never_change_the_text(
+    generate: Generate, sampling: tuple[str, ...], draft: tuple[str, ...]
+) -> None:
+    plain = generate(*sampling, "--draft", "off", "--json").json
+    fast = generate(*sampling, *draft, "--json").json
+    assert fast["tokens"] == plain["tokens"]
+    if "--controller" not in draft:  # others may see no point in it
+        assert fast["n_drafted"] > 0
+
+
+def test_draft_limits_are_kept(generate: Generate) -> None:
+    to_the_end = generate("--draft-max", "2", "--draft-p-min", "0", "--json").json
+    assert len(to_the_end["n_drafted_at"]) == 2
+    # no token is certain, so every draft is dropped
+    assert generate("--draft-p-min", "1", "--json").json["n_drafted"] == 0
+
+
+def test_repeat_penalty_reaches_the_sampler(generate: Generate) -> None:
+    def n_different(*args: str) -> int:
+        return len(set(generate(*GREEDY, "-n", "48", "--json", *args).json["tokens"]))
+
+    assert n_different("--repeat-penalty", "2") > n_different()
+    assert n_different("--presence-penalty", "9") > n_different()
+    assert n_different("--frequency-penalty", "9") > n_different()
+    assert n_different("--repeat-penalty", "2", "--repeat-last-n", "0") == n_different()
+
+
+def test_sampling_options_reach_the_report(generate: Generate) -> None:
+    args = "--temp 0.5 --top-k 7 --top-p 0.75 --min-p 0.25 --repeat-penalty 1.5 --repeat-last-n 9"
+    args += " --presence-penalty 0.1 --frequency-penalty -0.2 --seed 4"
+    sampling = generate("-n", "1", "--json", *args.split()).json["sampling"]
+    expected = SamplingParams(0.5, 7, 0.75, 0.25, 1.5, 9, 0.1, -0.2, seed=4)
+    assert SamplingParams(**sampling | {"logit_bias": ()}) == expected
+
+
+# --- which model -----------------------------------------------------------------------------
+
+
+def test_model_default(tiny_path: TinyPath) -> None:
+    args = ("generate", "-p", PROMPT, "-n", "1", "--json", *ONE_THREAD)
+    tiny = str(tiny_path())
+    assert run(*args).json["model"] == "demo"
+    assert run(*args, PYSELFSPEC_MODEL=tiny).json["model"] == tiny
+    assert run(*args, "demo", PYSELFSPEC_MODEL=tiny).json["model"] == "demo"
+    assert run(*args, PYSELFSPEC_MODEL="").json["model"] == "demo"
+
+
+def test_demo_drafts_with_its_own_mask() -> None:
+    report = run("generate", "-p", PROMPT, "-n", "4", "--json", *ONE_THREAD).json
+    assert report["draft"] == "ngram+layer-skip"
+    assert report["mask"] == run("models", "info", "--json").json["draft_mask"]
+
+
+def test_model_without_a_mask_drafts_with_one_when_told_to(
+    generate: Generate, tiny_path: TinyPath
+) -> None:
+    told = generate("--json", "--draft", "layer-skip", model=tiny_path(n_layer=2)).json
+    assert told["mask"] == LayerMask.full(2).to_dict()
+
+
+def test_model_without_a_mask_copies(generate: Generate, tiny_path: TinyPath) -> None:
+    report = generate("--json", model=tiny_path(n_layer=N_LAYER)).json
+    assert (report["draft"], report["controller"], report["mask"]) == ("ngram", "auto", None)
+
+
+def test_drafters_can_be_joined(generate: Generate, tiny_path: TinyPath) -> None:
+    model = tiny_path(n_layer=N_LAYER)
+    report = generate("--json", "--draft", "ngram+layer-skip", model=model).json
+    assert report["draft"] == "ngram+layer-skip"
+    assert report["mask"] == LayerMask.alternate(N_LAYER).to_dict()
+    for wrong in ("ngram+nope", "ngram+", "nope"):
+        outcome = generate("--draft", wrong, model=model)
+        assert outcome.status == 2 and "is none of: auto, off, " in outcome.stderr
+    outcome = generate("--draft", "auto+ngram", model=model)
+    assert outcome.status == 2 and "auto cannot be joined with other drafters" in outcome.stderr
+    outcome = generate("--draft", "ngram+ngram", model=model)
+    assert outcome.status == 1 and "twice" in outcome.stderr
+
+
+def test_a_mask_that_cannot_pay_is_named_when_asked(
+    generate: Generate, tiny_path: TinyPath
+) -> None:
+    mask = ("--draft", "layer-skip", "--skip-attn", "1")
+    model = tiny_path(n_layer=N_LAYER, qtype="F32")
+    outcome = generate(*mask, model=model)
+    assert CLOSING_LINE.fullmatch(outcome.stderr)
+    assert outcome.stderr.endswith(" · nothing was drafted\n")
+    *_log, verbose = generate(*mask, "-v", model=model).stderr.splitlines()
+    *_explained, explained = generate(*mask, "--explain", model=model).stderr.splitlines()
+    for line in (verbose, explained):
+        assert re.search(r"the mask was not used, .* slower here \(0\.\d\dx\)", line)
+
+
+def test_options_that_choose_a_controller(generate: Generate) -> None:
+    for args, name in (
+        ((), "auto"),
+        (("--draft-max", "3"), "fixed"),
+        (("--draft-p-min", "0.5"), "fixed"),
+        (("--controller", "fixed"), "fixed"),
+        (("--controller", "product"), "product"),
+        (("--controller", "adaptive"), "adaptive"),
+    ):
+        assert generate("-n", "2", "--json", *args).json["controller"] == name
+    outcome = generate("--controller", "auto", "--draft-max", "3")
+    assert outcome.status == 2 and "auto chooses both values" in outcome.stderr
+
+
+@pytest.mark.parametrize("how", [(), ("--draft-max", "3"), ("--draft", "ngram")])
+def test_explanations_say_where_all_tokens_came_from(
+    how: tuple[str, ...], generate: Generate
+) -> None:
+    outcome = generate("--explain", "-n", "150", *how)
+    assert outcome.status == 0
+    *explained, closing = outcome.stderr.splitlines()
+    phases = [line for line in explained if line.startswith("tokens ")]
+    ends = [tuple(map(int, re.findall(r"\d+", line)[:2])) for line in phases]
+    assert [first for first, _ in ends] == [1, *(last + 1 for _, last in ends[:-1])]
+    n_own = sum(int(re.search(r"(\d+) from the full model", line)[1]) for line in phases)  # type: ignore[index]
+    accepted = re.search(r"(\d+) of \d+ draft tokens accepted|nothing was drafted", closing)
+    assert accepted
+    assert n_own + int(accepted[1] or 0) == int(closing.split()[0]) == ends[-1][1]
+    assert CLOSING_LINE.fullmatch(f"{closing}\n")
+
+
+def test_on_a_terminal_the_explanation_follows_the_text(demo_path: Path) -> None:
+    args = ["generate", str(demo_path), "-p", PROMPT, "-n", "80", *ONE_THREAD, *GREEDY]
+    text = run(*args).stdout
+    shown = on_terminal(*args, "--explain")
+    assert shown.startswith(text)
+    report = shown.removeprefix(text).splitlines()
+    assert re.match(r"tokens 1 to \d+: ", report[0])
+    assert CLOSING_LINE.fullmatch(f"{report[-1]}\n")
+
+
+# --- which prompt ----------------------------------------------------------------------------
+
+
+def test_every_way_to_give_a_prompt(generate: Generate, demo: Model, tmp_path: Path) -> None:
+    prompt = "Grüße — \n\n two lines\n"
+    file = tmp_path / "prompt.txt"
+    file.write_text(prompt, encoding="utf-8", newline="")
+    ids = ",".join(map(str, demo.tokenize(prompt)))
+    base = generate("-p", prompt, *GREEDY, "--json").json
+    for args, stdin in [
+        (("-f", file), b""),
+        (("-f", "-"), prompt.encode()),
+        (("--prompt-tokens", ids), b""),
+        (("-p", prompt), b"stdin is not read when there is a prompt"),
+    ]:
+        report = generate(*args, *GREEDY, "--json", stdin=stdin).json
+        assert report["n_prompt"] == base["n_prompt"], args
+        assert report["tokens"] == base["tokens"], args
+    piped = run("generate", *GREEDY, *ONE_THREAD, "-n", "24", "--json", stdin=prompt.encode()).json
+    assert piped["tokens"] == base["tokens"]
+
+
+def test_ids_in_ids_out(generate: Generate, tiny_path: TinyPath) -> None:
+    path = tiny_path(n_layer=N_LAYER, vocab="none")
+    args = ("--prompt-tokens", "5, 6,7", *GREEDY)
+    for draft in ((), ("--skip-attn", "1-2")):
+        text = generate(*args, *draft, model=path)
+        report = generate(*args, *draft, "--json", model=path).json
+        assert text.status == 0
+        assert text.stdout == ",".join(map(str, report["tokens"])) + "\n"
+        assert (report["text"], report["n_prompt"], report["n_generated"]) == ("", 3, 24)
+        assert CLOSING_LINE.fullmatch(text.stderr)
+
+
+def test_ids_in_ids_out_where_text_is_possible(generate: Generate) -> None:
+    args = ("--prompt-tokens", "5,6", *GREEDY)
+    report = generate(*args, "--json").json
+    assert generate(*args).stdout == ",".join(map(str, report["tokens"])) + "\n"
+
+
+# --- where it ends ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_n_smaller_than_a_draft(generate: Generate, n: int) -> None:
+    report = generate("-n", str(n), "--draft-max", "8", "--json").json
+    assert (report["n_generated"], report["finish_reason"]) == (n, "length")
+
+
+def test_full_context_ends_the_text(generate: Generate, tiny_path: TinyPath) -> None:
+    args = (*GREEDY, "-n", str(10**20), "-c", "256", "--json")
+    report = generate(*args, "--skip-ffn", "1", model=tiny_path()).json
+    # the last token needs no place
+    assert report["n_prompt"] + report["n_generated"] == 256 + 1
+    assert report["finish_reason"] == "context"
+
+
+def test_no_limit_but_the_context(generate: Generate, tiny_path: TinyPath) -> None:
+    """-n -1 and -c 0, as llama.cpp's programs take them."""
+    args = (*GREEDY, "-n", "-1", "--json", "--draft", "off")
+    report = generate(*args, "-c", "256", model=tiny_path()).json
+    assert report["n_prompt"] + report["n_generated"] == 256 + 1
+    assert report["finish_reason"] == "context"
+    path = tiny_path(n_ctx=512)
+    report = generate(*args, "-c", "0", model=path).json
+    assert report["n_prompt"] + report["n_generated"] == 512 + 1
+
+
+def test_seed_minus_one_draws_one(generate: Generate) -> None:
+    first, second = (generate("--seed", "-1", "--json").json["sampling"]["seed"] for _ in "12")
+    assert first != second and min(first, second) >= 0
+
+
+def test_stop(generate: Generate) -> None:
+    whole = generate(*GREEDY, "--json").json["text"]
+    stop = whole[len(whole) // 2 :][:5]
+    before = whole[: whole.index(stop)]
+    report = generate(*GREEDY, "--json", "--stop", "@@@", "--stop", stop).json
+    assert (report["text"], report["finish_reason"]) == (before, "stop")
+    assert generate(*GREEDY, "--stop", stop).stdout == before + "\n"
+
+
+def test_grammar(generate: Generate, tmp_path: Path) -> None:
+    grammar = tmp_path / "answer.gbnf"
+    grammar.write_text('root ::= "yes" | "no"\n')
+    for seed in ("1", "2"):
+        report = generate("--grammar", grammar, "--seed", seed, "--compare", "--json").json
+        assert report["text"] in ("yes", "no")
+        assert report["finish_reason"] == "eog"
+        assert report["identical"] is True
+
+
+# --- masks -----------------------------------------------------------------------------------
+
+
+def test_every_way_to_give_a_mask(generate: Generate, tmp_path: Path) -> None:
+    mask = LayerMask(12, frozenset({3, 5, 8, 9, 10, 11}), frozenset({0}))
+    file = tmp_path / "mask.json"
+    file.write_text(mask.to_json())
+    always = (*GREEDY, *FIXED, "--json")
+    reports = [
+        generate(*always, "--skip-attn", "3,5,8-11", "--skip-ffn", "0").json,
+        generate(*always, "--skip-attn", " 8-11 ,5, 3 ", "--skip-ffn", "0-0").json,
+        generate(*always, "--mask", file).json,
+        generate(*always, "--mask", "-", stdin=mask.to_json().encode()).json,
+    ]
+    for report in reports:
+        assert report["mask"] == mask.to_dict()
+        assert report["n_accepted"] == reports[0]["n_accepted"]
+
+
+@pytest.mark.parametrize("form", mask_formats.FORMATS)
+def test_masks_in_every_format_that_profiles_are_imported_from(
+    generate: Generate, tmp_path: Path, form: str
+) -> None:
+    mask = LayerMask.skipping(12, attn=[3, 5], ffn=[0, 11])
+    file = tmp_path / "mask"
+    file.write_text(mask_formats.write(mask, form, "some-model"))
+    assert generate("-n", "1", "--mask", file, "--json").json["mask"] == mask.to_dict()
+
+
+def test_one_kind_of_skip_is_enough(generate: Generate) -> None:
+    for option, key, other in (
+        ("--skip-attn", "skip_attn", "skip_ffn"),
+        ("--skip-ffn", "skip_ffn", "skip_attn"),
+    ):
+        mask = generate("-n", "1", "--json", option, "2").json["mask"]
+        assert (mask[key], mask[other]) == ([2], [])
+
+
+def test_exit_layer(generate: Generate) -> None:
+    mask = generate("-n", "1", "--json", "--exit-layer", "5").json["mask"]
+    assert mask == LayerMask.early_exit(12, 5).to_dict()
+    outcome = generate("--exit-layer", "5", "--skip-ffn", "6")
+    assert outcome.status == 2 and "give only one mask" in outcome.stderr
+
+
+def test_mask_that_skips_nothing_is_always_right(generate: Generate, tmp_path: Path) -> None:
+    file = tmp_path / "full.json"
+    file.write_text('{"n_layer": 12}')
+    report = generate(*GREEDY, *FIXED, *LAYER_SKIP, "--mask", file, "--json").json
+    assert report["acceptance_rate"] == 1.0
+
+
+# --- options of the drafter that is named ----------------------------------------------------
+
+LAYER_SKIP = ("--draft", "layer-skip")
+
+
+def test_drafter_options_reach_the_drafter(generate: Generate, tmp_path: Path) -> None:
+    mask = LayerMask.skipping(12, attn=[3, 5], ffn=[2])
+    file = tmp_path / "mask.json"
+    file.write_text(mask.to_json())
+    always = (*GREEDY, *FIXED, *LAYER_SKIP, "--json")
+    plain = generate(*GREEDY, "--draft", "off", "--json").json
+    reports = [
+        generate(*always, "--mask", file).json,
+        generate(*always, "-o", f"mask={file}").json,
+        generate(*always, "--draft-option", f"mask={file}", "-o", "share=false").json,
+        generate(*always, "-o", "mask=-", stdin=mask.to_json().encode()).json,
+    ]
+    for report in reports:
+        assert report["mask"] == mask.to_dict()
+        assert report["tokens"] == plain["tokens"]
+        assert report["n_accepted"] == reports[0]["n_accepted"] > 0
+
+
+def test_an_option_changes_nothing_else(
+    generate: Generate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's own mask stays where only the way to draft is given."""
+    shares: list[bool] = []
+    init = layer_skip.Drafter.__init__
+
+    def recorded(drafter: Any, *args: Any, **options: Any) -> None:
+        init(drafter, *args, **options)
+        shares.append(drafter.shares)
+
+    monkeypatch.setattr(layer_skip.Drafter, "__init__", recorded)
+    always = ("-n", "3", *GREEDY, *LAYER_SKIP, "--json")
+    reports = [generate(*always, *given).json for given in ((), ("-o", "share=false"))]
+    assert set(shares) == {True, False}
+    assert (
+        reports[0]["mask"]
+        == reports[1]["mask"]
+        == run("models", "info", "--json").json["draft_mask"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-o", "share=false"), "-o sets options of the drafter that --draft names; name one"),
+        (("--draft", "auto", "-o", "share=false"), "name one"),
+        (("--draft", "off", "-o", "share=false"), "name one"),
+        ((*LAYER_SKIP, "-o", "width=3"), "option of a drafter: layer-skip has mask, share"),
+        ((*LAYER_SKIP, "-o", "share"), "option of a drafter: layer-skip has mask, share"),
+        ((*LAYER_SKIP, "-o", "share=1", "-o", "share=0"), "-o share is given twice"),
+    ],
+)
+def test_drafter_options_that_cannot_be(
+    generate: Generate, options: tuple[str, ...], message: str
+) -> None:
+    outcome = generate(*options)
+    assert outcome.status == 2 and message in outcome.stderr
+    assert outcome.stdout == "" and "Traceback" not in outcome.stderr
+
+
+def test_values_of_drafter_options_that_cannot_be(generate: Generate, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"n_layer": 3}')
+    cases = {
+        "-o share=perhaps: expected bool": "share=perhaps",
+        "for 3 blocks": f"mask={other}",
+        "nowhere.json": f"mask={tmp_path / 'nowhere.json'}",
+    }
+    for message, pair in cases.items():
+        outcome = generate(*LAYER_SKIP, "-o", pair)
+        assert outcome.status == 1 and message in outcome.stderr, outcome
+        assert outcome.stderr.count("\n") == 1 and outcome.stdout == ""
+
+
+@pytest.mark.parametrize("given", ["--mask", "-o"])
+def test_adapting_begins_with_the_mask_that_is_given(
+    given: str, generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And drafts with those that it takes over, whichever way the first one came."""
+    passes: list[LayerMask] = []
+    run_pass = Context.run
+
+    def recorded(context: Context, rows: Rows, what: Pass = FULL) -> Any:
+        if what.is_draft and what.mask is not None and len(rows) == 1:
+            passes.append(what.mask)
+        return run_pass(context, rows, what)
+
+    monkeypatch.setattr(Context, "run", recorded)
+    bad = LayerMask.skipping(12, attn=range(3), ffn=range(3))
+    file = tmp_path / "bad.json"
+    file.write_text(bad.to_json())
+    mask = (given, file) if given == "--mask" else (given, f"mask={file}")
+    report = generate(
+        "-n", "300", "--seed", "1", *LAYER_SKIP, *mask, *FIXED, *ALL_THE_TIME, "--json"
+    ).json  # fmt: skip
+    assert report["adapt"]["n_changes"] > 0
+    drafted = [each for each in passes if each.skip_attn or each.skip_ffn]
+    assert drafted[0] == bad
+    assert report["mask"] in [each.to_dict() for each in drafted[1:]]
+
+
+# --- other masks meanwhile -------------------------------------------------------------------
+
+ALL_THE_TIME = ("--adapt-share", "1")
+
+
+def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
+    bad = ("--skip-attn", "0-2", "--skip-ffn", "0-2")
+    report = generate("-n", "300", "--seed", "1", *bad, *ALL_THE_TIME, "--compare", "--json").json
+    assert report["identical"]
+    assert report["adapt"].keys() == {"n_tried", "n_changes", "trial_us"}
+    assert report["adapt"]["n_tried"] > report["adapt"]["n_changes"] > 0
+    assert report["mask"]["skip_attn"] != [0, 1, 2] or report["mask"]["skip_ffn"] != [0, 1, 2]
+    assert 0 < report["adapt"]["trial_us"] < report["total_us"] - report["prefill_us"]
+    assert report["plain"]["adapt"] is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_adapting_takes_no_more_memory_the_longer_the_text(
+    demo_path: Path, run_python: RunPython
+) -> None:
+    """Freed graphs would pile up: 20 MB in 4000 tokens. Without copies, whose index takes a
+    kilobyte a token, up to its bound; in a process of its own, whose memory is its own."""
+    code = """
+import json, sys
+from pathlib import Path
+from pyselfspec import Completion, DraftConfig, Model, SamplingParams
+from pyselfspec.lab.adapt.adaptation import Adapt, start
+sizes = []
+with Model(sys.argv[1]) as model, model.context(n_ctx=4096, n_threads=1) as context:
+    adaptation = start(context, DraftConfig("layer-skip"), Adapt(share=0.5), seed=1)
+    completion = Completion(
+        context,
+        sys.argv[2],
+        adaptation.drafter,
+        controller=adaptation.controller,
+        n_predict=3600,
+        sampling=SamplingParams(seed=1),
+    )
+    for _piece in completion:
+        if len(completion.tokens) // 600 > len(sizes):
+            status = Path("/proc/self/status").read_text()
+            sizes.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
+    print(json.dumps([adaptation.state.n_candidates, sizes]))
+"""
+    outcome = run_python(code, demo_path, PROMPT)
+    assert not outcome.returncode, outcome.stderr
+    n_candidates, sizes = json.loads(outcome.stdout)
+    assert n_candidates > 100 and len(sizes) == 6
+    assert sizes[-1] < sizes[1] + 8, sizes
+
+
+def test_adapting_is_told_to_people(generate: Generate) -> None:
+    bad = ("--skip-attn", "0-2", "--skip-ffn", "0-2", "--explain")
+    outcome = generate("-n", "300", "--seed", "1", *bad, *ALL_THE_TIME)
+    *_explained, closing = outcome.stderr.splitlines()
+    told = re.search(r" · (\d+) masks tried, (\d+) adopted", closing)
+    assert told and int(told[1]) > int(told[2]) > 0
+    assert len(re.findall(r"step \d+: a better mask, skips \d", outcome.stderr)) == int(told[2])
+    assert "tried" not in generate().stderr
+    assert " · 0 masks tried, 0 adopted" in generate("--adapt", "-n", "2").stderr
+
+
+def record_in(file: Path) -> Any:
+    """Return the contents of a file of --adapt-state."""
+    text = file.read_text()
+    assert text.endswith("}\n")
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+def state_in(file: Path) -> Any:
+    record = record_in(file)
+    assert record.keys() == {"format", "model", "fingerprint", "state"}
+    return record["state"]
+
+
+def test_a_state_is_kept_and_goes_on(generate: Generate, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    arguments = ("-n", "120", "--seed", "1", *ALL_THE_TIME, "--adapt-state", file, "--json")
+    first = generate(*arguments).json
+    state = state_in(file)
+    assert (state["mask"], state["n_candidates"]) == (first["mask"], first["adapt"]["n_tried"])
+    second = generate(*arguments).json
+    n_tried = first["adapt"]["n_tried"] + second["adapt"]["n_tried"]
+    assert state_in(file)["n_candidates"] == n_tried > first["adapt"]["n_tried"] > 0
+    assert [path.name for path in tmp_path.iterdir() if "state" in path.name] == ["state.json"]
+
+
+def test_a_state_outlives_ctrl_c(
+    generate: Generate, tmp_path: Path, ctrl_c: Callable[[int], None]
+) -> None:
+    file = tmp_path / "state.json"
+    ctrl_c(200)
+    outcome = generate("-n", "400", *ALL_THE_TIME, "--adapt-state", file)
+    assert outcome.status == 130
+    assert state_in(file)["n_candidates"] > 0
+
+
+def test_a_state_is_saved_as_it_goes(
+    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the case that the process is killed."""
+    file, seen = tmp_path / "state.json", []
+    module = importlib.import_module("pyselfspec.cli._experiments")
+    save = states.save
+
+    def saved(state: Any, *rest: Any) -> None:
+        save(state, *rest)
+        seen.append(state_in(file)["n_steps"])
+
+    monkeypatch.setattr(module, "SAVE_S", 0.0)
+    monkeypatch.setattr(states, "save", saved)
+    assert generate("-n", "40", *ALL_THE_TIME, "--adapt-state", file).status == 0
+    assert len(seen) > 5 and seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_was_learned_outlives_other_signals(
+    demo_path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """docker stop, timeout(1) and closed terminals send these signals."""
+    file = tmp_path / "state.json"
+    process = subprocess.Popen(
+        [*PROGRAM, "generate", demo_path, "-p", PROMPT, "-n", "100000", "-c", "100000",
+         *ONE_THREAD, *GREEDY, "--adapt-state", file],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(number)
+    _rest, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in stderr.decode() and "tokens/s" in stderr.decode()
+    assert state_in(file)["n_steps"] > 0
+
+
+def test_a_state_that_cannot_be_saved_costs_nothing_else(
+    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("pyselfspec.cli._experiments")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "state.json"))
+
+    monkeypatch.setattr(module, "SAVE_S", 0.0)
+    monkeypatch.setattr(states, "save", full)
+    outcome = generate("-n", "8", "--adapt-state", tmp_path / "state.json", "--json")
+    assert outcome.status == 1 and "state.json: No space left" in outcome.stderr
+    assert strict_json(outcome.stdout)["n_generated"] == 8
+
+
+def test_a_state_belongs_to_one_run_at_a_time(generate: Generate, tmp_path: Path) -> None:
+    """Two would each forget what the other one has learned."""
+    file = tmp_path / "state.json"
+    with locked(file, "wait"):
+        outcome = generate("-n", "1", "--adapt-state", file)
+    assert outcome.status == 1 and outcome.stdout == ""
+    assert "state.json is in use by another process" in outcome.stderr
+    assert "give another --adapt-state" in outcome.stderr
+    assert generate("-n", "1", "--adapt-state", file).status == 0
+
+
+def test_a_state_has_a_mask_of_its_own(generate: Generate, tmp_path: Path) -> None:
+    options = ("-n", "1", "--adapt-state", tmp_path / "state.json", "--skip-attn", "3")
+    assert generate(*options).status == 0
+    outcome = generate(*options)
+    assert outcome.status == 2 and "state.json already has a mask" in outcome.stderr
+
+
+def test_states_that_cannot_be(
+    generate: Generate, demo_path: Path, tiny_path: TinyPath, tmp_path: Path
+) -> None:
+    file = tmp_path / "state.json"
+    assert generate("-n", "1", "--adapt-state", file).status == 0
+    before = file.read_bytes()
+    broken = tmp_path / "broken.json"
+    broken.write_bytes(before[:50])
+    record, state = record_in(file), state_in(file)
+    judging = {"candidate": state["mask"], "score": state["score"] | {"n": "x"}}
+    for name, changes in {"words": judging, "late": {"n_windows": 4}}.items():
+        text = json.dumps(record | {"state": state | changes})
+        (tmp_path / f"{name}.json").write_text(text)
+    cases = {
+        "state.json belongs to another model (demo.gguf)": (file, tiny_path()),
+        "broken.json is no adaptation state": (broken, tiny_path()),
+        "words.json is no adaptation state (expected int, got str in state.score.n)": (
+            tmp_path / "words.json",
+            demo_path,
+        ),
+        "late.json is no adaptation state (n_windows is below 4": (
+            tmp_path / "late.json",
+            demo_path,
+        ),
+        "is no plain file": (tmp_path, tiny_path()),
+        "is no folder: make it first": (tmp_path / "nowhere" / "state.json", tiny_path()),
+    }
+    for message, (path, model) in cases.items():
+        outcome = generate("--adapt-state", path, model=model)
+        assert outcome.status == 1 and message in outcome.stderr, outcome
+        assert outcome.stderr.count("\n") == 1 and outcome.stdout == ""
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--adapt", "--draft", "off"), "no mask to adapt"),
+        (("--adapt-state", "s.json", "--draft", "off"), "no mask to adapt"),
+        (("--adapt-share", "0"), "above 0 and at most 1"),
+        (("--adapt-share", "1.1"), "above 0 and at most 1"),
+    ],
+)
+def test_adapting_that_cannot_be(
+    generate: Generate, options: tuple[str, ...], message: str
+) -> None:
+    outcome = generate(*options)
+    assert outcome.status == 2 and message in outcome.stderr
+
+
+# --- cut off ---------------------------------------------------------------------------------
+
+
+def test_ctrl_c(tiny_path: TinyPath) -> None:
+    """Whatever has been shown stays, the line is whole, the status is the shell's for Ctrl-C."""
+    process = subprocess.Popen(
+        [*PROGRAM, "generate", tiny_path(), "-p", PROMPT, "-n", "100000", "-c", "100000",
+         *ONE_THREAD, *GREEDY],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+        # a shell that runs tests in the background ignores Ctrl-C for them
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130
+    warning, closing = stderr.decode().splitlines(keepends=True)
+    assert "trained" in warning and CLOSING_LINE.fullmatch(closing), stderr.decode()
+    text = (first + rest).decode()
+    assert len(text) > 1 and text.endswith("\n")
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Ctrl-C as a pass returns, which is where nearly all of them land; counted from 1."""
+
+    def at(n_passes: int) -> None:
+        run_pass, left = Context.run, n_passes
+
+        def interrupted(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            decoded = run_pass(*args, **options)
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return decoded
+
+        monkeypatch.setattr(Context, "run", interrupted)
+
+    return at
+
+
+@pytest.fixture
+def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that passes count from the first one that matters."""
+    monkeypatch.setattr(
+        importlib.import_module("pyselfspec.cli.generate"), "_warm_up", lambda *_: 0
+    )
+
+
+@pytest.mark.usefixtures("no_warm_up")
+@pytest.mark.parametrize("n_passes", [1, 6, 7, 8, 9, 10, 11])
+def test_ctrl_c_with_json(
+    generate: Generate, demo: Model, ctrl_c: Callable[[int], None], n_passes: int
+) -> None:
+    whole = generate(*GREEDY, "--json").json["tokens"]
+    ctrl_c(n_passes)
+    outcome = generate(*GREEDY, *FIXED, "--json", "--compare")
+    assert (outcome.status, outcome.stderr) == (130, "")
+    report = strict_json(outcome.stdout)
+    assert report["finish_reason"] == "interrupted"
+    assert not report.keys() & {"plain", "identical", "speedup"}
+    assert report["n_generated"] == len(report["tokens"])
+    assert report["tokens"] == whole[: len(report["tokens"])]
+    assert report["text"] == demo.detokenize(report["tokens"])
+
+
+@pytest.mark.usefixtures("no_warm_up")
+def test_ctrl_c_in_the_plain_run_compares_nothing(
+    generate: Generate, ctrl_c: Callable[[int], None]
+) -> None:
+    """Half a plain text would look like a different one."""
+    passes = 0
+
+    def counted(*args: Any, run_pass: Any = Context.run, **options: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return run_pass(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "run", counted)
+        generate(*GREEDY, *FIXED, "--json")
+    ctrl_c(passes + 5)
+    outcome = generate(*GREEDY, *FIXED, "--json", "--compare")
+    assert outcome.status == 130
+    report = strict_json(outcome.stdout)
+    assert report["n_generated"] == 24
+    assert not report.keys() & {"plain", "identical", "speedup"}
+
+
+def test_ctrl_c_before_the_first_token(generate: Generate, ctrl_c: Callable[[int], None]) -> None:
+    ctrl_c(1)
+    outcome = generate()
+    assert (outcome.status, outcome.stdout) == (130, "\n")
+    assert CLOSING_LINE.fullmatch(outcome.stderr)
+
+
+def test_ctrl_c_before_anything_has_happened(
+    generate: Generate, ctrl_c: Callable[[int], None]
+) -> None:
+    ctrl_c(1)
+    outcome = generate("--json", "--compare")  # which begins with a warm-up
+    assert (outcome.status, outcome.stdout) == (130, "")
+
+
+@pytest.mark.parametrize("args", [(), ("--json", "-n", "64")], ids=["text", "json"])
+def test_reader_that_goes_away(tiny_path: TinyPath, args: tuple[str, ...]) -> None:
+    """A reader such as `head -c 10` closes the pipe: the program ends without a message."""
+    process = subprocess.Popen(
+        [*PROGRAM, "generate", tiny_path(), "-p", PROMPT, "-n", "100000", "-c", "4096",
+         *ONE_THREAD, *GREEDY, *args],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    if not args:
+        assert process.stdout.read(1)
+    process.stdout.close()
+    stderr = process.stderr.read().decode()
+    assert process.wait(TIMEOUT) in (0, 1)
+    for word in ("Traceback", "Exception", "Errno", "Broken"):
+        assert word not in stderr
+
+
+def test_names_of_other_programs_for_options(generate: Generate) -> None:
+    ours = generate("-n", "5", "--temp", "0")
+    theirs = generate("--max-tokens", "5", "--temperature", "0")
+    assert theirs.status == 0 and theirs.stdout == ours.stdout
+
+
+def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
+    args = ("generate", tiny_path(), "-p", PROMPT, "-n", "1000", "-c", "256", *ONE_THREAD, *GREEDY)
+    full, report = run(*args), run(*args, "--json")
+    assert full.status == 0
+    notes = full.stderr.splitlines()
+    assert notes[-2] == "the context of 256 tokens is full; give a larger -c"
+    assert report.json["finish_reason"] == "context"
+    assert report.json["n_generated"] < 1000
+
+
+def test_a_context_beyond_the_training_is_warned_of(demo_path: Path) -> None:
+    args = ("generate", demo_path, "-p", PROMPT, "-n", "4", *ONE_THREAD, *GREEDY)
+    first, *_ = run(*args, "-c", "1024").stderr.splitlines()
+    assert first.startswith("Warning: -c 1024 is more than the 512 tokens of context")
+    for fine in (["-c", "512"], ["-c", "0"], []):
+        assert "trained" not in run(*args, *fine).stderr
+
+
+def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("the king and the hen " * 10**6)
+    outcome = run("generate", demo_path, "-f", file, *ONE_THREAD)
+    assert outcome.status == 1
+    said = re.search(
+        r"the prompt has about (\d+) tokens, the context 512; give a larger -c", outcome.stderr
+    )
+    assert said and 4e6 < int(said[1]) < 8e6
+
+
+def test_the_length_of_a_prompt_that_is_too_long_is_said(demo_path: Path) -> None:
+    text = "the king and the hen " * 200
+    with Model(demo_path) as model:
+        n_tokens = len(model.tokenize(text))
+    outcome = run("generate", demo_path, "-p", text, *ONE_THREAD)
+    assert f"the prompt has {n_tokens} tokens, the context 512; " in outcome.stderr
+
+
+# --- help ------------------------------------------------------------------------------------
+
+# Where an option's default comes from.
+DEFAULTS = {
+    "temp": SamplingParams().temperature,
+    "top_k": SamplingParams().top_k,
+    "top_p": SamplingParams().top_p,
+    "min_p": SamplingParams().min_p,
+    "repeat_penalty": SamplingParams().repeat_penalty,
+    "repeat_last_n": SamplingParams().repeat_last_n,
+    "presence_penalty": SamplingParams().presence_penalty,
+    "frequency_penalty": SamplingParams().frequency_penalty,
+    "n_predict": N_PREDICT,
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_help_shows_the_true_default(name: str) -> None:
+    command = main.get_command(context := click.Context(main, show_default=True), "generate")
+    assert command is not None
+    option = next(p for p in command.params if p.name == name)
+    assert isinstance(option, click.Option)
+    assert option.default == DEFAULTS[name]
+    record = option.get_help_record(context)
+    assert record is not None and f"[default: {DEFAULTS[name]}" in record[1]
+
+
+def test_help_shows_the_defaults_of_fixed_drafts() -> None:
+    help_ = " ".join(run("generate", "-h").stdout.split())
+    assert f"[default with --controller fixed: {Fixed().n_max}]" in help_
+    assert f"[default with --controller fixed: {Fixed().p_min}]" in help_
+
+
+def test_help_names_every_controller() -> None:
+    shown = run("generate", "-h").stdout
+    assert "[auto|fixed]" in shown and controllers.names() == ("auto", "fixed")
+
+
+def test_default_context_in_the_help_is_the_true_one() -> None:
+    help_ = " ".join(run("generate", "-h").stdout.split())
+    assert f"the model's, at most {N_CTX}" in help_
+    assert f"rounded up to a multiple of {N_CTX_UNIT}" in help_
+
+
+def test_help_names_every_drafter() -> None:
+    names = "auto|off|head|layer-skip|model|ngram|universal "
+    assert {*drafters.names()} < {*names.strip().split("|")}
+    assert names in " ".join(run("generate", "-h").stdout.split())
+
+
+def test_example_in_the_help_works() -> None:
+    outcome = run("generate", "-h")
+    assert 'pyselfspec generate -p "Once upon a time"' in outcome.stdout
+    assert run("generate", "-p", PROMPT, "-n", "2", *ONE_THREAD).status == 0
+
+
+def test_version_names_program_and_library() -> None:
+    outcome = run_alone("--version")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert re.fullmatch(r"pyselfspec \d\S+, library \d\S+, CPU code \w+\n", outcome.stdout)
+
+
+def test_installed_script_is_this_program() -> None:
+    """`pyselfspec` and `python -m pyselfspec` are one."""
+    from importlib.metadata import entry_points
+
+    scripts = entry_points(group="console_scripts", name="pyselfspec")
+    if not scripts:
+        pytest.skip("runs from a checkout")
+    assert next(iter(scripts)).load() is main
+
+
+@pytest.mark.parametrize(
+    ("locale", "shown"),
+    [
+        ({"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, "é☃\n"),
+        ({"PYTHONIOENCODING": "ascii"}, "é☃\n"),
+        ({"PYTHONIOENCODING": "latin-1"}, None),  # cannot show it; must not crash over it
+    ],
+    ids=["C", "ascii", "latin-1"],
+)
+def test_narrow_terminals(
+    tmp_path: Path, demo_path: Path, locale: dict[str, str], shown: str | None
+) -> None:
+    grammar = tmp_path / "snow.gbnf"
+    grammar.write_text('root ::= "é☃"\n', encoding="utf-8")
+    args = ("generate", demo_path, "-p", "snow", "--grammar", grammar, *ONE_THREAD)
+    outcome = run_alone(*args, env=locale)
+    assert "Traceback" not in outcome.stderr
+    assert outcome.status == 0
+    assert shown is None or outcome.stdout == shown
+    assert run_alone(*args, "--json", env=locale).json["text"] == "é☃"

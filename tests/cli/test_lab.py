@@ -1,0 +1,146 @@
+"""Experiments: listed, loaded only when named, and working by their names."""
+
+import re
+from pathlib import Path
+
+import pytest
+from command_line import ONE_THREAD, commands, run
+
+from pyselfspec.lab.adapt.adaptation import SHARE
+from pyselfspec.lab.catalog import EXPERIMENTS
+from pyselfspec.selection import strategies
+from pyselfspec.speculate import controllers, drafters
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+KINDS = {"drafters": drafters, "controllers": controllers, "strategies": strategies}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_list_has_every_experiment(kind):
+    listed = [each.name for each in EXPERIMENTS if each.kind == kind]
+    assert sorted(listed) == list(KINDS[kind].experiments())
+    assert not {*listed} & {*KINDS[kind].names()}
+    assert {*listed} | {*KINDS[kind].names()} == {*KINDS[kind].all_names()}
+
+
+def test_the_command_prints_the_list():
+    outcome = run("lab")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert all(each.use in outcome.stdout for each in EXPERIMENTS)
+    assert max(map(len, outcome.stdout.splitlines())) <= 80
+    found = run("lab", "--json").json["experiments"]
+    assert [each["name"] for each in found] == [each.name for each in EXPERIMENTS]
+
+
+@pytest.mark.parametrize("name", ["jacobi", "lookahead", "partial-kv"])
+def test_speeds_are_those_of_the_table(name):
+    table = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| smollm2-135m-q8_0.gguf \| {name} \| 0 \| all \| ([\d.]+) ", table, re.M)
+    speed = next(each.speed for each in EXPERIMENTS if each.name == name)
+    assert row is not None and speed == f"{float(row[1]):.2f} (SmolLM2 135M)"
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "figures", "speed"),
+    [
+        (
+            "exit-map",
+            "Exit maps",
+            (
+                "| 0.43 | 0.50 |",
+                "| 0.46 | 0.53 |",
+                "| 0.66 | 0.74 |",
+                "demo decodes at 0.92 to 0.99",
+            ),
+            "0.50 to 0.74 (SmolLM2 135M), 0.92 to 0.99 (demo model)",
+        ),
+        (
+            "dynamic-exit",
+            "dynamic-exit",
+            ("| 1.04 |", "| 0.91 |", "0.79 to 0.75"),
+            "0.75 to 0.79 (demo model, two exits)",
+        ),
+    ],
+)
+def test_speeds_are_those_of_the_log(name, section, figures, speed):
+    log = " ".join((BENCHMARKS / "LOG.md").read_text(encoding="utf-8").split())
+    text = log.partition(f"## {section}")[2].partition(" ## ")[0]
+    assert all(figure in text for figure in figures), text
+    assert next(each.speed for each in EXPERIMENTS if each.name == name) == speed
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("generate", "--draft"), ("bench", "--draft"), ("generate", "--controller"),
+     ("layers search", "--strategy"), ("scan-layers", "--strategy")],
+)  # fmt: skip
+def test_help_lists_no_experiment(command, option):
+    text = run(*command.split(), "--help").stdout
+    values = re.search(rf"^  {option} (\S+)", text, re.M)
+    assert values is not None
+    assert not {*values[1].strip("[]").split("|")} & {each.name for each in EXPERIMENTS}
+
+
+def test_the_options_of_experiments_are_only_in_the_list():
+    params = dict(commands())["generate",].params
+    hidden = {o for param in params if getattr(param, "hidden", False) for o in param.opts}
+    assert hidden == {"--adapt", "--adapt-share", "--adapt-state", "--unverified"}
+    text = run("generate", "--help").stdout
+    assert not any(option in text for option in hidden)
+    uses = " ".join(each.use for each in EXPERIMENTS)
+    assert all(re.search(rf"{option}\b", uses) for option in hidden)
+
+
+def test_the_list_has_the_default_share_of_adapting():
+    about = next(each.about for each in EXPERIMENTS if each.name == "adapt")
+    assert f"default {SHARE}." in about
+
+
+DRAFT = ("generate", "demo", "-p", "The old king", "-n", "8", "--temp", "0", *ONE_THREAD, "--json")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("--draft", name) for name in drafters.experiments() if name != "exit-map"),
+        *(("--controller", name) for name in controllers.experiments()),
+    ],
+    ids=" ".join,
+)
+def test_experiments_work_by_name_and_leave_the_text_as_it_is(options):
+    plain = run(*DRAFT, "--draft", "off").json
+    assert run(*DRAFT, *options).json["text"] == plain["text"]
+
+
+def test_an_endless_strategy_is_refused_where_scans_end():
+    outcome = run("scan-layers", "demo", "--strategy", "random", *ONE_THREAD)
+    assert outcome.status == 2
+    assert "--strategy random has no end; use it with layers search" in outcome.stderr
+
+
+@pytest.mark.parametrize("args", [DRAFT, ("generate", "--help"), ("layers", "search", "--help")])
+def test_experiments_are_loaded_only_when_named(args, run_python):
+    code = (
+        "import sys; from pyselfspec.cli import main\n"
+        f"try: main({list(args)!r})\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.modules if name.startswith('pyselfspec.lab')])"
+    )
+    assert run_python(code).stdout.endswith("\n[]\n")
+
+
+def test_a_server_loads_no_experiment(demo_path, run_python):
+    code = """
+import sys
+from pyselfspec import Model
+from pyselfspec.serve import server
+from pyselfspec.serve.settings import Capacity, Settings
+from pyselfspec.speculate.config import DraftConfig
+options = {"capacity": Capacity(n_ctx=192, n_slots=1), "drafting": DraftConfig()}
+with Model(sys.argv[1]) as model:
+    with server.open_service(model, Settings("demo"), **options) as service:
+        service.props()
+print([name for name in sys.modules if name.startswith('pyselfspec.lab')])
+"""
+    found = run_python(code, demo_path)
+    assert found.stdout == "[]\n", found.stderr

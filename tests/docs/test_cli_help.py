@@ -1,0 +1,141 @@
+"""Help texts: every command has one, and asking for it loads neither a model nor the library."""
+
+import re
+
+import click
+import pytest
+from command_line import commands, run
+
+COMMANDS = dict(commands())
+GROUPS = [(), ("models",), ("layers",), ("layers", "profile")]
+
+
+def help_of(path: tuple[str, ...]) -> str:
+    outcome = run(*path, "--help")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    return " ".join(outcome.stdout.split())
+
+
+@pytest.mark.parametrize("path", [*GROUPS, *COMMANDS], ids=" ".join)
+def test_help_loads_no_library(path, run_python):
+    code = (
+        "import sys; from pyselfspec.cli import main\n"
+        f"try: main([*{path!r}, '--help'])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert 'llama_cpp' not in sys.modules, 'help loads the library'"
+    )
+    run = run_python(code)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Usage: ")
+
+
+def test_commands_are_in_their_groups():
+    top = {path[0] for path in COMMANDS}
+    assert top == {
+        *("generate", "chat", "serve", "bench", "tune", "demo", "lab"),
+        *("scan-layers", "rpc-serve", "models", "layers"),
+    }
+    assert {"list", "pull", "rm", "info", "convert", "relayer", "widen"} == {
+        path[1] for path in COMMANDS if path[0] == "models"
+    }
+    assert {"scan", "search", "profile", "calibrate"} == {
+        path[1] for path in COMMANDS if path[0] == "layers"
+    }
+    assert COMMANDS["scan-layers",] is COMMANDS["layers", "scan"]
+
+
+def test_the_list_of_commands_loads_none_of_a_group(run_python):
+    code = (
+        "import sys; from pyselfspec.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.modules if name.startswith('pyselfspec.cli.models.')])"
+    )
+    assert run_python(code).stdout.endswith("\n[]\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("pull smollm2-135m", "models pull"),
+        ("info", "models info"),
+        ("calibrate", "layers calibrate"),
+        ("models search", "layers search"),
+        ("models pul", "models pull"),
+        ("scan-layer", "scan-layers"),
+        ("genrate", "generate"),
+        ("run", "chat"),
+        ("show", "models info"),
+    ],
+)
+def test_an_unknown_command_leads_to_the_one_that_is_meant(typed, meant):
+    outcome = run(*typed.split())
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert outcome.stderr.splitlines()[-1].endswith(f". Did you mean {meant!r}?")
+
+
+def test_an_unknown_command_that_resembles_none_gets_no_suggestion():
+    outcome = run("xyzzy")
+    assert outcome.status == 2
+    assert outcome.stderr.splitlines()[-1] == "Error: No such command 'xyzzy'."
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_lists_every_parameter(path):
+    shown, command = help_of(path), COMMANDS[path]
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.hidden:
+            assert all(re.search(rf"{o}\b", shown) for o in param.opts), param.opts
+            assert param.help, param.name
+        elif isinstance(param, click.Argument):
+            assert param.make_metavar(click.Context(command)).strip("[]") in shown
+            assert getattr(param, "help", None), param.name
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("models relayer", {"OUT"}),
+        ("models widen", {"OUT"}),
+        ("models convert", {"OUT"}),
+        ("layers calibrate", {"--plot FILE"}),
+        ("bench", {"--report FILE"}),
+        ("scan-layers", {"--plot FILE"}),
+        ("layers search", {"--plot FILE", "--csv FILE"}),
+        ("layers profile export", {"--out FILE"}),
+    ],
+)
+def test_help_says_what_is_replaced(command, options):
+    """No command asks before it writes a file that the user named."""
+    text = help_of(tuple(command.split()))
+    for option in options:
+        after = text.rpartition(f" {option} ")[2]
+        assert "replaced" in after[:200], option
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_fits_a_screen_or_is_in_groups(path):
+    text = run(*path, "--help").stdout
+    _, _, ungrouped = text.partition("\nOther options:")
+    assert len(text.splitlines()) <= 50 or 0 < len(ungrouped.splitlines()) <= 12
+
+
+TAKES_MODEL = [
+    path
+    for path, command in COMMANDS.items()
+    if any(p.name == "model" and not p.required for p in command.params)
+]
+DEFAULT_MODEL = {("chat",): "the chat model on this machine that was used or pulled last"}
+
+
+@pytest.mark.parametrize("path", TAKES_MODEL, ids=" ".join)
+def test_every_command_describes_its_model_alike(path):
+    assert (
+        "[MODEL] GGUF file, or a name that pyselfspec models list shows. "
+        f"[default: $PYSELFSPEC_MODEL, else {DEFAULT_MODEL.get(path, 'demo')}]"
+    ) in help_of(path)
+
+
+@pytest.mark.parametrize("path", [*GROUPS, ("layers", "profile")], ids=" ".join)
+def test_summaries_in_lists_of_commands_are_whole(path):
+    assert "..." not in run(*path, "--help").stdout.partition("\nCommands:")[2]

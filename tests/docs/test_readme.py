@@ -1,0 +1,226 @@
+"""The commands of the README run as printed, and its figures are the recorded ones."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import commands
+
+from pyselfspec.lab import controllers as lab_controllers
+from pyselfspec.lab import drafters as lab_drafters
+from pyselfspec.lab import strategies as lab_strategies
+from pyselfspec.selection import objectives, strategies
+from pyselfspec.speculate import controllers, drafters
+from pyselfspec.util import by_name
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+MEASURED = DOCS["measured.md"]
+SHELL = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_continuous_integration_runs_the_commands_of_the_readme():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    install, run, test = SHELL[:3]
+    assert install == 'CMAKE_ARGS="-DLLAMA_BUILD=OFF" pip install .'
+    assert install in script.splitlines()
+    assert run == "pyselfspec demo --size 160M"
+    install_tests, run_tests = test.split(" && ")
+    assert install_tests in script.splitlines()
+    assert script.splitlines()[-1] == run_tests
+
+
+def test_the_first_command_comes_early():
+    before, _, _ = README.partition("```sh\n")
+    assert len(before.split()) <= 120
+    assert len(README.splitlines()) <= 110
+
+
+@pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("pyselfspec ")])
+def test_commands_run(line, tmp_path):
+    command = [sys.executable, "-m", *shlex.split(line)]
+    package = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": package}
+    run = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_python_runs(code):
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+def test_options_that_the_readme_names_exist():
+    known = {o for _, command in commands() for p in command.params for o in p.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
+    assert named <= known
+
+
+@pytest.mark.parametrize(
+    ("page", "option", "folder"),
+    [
+        ("drafts.md", "--draft", drafters),
+        ("drafts.md", "--controller", controllers),
+        ("finding-layers.md", "--strategy", strategies),
+        ("finding-layers.md", "--objective", objectives),
+        ("lab.md", "--draft", lab_drafters),
+        ("lab.md", "--strategy", lab_strategies),
+        ("lab.md", "--controller", lab_controllers),
+    ],
+)
+def test_tables_of_names_are_complete(page, option, folder):
+    heading = rf"^\| `{option}` \|.*\n\|-.*\n((?:\|.*\n)+)"
+    [table] = re.findall(heading, DOCS[page], re.MULTILINE)
+    cells = re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE)
+    named = {name.split(":")[0] for cell in cells for name in re.findall(r"`(.+?)`", cell)}
+    assert named == set(by_name.names(folder.__path__))
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *ROOT.glob("docs/*.md")], ids=lambda p: Path(p).stem
+)
+def test_paths_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:pyselfspec|tools|tests|patches|benchmarks|docs)/[\w./-]*)`", text)
+    linked = re.findall(r"\]\(([\w./-]+)\)", text)
+    assert all((ROOT / name).exists() for name in named), named
+    assert all((ROOT / page).parent.joinpath(name).exists() for name in linked), linked
+
+
+def test_tables_are_made_from_the_results():
+    program = [sys.executable, str(ROOT / "tools" / "bench.py"), "table"]
+    table = subprocess.run(program, capture_output=True, text=True, check=True).stdout.strip()
+    shown = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert f"<!-- table:begin -->\n\n{table}\n\n<!-- table:end -->" in shown
+
+
+def test_the_first_table_shows_what_was_measured():
+    """Rounded figures of the Q8_0 model."""
+    shown = re.findall(r"^\| [^|]+ \| (0\.\d\d) \| (0\.\d\d) \|$", MEASURED, re.MULTILINE)
+    rows = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").splitlines()
+    cells = [row.split("|") for row in rows if row.startswith("| r850q8.gguf | ")]
+    measured = [(f"{float(c[3]):.2f}", f"{float(c[4]):.2f}") for c in cells if len(c) == 6]
+    assert shown == measured[: len(shown)] and len(shown) == 4
+
+
+def measured(model: str, second: str) -> list[str]:
+    """The first row of benchmarks/README.md that begins with these cells; later ones compare with
+    something else in the same run."""
+    shown = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    row, *_ = [r for r in shown.splitlines() if r.startswith(f"| {model} | {second} |")]
+    return [cell.strip() for cell in row.split("|")[1:-1]]
+
+
+@pytest.mark.parametrize("build", ["stock", "pyselfspec"])
+def test_the_kernel_table_shows_what_was_measured(build: str):
+    _, _, _, t1, t2, _, t4, _, _, t8, *_ = measured("r850q4.gguf", build)
+    name = {"stock": "stock llama.cpp"}.get(build, build)
+    assert f"| {name} | {t1} | {t2} | {t4} | {t8} |" in MEASURED
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K_M", "Q8_0", "F16"])
+def test_the_speed_table_shows_what_was_measured(kind: str):
+    rows = [measured(f"r600-{kind}-0.{late}.gguf", "auto") for late in ("45", "15", "06", "02")]
+    speeds = " | ".join(f"{float(row[3]):.2f}" for row in rows)
+    assert f"| {kind} | {speeds} |" in MEASURED
+
+
+TASKS = "chat code-new story summary quote code-edit code-comment json turns all".split()
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("SmolLM2 135M, Q4_0", "smollm2-135m-q4_0.gguf"),
+        ("Gemma 3 270M, Q4_K_M", "gemma3-270m-q4_k_m.gguf"),
+    ],
+)
+def test_the_table_of_tasks_shows_what_was_measured(name: str, model: str):
+    rows = [measured(model, f"auto | 0 | {task}") for task in TASKS]
+    speeds = " | ".join(f"{float(row[4]):.2f}" for row in rows)
+    assert f"| {name} | {speeds} |" in MEASURED
+
+
+def test_the_readme_shows_the_gain_over_llama_cpp():
+    """Its plain decoding, its best way to copy, ours, and the ratio of the last two."""
+    shown = re.findall(
+        r"^\| [a-z ]+ \| ([\d.]+ \| [\d.]+ \| [\d.]+ \| [\d.]+) \|$", README, re.MULTILINE
+    )
+    for row, task in zip(shown, ("all", "quote", "chat"), strict=True):
+        cells = measured("smollm2-135m-q4_0.gguf", f"0 | {task}")
+        copies = [float(x) for cell in cells[4:10] for x in cell.split(" / ")]
+        assert row == f"{cells[3]} | {max(copies)} | {cells[11]} | {cells[13]}"
+    plain, drafts = measured("smollm2-135m-q4_0.gguf", "0 | all")[10:12]
+    text = " ".join(README.split())
+    assert f"our plain decoding alone reaches {plain} tokens per second" in text
+    assert f"drafting raises this to {drafts}." in text
+
+
+def test_the_readme_shows_the_gain_of_the_kernels():
+    """A pass over one token, llama.cpp's time over ours: smallest and largest of each kind."""
+    shown = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ([^|]+) \| (stock|pyselfspec)(.*?) \| ([\d.]+) \| [\d.]+ \|", shown, re.MULTILINE
+    )
+    times = {(model, suffix, build): float(ms) for model, build, suffix, ms in rows}
+
+    def gains(*, start: str, suffixes: tuple[str, ...], before: bool = False) -> list[str]:
+        found = [
+            ms / times[model, suffix, "pyselfspec"]
+            for (model, suffix, build), ms in times.items()
+            if build == "stock" and model.startswith(start) and suffix in suffixes
+            if ("1024 tokens before" if before else "") in model
+            if before or "before" not in model
+        ]
+        return [f"{min(found):.1f}", f"{max(found):.1f}"]
+
+    text = " ".join(README.split())
+    small = [gains(start=start, suffixes=("", ", AVX2")) for start in ("smollm2", "gemma3")]
+    low, high = min(g[0] for g in small), max(g[1] for g in small)
+    assert f"(135 to 270 M parameters) {low} to {high} times" in text
+    after, _ = gains(start="smollm2", suffixes=("",), before=True)
+    assert f"and {after} times after 1,024 tokens" in text
+    low, high = gains(start="r850", suffixes=("",))
+    assert f"it is {low} to {high} times (two threads, AVX-512)" in text
+
+
+def test_the_readme_shows_the_gain_of_drafting():
+    text = " ".join(README.split())
+    smollm2, gemma = "smollm2-135m-q4_0.gguf", "gemma3-270m-q4_k_m.gguf"
+    cold, warm, other = (
+        f"{float(measured(model, f'auto | {temp} | all')[4]):.2f}"
+        for model, temp in ((smollm2, "0"), (smollm2, "0.7"), (gemma, "0"))
+    )
+    assert f"drafting is {cold} times as fast as our plain decoding with SmolLM2 135M" in text
+    assert f"and {other} times with Gemma 3 270M" in text
+    assert f"At temperature 0.7 it is {warm} times as fast with SmolLM2" in text
+
+
+def test_the_trained_model_does_what_was_measured():
+    model = "demo-8x-Q4_0.gguf"
+    auto, four = measured(model, "auto"), measured(model, "4")
+    draft_model = measured(model, "llama-speculative-simple, first 3 blocks")
+    by_default, of_four = (f"{float(row[3]):.2f}" for row in (auto, four))
+    peers = (draft_model[3], measured(model, "llama-lookup")[3])
+    text = " ".join(MEASURED.split())
+    assert f"right {float(four[2]) * 100:.0f} times in 100" in text
+    assert f"{by_default} by default, {of_four} with drafts of four" in text
+    assert f"{peers[0]} with the first three blocks as a draft model" in text
+    assert f"{peers[1]} with n-grams" in text
+    assert f"runs {by_default} times as fast as with plain decoding" in " ".join(README.split())
+    assert draft_model[6].startswith("+3")  # "a third more memory"

@@ -1,0 +1,47 @@
+"""Drafts for tests, from sequences of equal length."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyselfspec.speculate.types import Draft, DraftToken, Kind, Step
+
+
+def draft_of(
+    tokens: Sequence[int] = (),
+    probs: Sequence[float | None] | None = None,
+    *,
+    parents: Sequence[int] | None = None,
+    sources: Sequence[str] = (),
+    n_copied: int = 0,
+    n_siblings: int = 0,
+    dropped: tuple[int, float | None] | None = None,
+    **options: Any,
+) -> Draft:
+    """Return a draft; n_copied: of its first tokens, n_siblings: of its last."""
+    n = len(tokens)
+    kinds = [Kind.COPIED] * n_copied + [Kind.PASSED] * (n - n_copied - n_siblings)
+    kinds += [Kind.SIBLING] * n_siblings
+    given = zip(
+        tokens,
+        probs if probs is not None else [None] * n,
+        parents if parents is not None else range(-1, n - 1),
+        sources or [""] * n,
+        [None] * n,
+        kinds,
+        strict=True,
+    )
+    last = None if dropped is None else DraftToken(*dropped, parent=n - n_siblings - 1)
+    return Draft(tuple(DraftToken(*each) for each in given), dropped=last, **options)
+
+
+def parents_of(draft: Draft) -> tuple[int, ...]:
+    return tuple(each.parent for each in draft.tokens)
+
+
+def sources_of(draft: Draft) -> tuple[str, ...]:
+    return tuple(each.source for each in draft.tokens)
+
+
+def outcomes_of(step: Step) -> list[tuple[float | None, bool]]:
+    """Return the probability of each token that was decided on, and whether it was right."""
+    return [(each.p, right) for each, right in step.outcomes]

@@ -1,0 +1,139 @@
+"""Helpers for tests of draft heads: texts drafted with a head, and an oracle in numpy that computes
+what a head drafts."""
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+import pytest
+import tiny_head
+from gguf import GGUFReader
+
+from pyselfspec.runtime.sampling import Sampler, SamplingParams
+from pyselfspec.speculate.batching import generate_steps
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.drafters import head
+from pyselfspec.speculate.generation import Generation
+from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
+
+GREEDY = SamplingParams(temperature=0)
+SEEDED = SamplingParams(temperature=0.8, seed=7)
+N_PREDICT = 24
+PROMPT = [1, 300, 290, 281, 270, 300, 290, 281, 295, 300]
+OWN = "own"  # in the place of a path: the model's own head
+
+
+def knowing_head(target, folder):
+    """A head that is often right about a tiny model, quantized."""
+    weights = {t.name: np.array(t.data) for t in GGUFReader(target).tensors}
+    known = tiny_head.knowing_weights(weights)
+    return tiny_head.write(folder / "knowing.gguf", known, n_head_kv=2, qtype="Q8_0")
+
+
+def drafter_of(context, path, n_siblings=0):
+    options = head.Options(None if path == OWN else path, n_siblings=n_siblings)
+    return head.make(context, options)
+
+
+def steps(
+    context,
+    path,
+    prompt=PROMPT,
+    n_max=4,
+    sampling=GREEDY,
+    n_predict=N_PREDICT,
+    n_siblings=0,
+    **options,
+):
+    return list(
+        generate_steps(
+            context,
+            prompt,
+            drafter=drafter_of(context, path, n_siblings) if path else None,
+            controller=Fixed(n_max, p_min=0),
+            sampler=Sampler(context.model, sampling),
+            n_predict=n_predict,
+            **options,
+        )
+    )
+
+
+def tokens_of(found):
+    return [token for step in found for token in step.tokens]
+
+
+def text_in(context, path, prompt, seq_id=0, sampling=GREEDY, n_predict=N_PREDICT):
+    return Generation(
+        context.sequence(seq_id),
+        prompt,
+        drafter=drafter_of(context, path),
+        controller=Fixed(3, p_min=0),
+        sampler=Sampler(context.model, sampling),
+        n_predict=n_predict,
+    )
+
+
+def normed(x, weight=1.0):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPS) * weight
+
+
+def rotated(x):
+    """Pairs of neighbours in each head turned by the row's position. x: [n_rows, n_head, size]."""
+    n, _, size = x.shape
+    angles = np.arange(n)[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    a, b = x[..., 0::2], x[..., 1::2]
+    return np.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape)
+
+
+def attended(x, w):
+    """Return the output of attention for the last row. x: [n_rows, n_in]."""
+    q, k, v = ((x @ w[f"attn_{c}.weight"].T).reshape(len(x), -1, HEAD_DIM) for c in "qkv")
+    shared = q.shape[1] // k.shape[1]
+    k, v = np.repeat(rotated(k), shared, 1), np.repeat(v, shared, 1)
+    scores = np.einsum("hd,nhd->hn", rotated(q)[-1], k) / math.sqrt(HEAD_DIM)
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    mixed = np.einsum("hn,nhd->hd", p / p.sum(1, keepdims=True), v).reshape(-1)
+    return mixed @ w["attn_output.weight"].T
+
+
+def fed_forward(z, gate, up, down):
+    x = gate @ z
+    return down @ (x / (1 + np.exp(-x)) * (up @ z))
+
+
+class Oracle(ABC):
+    """A head in numpy, over the states of a context of its own."""
+
+    @abstractmethod
+    def rows(self, text):
+        """Tokens, and the states that led to them, float [n_rows, n_embd], of the rows that a text
+        has known so far."""
+
+    @abstractmethod
+    def run(self, tokens, given):
+        """States that the last of these rows leaves, and logits over the model's vocabulary."""
+
+    def require(self, history, draft):
+        """The draft is the head's: each token of its chain the likeliest one behind those before
+        it, up to the precision of K and V, with its probability."""
+        tokens, given = self.rows(history)
+        n_chain = len(draft.tokens) - draft.n_siblings
+        for drafted, p in zip(draft.token_ids[:n_chain], draft.probs[:n_chain], strict=True):
+            left, logits = self.run(tokens, given)
+            law = np.exp(logits - logits.max())
+            law /= law.sum()
+            assert law[drafted] >= law.max() - 0.01, (history, draft)
+            assert p == pytest.approx(law[drafted], abs=0.01)
+            tokens.append(drafted)
+            given = np.vstack([given, left])
+
+
+def require_all(oracle, prompt, found):
+    """Every draft of a text is the head's."""
+    history = list(prompt)
+    assert any(step.draft.tokens for step in found)
+    for step in found:
+        if step.draft.tokens:
+            oracle.require(history, step.draft)
+        history += step.tokens

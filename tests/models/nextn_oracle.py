@@ -1,0 +1,163 @@
+"""An oracle in numpy for the block after the others, of each kind in tiny_nextn."""
+
+import math
+
+import numpy as np
+from head_oracle import Oracle, fed_forward, normed
+from tiny_nextn import (
+    LATENT,
+    N_EMBD,
+    N_EXPERT,
+    N_HEAD,
+    N_HEAD_KV,
+    N_LAYER,
+    N_PLAIN_LATENT,
+    N_ROT_LATENT,
+    WINDOW,
+    has_experts,
+)
+
+from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def turned(x, kind):
+    """The first n_rot values of each head turned by the row's position. x: [n_rows, n_head,
+    size]."""
+    part, rest = x[..., : kind.n_rot], x[..., kind.n_rot :]
+    angles = np.arange(len(x))[:, None] * kind.base ** (-np.arange(0, kind.n_rot, 2) / kind.n_rot)
+    turn = np.exp(1j * angles)[:, None]
+    if kind.neighbours:
+        z = (part[..., 0::2] + 1j * part[..., 1::2]) * turn
+        part = np.stack([z.real, z.imag], -1).reshape(part.shape)
+    else:
+        a, b = np.split(part, 2, -1)
+        z = (a + 1j * b) * turn
+        part = np.concatenate([z.real, z.imag], -1)
+    return np.concatenate([part, rest], -1)
+
+
+def shares(scores, kind, sinks=None):
+    """Shares of the rows, for each head, in what the last row takes. scores: [n_head, n_rows]."""
+    if kind.has_window:
+        scores = np.where(np.arange(scores.shape[1]) > scores.shape[1] - 1 - WINDOW, scores, -1e30)
+    top = scores.max(1, keepdims=True)
+    p = np.exp(scores - top)
+    others = 0 if sinks is None else np.exp(sinks[:, None] - top)
+    return p / (p.sum(1, keepdims=True) + others)
+
+
+def attended(x, w, kind):
+    """Return what attention adds to the last row. x: [n_rows, n_in], normed."""
+    if kind.attention == "latent":
+        return attended_latent(x, w, kind)
+    if kind.attention == "fused":
+        sizes = np.cumsum([N_HEAD * HEAD_DIM, N_HEAD_KV * HEAD_DIM])
+        projected = np.split(x @ w["attn_qkv.weight"].T, sizes, 1)
+    else:
+        projected = [x @ w[f"attn_{c}.weight"].T for c in "qkv"]
+    q, k, v = (each.reshape(len(x), -1, HEAD_DIM) for each in projected)
+    if kind.attention == "gated":
+        q, gates = q[:, 0::2], sigmoid(q[-1, 1::2])
+    if kind.has_qk_norm:
+        q, k = normed(q, w["attn_q_norm.weight"]), normed(k, w["attn_k_norm.weight"])
+    q, k = turned(q, kind)[-1], np.repeat(turned(k, kind), N_HEAD // N_HEAD_KV, 1)
+    v = np.repeat(v, N_HEAD // N_HEAD_KV, 1)
+    scores = np.einsum("hd,nhd->hn", q, k) / math.sqrt(HEAD_DIM)
+    mixed = np.einsum("hn,nhd->hd", shares(scores, kind, w.get("attn_sinks.weight")), v)
+    if kind.attention == "gated":
+        mixed = mixed * gates
+    if kind.has_gates:
+        mixed = mixed * sigmoid(w["attn_gate.weight"] @ x[-1])[:, None]
+    return kind.value_scale * (w["attn_output.weight"] @ mixed.reshape(-1))
+
+
+def attended_latent(x, w, kind):
+    low = normed(x @ w["attn_q_a.weight"].T, w["attn_q_a_norm.weight"])
+    q = (low @ w["attn_q_b.weight"].T).reshape(len(x), N_HEAD, -1)
+    q_plain, q_turned = q[-1, :, :N_PLAIN_LATENT], turned(q[..., N_PLAIN_LATENT:], kind)[-1]
+    compressed = x @ w["attn_kv_a_mqa.weight"].T
+    latent = normed(compressed[:, :LATENT], w["attn_kv_a_norm.weight"])
+    k_turned = turned(compressed[:, None, LATENT:], kind)[:, 0]
+    k_plain = np.einsum("hld,nl->nhd", w["attn_k_b.weight"], latent)
+    scores = np.einsum("hd,nhd->hn", q_plain, k_plain) + q_turned @ k_turned.T
+    scores /= math.sqrt(N_PLAIN_LATENT + N_ROT_LATENT)
+    v = np.einsum("hdl,nl->nhd", w["attn_v_b.weight"], latent)
+    mixed = np.einsum("hn,nhd->hd", shares(scores, kind), v)
+    if kind.has_gates:
+        mixed = mixed * sigmoid(w["attn_gate.weight"] @ x[-1])[:, None]
+    return w["attn_output.weight"] @ mixed.reshape(-1)
+
+
+def squared(z, up, down):
+    return down @ np.maximum(up @ z, 0) ** 2
+
+
+def fed_through(z, w, kind):
+    if not has_experts(kind, N_LAYER):
+        return fed_forward(z, *(w[f"ffn_{part}.weight"] for part in ("gate", "up", "down")))
+    share = w["ffn_gate_inp.weight"] @ z
+    share = np.exp(share) if kind.has_qwen_experts else sigmoid(share)
+    fed = squared if kind.is_nemotron else fed_forward
+    parts = [f"ffn_{part}_{{}}.weight" for part in ("gate", "up", "down")[kind.is_nemotron :]]
+    found = fed(z, *(w[part.format("shexp")] for part in parts))
+    if kind.has_qwen_experts:
+        found = found * sigmoid(w["ffn_gate_inp_shexp.weight"] @ z)
+    for i in range(N_EXPERT):
+        expert = (w[part.format("exps")][i] for part in parts)
+        found = found + share[i] / share.sum() * fed(z, *expert)
+    return found / 2 if kind.arch == "cohere2moe" else found
+
+
+class OwnHead(Oracle):
+    """The head in a model's file: its input is a token and the state of the token before it."""
+
+    def __init__(self, context, weights, kind):
+        self._context, self._kind = context, kind
+        block = f"blk.{N_LAYER}."
+        self._w = {n.removeprefix(block): w for n, w in weights.items() if n.startswith(block)}
+        self._embedding, self._output, self._last_norm = (
+            self._w.get(f"nextn.{name}.weight", weights[f"{model_name}.weight"])
+            for name, model_name in (
+                ("embed_tokens", "token_embd"),
+                ("shared_head_head", "output"),
+                ("shared_head_norm", "output_norm"),
+            )
+        )
+        if kind.head_norm:
+            self._last_norm = self._w[f"{kind.head_norm}.weight"]
+        self._model_output = weights["output.weight"]
+        self._model_norm = weights["output_norm.weight"]
+
+    def _normed(self, x, weight, mean_norm=None):
+        if self._kind.mean_norm if mean_norm is None else mean_norm:
+            x = x - x.mean(-1, keepdims=True)
+            return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPS) * weight
+        return normed(x, weight)
+
+    def rows(self, text):
+        self._context.sequence().drop()
+        return list(text), np.vstack([np.zeros((1, N_EMBD)), self._states(text[:-1])])
+
+    def _states(self, tokens):
+        if self._kind.is_nemotron:  # its last states cannot be copied, but follow from the logits
+            logits = self._context.decode(tokens).logits
+            return np.linalg.lstsq(self._model_output, logits.T.astype(np.float64))[0].T
+        left = self._context.decode(tokens, hidden_at=N_LAYER).hidden
+        states = np.asarray(left, np.float64)
+        return self._normed(states, self._model_norm) if self._kind.reads_normed else states
+
+    def run(self, tokens, given):
+        w, kind = self._w, self._kind
+        embedded = self._normed(self._embedding[tokens], w["nextn.enorm.weight"])
+        states = self._normed(given, w["nextn.hnorm.weight"])
+        x = np.hstack([embedded, states]) @ w["nextn.eh_proj.weight"].T
+        inner = self._normed(x, w["attn_norm.weight"])
+        y = x[-1] + attended(inner, w, kind)
+        z = inner[-1] if kind.is_parallel else self._normed(y, w[f"{kind.post_norm}.weight"])
+        left = y + fed_through(z, w, kind)
+        last = self._normed(left, self._last_norm, kind.mean_norm or kind.is_nemotron)
+        return last if kind.reads_normed else left, kind.logit_scale * (self._output @ last)

@@ -1,0 +1,154 @@
+"""Every architecture of llama.cpp against files with zeroed sublayers, see tools/archs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyselfspec import Context, Model
+from pyselfspec.errors import ModelFileError
+from tools import archs
+
+pytestmark = pytest.mark.archs
+
+N_EXACT = 113  # of 128 in the pinned llama.cpp; the others refuse by name what they cannot do
+
+
+@pytest.fixture(scope="module")
+def results(archs_folder: Path) -> list[archs.Result]:
+    return list(archs.check_models(archs_folder))
+
+
+def test_most_architectures_are_exact_throughout(results: list[archs.Result]) -> None:
+    n_exact = sum(result.is_exact for result in results)
+    assert n_exact == N_EXACT, "docs/how-it-works.md gives this number"
+
+
+def test_none_is_wrong_and_none_ends_the_process(results: list[archs.Result]) -> None:
+    assert [result for result in results if result.is_wrong] == []
+
+
+def test_what_is_not_exact_is_refused_by_name(results: list[archs.Result]) -> None:
+    for result in results:
+        for kind, refused in result.refused.items():
+            assert len(result.exact[kind]) + len(refused) == result.n_layer, (result.model, kind)
+            for text in refused.values():
+                assert text.startswith("architecture ") and ", block " in text, text
+
+
+NOT_EXACT = {
+    *("dream-dense", "llada-dense", "llada-moe-moe", "rnd1-moe"),  # attention over the batch
+    *("minimax-01-moe", "minimax-m3-moe"),  # sums over the rows of the batch
+}
+
+
+def test_rows_are_exact_where_that_is_promised(archs_folder: Path) -> None:
+    """One by one, a few and as many as may be, in all architectures but these."""
+    promised, refused = set(), set()
+    for path in sorted(archs_folder.glob("*.gguf")):
+        try:
+            model = Model(path)
+        except ModelFileError:
+            continue
+        with model:
+            width = width_of(model)
+            (promised if width else refused).add(path.stem)
+            if width:
+                tokens = np.random.default_rng(3).integers(3, model.n_vocab, 40).tolist()
+                one, few, many = (logits_at(model, tokens, n) for n in (1, 3, width))
+                np.testing.assert_array_equal(few, one, err_msg=path.stem)
+                np.testing.assert_array_equal(many, one, err_msg=path.stem)
+    if promised:  # by our kernels, where they are made for the processor
+        assert refused == NOT_EXACT
+
+
+def models(folder: Path) -> Iterator[tuple[str, Model]]:
+    """Toy models with a memory, and their names."""
+    for path in sorted(folder.glob("*.gguf")):
+        try:
+            model = Model(path)
+        except ModelFileError:
+            continue
+        with model:
+            with model.context(n_ctx=256, n_batch=32, n_threads=1) as context:
+                has_memory = context.has_memory
+            if has_memory:
+                yield path.stem, model
+
+
+def test_prompts_are_exact_where_that_is_promised(archs_folder: Path) -> None:
+    """In pieces of 16, in one, and in two."""
+    n_promised = 0
+    for name, model in models(archs_folder):
+        tokens = np.random.default_rng(0).integers(5, model.n_vocab, 150).tolist()
+        with model.context(n_ctx=256, n_batch=256, n_threads=1) as context:
+            if not context.exact_prompts:
+                continue
+            n_promised += 1
+            found = []
+            for ends in ([*range(16, 150, 16), 150], [150], [33, 150]):
+                context.sequence().drop()
+                for end in ends:
+                    n_past = context.sequence().n_past
+                    last = context.decode(tokens[n_past:end]).logits[-1]
+                found.append(last)
+        np.testing.assert_array_equal(found[1], found[0], err_msg=name)
+        np.testing.assert_array_equal(found[2], found[0], err_msg=name)
+    assert n_promised > 90
+
+
+# Texts by their number, and how many tokens are read; from the fifth on only 1 and 3 are there.
+TURNS = ((0, 64), (1, 64), (2, 64), (3, 60), (3, 64), (1, 48))
+
+
+def read(context: Context, seq_id: int, n: int) -> archs.Logits:
+    """Logits of so many tokens more of a text, in pieces of 16."""
+    tokens = np.random.default_rng(1).integers(5, context.model.n_vocab - 4, n) + seq_id
+    pieces = [tokens[k : k + 16].tolist() for k in range(0, n, 16)]
+    seq = context.sequence(seq_id)
+    return np.concatenate([context.decode(piece, seq=seq).logits for piece in pieces])
+
+
+def test_cells_move_without_changing_a_text(archs_folder: Path) -> None:
+    """In a cache of 256 cells, each text as in a context of its own: to the bit where texts do not
+    depend on each other, and nearly so everywhere. Cells that another cache mirrors stay."""
+    n_moved = 0
+    for name, model in models(archs_folder):
+        options = {"n_ctx": 256, "n_batch": 32, "n_threads": 1, "n_seq_max": 4}
+        with model.context(**options) as context, ExitStack() as stack:
+            alone = [stack.enter_context(model.context(**options)) for _ in range(4)]
+            is_exact = context.is_exact_beside_others
+            for turn, (i, n) in enumerate(TURNS):
+                if turn == 4:
+                    context.sequence(0).drop()
+                    context.sequence(2).drop()
+                one, other = read(context, i, n), read(alone[i], i, n)
+                if is_exact:
+                    np.testing.assert_array_equal(one, other, err_msg=name)
+                else:
+                    np.testing.assert_allclose(one, other, atol=np.ptp(other) / 50, err_msg=name)
+            assert not is_exact or (context.sequence(1).in_order and context.sequence(3).in_order)
+            n_moved += context.n_moves > 0
+    assert n_moved > 80
+
+
+def width_of(model: Model) -> int:
+    with model.context(n_ctx=256, n_batch=64, n_threads=1, n_seq_max=1) as context:
+        return context.exact_width
+
+
+def logits_at(model: Model, tokens: list[int], width: int) -> archs.Logits:
+    """Return the logits of all tokens after the first eight, decoded in passes of this width."""
+    with model.context(n_ctx=256, n_batch=64, n_threads=1, n_seq_max=1) as context:
+        context.decode(tokens[:8], outputs="none")
+        rest = range(8, len(tokens), width)
+        return np.concatenate([context.decode(tokens[i : i + width]).logits for i in rest])
+
+
+def test_hidden_states_enter_most_architectures(results: list[archs.Result]) -> None:
+    entered = [result for result in results if result.enter_exact and not result.enter_refused]
+    assert len(entered) >= 90

@@ -1,0 +1,119 @@
+"""Random models with recurrent states: they load and write text, which the states can decide."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from tiny_hybrids import write_hybrid
+
+from pyselfspec import GREEDY, Completion, Model
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tools.models import hybrids, random_gguf
+from tools.models.tiny_gguf import N_CONTROL, N_VOCAB_MIN
+
+ARCHS = pytest.mark.parametrize("arch", hybrids.TINY)
+
+
+def random_tokens(seed: int, n_tokens: int) -> list[int]:
+    rng = np.random.default_rng(seed)
+    return [int(token) for token in rng.integers(N_CONTROL, N_VOCAB_MIN, n_tokens)]
+
+
+def greedy_tokens(path: Path, prompt: list[int], n_predict: int) -> list[int]:
+    with Model(path) as model, model.context(n_ctx=512, n_threads=1) as context:
+        text = Completion(context, prompt, draft=None, n_predict=n_predict, sampling=GREEDY)
+        for _ in text:
+            pass
+        return list(text.tokens)
+
+
+def last_logits(path: Path, tokens: list[int]) -> NDArray[np.float32]:
+    with Model(path) as model, model.context(n_ctx=512, n_threads=1) as context:
+        context.prefill(tokens[:-1])
+        context.decode(tokens[-1:], outputs="last")
+        return context.logits(0)
+
+
+@ARCHS
+def test_greedy_text_repeats(tmp_path: Path, arch: str) -> None:
+    path = write_hybrid(tmp_path / "m.gguf", arch)
+    tokens = greedy_tokens(path, random_tokens(0, 8), 4 * hybrids.CYCLE)
+    assert len(set(tokens)) == hybrids.CYCLE
+    assert tokens[hybrids.CYCLE :] == tokens[: -hybrids.CYCLE]
+
+
+@ARCHS
+def test_varied_text_depends_on_more_than_the_last_token(tmp_path: Path, arch: str) -> None:
+    path = write_hybrid(tmp_path / "m.gguf", arch, varied=True)
+    end = random_tokens(0, 1)
+    one, other = (greedy_tokens(path, random_tokens(seed, 30) + end, 64) for seed in (1, 2))
+    assert one != other
+    assert len(set(one)) > hybrids.CYCLE
+
+
+@ARCHS
+def test_states_remember_and_stay_finite(tmp_path: Path, arch: str) -> None:
+    """Beyond the reach of the convolutions, early tokens change the logits, by a bounded amount."""
+    path = write_hybrid(tmp_path / "m.gguf", arch)
+    for n_tail in (32, 450):
+        tail = random_tokens(0, n_tail)
+        one, other = (last_logits(path, random_tokens(seed, 32) + tail) for seed in (1, 2))
+        assert np.isfinite(one).all() and np.isfinite(other).all()
+        assert one.std() == pytest.approx(1, rel=0.5)
+        assert np.abs(one - other).max() > (1e-3 if n_tail == 32 else 0)
+
+
+def test_the_cycle_of_ids_is_a_permutation() -> None:
+    for n_vocab in (N_VOCAB_MIN, N_CONTROL + 25, 32000):
+        before = hybrids.previous_ids(n_vocab)
+        assert sorted(before) == list(range(n_vocab))
+        assert list(before[:N_CONTROL]) == list(range(N_CONTROL))
+        ids = np.arange(n_vocab)
+        for _ in range(hybrids.CYCLE):
+            ids = before[ids]
+        whole = N_CONTROL + (n_vocab - N_CONTROL) // hybrids.CYCLE * hybrids.CYCLE
+        assert list(ids[:whole]) == list(range(whole))
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", hybrids.PUBLISHED)
+def test_published_sizes_in_few_blocks_load(tmp_path: Path, arch: str) -> None:
+    path = tmp_path / "m.gguf"
+    arguments = ["--blocks=8", "--vocab=320", "--type=Q4_K_M", "--arch", arch]
+    result = CliRunner().invoke(random_gguf.main, [str(path), *arguments])
+    assert result.exit_code == 0, result.output
+    with Model(path) as model:
+        assert (model.n_layer, model.n_embd) == (8, hybrids.PUBLISHED[arch].n_embd)
+    assert len(set(greedy_tokens(path, random_tokens(0, 8), 24))) == hybrids.CYCLE
+
+
+def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(random_gguf.main, [str(tmp_path / "m.gguf"), "--arch", "rwkv9"])
+    assert result.exit_code == 2
+    assert "'rwkv9' is not one of 'llama', 'lfm2'" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_number_of_parameters_is_refused_for_published_sizes(tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "m.gguf"), "--arch", "mamba2", "--params", "1B"]
+    result = CliRunner().invoke(random_gguf.main, arguments)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: --params does not apply to mamba2: give --blocks\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_blocks_without_any_attention_are_refused(tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "m.gguf"), "--arch", "qwen35", "--blocks", "3"]
+    result = CliRunner().invoke(random_gguf.main, arguments)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: the first 3 blocks of qwen35 have no attention: give more\n"
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,169 @@
+"""Products and attention of pyselfspec/native/kernels by themselves, with instructions of other
+processors too, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import pytest
+from places import ROOT, llama_cpp
+
+from pyselfspec.util.build import LIB_DIR
+
+KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
+SOURCES = ("floats", "blocks", "superblocks", "columns", "activations")
+N_KINDS = 23  # sixteen types, five of them in columns too, two with activations as they are
+
+AVX2 = ("avx2", "fma", "f16c")
+AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+INSTRUCTIONS = {
+    "AVX2": AVX2,
+    "AVX-VNNI": (*AVX2, "avxvnni"),
+    "AVX-512": AVX512,
+    "AVX-512 VNNI": (*AVX512, "avx512vnni"),
+    "AVX-512 BF16": (*AVX512, "avx512vnni", "avx512bf16"),
+}
+
+
+def flags() -> set[str]:
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.machine() != "x86_64" or not cpuinfo.exists():
+        return set()
+    [line, *_] = [li for li in cpuinfo.read_text().splitlines() if li.startswith("flags")]
+    # as the compiler names them
+    return set(line.replace("avx512_", "avx512").replace("avx_", "avx").split()[2:])
+
+
+def compiled(folder: Path, *files: Path, options: Sequence[str] = ()) -> Path:
+    """A program under sanitizers, with the rules for floating point that the library is built
+    with: products and sums may be joined where the code does not say how."""
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    assert compiler
+    command = [compiler, "-std=gnu++17", "-O1", "-g", f"-I{KERNELS}", f"-I{KERNELS.parent}"]
+    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", *options]
+
+    def made_of(file: Path) -> Path:
+        if file.suffix != ".cpp":
+            return file
+        part = folder / f"{file.parent.name}-{file.stem}.o"
+        subprocess.run([*command, "-c", str(file), "-o", str(part)], check=True)
+        return part
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        parts = list(pool.map(made_of, files))
+    program = folder / "program"
+    subprocess.run([*command, *map(str, parts), "-o", str(program)], check=True)
+    return program
+
+
+# experts chosen at one token, rows of each: Qwen3-30B-A3B, DeepSeek-V3, Mixtral
+EXPERTS = {"qwen3": (8, 768), "deepseek": (8, 2048), "mixtral": (2, 14336)}
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 8, 16, 32, 64])
+def test_every_thread_gets_rows_of_an_expert(n_threads: int, tmp_path: Path) -> None:
+    """One token goes through few of many experts; the pieces are cut for those."""
+    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp")
+    for name, (n_chosen, n_rows) in {**EXPERTS, "small": (1, 5), "none": (0, 64)}.items():
+        command = [program, *map(str, (n_chosen, n_rows, n_threads))]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        pieces = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
+        rows = sorted((m, r) for m, begin, end in pieces for r in range(begin, end))
+        assert rows == [(m, r) for m in range(n_chosen) for r in range(n_rows)], name
+        assert len(pieces) >= min(n_threads, n_chosen * n_rows // 8), name
+
+
+# heads of K and V, values of each, and heads that share one
+HEADS = {
+    "smollm2": (3, 64, 3),
+    "llama": (8, 128, 4),
+    "qwen3": (4, 128, 8),
+    "gemma3": (1, 256, 4),
+    "deepseek": (1, 512, 128),
+}
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 16, 64])
+def test_every_thread_gets_results_of_attention(n_threads: int, tmp_path: Path) -> None:
+    """One token, vectors of 16 values: every result is computed once, and nobody has a fifth and
+    one vector of one query more than his share."""
+    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp")
+    for name, (n_heads, size, n_queries) in {**HEADS, "none": (0, 64, 1)}.items():
+        n_units = size // 16
+        command = [program, *map(str, (n_heads, n_units, n_queries, n_threads))]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = Counter[int]()
+        results = []
+        for line in run.stdout.splitlines():
+            thread, head, unit0, unit1, query0, query1 = map(int, line.split())
+            done[thread] += (unit1 - unit0) * (query1 - query0)
+            results += list(product([head], range(unit0, unit1), range(query0, query1)))
+        everything = product(range(n_heads), range(n_units), range(n_queries))
+        assert sorted(results) == list(everything), name
+        assert max(done.values(), default=0) <= 1.2 * len(results) / n_threads + 1, name
+
+
+VNNI = '#include "simd.h"\nstatic_assert(selfspec::HAS_VNNI == %s);\n'
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="options of another processor")
+@pytest.mark.parametrize(
+    ("instructions", "has_vnni"),
+    [
+        (AVX2, "false"),
+        ((*AVX2, "avxvnni"), "true"),
+        (AVX512, "false"),
+        ((*AVX512, "avxvnni"), "false"),
+        ((*AVX512, "avx512vnni"), "true"),
+    ],
+)
+def test_vnni_is_that_of_the_vectors_in_use(
+    instructions: Sequence[str], has_vnni: str, tmp_path: Path
+) -> None:
+    """No processor has the short one beside long vectors only, but options can say so."""
+    source = tmp_path / "vnni.cpp"
+    source.write_text(VNNI % has_vnni)
+    command = ["c++", "-std=gnu++17", "-fsyntax-only", f"-I{KERNELS}", str(source)]
+    subprocess.run([*command, *(f"-m{flag}" for flag in instructions)], check=True)
+
+
+def checked(name: str, folder: Path, program: str, sources: Sequence[str]) -> str:
+    """Compile a program of tests/native for these instruction sets; return its output."""
+    if missing := set(INSTRUCTIONS[name]) - flags():
+        pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
+    ggml = llama_cpp() / "ggml"
+    include = (ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
+    options = [f"-m{flag}" for flag in INSTRUCTIONS[name]] + [f"-I{path}" for path in include]
+    libraries = sorted(LIB_DIR.glob("*ggml-base*"))
+    made = compiled(
+        folder,
+        ROOT / "tests" / "native" / f"{program}.cpp",
+        *(KERNELS / f"{source}.cpp" for source in sources),
+        libraries[0],
+        options=[*options, "-pthread", f"-Wl,-rpath,{LIB_DIR}"],
+    )
+    run = subprocess.run([made], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_products(name: str, tmp_path: Path) -> None:
+    said = checked(name, tmp_path, "kernels", SOURCES)
+    assert said == f"{N_KINDS} kinds of weights, 0 wrong\n"
+
+
+@pytest.mark.parametrize("name", ["AVX2", "AVX-512"])
+def test_attention(name: str, tmp_path: Path) -> None:
+    """A token alone and among others, with up to 16 threads, for several types of K and V."""
+    said = checked(name, tmp_path, "attention", ["attention"])
+    assert said == "70 kinds of attention, 0 wrong\n"

@@ -1,0 +1,158 @@
+"""Which CPU backend is chosen, and what is said where none fits, before anything could crash."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_alone
+
+from pyselfspec.errors import LibraryError
+from pyselfspec.runtime import processor
+from pyselfspec.util import build
+
+TABLE = Path(__file__).parents[2] / "pyselfspec/native/processor/instruction-sets.h"
+SETS = re.findall(r"^INSTRUCTION_SET\((\w+)", TABLE.read_text(), re.MULTILINE)
+
+OLD, MIDDLE, WIDE = "ggml-cpu-old", "ggml-cpu-middle", "ggml-cpu-wide"
+NEEDS = {OLD: ["sse4_2"], MIDDLE: ["sse4_2", "avx2"], WIDE: ["sse4_2", "avx2", "avx512f"]}
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ({"sse4_2"}, OLD),
+        ({"sse4_2", "avx2"}, MIDDLE),
+        ({"sse4_2", "avx2", "avx512f", "gfni"}, WIDE),
+        ({"sse4_2", "avx512f"}, OLD),  # a part of what is needed is not enough
+    ],
+)
+def test_the_last_that_fits(offered: set[str], chosen: str) -> None:
+    assert processor.choose(NEEDS, offered) == chosen
+
+
+def test_a_backend_that_needs_nothing_fits_any_processor() -> None:
+    assert processor.choose({"ggml-cpu": []}, set()) == "ggml-cpu"
+
+
+def test_none_fits() -> None:
+    with pytest.raises(LibraryError, match="with sse4_2, which this one lacks; it cannot run here"):
+        processor.choose(NEEDS, {"avx2"})
+
+
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [(1, "s0, which"), (4, "s0, s1, s2, s3, which"), (6, "s3 and 2 more instruction sets, which")],
+)
+def test_a_build_for_another_processor(n: int, said: str) -> None:
+    needs = {"ggml-cpu": ["avx2", *(f"s{i}" for i in range(n))]}
+    with pytest.raises(LibraryError) as error:
+        processor.choose(needs, {"avx2"})
+    assert said in str(error.value) and "install it again on this machine" in str(error.value)
+
+
+def test_one_can_be_named() -> None:
+    everything = {name for needs in NEEDS.values() for name in needs}
+    assert processor.choose(NEEDS, everything, "middle") == MIDDLE
+    with pytest.raises(LibraryError, match="PYSELFSPEC_CPU=wide needs a processor with avx512f"):
+        processor.choose(NEEDS, everything - {"avx512f"}, "wide")
+    with pytest.raises(
+        LibraryError, match="is 'huge'; this build of pyselfspec has old, middle, w"
+    ):
+        processor.choose(NEEDS, everything, "huge")
+    with pytest.raises(LibraryError, match="is 'haswell'; this build of pyselfspec has native"):
+        processor.choose({"ggml-cpu": []}, everything, "haswell")
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"), [("ggml-cpu", "native"), ("ggml-cpu-haswell", "haswell")]
+)
+def test_names_for_people(backend: str, name: str) -> None:
+    assert processor.variant(backend) == name
+
+
+def test_the_build_says_what_it_needs() -> None:
+    sets = [name for needs in build.CPU_BACKENDS.values() for name in needs.split()]
+    assert {*sets} <= {*SETS}
+    assert sets or platform.machine() not in ("x86_64", "AMD64")  # SSE3 at least, by any flags
+
+
+# As Linux calls them, where that is not the name here; and those that a kernel may not know yet.
+IN_CPUINFO = {
+    "sse3": "pni",
+    "lzcnt": "abm",
+    "avx512_ifma": "avx512ifma",
+    "avx512_vbmi": "avx512vbmi",
+}
+NEWER = {"avx_ifma", "avx_vnni", "avx_vnni_int8", "avx_vnni_int16", "avx512_fp16"}
+
+
+def test_the_processor_is_asked_as_the_system_does() -> None:
+    """The oracle is Linux' own list."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.machine() != "x86_64" or not cpuinfo.exists():
+        pytest.skip("a list of Linux on x86-64")
+    flags = {*next(li for li in cpuinfo.read_text().splitlines() if li.startswith("flags")).split()}
+    asked = [name for name in SETS if name not in NEWER]
+    assert len(asked) > 25 and "sse4_2" in asked
+    want = {name for name in asked if IN_CPUINFO.get(name, name) in flags}
+    assert processor._offered(asked) == want
+    assert {name for name in NEWER if name in flags} <= processor._offered(NEWER)
+    assert processor._offered(["teleport", ""]) == frozenset()
+
+
+ELSEWHERE = (
+    "import sys\nfrom pyselfspec.util import build\nbuild.CPU_BACKENDS = {'ggml-cpu': 'teleport'}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import pyselfspec; pyselfspec.Model",
+        "from pyselfspec import LayerMask",
+        "from pyselfspec.runtime.processor import cpu_backend; cpu_backend()",
+    ],
+)
+def test_the_sentence_comes_before_anything_that_could_crash(use: str, run_python: Any) -> None:
+    """numpy also has a least processor, and ends the process on others."""
+    run = run_python(
+        f"{ELSEWHERE}try:\n    {use}\n"
+        "except ImportError as error:\n    print(error)\n"
+        "print({'numpy', 'llama_cpp'} & {*sys.modules})\n"
+        "print([line for line in open('/proc/self/maps') if 'ggml' in line])\n"
+    )
+    assert run.returncode == 0, run.stderr
+    sentence, modules, libraries = run.stdout.splitlines()
+    assert "needs a processor with teleport, which this one lacks" in sentence
+    assert (modules, libraries) == ("set()", "[]")
+
+
+def test_errors_can_be_caught_by_name_there(run_python: Any) -> None:
+    run = run_python(
+        f"{ELSEWHERE}import pyselfspec as ps\n"
+        "try:\n    ps.Model\nexcept ps.SelfSpecError as error:\n    print('caught')\n"
+    )
+    assert run.stdout == "caught\n", run.stderr
+
+
+@pytest.mark.parametrize("args", [("generate", "-p", "x"), ("--help",), ("--version",)])
+def test_the_command_line_says_it_in_one_line(args: tuple[str, ...], run_python: Any) -> None:
+    run = run_python(f"{ELSEWHERE}import sys\nfrom pyselfspec.cli import main\nmain({[*args]!r})\n")
+    assert (run.returncode, run.stdout) == (1, "")
+    [line] = run.stderr.splitlines()
+    assert line.startswith("Error: this build of pyselfspec needs a processor with teleport")
+
+
+def test_version_and_info_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = processor.variant(processor.cpu_backend())
+    assert run_alone("--version").stdout.endswith(f", CPU code {name}\n")
+    monkeypatch.setenv("PYSELFSPEC_CPU", name)
+    assert run_alone("--version").status == 0
+    facts = run_alone("models", "info", "demo", "--json").json
+    assert facts["cpu_code"] == name
+    line = f"CPU code: {name}; logits are identical in passes of up to "
+    assert line in run_alone("models", "info", "demo").stdout

@@ -1,0 +1,121 @@
+"""Controllers answer with limits and refuse values that make none."""
+
+import math
+
+import pytest
+from drafts import draft_of
+from simulation import table
+
+from pyselfspec.errors import ArgumentError
+from pyselfspec.lab.controllers.adaptive import Adaptive
+from pyselfspec.lab.controllers.product import Product
+from pyselfspec.speculate import controllers
+from pyselfspec.speculate.controllers.fixed import Fixed
+from pyselfspec.speculate.limits import After, DraftLimit
+from pyselfspec.speculate.types import Step, Verdict
+
+
+def step(n_accepted, n_drafted, p=0.1):
+    draft = draft_of((1,) * n_drafted, (p,) * n_drafted, draft_us=1)
+    return Step(draft, Verdict.of_chain(n_accepted, 9, False), verify_us=1)
+
+
+def test_controllers_are_found_by_file():
+    assert {"auto", "fixed"} <= set(controllers.names())
+    assert controllers.DEFAULT in controllers.names()
+
+
+@pytest.mark.parametrize("name", ["nope", "", "_acceptance", "auto.py"])
+def test_an_unknown_name_is_answered_with_the_known_ones(name):
+    with pytest.raises(ArgumentError) as error:
+        controllers.load(name)
+    assert all(known in str(error.value) for known in controllers.all_names())
+
+
+@pytest.mark.parametrize("name", controllers.all_names())
+def test_every_controller_keeps_to_what_a_loop_needs(name):
+    """Limits that a cap holds for, and steps of any shape; some as its own limits would have it."""
+    controller = controllers.load(name)(table())
+    for i in range(40):
+        limit = controller.limit(i).capped(i % 5)
+        assert 0 <= limit.n_max <= i % 5
+        if limit.n_max:
+            assert limit.after([0.99] * limit.n_max) in (After.STOP, After.DROP)
+        controller.observe(step(min(i % 2, limit.n_max), limit.n_max))
+
+
+# fixed
+
+
+def test_fixed_gives_what_it_was_made_with():
+    assert Fixed(n_max=7, p_min=0.25).limit(0) == DraftLimit(7, 0.25)
+
+
+@pytest.mark.parametrize("n_accepted", [0, 3])
+def test_fixed_does_not_change_its_mind(n_accepted):
+    controller = Fixed(n_max=3)
+    for _ in range(5):
+        controller.observe(step(n_accepted, 3))
+    assert controller.limit(0) == DraftLimit(3, controller.p_min)
+
+
+def test_fixed_drafts_by_default():
+    assert Fixed().limit(0).n_max >= 1
+
+
+@pytest.mark.parametrize("n_max", [0, -1])
+def test_fixed_refuses_drafts_without_tokens(n_max):
+    with pytest.raises(ArgumentError, match=f"1 token or more, got {n_max}"):
+        Fixed(n_max=n_max)
+
+
+@pytest.mark.parametrize("p_min", [-0.01, 1.01, math.nan, math.inf])
+def test_fixed_refuses_what_is_no_probability(p_min):
+    with pytest.raises(ArgumentError, match="p_min is 0 to 1"):
+        Fixed(p_min=p_min)
+
+
+@pytest.mark.parametrize("p_min", [0.0, 1.0])
+def test_fixed_takes_the_ends_of_the_range(p_min):
+    assert Fixed(p_min=p_min).limit(0).p_min == p_min
+
+
+# adaptive
+
+
+def test_adaptive_checks_the_token_that_stops_a_draft():
+    limit = Adaptive(n_max=4, threshold=0.8).limit(0)
+    assert [limit.after([p]) for p in (0.79, 0.8)] == [After.STOP, After.GO_ON]
+    assert limit.after([0.9] * 4) is After.STOP
+
+
+def test_adaptive_moves_as_published():
+    """AM <- AM / 2 + (k / n) / 2; th wants +e below the target, else -e unless the draft was full;
+    th <- 0.9 th + 0.1 wanted."""
+    controller = Adaptive(n_max=4, threshold=0.6, acceptance=0.9)
+    mean, threshold = 0.9, 0.6
+    for k, n in [(1, 4), (4, 4), (4, 4), (3, 3), (3, 3), (2, 2), (0, 0), (0, 1)]:
+        controller.observe(step(k, n))
+        if n:
+            mean = 0.5 * mean + 0.5 * k / n
+            wanted = threshold + (0.01 if mean < 0.9 else 0 if n == 4 else -0.01)
+            threshold = 0.9 * threshold + 0.1 * wanted
+        assert controller.threshold == pytest.approx(threshold, abs=1e-12)
+    assert threshold != pytest.approx(0.6, abs=1e-4)
+
+
+# product
+
+
+def test_product_drops_what_makes_the_whole_unlikely():
+    limit = Product(n_max=5, bound=0.5).limit(0)
+    assert limit.after([0.8]) is After.GO_ON
+    assert limit.after([0.8, 0.8]) is After.GO_ON
+    assert limit.after([0.8, 0.8, 0.7]) is After.DROP
+    assert limit.after([1.0] * 5) is After.STOP
+
+
+@pytest.mark.parametrize("bound", [-0.1, 1.1, math.nan])
+def test_product_refuses_what_is_no_probability(bound):
+    with pytest.raises(ArgumentError, match="bound is 0 to 1"):
+        Product(bound=bound)

@@ -1,0 +1,148 @@
+"""The formula for the speed-up, against the arithmetic of each of its users written out."""
+
+import random
+import re
+from itertools import accumulate
+from operator import mul
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulation import BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, table
+
+from pyselfspec.costs.speedup import best_length, expected_tokens, gains, speedup
+from pyselfspec.masks.layer_mask import LayerMask
+from pyselfspec.masks.score import Score
+from pyselfspec.speculate.controllers._acceptance import N_PROB, Acceptance
+from pyselfspec.speculate.controllers._choice import COPY_LENGTHS, GAIN_MIN, N_BEFORE, Choice
+from pyselfspec.speculate.controllers._decision import Decision, Rule
+from pyselfspec.speculate.controllers.auto import P_KEEP_MIN, best_rule
+from pyselfspec.speculate.types import Draft
+from pyselfspec.util.pass_width import MAX_DRAFT, MAX_PASS_WIDTH, N_WIDTH
+
+GROWTHS = [BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, 0.1]
+MASK = LayerMask.early_exit(4, 2)
+
+
+def random_costs(rng):
+    growth, shared = rng.choice(GROWTHS), rng.choice((0.0, 0.3))
+    return table(rng.uniform(0.1, 0.9), growth, shared=shared).levels[0]
+
+
+@pytest.mark.parametrize("a", [0.0, 0.3, 0.8, 1.0])
+@pytest.mark.parametrize("c", [0.05, 0.5])
+def test_it_is_theorem_3_8(a, c):
+    tokens = expected_tokens(a**n for n in range(1, 9))
+    for n in range(9):
+        numerator = n + 1 if a == 1 else (1 - a ** (n + 1)) / (1 - a)
+        assert speedup(tokens[n], n * c + 1) == pytest.approx(numerator / (n * c + 1))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_best_length_for_a_rate(seed):
+    rng = random.Random(seed)
+    costs, rate = random_costs(rng), rng.random()
+    best, n_best, tokens = 1.0, 0, 1.0
+    for n in range(1, len(costs.verify_us)):
+        tokens += rate**n
+        speed = tokens * costs.plain_us / costs.step_us(n, n)
+        if speed > best:
+            best, n_best = speed, n
+    assert best_length(costs, rate) == (best, n_best)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_gains_of_a_mask(seed):
+    rng = np.random.default_rng(seed)
+    score = Score.of_drafts(rng.random((3, 32)) < rng.uniform(0.3, 1))
+
+    class Costs:
+        def step(self, _mask, n_draft):
+            return 1 + 0.17 * n_draft
+
+    pairs = list(zip(score.n_right_runs, score.n_runs, strict=True))
+    for n, found in enumerate(gains(score, MASK, Costs()), 1):
+        tokens = 1 + sum(right / n_runs for right, n_runs in pairs[:n])
+        assert found.n_draft == n
+        assert found.speed == pytest.approx(tokens / (1 + 0.17 * n), rel=1e-14)
+    assert n == MAX_DRAFT
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_best_rule_for_drafts(seed):
+    rng = random.Random(seed)
+    costs, acceptance = random_costs(rng), Acceptance()
+    acceptance.observe((p, rng.random() < p) for p in (rng.random() for _ in range(40)))
+    n_most, n_copied = rng.randrange(1, 11), rng.randrange(5)
+    share, rate = acceptance.rows()
+    best = (0.0, 0.0, 0.0)
+    for row in range(N_PROB):
+        kept, right = share[row:].sum(), (share * rate)[row:].sum()
+        if kept < P_KEEP_MIN:
+            continue
+        for n in range(1, n_most + 1):
+            us = kept**n * costs.step_us(n, n, n_copied)
+            for i in range(1, n + 1):
+                dropped = kept ** (i - 1) * (1 - kept)
+                us += dropped * costs.step_us(i, i - 1, n_copied)
+            tokens = 1 + sum(right**i for i in range(1, n + 1))
+            best = max(best, ((n_copied + tokens) / us, tokens, us))
+    rule = best_rule(costs, acceptance, n_most, n_copied)
+    assert (n_copied + rule.tokens) / rule.us == pytest.approx(best[0], rel=1e-12)
+    assert rule.speed == rule.tokens / rule.us
+    decision = Decision(rule, rule, costs)
+    assert decision.speedup == pytest.approx(rule.speed * costs.plain_us, rel=1e-15)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_choice_of_copies(seed):
+    """Decisions are those of comparing tokens with products of speeds and times."""
+    rng = random.Random(seed)
+    costs, n_copies = random_costs(rng), rng.randrange(16)
+    probs = [rng.random() ** rng.choice((0.1, 1, 4)) for _ in range(rng.randrange(16))]
+    rules = [
+        Rule(4, 0.5, 1 + 3 * rng.random(), costs.step_us(4, 4, n) * rng.uniform(0.8, 1))
+        for n in range(N_BEFORE + 1)
+    ]
+    rule_after = rng.choice((None, rules.__getitem__))
+    best, fastest = (0, None), (1 + GAIN_MIN) / costs.plain_us
+    n_tokens = all_right = 1.0
+    for n in range(min(len(probs), n_copies) + 1):
+        if n:
+            all_right *= probs[n - 1]
+            n_tokens += all_right
+            if n in COPY_LENGTHS and n_tokens > fastest * costs.full_us[n]:
+                best, fastest = (n, None), n_tokens / costs.full_us[n]
+        if rule_after is not None and n <= N_BEFORE:
+            expected = n_tokens + all_right * (rules[n].tokens - 1)
+            if expected > fastest * rules[n].us:
+                best, fastest = (n, rules[n]), expected / rules[n].us
+    assert Choice(4, n_copies=n_copies, costs=costs)._best(probs, rule_after) == best
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_choice_of_siblings(seed):
+    rng = random.Random(seed)
+    costs = random_costs(rng)
+    n = rng.randrange(1, 8)
+    chain = Draft.chain(range(n), [rng.random() for _ in range(n)])
+    chances = sorted((rng.random() for _ in range(rng.randrange(12))), reverse=True)
+    of_chain = 1 + sum(accumulate(chain.probs, mul))
+    of_trees = list(accumulate(chances[: max(0, 15 - n)], initial=of_chain))[1:]
+    passes = (chain.n_proposed - chain.n_copied, n - chain.n_copied, chain.n_copied)
+    chain_us = costs.step_us(*passes)
+    tree_us = chain_us - costs.verifying_us(*passes)
+    speeds = [of_chain / chain_us]
+    speeds += [x / (tree_us + costs.full_us[n + i]) for i, x in enumerate(of_trees, 1)]
+    found = Choice(8, n_copies=0, costs=costs).n_siblings(chain, chances)
+    assert found == max(range(len(speeds)), key=speeds.__getitem__)
+
+
+def test_widths_follow_from_the_exact_width_of_the_library():
+    header = (
+        Path(__file__).parents[2] / "pyselfspec" / "native" / "selfspec.h"
+    )  # not part of the wheel
+    found = re.search(r"#define SELFSPEC_EXACT_WIDTH (\d+)", header.read_text())
+    assert found is not None and int(found[1]) == MAX_PASS_WIDTH
+    assert MAX_DRAFT + 1 == N_WIDTH <= MAX_PASS_WIDTH
+    assert COPY_LENGTHS[-1] == MAX_DRAFT

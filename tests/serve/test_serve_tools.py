@@ -1,0 +1,101 @@
+"""Calls of tools: found in answers, wherever these are cut into pieces; described to templates that
+know nothing of them. And which token a piece of text is from."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from pyselfspec.errors import ArgumentError
+from pyselfspec.runtime import json_schema
+from pyselfspec.serve.tools import CallReader, ToolUse, describe_tools
+
+FUNCTION = {"name": "buy", "parameters": {"type": "object"}}
+USE = ToolUse(({"type": "function", "function": FUNCTION},), ("buy",))
+CALL = '{"name": "buy", "arguments": {"what": "<bread>"}}'
+OTHER = '{"name": "steal", "arguments": {}}'
+
+
+def read(text: str, use: ToolUse, seed: int) -> tuple[str, list[tuple[str, str]]]:
+    """In pieces of all sizes: the text, and the calls."""
+    rng = random.Random(seed)
+    reader, said = CallReader(use), ""
+    while text:
+        n = rng.randint(1, 9)
+        said += reader.push(text[:n])
+        text = text[n:]
+    rest, calls = reader.finish()
+    return said + rest, [(call.name, call.arguments) for call in calls]
+
+
+BOUGHT = ("buy", '{"what": "<bread>"}')
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("answer", "text", "calls"),
+    [
+        ("No call at all, 1 < 2.", "No call at all, 1 < 2.", []),
+        (f"<tool_call>{CALL}</tool_call>", "", [BOUGHT]),
+        (f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>{CALL}</tool_call>", "", [BOUGHT] * 2),
+        (f"I will.\n<tool_call>{CALL}</tool_call>", "I will.\n", [BOUGHT]),
+        (f"<tool_call>{CALL}", "", [BOUGHT]),
+        (f" {CALL}", "", [BOUGHT]),
+        (CALL.replace("arguments", "parameters"), "", [BOUGHT]),
+        (f"<tool_call>{OTHER}</tool_call>", f"<tool_call>{OTHER}</tool_call>", []),
+        (OTHER, OTHER, []),
+        ('{"name": "buy"', '{"name": "buy"', []),
+        ("<tool_call>{]</tool_call>", "<tool_call>{]</tool_call>", []),
+        (f"{CALL} and more", f"{CALL} and more", []),
+        ("a <tool_cal and no more", "a <tool_cal and no more", []),
+    ],
+)
+def test_calls_in_an_answer(
+    answer: str, text: str, calls: list[tuple[str, str]], seed: int
+) -> None:
+    assert read(answer, USE, seed) == (text, calls)
+
+
+def test_without_tools_an_answer_is_text() -> None:
+    assert read(CALL, ToolUse(), 0) == (CALL, [])
+
+
+def test_templates_that_know_no_tools_are_told() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "buy", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Buy."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+    ]
+    system, user, assistant, result = describe_tools(messages, USE)
+    assert system["content"].startswith("Be brief.") and json.dumps(FUNCTION) in system["content"]
+    assert user == messages[1]
+    assert assistant["content"] == '<tool_call>{"name": "buy", "arguments": {"a": 1}}</tool_call>'
+    assert result == {"role": "user", "content": "done"}
+    assert describe_tools(messages[1:2], USE)[0]["role"] == "system"
+    assert "{{" not in system["content"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (
+            {"type": "array", "items": {"type": "string"}, "maxItems": 10**6},
+            "a count in a JSON schema is at most",
+        ),
+        ({"type": "string", "pattern": "^a{1,99999}$"}, "a count in a JSON schema is at most"),
+        (
+            {"$ref": "https://example.org/x.json"},
+            "not supported: #/\\$ref is not a reference within",
+        ),
+        ({"$ref": "#/nothing"}, "not supported: there is nothing at #/nothing"),
+        ({"type": "nonsense"}, "not supported: #/type is not one or several of"),
+        ({"enum": ["x" * 70_000]}, "characters"),
+    ],
+)
+def test_schemas_that_are_refused(schema: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        json_schema.to_gbnf(schema)
