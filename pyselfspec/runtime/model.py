@@ -312,7 +312,8 @@ class Model(Closing):
     def state_bytes(self) -> int:
         """The bytes of the recurrent state of one sequence; 0 for a model without one. A context
         holds one for each sequence, and as many more as it keeps snapshots."""
-        return calls.model_state_bytes(self.handle)
+        with self.in_use:
+            return calls.model_state_bytes(self.handle)
 
     @cached_property
     def head_size_k(self) -> int:

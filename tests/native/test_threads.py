@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from fixture_types import RunPython, TinyModel, TinyPath
 from lora_adapters import set_adapters, set_control_vector, write_adapter
+from tiny_hybrids import write_hybrid
 
 from pyselfspec import GREEDY, Completion, Context, LayerMask, Model, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError, SelfSpecError
@@ -30,7 +31,7 @@ N_PREDICT = 12
 ARCHS = ("llama", "gemma3", "qwen2moe", "falcon")
 MASKS = (LayerMask.early_exit(4, 2), LayerMask.skipping(4, attn=[1], ffn=[0, 2]))
 SAMPLINGS = (GREEDY, SamplingParams(temperature=1.0, seed=3))
-SMALL = {"n_ctx": 256, "n_batch": 64}
+SMALL = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 4}
 
 
 def in_threads(works: Sequence[Callable[[], None]]) -> None:
@@ -168,11 +169,13 @@ class Prey:
             lambda: sampler.begin([5, 6]),
             lambda: seq.rollback(rng.randrange(4)),
             lambda: seq.fork(3),
+            lambda: seq.save_checkpoint(),
             lambda: seq.drop(),
             lambda: (context.graph_bytes, context.n_graph_checks, context.exact_width),
-            lambda: context.mask_support,
+            lambda: (context.mask_support, context.max_rollback, context.has_states),
             lambda: model.detokenize(model.tokenize("the thing")),
             lambda: (model.is_eog(7), model.start_token, model.draft_mask),
+            lambda: model.state_bytes,
             context.close,
             sampler.close,
         ]
@@ -196,12 +199,13 @@ class Prey:
         self.model = Model(self.path)
 
 
-def test_misuse_is_an_error(tiny_path: TinyPath) -> None:
+def test_misuse_is_an_error(tiny_path: TinyPath, tmp_path: Path) -> None:
     """Eight threads over the same few contexts, samplers and models, which they close for each
     other. They are told so, in the words of this package, or it works."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    preys = [Prey(tiny_path(arch, qtype="Q8_0", late_scale=0.05)) for arch in ("llama", "gemma3")]
+    paths = [tiny_path(arch, qtype="Q8_0", late_scale=0.05) for arch in ("llama", "gemma3")]
+    preys = [Prey(path) for path in (*paths, write_hybrid(tmp_path / "hybrid.gguf", "lfm2"))]
     told: list[str] = []
 
     def disturb(rng: random.Random) -> None:
