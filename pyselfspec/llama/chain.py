@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import UnsupportedError
 from ..runtime.context import Context
 from ..runtime.ffi import calls
@@ -40,7 +43,7 @@ class Chain:
             self._token = calls.sample(context.session, llama._sampler.sampler, row)
         return self._token
 
-    def distribution(self, context: Context, row: int) -> Distribution:
+    def distribution_of(self, logits: NDArray[np.float32]) -> Distribution:
         raise UnsupportedError("drafts are verified by sampling here, without distributions")
 
     def accept(self, token: int) -> None:

@@ -49,6 +49,7 @@ struct selfspec_batch {
     float         * hidden_out = nullptr; // [n_tokens, n_hidden_at * n_embd]
     const int32_t * among      = nullptr; // [n_among] ids
     selfspec_best * best       = nullptr; // [n_tokens]
+    float         * listed     = nullptr; // [n_tokens, n_among] receives the logits of the listed tokens
 
     // written while a graph is built
     struct report {

@@ -78,10 +78,8 @@ int32_t selfspec_session::draft_decode(
     }
     // only some heads' graphs select rows: with the others, all rows have an output or none
     const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
-    best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
     const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
-    want->best  = best.data();
-    want->among = among.ids;
+    find_best(*want, rows.n, among);
 
     batch.clear();
     for (int32_t i = 0; i < rows.n; ++i) {

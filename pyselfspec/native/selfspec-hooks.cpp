@@ -167,8 +167,9 @@ static bool selfspec_shorten_head(const selfspec_batch & ss, const llama_model &
     return true;
 }
 
-// Adds nodes that find the best token of every output. The result then has no logits, so decode() copies none to the host.
-static void selfspec_add_best(llm_graph_result & res) {
+// Adds nodes that find the best token of every output. The result then has no logits, so decode() copies none to the host; those
+// of a list of tokens are kept until selfspec_copy_best().
+static void selfspec_add_best(llm_graph_result & res, bool has_list) {
     ggml_context * ctx0   = res.get_ctx();
     ggml_tensor  * logits = res.t_logits;
     res.t_logits = nullptr;
@@ -184,7 +185,10 @@ static void selfspec_add_best(llm_graph_result & res) {
     ggml_set_output(p);
     ggml_build_forward_expand(res.get_gf(), p);
 
-    res.add_input(std::make_unique<selfspec_best_found>(token, p));
+    for (ggml_tensor * t = has_list ? logits : nullptr; t; t = t->view_src) {
+        ggml_set_output(t);
+    }
+    res.add_input(std::make_unique<selfspec_best_found>(token, p, has_list ? logits : nullptr));
 }
 
 bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatch, llm_graph_result & res) {
@@ -204,7 +208,7 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
 
     const bool ok = selfspec_check_graph(*ss, model, ubatch, res) && (ss->pass.n_among == 0 || selfspec_shorten_head(*ss, model, res));
     if (ok && ss->pass.head == SELFSPEC_HEAD_BEST) {
-        selfspec_add_best(res);
+        selfspec_add_best(res, ss->pass.n_among > 0);
     }
 
     // the next part of this batch may need a new graph
@@ -227,16 +231,21 @@ static void selfspec_copy_best(const selfspec_batch & ss, const llama_ubatch & u
         return;
     }
     const auto & found = selfspec_best_of(res);
-    const auto copy = [&](ggml_tensor * t, size_t row, void * out) {
-        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, out, row*sizeof(int32_t), sizeof(int32_t));
+    const auto copy = [&](ggml_tensor * t, size_t row, void * out, size_t n = 1) {
+        const size_t size = n*sizeof(float); // also that of an id
+        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, t), t, out, row*size, size);
     };
+    const size_t n_listed = ss.pass.n_among;
 
     size_t row = 0; // index of the output
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         if (ubatch.output[i]) {
-            auto & best = ss.best[ubatch.data->batch_idxs[i]];
-            copy(found.token, row, &best.token);
-            copy(found.p,     row, &best.p);
+            const size_t dst = ubatch.data->batch_idxs[i];
+            copy(found.token, row, &ss.best[dst].token);
+            copy(found.p,     row, &ss.best[dst].p);
+            if (found.listed) {
+                copy(found.listed, row, ss.listed + dst*n_listed, n_listed);
+            }
             row++;
         }
     }

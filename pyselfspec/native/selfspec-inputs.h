@@ -48,11 +48,12 @@ private:
 // Not an input: the tensors of the best tokens in a graph, kept with the graph as long as it is reused.
 class selfspec_best_found : public llm_graph_input_i {
 public:
-    selfspec_best_found(ggml_tensor * token, ggml_tensor * p) : token(token), p(p) {}
+    selfspec_best_found(ggml_tensor * token, ggml_tensor * p, ggml_tensor * listed) : token(token), p(p), listed(listed) {}
 
     void set_input(const llama_ubatch *) override {}
     bool can_reuse(const llm_graph_params &) override { return true; }
 
-    ggml_tensor * const token; // I32 [n_outputs]; with a list of tokens, the index in the list
-    ggml_tensor * const p;     // F32 [1, 1, n_outputs]
+    ggml_tensor * const token;  // I32 [n_outputs]; with a list of tokens, the index in the list
+    ggml_tensor * const p;      // F32 [1, 1, n_outputs]
+    ggml_tensor * const listed; // F32 [n_among, n_outputs], NULL without a list
 };

@@ -263,8 +263,6 @@ int32_t selfspec_session::decode(
     }
     check_graph(pass);
 
-    best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
-
     batch.clear();
     rows.each_sequence([&](int32_t i, int32_t seq_id) {
         if (i == (int32_t) batch.tokens.size()) {
@@ -283,8 +281,7 @@ int32_t selfspec_session::decode(
     const auto want = std::make_shared<selfspec_batch>(std::move(pass), n_layer);
     want->hidden     = states.in;
     want->hidden_out = states.out;
-    want->best       = best.data();
-    want->among      = among.ids;
+    find_best(*want, rows.n, among);
 
     // the graph keeps all rows up to these states
     const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
@@ -297,6 +294,17 @@ int32_t selfspec_session::decode(
     }
     name_best(among);
     return SELFSPEC_OK;
+}
+
+// Makes room for the most likely tokens of n rows, and for the logits of listed tokens, if the pass finds them.
+void selfspec_session::find_best(selfspec_batch & want, int32_t n, const selfspec_among & among) {
+    best.assign(want.pass.head == SELFSPEC_HEAD_BEST ? n : 0, {});
+    listed_ids.assign(among.ids, among.ids + want.pass.n_among);
+    listed.resize((size_t) n*want.pass.n_among);
+
+    want.best   = best.data();
+    want.among  = among.ids;
+    want.listed = listed.data();
 }
 
 // Replaces indices in the list of tokens by the ids of the tokens.
@@ -348,6 +356,7 @@ selfspec_session::attachment::~attachment() {
     request.hidden     = nullptr;
     request.hidden_out = nullptr;
     request.best       = nullptr;
+    request.listed     = nullptr;
     request.among      = nullptr;
     session.batch.selfspec.reset();
 }
@@ -446,6 +455,19 @@ const float * selfspec_session::logits_of(int32_t row) const {
     return logits;
 }
 
+int32_t selfspec_session::copy_logits(int32_t row, float * out) const {
+    const size_t n_vocab = model.vocab.n_tokens();
+    if (listed_ids.empty() || !known_best(row)) {
+        std::copy_n(logits_of(row), n_vocab, out);
+        return SELFSPEC_OK;
+    }
+    std::fill_n(out, n_vocab, -INFINITY);
+    for (size_t i = 0; i < listed_ids.size(); ++i) {
+        out[listed_ids[i]] = listed[row*listed_ids.size() + i];
+    }
+    return SELFSPEC_OK;
+}
+
 int32_t selfspec_session::sample(llama_sampler * chain, int32_t row) {
     const int32_t token = selfspec_draw(chain, logits_of(row), (int32_t) model.vocab.n_tokens(), candidates);
     if (token == SELFSPEC_NO_TOKEN) {
@@ -458,19 +480,24 @@ int32_t selfspec_session::sample(llama_sampler * chain, int32_t row) {
     return token;
 }
 
+// Returns what a pass that looked for the most likely token has found after a row; NULL: nothing.
+const selfspec_best * selfspec_session::known_best(int32_t row) const {
+    // a llama_decode() after ours has outputs of its own
+    const bool is_known = ctx->n_outputs == 0 && row >= 0 && row < (int32_t) best.size() && best[row].token >= 0;
+    return is_known ? &best[row] : nullptr;
+}
+
 int32_t selfspec_session::argmax(int32_t row, float * p) const {
     const std::string name = "row " + std::to_string(row);
 
-    // a llama_decode() after ours has outputs of its own
-    if (ctx->n_outputs == 0 && row >= 0 && row < (int32_t) best.size() && best[row].token >= 0) {
-        const auto & known = best[row];
-        if (!std::isfinite(known.p)) {
+    if (const selfspec_best * known = known_best(row)) {
+        if (!std::isfinite(known->p)) {
             selfspec_refuse("the logits of " + name + " are not numbers", SELFSPEC_FAILED);
         }
         if (p) {
-            *p = known.p;
+            *p = known->p;
         }
-        return known.token;
+        return known->token;
     }
 
     const float * logits  = logits_of(row);

@@ -53,6 +53,7 @@ struct selfspec_session {
 
     int32_t decode(const selfspec_rows & rows, const selfspec_states & states, const selfspec_among & among, selfspec_pass pass);
     int32_t argmax(int32_t row, float * p) const;
+    int32_t copy_logits(int32_t row, float * out) const;
     int32_t sample(llama_sampler * chain, int32_t row);
     void    forget_outputs() noexcept;
 
@@ -121,7 +122,10 @@ private:
 
     template <typename F> int undone_if_failed(const ends & kept, F decode);
 
+    void        find_best(selfspec_batch & want, int32_t n, const selfspec_among & among);
     void        name_best(const selfspec_among & among);
+
+    const selfspec_best * known_best(int32_t row) const;
 
     const std::vector<int64_t> & own_tokens();
     std::string build_dry(const selfspec_pass & pass);
@@ -134,6 +138,8 @@ private:
 
     llama_batch_ext            batch; // reused, keeps its allocations
     std::vector<selfspec_best> best;  // by row, of the last decode if it asked for it
+    std::vector<float>         listed;     // [n_rows, n_listed] logits of that decode, for rows with an output, if it had a list
+    std::vector<int32_t>       listed_ids; // empty: it had none
 
     std::vector<llama_token_data> candidates; // of a draw, reused
 

@@ -253,6 +253,10 @@ int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int3
     });
 }
 
+int32_t selfspec_logits(selfspec_session * session, int32_t row, float * logits) {
+    return session->guarded([&]() -> int32_t { return session->copy_logits(row, logits); });
+}
+
 int32_t selfspec_argmax(selfspec_session * session, int32_t row, float * p) {
     return session->guarded([&]() -> int32_t { return session->argmax(row, p); });
 }

@@ -256,6 +256,10 @@ SELFSPEC_API int32_t selfspec_draft_decode(
 // Negative: a selfspec_status, because the row has no output or its logits are not numbers.
 SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 
+// Copy the logits after a row with an output to logits [n_vocab], and return a selfspec_status. After a pass with `among` those
+// of tokens outside the list are -inf. May also be called after llama_decode().
+SELFSPEC_API int32_t selfspec_logits(struct selfspec_session * session, int32_t row, float * logits);
+
 // Draw a token from a row's logits with a sampler chain, let the chain accept it, and return it. Negative: a selfspec_status,
 // and the chain has accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters leave no token to draw.
 SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct llama_sampler * chain, int32_t row);

@@ -422,9 +422,10 @@ class Context(Closing):
         return "best" if self.model.n_gpu_layers > self.model.n_layer else "logits"
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        """Return a copy of the logits after token ``row`` of the last batch, float32 [n_vocab]."""
+        """Return a copy of the logits after token ``row`` of the last batch, float32 [n_vocab].
+        After a pass with ``among``, those of other tokens are -inf."""
         with self.lock:
-            return calls.logits_row(self.handle, row, self.model.n_vocab)
+            return calls.logits(self.session, row, self.model.n_vocab)
 
     def argmax(self, row: int) -> tuple[int, float]:
         """Return the most likely token after token ``row`` of the last batch, and its probability,

@@ -104,7 +104,8 @@ class DraftHead(Closing):
     ) -> NDArray[np.float32]:
         """Run one pass over tokens and the states that led to them, float32 [n_rows, n_embd].
 
-        head: as for a Pass; after "best", argmax can be called but runners_up cannot.
+        head: as for a Pass; after "best", argmax can be called, but runners_up cannot, and logits
+            only with a list.
         among: with "best", the tokens among which argmax searches; None: all.
 
         Returns the states after the rows with an output, the input of the rows after them, float32
@@ -139,6 +140,11 @@ class DraftHead(Closing):
     def argmax(self, row: int) -> tuple[int, float]:
         """Return the most likely token after a row of the last pass, and its probability."""
         return self._context.argmax(row)
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Return a copy of the logits after a row of the last pass, float32 [n_vocab] over the
+        model's vocabulary; -inf for tokens that the head, or the list, does not have."""
+        return self._context.logits(row)
 
     def runners_up(
         self, row: int, best: tuple[int, float], n: int, p_min: float

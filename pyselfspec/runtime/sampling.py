@@ -221,17 +221,10 @@ class Sampler(Closing):
         with context.lock, self._lock, self._model.in_use:
             return calls.sample(context.session, self.handle, row)
 
-    def distribution(self, context: Context, row: int) -> NDArray[np.float64]:
-        """Return the distribution that ``sample`` draws from: the probability of every token after
-        the whole chain, float64 [n_vocab]. Nothing is drawn or accepted.
-
-        Raises UnsupportedError where the last sampler does not draw from a distribution.
-        """
-        return self.distribution_of(context.logits(row))
-
     def distribution_of(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the distribution that ``sample_logits`` draws from: the probability of every token
-        after the whole chain, float64 [n_vocab], for logits float32 [n_vocab].
+        after the whole chain, float64 [n_vocab], for logits float32 [n_vocab]. Nothing is drawn or
+        accepted. Logits of -inf are for tokens that are not there.
 
         Raises UnsupportedError where the last sampler does not draw from a distribution.
         """
@@ -274,8 +267,11 @@ class Sampler(Closing):
 
 def _applied(samplers: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the probability of every token after samplers that draw nothing, float64 [n_vocab]."""
-    candidates = np.zeros(len(logits), calls.CANDIDATE)
-    candidates["id"], candidates["logit"] = np.arange(len(logits)), logits
+    ids = np.flatnonzero(logits != -np.inf)
+    if not len(ids):
+        raise calls.not_numbers()
+    candidates = np.zeros(len(ids), calls.CANDIDATE)
+    candidates["id"], candidates["logit"] = ids, logits[ids]
     left = calls.apply(samplers, candidates)
     largest = left["logit"].max(initial=-np.inf)
     if not largest > -np.inf:

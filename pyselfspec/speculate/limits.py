@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .types import Distribution, Draft
 
@@ -37,9 +40,14 @@ class Pick(NamedTuple):
 
 
 class HasLogits(Protocol):
-    """The result of a pass, see ``passes.PassResult``."""
+    """The result of a pass, in tokens of the target; see ``passes.PassResult``.
+
+    logits: float32 [n_vocab], -inf for tokens that the pass cannot draft.
+    """
 
     def argmax(self, row: int) -> tuple[int, float]: ...
+
+    def logits(self, row: int) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +56,13 @@ class DraftLimit:
 
     n_max: most tokens; 0: decode plainly.
     p_min: tokens of lower probability are dropped, 0..1.
-    draw: draws a token from the distribution of a row of a pass; None: the most likely token is
-        taken.
+    draw: draws a token from the distribution of a row of a pass, which needs logits; None: the most
+        likely token is taken.
     """
 
     n_max: int
     p_min: float = 0.0
-    draw: Callable[[Any, int], Pick] | None = field(default=None, kw_only=True)
+    draw: Callable[[HasLogits, int], Pick] | None = field(default=None, kw_only=True)
 
     @property
     def max_lookup(self) -> int:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import ArgumentError, SelfSpecError
 from ..runtime.passes import FULL, Hidden, Pass, Rows
 from .types import SINGLE, BatchLoad, Distribution
@@ -40,7 +43,7 @@ class TokenSampler(Protocol):
 
     def sample(self, context: Context, row: int) -> int: ...
 
-    def distribution(self, context: Context, row: int) -> Distribution: ...
+    def distribution_of(self, logits: NDArray[np.float32]) -> Distribution: ...
 
     def accept(self, token: int) -> None: ...
 
@@ -84,9 +87,13 @@ class PassResult:
         """Return the token that a sampler draws after a row."""
         return sampler.sample(self._context, self._row(row))
 
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Return a copy of the logits after a row, see Context.logits."""
+        return self._context.logits(self._row(row))
+
     def distribution(self, sampler: TokenSampler, row: int) -> Distribution:
         """Return the distribution that a sampler would draw from after a row."""
-        return sampler.distribution(self._context, self._row(row))
+        return sampler.distribution_of(self.logits(row))
 
     def _row(self, row: int) -> int:
         if self._serial != self._context.n_decodes:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .limits import Pick
-from .passes import PassResult, TokenSampler
+from .limits import HasLogits, Pick
+from .passes import TokenSampler
 from .types import Distribution
 
 # How drafts are verified: by sample and match, see verify.py, or by residual sampling.
@@ -59,9 +59,9 @@ class Residual:
         streams = np.random.SeedSequence([_STREAM, seed]).spawn(2)
         self._drafting, self._settling = map(np.random.default_rng, streams)
 
-    def draw(self, result: PassResult, row: int) -> Pick:
+    def draw(self, result: HasLogits, row: int) -> Pick:
         """Draw a draft token to follow a row of a pass, see ``DraftLimit.draw``."""
-        q = result.distribution(self._sampler, row)
+        q = self._sampler.distribution_of(result.logits(row))
         likeliest = int(q.argmax())
         return Pick(draw(q, self._drafting.random()), float(q[likeliest]), likeliest, q)
 

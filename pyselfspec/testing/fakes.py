@@ -468,6 +468,10 @@ class FakeContext:
         p = self.probs[row]
         return int(p.argmax()), float(p.max())
 
+    def logits(self, row: int) -> NDArray[np.float32]:
+        with np.errstate(divide="ignore"):
+            return np.log(self.probs[row]).astype(np.float32)
+
     def runners_up(
         self, row: int, best: tuple[int, float], n: int, p_min: float
     ) -> list[tuple[int, float]]:
@@ -506,6 +510,15 @@ class FakeSampler:
 
     def sample(self, context: FakeContext, row: int) -> int:
         return self.draw(context.probs[row])
+
+    def distribution_of(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the distribution that a sampler with a random stream draws from."""
+        weights = np.exp(logits.astype(np.float64) - logits.max())
+        distribution: NDArray[np.float64] = weights / weights.sum()
+        return distribution
+
+    def accept(self, token: int) -> None:
+        """Do nothing: draws do not depend on the text."""
 
 
 @dataclass

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from chi_square import LIMIT, Prefix, Texts, deviation
-from fixture_types import NewContext
 
-from pyselfspec import Context, Fixed, LayerMask
+from pyselfspec import Fixed, LayerMask
 from pyselfspec.speculate.batching import run_steps
-from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.drafters import Drafter, layer_skip
+from pyselfspec.speculate.drafters import model as second_model
 from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.limits import DraftLimit, Pick
 from pyselfspec.speculate.residual import Residual, acceptance, draw, remainder
@@ -66,30 +67,36 @@ def test_a_token_without_mass_is_never_drawn() -> None:
     assert draw(np.array([0, 1e-300, 0]), np.nextafter(1, 0)) == 1
 
 
-# --- chi-square ------------------------------------------------------------------------------
-
-
 # --- the loop on a scripted model ------------------------------------------------------------
 
 
-class LawSampler(FakeSampler):
-    def distribution(self, context: FakeContext, row: int) -> Distribution:
-        return context.probs[row]
+def skipping(context: Any, kind: type[layer_skip.Drafter] = layer_skip.Drafter) -> Drafter:
+    return kind(context, LayerMask.alternate(context.model.n_layer))
 
-    def accept(self, token: int) -> None:
-        pass
+
+class Second(FakeModel):
+    """Thinks what drafts of the first model think."""
+
+    def target(self, prefix: Sequence[int]) -> Distribution:
+        return self.draft(prefix)
+
+
+def with_second(n_vocab: int) -> Callable[[Any], Drafter]:
+    """Return how to make a drafter with a second model of this many tokens."""
+    second: Any = FakeContext(Second(quality=0.5, seed=3, n_vocab=n_vocab))
+    return lambda context: second_model.Drafter(context, second)
 
 
 def scripted_texts(
     model: FakeModel,
     rule: type[Residual] = Residual,
     p_min: float = 0.0,
-    drafter: type[layer_skip.Drafter] = layer_skip.Drafter,
+    make: Callable[[Any], Drafter] | None = None,
 ) -> tuple[Texts, list[Step]]:
     """Texts of three tokens or up to their end, and the steps of all."""
     texts, steps = [], []
     context: Any = FakeContext(model)
-    sampler: Any = LawSampler(1)
+    sampler: Any = FakeSampler(1)
     sampler.begin(HISTORY)
     sampler.begin = lambda prompt: None  # all texts by one stream
     settles = rule(sampler, 4)
@@ -97,7 +104,7 @@ def scripted_texts(
         text = Generation(
             context.sequence(),
             HISTORY,
-            drafter=drafter(context, LayerMask.alternate(model.n_layer)),
+            drafter=(make or skipping)(context),
             controller=Fixed(2, p_min=p_min),
             sampler=sampler,
             n_predict=3,
@@ -114,15 +121,18 @@ def target_law(model: FakeModel) -> Callable[[Prefix], Distribution]:
 
 @pytest.mark.parametrize("p_min", [0.0, 0.45])
 @pytest.mark.parametrize("end_after", [None, 1])
+@pytest.mark.parametrize("make", [skipping, with_second(6)], ids=["mask", "second model"])
 @pytest.mark.slow
-def test_texts_follow_the_targets_law(end_after: int | None, p_min: float) -> None:
+def test_texts_follow_the_targets_law(
+    make: Callable[[Any], Drafter], end_after: int | None, p_min: float
+) -> None:
     """Also where drafts end by their probability, or draw the end of the text."""
     end_at = None if end_after is None else len(HISTORY) + end_after
     model = FakeModel(quality=0.5, end_at=end_at, seed=3, n_vocab=6)
-    texts, steps = scripted_texts(model, p_min=p_min)
+    texts, steps = scripted_texts(model, p_min=p_min, make=make)
     assert deviation(texts, target_law(model)) < LIMIT
     assert 100 < sum(step.n_accepted for step in steps) < sum(step.n_drafted for step in steps) - 50
-    if end_after is not None:
+    if end_after is not None and make is skipping:  # the second model ends nothing
         assert any(EOG in step.draft.token_ids for step in steps)
 
 
@@ -136,9 +146,27 @@ class CopiesFirst(layer_skip.Drafter):
 
 def test_drawn_tokens_behind_copied_ones_follow_the_targets_law() -> None:
     model = FakeModel(quality=0.5, seed=3, n_vocab=6)
-    texts, steps = scripted_texts(model, drafter=CopiesFirst)
+    texts, steps = scripted_texts(model, make=partial(skipping, kind=CopiesFirst))
     assert deviation(texts, target_law(model)) < LIMIT
     assert any(step.draft.n_copied == 1 < step.n_accepted for step in steps)
+
+
+@pytest.mark.parametrize("n_vocab", [6, 11])
+def test_tokens_that_one_model_lacks_are_not_drawn(n_vocab: int) -> None:
+    """The target has eight; the others keep their proportions."""
+    model = FakeModel(quality=0.5, seed=3, n_vocab=8)
+    texts, steps = scripted_texts(model, make=with_second(n_vocab))
+    assert deviation(texts, target_law(model)) < LIMIT
+    own = Second(quality=0.5, seed=3, n_vocab=n_vocab).target(HISTORY)[:8]
+    want = np.zeros(8)
+    want[: len(own)] = own / own.sum()
+    after_first = [step.draft.tokens[0] for step in steps if len(step.draft.tokens) == 2]
+    assert any(
+        each.distribution is not None and np.allclose(each.distribution, want, atol=1e-6)
+        for each in after_first
+    )
+    drafted = [token for step in steps for token in step.draft.token_ids]
+    assert max(drafted) == min(8, n_vocab) - 1
 
 
 class EmitsTheTargetsLaw(Residual):
@@ -167,22 +195,10 @@ class DropsByTheDraw(Residual):
 
 
 @pytest.mark.parametrize("rule", [EmitsTheTargetsLaw, DraftsTheLikeliest, DropsByTheDraw])
+@pytest.mark.parametrize("make", [skipping, with_second(6)], ids=["mask", "second model"])
 @pytest.mark.slow
-def test_wrong_rules_are_found_out(rule: type[Residual]) -> None:
+def test_wrong_rules_are_found_out(make: Callable[[Any], Drafter], rule: type[Residual]) -> None:
     model = FakeModel(quality=0.5, seed=3, n_vocab=6)
-    texts, _ = scripted_texts(model, rule, p_min=0.45 if rule is DropsByTheDraw else 0.0)
+    p_min = 0.45 if rule is DropsByTheDraw else 0.0
+    texts, _ = scripted_texts(model, rule, p_min=p_min, make=make)
     assert deviation(texts, target_law(model)) > 2 * LIMIT
-
-
-# --- the loop on a real one ------------------------------------------------------------------
-
-
-@pytest.fixture
-def context(tiny: Any, new_context: NewContext) -> Context:
-    return new_context(tiny(n_layer=4), n_ctx=256, n_threads=1)
-
-
-# --- the law of a sampler --------------------------------------------------------------------
-
-
-# --- what does not go together ---------------------------------------------------------------

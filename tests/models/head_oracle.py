@@ -10,14 +10,16 @@ import tiny_head
 from gguf import GGUFReader
 
 from pyselfspec.runtime.sampling import Sampler, SamplingParams
-from pyselfspec.speculate.batching import generate_steps
+from pyselfspec.speculate.batching import generate_steps, run_steps
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.generation import Generation
+from pyselfspec.speculate.residual import Residual
 from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
 
 GREEDY = SamplingParams(temperature=0)
 SEEDED = SamplingParams(temperature=0.8, seed=7)
+WHOLE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=7)
 N_PREDICT = 24
 PROMPT = [1, 300, 290, 281, 270, 300, 290, 281, 295, 300]
 OWN = "own"  # in the place of a path: the model's own head
@@ -56,6 +58,21 @@ def steps(
             **options,
         )
     )
+
+
+def drawn_steps(context, path, prompt=PROMPT):
+    """Steps with draft tokens that are drawn."""
+    with Sampler(context.model, WHOLE) as sampler, Sampler(context.model, WHOLE) as for_drafts:
+        text = Generation(
+            context.sequence(),
+            prompt,
+            drafter=drafter_of(context, path),
+            controller=Fixed(4, p_min=0),
+            sampler=sampler,
+            n_predict=N_PREDICT,
+            residual=Residual(for_drafts, 7),
+        )
+        return list(run_steps(context, text))
 
 
 def tokens_of(found):
@@ -116,15 +133,21 @@ class Oracle(ABC):
 
     def require(self, history, draft):
         """The draft is the head's: each token of its chain the likeliest one behind those before
-        it, up to the precision of K and V, with its probability."""
+        it, up to the precision of K and V, with its probability; or drawn from the head's
+        distribution."""
         tokens, given = self.rows(history)
         n_chain = len(draft.tokens) - draft.n_siblings
-        for drafted, p in zip(draft.token_ids[:n_chain], draft.probs[:n_chain], strict=True):
+        for each in draft.tokens[:n_chain]:
+            drafted = each.token
             left, logits = self.run(tokens, given)
             law = np.exp(logits - logits.max())
             law /= law.sum()
-            assert law[drafted] >= law.max() - 0.01, (history, draft)
-            assert p == pytest.approx(law[drafted], abs=0.01)
+            if each.distribution is None:
+                assert law[drafted] >= law.max() - 0.01, (history, draft)
+                assert each.p == pytest.approx(law[drafted], abs=0.01)
+            else:
+                np.testing.assert_allclose(each.distribution, law, atol=0.01)
+                assert each.p == pytest.approx(law.max(), abs=0.01)
             tokens.append(drafted)
             given = np.vstack([given, left])
 

@@ -19,6 +19,7 @@ from head_oracle import (
     Oracle,
     attended,
     drafter_of,
+    drawn_steps,
     fed_forward,
     knowing_head,
     normed,
@@ -128,6 +129,15 @@ def kind(request, folder, new_context, model, tiny_path):
 def test_drafts_are_those_of_the_paper(context, kind):
     found = steps(context, kind.path, sampling=SEEDED)
     assert all(len(step.draft.tokens) == 4 for step in found[:-4])
+    require_all(kind.oracle, PROMPT, found)
+
+
+def test_drawn_tokens_are_drawn_from_what_the_head_computes(context, kind):
+    """Over the vocabulary of the model, also where the head has one of its own."""
+    found = drawn_steps(context, kind.path)
+    drawn = [each for step in found for each in step.draft.tokens]
+    assert drawn and all(each.distribution[each.token] > 0 for each in drawn)
+    assert any(each.token != each.distribution.argmax() for each in drawn)
     require_all(kind.oracle, PROMPT, found)
 
 

@@ -14,6 +14,7 @@ from head_oracle import (
     GREEDY,
     OWN,
     PROMPT,
+    drawn_steps,
     require_all,
     steps,
     text_in,
@@ -104,6 +105,15 @@ def test_drafts_are_those_of_the_block_behind_the_others(new_context, model_of, 
     )
     plain = steps(new_context(model), None, sampling=sampling, n_predict=40)
     assert tokens_of(found) == tokens_of(plain)
+
+
+@each_kind
+def test_drawn_tokens_are_drawn_from_what_the_block_computes(new_context, model_of, kind):
+    model = model_of(kind)
+    found = drawn_steps(new_context(model), OWN)
+    assert all(each.distribution is not None for step in found for each in step.draft.tokens)
+    oracle = OwnHead(new_context(model, n_batch=256), tiny_nextn.weights(kind), kind)
+    require_all(oracle, PROMPT, found)
 
 
 @each_kind

@@ -13,16 +13,28 @@ from fixture_types import NewContext, TinyModel
 from head_oracle import knowing_head
 from typed_models import require_exact
 
-from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec import (
+    GREEDY,
+    Completion,
+    Context,
+    Fixed,
+    LayerMask,
+    Model,
+    Sampler,
+    SamplingParams,
+)
 from pyselfspec.costs.by_bytes import costs_by_bytes
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.short_list import ShortList
+from pyselfspec.speculate import drafters
 from pyselfspec.speculate.drafters import _short_list as short_lists
 from pyselfspec.speculate.drafters import head, layer_skip
-from pyselfspec.speculate.limits import DraftLimit
-from pyselfspec.speculate.types import Verdict
+from pyselfspec.speculate.generation import Generation
+from pyselfspec.speculate.passes import run
+from pyselfspec.speculate.residual import Residual
+from pyselfspec.speculate.types import Distribution, Verdict
 from tools.models import random_gguf
 
 N_VOCAB = 519
@@ -90,6 +102,9 @@ def test_the_best_of_a_list_is_found(typed: Model, new_context: NewContext, n_th
         short.add(ids)
         context.run(rows, Pass(head="best", among=short))
         for row, all_of in enumerate(logits):
+            listed = np.full(typed.n_vocab, -np.inf)
+            listed[ids] = all_of[ids]
+            np.testing.assert_allclose(context.logits(row), listed, rtol=1e-4, atol=1e-4)
             token, p = context.argmax(row)
             assert token == ids[int(all_of[ids].argmax())]
             odds = np.exp(all_of[ids] - all_of[token])
@@ -107,6 +122,26 @@ def test_a_head_behind_a_cap_is_shortened_too(tiny: TinyModel, new_context: NewC
     context.sequence().drop()
     context.run(Rows.of(0, 0, TEXT, "last"), Pass(head="best", among=short))
     assert context.argmax(len(TEXT) - 1)[0] == ids[int(logits[ids].argmax())]
+    found = context.logits(len(TEXT) - 1)
+    np.testing.assert_allclose(found[ids], logits[ids], rtol=1e-4)
+    assert np.isneginf(np.delete(found, ids)).all()
+
+
+def test_logits_are_those_of_rows_with_an_output(tiny: TinyModel, new_context: NewContext) -> None:
+    """And of the last pass: neither of one without a list nor of one that left none."""
+    context = new_context(tiny())
+    require_exact(context)
+    short = ShortList(3, context.model.n_vocab)
+    context.run(Rows.of(0, 0, TEXT, "last"), Pass(head="best", among=short))
+    assert np.isfinite(context.logits(3)).sum() == 3
+    for row in (0, 2, 4, -1):
+        with pytest.raises(ArgumentError, match=f"no logits in row {row}"):
+            context.logits(row)
+    context.run(Rows.of(0, 4, [5]))
+    assert np.isfinite(context.logits(0)).all()
+    context.run(Rows.of(0, 5, [5], "last"), Pass(head="best"))
+    with pytest.raises(ArgumentError, match="no logits in row 0"):
+        context.logits(0)
 
 
 def test_lists_may_change_from_pass_to_pass(tiny: TinyModel, new_context: NewContext) -> None:
@@ -257,8 +292,43 @@ def test_a_list_of_no_length_is_refused(drafter: Any) -> None:
         drafter.Options(shortlist=-1)
 
 
-def test_a_draw_looks_at_all(tiny: TinyModel, new_context: NewContext) -> None:
-    context = new_context(tiny())
-    made = layer_skip.make(context, layer_skip.Options(EXIT, shortlist=9))
-    drawing = DraftLimit(3, draw=lambda _answer, _row: None)
-    assert made._pass(drawing).among is None
+DRAWN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
+
+
+@pytest.mark.parametrize("name", ["layer-skip", "head"])
+def test_draws_come_from_the_list(
+    name: str, tiny: TinyModel, tiny_path: Any, new_context: NewContext, tmp_path: Path
+) -> None:
+    """Other tokens have no probability, and listed ones that of all logits, in proportion."""
+    target = {"late_scale": 0.25, "late_from": 0}
+
+    def first_drawn(n: int) -> tuple[Distribution, set[int]]:
+        """Return the distribution of a text's first draft token, and the list."""
+        context = new_context(tiny(**target))
+        require_exact(context)
+        options: Any = layer_skip.Options(EXIT, shortlist=n)
+        if name == "head":
+            options = head.Options(knowing_head(tiny_path(**target), tmp_path), shortlist=n)
+        seq, short = context.sequence(), short_lists.of(context, n)
+        with Sampler(context.model, DRAWN) as sampler, Sampler(context.model, DRAWN) as for_drafts:
+            text = Generation(
+                seq,
+                TEXT,
+                drafter=drafters.load(name).make(context, options),
+                controller=Fixed(1, p_min=0),
+                sampler=sampler,
+                n_predict=4,
+                residual=Residual(for_drafts, 1),
+            )
+            run(context, text.begin())
+            listed = set(range(context.model.n_vocab) if short is None else short.ids)
+            [drafted] = run(context, text.step()).draft.tokens
+        assert drafted.distribution is not None
+        return drafted.distribution, listed
+
+    whole, _ = first_drawn(0)
+    found, listed = first_drawn(60)
+    outside = sorted({*range(len(whole))} - listed)
+    assert 0 < whole[outside].sum() < 1
+    whole[outside] = 0
+    np.testing.assert_allclose(found, whole / whole.sum(), rtol=1e-3, atol=1e-9)

@@ -160,6 +160,14 @@ def draft_decode(
     _check(session, status)
 
 
+def logits(session: int, row: int, n_vocab: int) -> NDArray[np.float32]:
+    """Return a copy of the logits after a row with an output, float32 [n_vocab]; -inf for tokens
+    outside the list of the pass."""
+    found = np.empty(n_vocab, np.float32)
+    _check(session, native.selfspec_logits(session, row, found.ctypes.data))
+    return found
+
+
 def argmax(session: int, row: int) -> tuple[int, float]:
     """Return the most likely token after a row with an output, and its probability, 0 to 1."""
     p = ctypes.c_float()

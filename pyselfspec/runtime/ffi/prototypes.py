@@ -63,6 +63,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
         *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, TEXT, INT32, ADDRESS, INT32),
         *(ADDRESS, ADDRESS),
     ),
+    "selfspec_logits": (INT32, ADDRESS, INT32, ADDRESS),
     "selfspec_argmax": (INT32, ADDRESS, INT32, ctypes.POINTER(FLOAT)),
     # samplers
     "selfspec_sample": (INT32, ADDRESS, ADDRESS, INT32),

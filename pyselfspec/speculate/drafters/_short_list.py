@@ -3,7 +3,9 @@ the most frequent tokens; the texts of a context add their own tokens, and those
 found most likely after rejected draft tokens.
 
 A token outside the list cannot be drafted. Verification passes compute all logits, so the text does
-not change. The probability of a draft token is relative to the list, so it is too high.
+not change. The probability of a draft token is relative to the list, so it is too high. Draft
+tokens that are drawn come from the list, too: other tokens have probability 0 in the distribution
+that residual sampling goes by, which is exact with any such distribution.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...runtime.context import Context
+from ...runtime.passes import Head
 from ...runtime.short_list import ShortList
 from ..session import kept, session_of
 from ..types import Verdict
@@ -51,6 +54,15 @@ class Shortened:
     def share(self, n_vocab: int) -> float:
         """Return the part of the output layer's rows that is read, 0..1."""
         return 1.0 if self.tokens is None else len(self.tokens) / n_vocab
+
+    def head(self, best: Head, *, needs_logits: bool) -> Head:
+        """Return the kind of output of draft passes; passes over a list leave its logits anyway.
+
+        best: the kind where only the most likely token is needed.
+        """
+        if self.tokens is not None:
+            return "best"
+        return "logits" if needs_logits else best
 
     def begin(self, history: Sequence[int]) -> None:
         self._n_seen = 0

@@ -7,10 +7,13 @@ run of equal tokens of two decoded strings, which fails with spaces, start token
 characters and repetitions. Here both texts have byte offsets, so their common prefix is known
 without a search, and only the rest is tokenized again.
 
-``shared``: the assistant drafts only tokens that both vocabularies have, greedily; see "token-level
+``shared``: the assistant drafts only tokens that both vocabularies have; see "token-level
 intersection" in Timor et al., "Accelerating LLM Inference with Lossless Speculative Decoding
 Algorithms for Heterogeneous Vocabularies", https://arxiv.org/abs/2502.05202. It reads the text as
-its own tokenizer splits it, so that no token is missing.
+its own tokenizer splits it, so that no token is missing. Tokens are the most likely ones, or drawn
+from the assistant's distribution over the common tokens if the limit has ``draw``. Tokens of
+``text`` are never drawn: the distribution of a token of the target would be that of all texts that
+begin with it.
 """
 
 from __future__ import annotations
@@ -22,14 +25,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ...runtime.model import Model
+from ...runtime.passes import Head
 from ...runtime.sequence_table import n_common
-from ..limits import DraftLimit
+from ..limits import DraftLimit, Pick
 from ..session import kept, session_of
 from ._second_model.reader import SecondModelDrafter, opened
 from ._second_model.retokenize import Spelling, Tokenizer, shared_tokens, whole
@@ -66,8 +71,39 @@ def make(context: Context, options: Options) -> Drafter:
     return Drafter(context, second, options.mode)
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """The result of the assistant's last pass, in tokens of the target.
+
+    tokens: the tokens of the target that the assistant's tokens stand for, int64 [n_common]; some
+        twice, where two tokens of the assistant spell the same.
+    values: logits of the assistant's tokens, float64 [n_common].
+    n_vocab: number of all tokens of the target.
+    """
+
+    tokens: NDArray[np.int64]
+    values: NDArray[np.float64]
+    n_vocab: int
+
+    def argmax(self, row: int) -> tuple[int, float]:
+        i = int(self.values.argmax())
+        return int(self.tokens[i]), float(1 / np.exp(self.values - self.values[i]).sum())
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Return those of all tokens of the target; of two tokens that spell the same, those of the
+        likelier one."""
+        found = np.full(self.n_vocab, -np.inf, np.float32)
+        np.maximum.at(found, self.tokens, self.values.astype(np.float32))
+        return found
+
+    def index(self, token: int) -> int:
+        """Return the index of the likeliest token of the assistant that stands for this token."""
+        places = np.flatnonzero(self.tokens == token)
+        return int(places[self.values[places].argmax()])
+
+
 class Drafter(SecondModelDrafter):
-    """Drafts greedily with an assistant.
+    """Drafts with an assistant.
 
     Between steps the assistant's text equals the target's, in the tokens that it read or wrote:
     its own accepted tokens are not tokenized again.
@@ -80,9 +116,7 @@ class Drafter(SecondModelDrafter):
         self._mode = mode
         self._tokenizer = Tokenizer(context.model)
         self._its_tokenizer = Tokenizer(second.model)
-        self._shared: dict[int, int] = {}
         if mode == "shared":
-            self.head = "logits"
             tokens = kept(
                 session_of(context).shared_tokens,
                 second,
@@ -93,8 +127,8 @@ class Drafter(SecondModelDrafter):
                     f"{second.model.path.name} and {context.model.path.name} have no tokens in "
                     'common; use mode "text"'
                 )
-            self._shared = tokens
-            self._shared_ids = np.fromiter(tokens, np.int64, len(tokens))
+            self._its_common = np.fromiter(tokens, np.int64, len(tokens))
+            self._common = np.fromiter(tokens.values(), np.int64, len(tokens))
         self._restart()
 
     def _restart(self) -> None:
@@ -136,20 +170,20 @@ class Drafter(SecondModelDrafter):
         self._n_same = min(self._n_same, n)
         return bytes(data[len(own.data) :])
 
-    def _candidates(self, text: Sequence[int], limit: DraftLimit) -> Iterator[tuple[int, float]]:
+    def _picks(self, text: Sequence[int], limit: DraftLimit) -> Iterator[Pick]:
         pending = self._align(text)
         if not self._its_text.tokens:
             return iter(())
         if self._mode == "text":
             return self._written(pending, limit.p_min)
-        return iter(()) if pending else self._chosen()
+        return iter(()) if pending else self._chosen(limit)
 
-    def _read(self) -> None:
-        """Read its text, with logits after the last token."""
-        self._reader.read(self._its_text.tokens, self._n_same)
+    def _read(self, head: Head | None = None) -> None:
+        """Read its text, with an output after the last token."""
+        self._reader.read(self._its_text.tokens, self._n_same, head=head)
         self._n_same = len(self._its_text.tokens)
 
-    def _written(self, pending: bytes, p_min: float) -> Iterator[tuple[int, float]]:
+    def _written(self, pending: bytes, p_min: float) -> Iterator[Pick]:
         """Yield tokens of the text that it writes, each once further text does not change it, and
         their probabilities: the product of those of all assistant tokens that begin in it.
         """
@@ -171,13 +205,13 @@ class Drafter(SecondModelDrafter):
                 now = self._tokenizer.tokens(whole(written[len(pending) :]))
             n_sure = n_common(before, now)
             for i in range(n_given, n_sure):
-                yield before[i], self._prob(before, i, probs)
+                yield Pick(before[i], self._prob(before, i, probs), before[i])
                 n_waiting = 0
             if not new or n_sure < n_given:
                 return
             n_given = n_sure
             if n_given < len(now) and (p := self._prob(now, n_given, probs)) < p_min:
-                yield now[n_given], p  # dropped, so it need not be certain
+                yield Pick(now[n_given], p, now[n_given])  # dropped, so it need not be certain
                 return
             before = now
             n_waiting += 1
@@ -187,12 +221,12 @@ class Drafter(SecondModelDrafter):
         *_, start, end = 0, *Spelling(self._context.model, tokens[: i + 1]).ends
         return prod(p for at, p in probs.items() if start <= at < end)
 
-    def _chosen(self) -> Iterator[tuple[int, float]]:
+    def _chosen(self, limit: DraftLimit) -> Iterator[Pick]:
         """Yield tokens of the common vocabulary, with probabilities relative to it."""
         while True:
-            self._read()
-            logits = self._reader.logits()[self._shared_ids].astype(np.float64)
-            i = int(logits.argmax())
-            its_token = int(self._shared_ids[i])
-            yield self._shared[its_token], float(1 / np.exp(logits - logits[i]).sum())
-            self._its_text.extend([its_token])
+            self._read("logits")
+            values = self._reader.logits()[self._its_common].astype(np.float64)
+            found = _Common(self._common, values, self._context.model.n_vocab)
+            pick = limit.select(found, 0)
+            yield pick
+            self._its_text.extend([int(self._its_common[found.index(pick.token)])])

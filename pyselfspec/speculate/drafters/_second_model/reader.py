@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,17 +18,17 @@ from ....costs.lookup import costs_with_second
 from ....costs.table import CostTable
 from ....errors import ArgumentError, ContextFullError, Parameter, UnsupportedError
 from ....runtime.context import Context
-from ....runtime.decoded import Decoded
 from ....runtime.kv import KVSequence
 from ....runtime.model import Model
 from ....runtime.opening import N_CTX_UNIT
 from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
 from ....util.closing import Closing
-from ...limits import After, DraftLimit
+from ...limits import DraftLimit, Pick
 from ...session import kept, session_of
-from ...types import Draft, DraftToken
+from ...types import Draft
 from .. import Drafter
+from .._chain import extended
 
 N_CATCH_UP = 8  # unread tokens that the first draft pass reads along; more take passes of their own
 
@@ -110,26 +110,29 @@ class TextReader:
 
     It keeps the K/V of what it has read, so that it decodes new tokens only.
 
-    tokens: the text at the beginning. head: kind of output of its passes, see Pass; default: what
-        ``likeliest`` needs.
+    tokens: the text at the beginning.
     """
 
-    def __init__(
-        self, context: Context, seq_id: int, tokens: Sequence[int], head: Head | None = None
-    ) -> None:
+    def __init__(self, context: Context, seq_id: int, tokens: Sequence[int]) -> None:
         self._context = context
-        self._pass = Pass(head=head or context.best_head)
         self._seq = context.sequence(seq_id)
         self._seq.occupy()
         self._held = list(tokens[: self._seq.keep(tokens)])
         self._row = 0  # of the last pass, that of the last token
-        self._decoded: Decoded | None = None
 
-    def read(self, tokens: Sequence[int], n_same: int = 0, *, outputs: Outputs = "last") -> None:
+    def read(
+        self,
+        tokens: Sequence[int],
+        n_same: int = 0,
+        *,
+        outputs: Outputs = "last",
+        head: Head | None = None,
+    ) -> None:
         """Read the part of this text that is not held already.
 
         n_same: tokens at its beginning that certainly equal those that were read last time.
-        outputs: "last" for logits after the last token, which then always goes through a pass.
+        outputs: "last" for an output after the last token, which then always goes through a pass.
+        head: kind of that output, see Pass; default: what ``likeliest`` needs.
 
         Raises CannotReadError.
         """
@@ -139,11 +142,11 @@ class TextReader:
         if outputs == "last":
             n = min(n, len(tokens) - 1)
         self._forget(n)
-        n_batch = self._context.n_batch
+        n_batch, what = self._context.n_batch, Pass(head=head or self._context.best_head)
         for pos in range(len(self._held), len(tokens), n_batch):
             part = tokens[pos : pos + n_batch]
             is_last = pos + len(part) == len(tokens)
-            self._run(pos, part, outputs if is_last else "none")
+            self._run(pos, part, outputs if is_last else "none", what)
 
     def likeliest(self) -> tuple[int, float]:
         """Return the most likely token after what was read last, and its probability, 0..1."""
@@ -152,25 +155,23 @@ class TextReader:
     def logits(self) -> NDArray[np.float32]:
         """Return the logits after what was read last, float32 [n_vocab]; needs the head
         "logits"."""
-        assert self._decoded is not None, "nothing was read"
-        [row] = self._decoded.rows()
-        return row
+        return self._context.logits(self._row)
 
     def close(self) -> None:
         """Release its cells. Until they are taken, the next text of this sequence reuses the common
         prefix."""
         self._context.sequence_table.vacate(self._seq.seq_id)
 
-    def _run(self, pos: int, part: Sequence[int], outputs: Outputs) -> None:
+    def _run(self, pos: int, part: Sequence[int], outputs: Outputs, what: Pass) -> None:
         if max(part) >= self._context.model.n_vocab:
             raise CannotReadError
         rows = Rows.of(self._seq.seq_id, pos, part, outputs)
         try:
-            self._decoded = self._context.run(rows, self._pass)
+            self._context.run(rows, what)
         except ContextFullError:
             self._drop_ended_texts()
             try:
-                self._decoded = self._context.run(rows, self._pass)
+                self._context.run(rows, what)
             except ContextFullError:
                 raise CannotReadError from None
         self._held += part
@@ -189,33 +190,6 @@ class TextReader:
                 self._context.sequence(seq_id).drop()
 
 
-def extended(
-    start: Draft,
-    candidates: Iterable[tuple[int, float]],
-    limit: DraftLimit,
-    is_eog: Callable[[int], bool],
-    source: str,
-) -> Draft:
-    """Return a draft that begins with the chain ``start`` and goes on with candidates as far as the
-    limit allows.
-
-    candidates: tokens and their probabilities, computed only as needed. source: their drafter.
-    """
-    tokens, probs, dropped = list(start.tokens), [], None
-    for token, p in candidates:
-        probs.append(p)
-        after = limit.after(probs)
-        drafted = DraftToken(token, p, len(tokens) - 1, source)
-        # an end of the text need not be drafted: the verification pass draws that token anyway
-        if after is After.DROP or is_eog(token):
-            dropped = drafted
-            break
-        tokens.append(drafted)
-        if after is After.STOP:
-            break
-    return Draft(tuple(tokens), dropped=dropped)
-
-
 class SecondModelDrafter(Drafter):
     """A drafter that runs a second model.
 
@@ -224,8 +198,6 @@ class SecondModelDrafter(Drafter):
 
     second: the second model's context.
     """
-
-    head: Head | None = None  # kind of output of the second model's passes, see TextReader
 
     def __init__(self, context: Context, second: Context) -> None:
         super().__init__(context)
@@ -246,7 +218,7 @@ class SecondModelDrafter(Drafter):
         self.close()
         self._n_read = 0
         tokens, _ = self._reading(history)  # all of them may be in the sequence already
-        self._opened = TextReader(self._second, seq.seq_id, tokens, self.head)
+        self._opened = TextReader(self._second, seq.seq_id, tokens)
         self._catch_up(history)
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
@@ -262,8 +234,8 @@ class SecondModelDrafter(Drafter):
         begin_draft = time.perf_counter_ns()
         catch_up_us = (begin_draft - begin) // 1000
         try:
-            candidates = self._candidates([*history, *start.token_ids], limit)
-            draft = extended(start, candidates, limit, self._context.model.is_eog, self.name)
+            picks = self._picks([*history, *start.token_ids], limit)
+            draft = extended(start, picks, limit, self._context.model.is_eog, self.name)
         except CannotReadError:
             return replace(start, catch_up_us=catch_up_us)
         finally:
@@ -295,6 +267,6 @@ class SecondModelDrafter(Drafter):
         beginning certainly equal the tokens that were read last."""
 
     @abstractmethod
-    def _candidates(self, text: Sequence[int], limit: DraftLimit) -> Iterator[tuple[int, float]]:
-        """Yield tokens of the first model to follow a text, and their probabilities. They need not
-        keep to the limit, which tells what is not worth a pass. Raises CannotReadError."""
+    def _picks(self, text: Sequence[int], limit: DraftLimit) -> Iterator[Pick]:
+        """Yield tokens of the first model to follow a text. They need not keep to the limit, which
+        tells what is not worth a pass, and how to select a token. Raises CannotReadError."""

@@ -27,14 +27,15 @@ from ....runtime.kv import KVSequence
 from ....runtime.model import Model
 from ....runtime.passes import Head, Hidden, Rows
 from ....runtime.short_list import ShortList
-from ...limits import DraftLimit
+from ...limits import DraftLimit, Pick
 from ...session import kept, session_of
 from ...trees import siblings
 from ...trees.siblings import P_MIN, Siblings
 from ...types import Draft, Verdict
 from .. import Drafter as Base
 from .. import _short_list as short_lists
-from .._second_model.reader import N_CATCH_UP, extended
+from .._chain import extended
+from .._second_model.reader import N_CATCH_UP
 from .._short_list import Shortened
 from .sequence import N_WAITING, HeadSequence
 
@@ -134,7 +135,8 @@ class Heads:
 
 
 class Drafter(Base):
-    """Drafts greedily, each token from the hidden states of the one before it.
+    """Drafts the most likely tokens, or drawn ones if the limit has ``draw``, each from the hidden
+    states of the one before it.
 
     It cannot extend a draft of looked-up tokens, since their states are not known yet.
     """
@@ -152,8 +154,6 @@ class Drafter(Base):
         self._siblings = Siblings(n_siblings)
         self._short = Shortened(short)
         self._heads = opened
-        # siblings are found among the logits
-        self._what: Head = "best" if short else "logits" if n_siblings else opened.head.best_head
         self._file = opened.head.file
         self._text = opened.text(0)
 
@@ -222,30 +222,36 @@ class Drafter(Base):
         start = time.perf_counter_ns()
         try:
             self._siblings.start()
-            candidates = self._candidates(seen, history, limit)
-            is_eog = self._context.model.is_eog
-            draft = extended(Draft(), candidates, limit, is_eog, self.name)
+            picks = self._picks(seen, history, limit)
+            draft = extended(Draft(), picks, limit, self._context.model.is_eog, self.name)
             draft = self._siblings.beside(draft, limit, self._context)
         finally:
             seen.undo()
         us = (time.perf_counter_ns() - start) // 1000
         return replace(draft, draft_us=max(1, us), catch_up_us=(start - begin) // 1000)
 
-    def _candidates(
+    def _picks(
         self, seen: HeadSequence, history: Sequence[int], limit: DraftLimit
-    ) -> Iterator[tuple[int, float]]:
+    ) -> Iterator[Pick]:
         head, seq_id = self._heads.head, seen.seq.seq_id
-        states, row = seen.lead(history, self._what, self._short.tokens)
+        what = self._output(limit)
+        states, row = seen.lead(history, what, self._short.tokens)
         first = pos = len(history) - 1 + head.n_first
         while True:
-            token, p = head.argmax(row)
-            if self._siblings.wants(p, limit):
-                others = head.runners_up(row, (token, p), self._siblings.n_most, P_MIN)
+            pick = limit.select(head, row)
+            if self._siblings.wants(pick.p, limit):
+                best = (pick.token, pick.p)
+                others = head.runners_up(row, best, self._siblings.n_most, P_MIN)
                 self._siblings.offer(pos - first, others)
-            yield token, p
-            rows = Rows.of(seq_id, pos, [token], "last")
-            states, row = head.decode(rows, states, self._what, self._short.tokens), 0
+            yield pick
+            rows = Rows.of(seq_id, pos, [pick.token], "last")
+            states, row = head.decode(rows, states, what, self._short.tokens), 0
             pos += 1
+
+    def _output(self, limit: DraftLimit) -> Head:
+        """Return the kind of output of draft passes. Draws and siblings need logits."""
+        needs_logits = limit.draw is not None or self._siblings.n_most > 0
+        return self._short.head(self._heads.head.best_head, needs_logits=needs_logits)
 
     def on_verified(
         self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
