@@ -142,8 +142,8 @@ class Request:
         type=click.Choice(VERIFY),
         default=MATCH,
         help="match: generate the text that plain decoding generates with the same --seed. "
-        "residual: sample draft tokens too, so that more are accepted; the text is another sample "
-        "of the same distribution.",
+        "residual: sample draft tokens too (all but copies), so that more are accepted; the text "
+        "is another sample of the same distribution.",
     ),
 )
 @experiment_options

@@ -195,8 +195,8 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 //   hidden_out [n_tokens, n_hidden_at * n_embd] receives the states, those of one row side by side
 //   head       a selfspec_head
 //   among      [n_among] ids in ascending order, or NULL: with SELFSPEC_HEAD_BEST, find the best of these tokens only, reading
-//              only their rows of the head's weights. At most SELFSPEC_EXACT_WIDTH outputs, and only where
-//              selfspec_can_shorten() is 1
+//              only their rows of the head's weights; selfspec_logits() returns their logits. At most
+//              SELFSPEC_EXACT_WIDTH outputs, and only where selfspec_can_shorten() is 1
 //   in_place   rewrite K/V of the cells that already hold these positions instead of taking free cells. No two rows may write
 //              one cell
 // A recurrent mixer that a mask skips neither advances nor clears its state. A sequence must therefore skip the same mixers in

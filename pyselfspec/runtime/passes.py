@@ -131,7 +131,8 @@ class Pass:
         several blocks side by side.
     head: the result for the rows with outputs.
     among: with the head "best", the tokens among which the best one is searched; probabilities are
-        relative to them. At most 32 rows with outputs, and only where Context.can_shorten.
+        relative to them, and their logits can be read. At most 32 rows with outputs, and only where
+        Context.can_shorten.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
     """

@@ -46,9 +46,10 @@ class DraftConfig:
     profile: False ignores the profile. Options, mask and profile go with names only.
     controller: decides how long drafts are; an object, or a name of ``controllers.names()``.
     verify: "match": the sampler draws each token as in plain decoding, so a seed gives one text
-        however it is drafted. "residual": draft tokens are drawn at the temperature of the text,
-        and more of them are accepted; a seed gives another text of the same distribution, see
-        residual.py.
+        however it is drafted. "residual": drafters that compute a distribution (masks, heads,
+        second models) draw their tokens at the temperature of the text, and more of them are
+        accepted; a seed gives another text of the same distribution, see residual.py. Copies, and
+        text that an assistant writes, are not drawn.
 
     Raises ArgumentError for fields that do not go together and for unknown controllers.
     """

@@ -60,13 +60,13 @@ def steps(
     )
 
 
-def drawn_steps(context, path, prompt=PROMPT):
+def drawn_steps(context, path, prompt=PROMPT, n_siblings=0):
     """Steps with draft tokens that are drawn."""
     with Sampler(context.model, WHOLE) as sampler, Sampler(context.model, WHOLE) as for_drafts:
         text = Generation(
             context.sequence(),
             prompt,
-            drafter=drafter_of(context, path),
+            drafter=drafter_of(context, path, n_siblings),
             controller=Fixed(4, p_min=0),
             sampler=sampler,
             n_predict=N_PREDICT,

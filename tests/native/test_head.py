@@ -141,6 +141,13 @@ def test_drawn_tokens_are_drawn_from_what_the_head_computes(context, kind):
     require_all(kind.oracle, PROMPT, found)
 
 
+def test_drawn_tokens_have_no_siblings(context, knowing):
+    """A sibling that was not drawn would change the distribution."""
+    found = drawn_steps(context, knowing, n_siblings=3)
+    assert any(step.draft.tokens for step in found)
+    assert all(step.draft.is_chain and not step.draft.n_siblings for step in found)
+
+
 @pytest.mark.parametrize("arch", ["gemma3", "qwen3moe"])
 def test_models_with_windows_and_experts_have_heads_too(new_context, tiny, folder, arch):
     """The text grows longer than the window."""

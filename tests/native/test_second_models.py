@@ -19,7 +19,7 @@ from fixture_types import NewContext, RealModel, TinyModel, TinyPath
 from tiny_mamba import write_mamba
 from typed_models import SAMPLINGS, plain_text, require_exact
 
-from pyselfspec import Completion, Context, Fixed, Model
+from pyselfspec import Completion, Context, Fixed, Model, SamplingParams
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.vocabulary import difference
 from pyselfspec.speculate.completion import generate_batch
@@ -34,8 +34,9 @@ from pyselfspec.speculate.drafters._second_model.retokenize import (
     whole,
 )
 from pyselfspec.speculate.limits import DraftLimit
+from pyselfspec.speculate.passes import run as drive
 from pyselfspec.speculate.resolve import resolve
-from pyselfspec.speculate.types import Draft
+from pyselfspec.speculate.types import Draft, DraftToken
 from pyselfspec.testing.conformance import HISTORY, DrafterConformance, generated
 from pyselfspec.testing.fakes import EOG, FakeContext, FakeModel
 
@@ -510,6 +511,76 @@ def test_both_ways_to_carry_drafts_over(
     made = completed(target, prompt, "universal", options=options, sampling=SAMPLINGS["greedy"])
     assert made.tokens == want
     assert made.stats.acceptance_rate is not None and made.stats.acceptance_rate > 0.25
+
+
+WHOLE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
+
+
+def softmax(logits: Any) -> Any:
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    return weights / weights.sum()
+
+
+def first_drawn(context: Context, prompt: Sequence[int], draft: str) -> DraftToken:
+    """Return the first draft token of a text, which is drawn."""
+    made = Completion(
+        context,
+        prompt,
+        draft=draft,
+        controller=Fixed(3, p_min=0),
+        sampling=WHOLE,
+        verify="residual",
+    )
+    with made.start() as text:
+        drive(context, text.begin())
+        return drive(context, text.step()).draft.tokens[0]
+
+
+def test_tokens_are_drawn_from_what_the_second_model_computes(
+    target: Context, drafts: Callable[[str], str], tiny: TinyModel, new_context: NewContext
+) -> None:
+    prompt = tiny().tokenize("the king and the queen are at the sea")
+    with Model(drafts("good").partition(":")[2]) as second:
+        law = softmax(new_context(second).decode(prompt, outputs="last").logits[0])
+        drafted = first_drawn(target, prompt, drafts("good"))
+    assert drafted.distribution is not None and drafted.p == pytest.approx(law.max(), rel=1e-3)
+    np.testing.assert_allclose(drafted.distribution, law, rtol=1e-3, atol=1e-9)
+
+
+def test_the_distribution_of_an_assistant_is_that_of_common_tokens(
+    target: Context, drafts: Callable[[str], str], tiny: TinyModel, new_context: NewContext
+) -> None:
+    """By what they spell; of two that spell the same, the likelier one counts."""
+    text = "the king and the queen are at the sea"
+    one, prompt = tiny(), tiny().tokenize(text)
+    with Model(drafts("text").partition(":")[2]) as second:
+        start = second.start_token
+        its_text = [start, *Tokenizer(second).tokens(b"".join(map(one.piece, prompt)))]
+        logits = new_context(second).decode(its_text, outputs="last").logits[0]
+        drafted = first_drawn(target, prompt, drafts("text"))
+        by_piece: dict[bytes, float] = {}
+        for piece, logit in zip(second.pieces(), logits, strict=True):
+            by_piece[piece] = max(logit, by_piece.get(piece, -np.inf))
+        tokens = set(shared_tokens(one, second).values())
+    want = np.array([by_piece[one.piece(i)] if i in tokens else -np.inf for i in range(317)])
+    assert drafted.distribution is not None
+    np.testing.assert_allclose(drafted.distribution, softmax(want), rtol=1e-3, atol=1e-9)
+
+
+def test_a_model_that_draws_for_itself_is_always_right(
+    target: Context, tiny_path: TinyPath, tiny: TinyModel
+) -> None:
+    """The distributions are equal, so every drawn token is accepted; of most likely ones, only
+    those that the target happens to draw."""
+    draft = f"model:{tiny_path(qtype='Q8_0', late_scale=0.01)}"
+    prompt = tiny().tokenize("the king and the queen are at the sea")
+    rates = {}
+    for verify in ("residual", "match"):
+        target.sequence().drop()
+        made = completed(target, prompt, draft, sampling=SAMPLINGS["seeded"], verify=verify)
+        rates[verify] = made.stats.acceptance_rate
+    assert rates["residual"] == 1.0
+    assert rates["match"] is not None and rates["match"] < 0.9
 
 
 @pytest.mark.parametrize("way", ["good", "text"])

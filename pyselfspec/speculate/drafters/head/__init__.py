@@ -52,7 +52,8 @@ class Options:
     """Options of the drafter.
 
     path: the GGUF file of a head for this model; None: the head in the model's own file.
-    shortlist: number of tokens that drafts choose from, see _short_list.py; 0: all.
+    shortlist: number of tokens that drafts choose from, or are drawn from, see _short_list.py; 0:
+        all.
     n_siblings: most siblings of a draft, see trees/siblings.py.
     """
 

@@ -38,7 +38,8 @@ class Options:
     mask: sublayers that draft passes skip; None: the model's own mask, else every other block, as
         far as the architecture allows.
     share: False: draft in a fork even if draft and verification could share blocks.
-    shortlist: number of tokens that drafts choose from, see _short_list.py; 0: all.
+    shortlist: number of tokens that drafts choose from, or are drawn from, see _short_list.py; 0:
+        all.
     n_siblings: most siblings of a draft, see trees/siblings.py. A draft with siblings shares no
         blocks with its verification.
     """
