@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # behind the installed package, for tools.models
 
 PYTHON_OPTIONS = ("-P",)  # the installed package, not what lies beside this file
-BUILD_ARGS = "-DLLAMA_BUILD=OFF -DPYSELFSPEC_PORTABLE=ON"
+BUILD_ARGS = "-DPYSELFSPEC_PORTABLE=ON"
 QEMU = "qemu-x86_64"
 # emulated processor -> the variant that must be chosen there; None: too old
 EMULATED = {
