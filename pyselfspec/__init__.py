@@ -126,13 +126,15 @@ __all__ = [
 
 
 def _offer_library() -> bool:
-    """Let llama_cpp find our library, unless the user has named one. False if nothing is built."""
-    from .util import build
+    """Let ``import llama_cpp`` work without that package, and let it find our library unless the
+    user has named one. Return False if nothing is built."""
+    from .util import bindings, build
 
     try:
         os.environ.setdefault("LLAMA_CPP_LIB_PATH", str(build.LIB_DIR))
     except errors.LibraryError:
         return False
+    bindings.offer()
     return True
 
 

@@ -86,8 +86,7 @@ def environment_with(folder: Path, kind: Kind) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
     if kind.build_dir:
         command += ["-C", f"build-dir={ROOT / kind.build_dir}"]
-    before = os.environ.get("CMAKE_ARGS", "")
-    env = os.environ | {"CMAKE_ARGS": f"{before} -DLLAMA_BUILD=OFF {kind.cmake}"}
+    env = os.environ | {"CMAKE_ARGS": f"{os.environ.get('CMAKE_ARGS', '')} {kind.cmake}"}
     subprocess.run([*map(str, command), str(ROOT)], env=env, check=True)
     for name in ("libllama.so", "libggml-cpu.so"):
         if kind.mark not in site.joinpath("pyselfspec", "lib", name).read_bytes():

@@ -193,7 +193,7 @@ def table(patches: Iterable[Path]) -> str:
 
 def unpack(project: Project, target: Path) -> None:
     """The pinned source without patches."""
-    source.unpack(source.fetch_sdist(project), project.pin.folder, project.pin.keep, target)
+    source.unpack_pin(source.fetch_sdist(project), project.pin, target)
 
 
 def write_archive(project: Project, out: Path) -> None:
@@ -421,22 +421,16 @@ def bump(project: Project, version: str, force: bool) -> None:
 
 
 def move_pin(project: Project, version: str) -> None:
-    """Write version and hash to pin.toml, and the version to the dependency in pyproject.toml."""
+    """Write version and hash to pin.toml."""
     old = project.pin
     requirement = f"{old.name}=={version}"
     with tempfile.TemporaryDirectory(prefix="pyselfspec-") as folder:
         sha256 = source.sha256_of(source.download(requirement, Path(folder)))
-    pyproject = project.root / "pyproject.toml"
-    for file, changes in (
-        (project.pin_file, {f'"{old.version}"': f'"{version}"', old.sha256: sha256}),
-        (pyproject, {f'"{old.requirement}"': f'"{requirement}"'}),
-    ):
-        text = file.read_text(encoding="utf-8")
-        for before, after in changes.items():
-            text = text.replace(before, after)
-        temporary = file.with_suffix(".tmp")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, file)
+    text = project.pin_file.read_text(encoding="utf-8")
+    text = text.replace(f'"{old.version}"', f'"{version}"').replace(old.sha256, sha256)
+    temporary = project.pin_file.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, project.pin_file)
 
 
 if __name__ == "__main__":

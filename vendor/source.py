@@ -42,13 +42,15 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Pin:
-    """Contents of pin.toml. `folder` is a path in the archive, `keep` are paths below it."""
+    """Contents of pin.toml. `folder` is a path in the archive, `keep` are paths below it, and
+    `bindings` are further paths in the archive."""
 
     name: str
     version: str
     sha256: str
     folder: str
     keep: tuple[str, ...]
+    bindings: tuple[str, ...]
 
     @property
     def requirement(self) -> str:
@@ -102,10 +104,11 @@ def read_pin(file: Path) -> Pin:
     """Read pin.toml; raises SourceError when a key is missing or misspelt."""
     values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     try:
-        return Pin(**{**values, "keep": tuple(values["keep"])})
+        lists = {name: tuple(values[name]) for name in ("keep", "bindings")}
+        return Pin(**{**values, **lists})
     except (KeyError, TypeError) as error:
         raise SourceError(
-            f"{file} must hold exactly name, version, sha256, folder and keep ({error})."
+            f"{file} must hold exactly name, version, sha256, folder, keep and bindings ({error})."
         ) from None
 
 
@@ -223,6 +226,12 @@ def unpack(sdist: Path, folder: str, keep: Sequence[str], target: Path) -> None:
         ) from error
 
 
+def unpack_pin(sdist: Path, pin: Pin, target: Path) -> None:
+    """Write the pinned llama.cpp to `target`, and the Python bindings to its folder bindings/."""
+    unpack(sdist, pin.folder, pin.keep, target)
+    unpack(sdist, ".", pin.bindings, target / "bindings")
+
+
 # --- patches --------------------------------------------------------------------------------------
 
 
@@ -308,7 +317,7 @@ def update_tree(project: Project) -> Path:
     sdist = fetch_sdist(project)
     with tempfile.TemporaryDirectory(dir=project.tree.parent, prefix=".unpack-") as folder:
         fresh = Path(folder)
-        unpack(sdist, pin.folder, pin.keep, fresh)
+        unpack_pin(sdist, pin, fresh)
         apply_patches(project.patches, fresh)
         # Without a stamp a tree counts as unfinished: remove it first, write it last.
         stamp.unlink(missing_ok=True)

@@ -20,8 +20,9 @@ BACKENDS: tuple[str, ...]
 CPU_BACKENDS: dict[str, str]
 DYNAMIC: bool  # backends are files to load, none is linked
 LIB_DIR: Path
+UPSTREAM: str  # requirement of the bindings, such as "llama-cpp-python==1.0"
 
-_WRITTEN = ("BUILD_ID", "BACKENDS", "CPU_BACKENDS", "DYNAMIC")
+_WRITTEN = ("BUILD_ID", "BACKENDS", "CPU_BACKENDS", "DYNAMIC", "UPSTREAM")
 
 
 def __getattr__(name: str) -> Any:
@@ -62,6 +63,6 @@ def _import_build() -> Any:
     except (importlib.metadata.PackageNotFoundError, OSError):
         raise LibraryError(
             "this is the source folder of pyselfspec and nothing is installed; "
-            "install it with CMAKE_ARGS='-DLLAMA_BUILD=OFF' pip install ."
+            "install it with pip install ."
         ) from None
     return module

@@ -153,7 +153,7 @@ def test_without_a_gpu_everything_is_done_on_the_cpu(
     report = strict_json(outcome.stdout)
     assert report == strict_json(out.read_text())
     assert report["device"] is None and report["cpu"] is True
-    assert report["stages"]["build"]["cmake_args"] == "-DLLAMA_BUILD=OFF"
+    assert report["stages"]["build"]["cmake_args"] == ""
     assert {"make-random-q4_k_m", "make-random-f16", "build", "make-wide-q4_k_m"} <= set(
         commands.names
     )
@@ -193,7 +193,6 @@ def test_with_a_gpu_the_build_is_for_it(tmp_path: Path, programs: Path, commands
     assert report["device"]["name"] == "NVIDIA H200" and report["cpu"] is False
     arguments = report["stages"]["build"]["cmake_args"].split()
     assert arguments == [
-        "-DLLAMA_BUILD=OFF",
         "-DGGML_CUDA=ON",
         f"-DCMAKE_CUDA_COMPILER={nvcc}",
         f"-DPYSELFSPEC_CUBLAS_DIR={cublas}",

@@ -1,7 +1,7 @@
 """Answers with one kind of Llama: a line of JSON in, ``{"prompt", "n_tokens"}``, a line out.
 
 Run by ``drop_in`` as a program: _drop_in_worker.py MODEL THREADS WAY. Without "pyselfspec" for a
-way, only llama_cpp is imported, with whatever library LLAMA_CPP_LIB_PATH names.
+way, llama_cpp.Llama is used, with whatever library LLAMA_CPP_LIB_PATH names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def load(model: str, threads: int, way: str) -> Any:
     if way == "pyselfspec":
         from pyselfspec import Llama
     else:
-        from llama_cpp import Llama  # type: ignore[assignment]
+        import pyselfspec  # noqa: F401  (its bindings are found where no others are installed)
+        from llama_cpp import Llama  # type: ignore[assignment]  # isort: skip
     return Llama(model, n_ctx=N_CTX, n_threads=threads, n_threads_batch=threads, verbose=False)
 
 

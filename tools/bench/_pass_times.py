@@ -24,7 +24,8 @@ def measure(model: str, threads: int, n_past: int, cache_type: int) -> dict[str,
     n_past: N_PROMPT or less, or a multiple of it: then the first tokens are repeated, without
     computing them again.
     """
-    import llama_cpp.llama_cpp as llama
+    import pyselfspec  # noqa: F401  (its bindings are found where no others are installed)
+    import llama_cpp.llama_cpp as llama  # isort: skip
 
     silent = llama.llama_log_callback(lambda *_: None)
     llama.llama_log_set(silent, None)

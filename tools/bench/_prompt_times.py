@@ -16,7 +16,8 @@ N_REPEAT = 3
 
 def measure(path: str, threads: int, n_tokens: int, *cache_types: int) -> dict[str, float]:
     """Microseconds of the fastest of N_REPEAT prompts, by the number of the cache type."""
-    import llama_cpp.llama_cpp as llama
+    import pyselfspec  # noqa: F401  (its bindings are found where no others are installed)
+    import llama_cpp.llama_cpp as llama  # isort: skip
 
     silent = llama.llama_log_callback(lambda *_: None)
     llama.llama_log_set(silent, None)

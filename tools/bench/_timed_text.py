@@ -26,7 +26,8 @@ def of_package(model: str, threads: int, draft: str | None) -> Iterator[int]:
 
 
 def of_stock(model: str, threads: int) -> Iterator[int]:
-    import llama_cpp.llama_cpp as llama
+    import pyselfspec  # noqa: F401  (its bindings are found where no others are installed)
+    import llama_cpp.llama_cpp as llama  # isort: skip
 
     silent = llama.llama_log_callback(lambda *_: None)
     llama.llama_log_set(silent, None)

@@ -179,7 +179,7 @@ def gpu() -> Report | None:
 
 def build(runner: Runner, options: Sequence[str]) -> Report:
     """Install the checkout into this Python, with the options for CMake."""
-    arguments = shlex.join(["-DLLAMA_BUILD=OFF", *options])
+    arguments = shlex.join(options)
     pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-build-isolation"]
     pip += ["--no-deps", "--force-reinstall", "--verbose", "."]
     jobs = str(len(os.sched_getaffinity(0)))

@@ -21,7 +21,7 @@ import click
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vendor"))
 
-from source import Project, SourceError, fetch_sdist
+from source import Project, SourceError
 from tools import vendor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,19 +37,15 @@ def requirements(root: Path) -> list[str]:
     return [name for name in named if name != "pip"]
 
 
-def pip(*arguments: str, env: dict[str, str] | None = None) -> None:
+def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    done = subprocess.run(
-        command, env=os.environ | (env or {}), stderr=subprocess.PIPE, text=True, check=False
-    )
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise click.ClickException(f"pip says: {done.stderr.strip().splitlines()[-1]}")
 
 
 def collect(project: Project, folder: Path, pythons: list[str], with_numpy: bool) -> None:
     """Wheels of all requirements for this platform and each Python into ``folder``."""
-    sdist = str(fetch_sdist(project))
-    pip("wheel", "--no-deps", "-w", str(folder), sdist, env={"CMAKE_ARGS": "-DLLAMA_BUILD=OFF"})
     needed = requirements(project.root)
     pip("wheel", "--find-links", str(folder), "-w", str(folder), *needed)
     for python in pythons:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import LibraryError, Parameter, SelfSpecError, out_of_memory
-from ...util import build
+from ...util import bindings, build
 from ...util.paths import on_one_line
 from ..processor import cpu_backend
 from .prototypes import AbortCallback, declared
@@ -35,11 +35,16 @@ def _import_llama_cpp() -> Any:
     """Import ``llama_cpp.llama_cpp`` on top of our library. Raises LibraryError when it was already
     imported with another library."""
     cpu_backend()  # raises; a library for another processor would end the process
+    bindings.require_version()
     if "llama_cpp.llama_cpp" not in sys.modules:
         before = os.environ.get("LLAMA_CPP_LIB_PATH")
         os.environ["LLAMA_CPP_LIB_PATH"] = str(build.LIB_DIR)
         try:
             importlib.import_module("llama_cpp.llama_cpp")
+        except ModuleNotFoundError as error:
+            raise LibraryError(
+                f"llama-cpp-python's bindings are missing ({error}); install {build.UPSTREAM}"
+            ) from None
         except (OSError, RuntimeError) as error:
             raise LibraryError(
                 f"the patched llama.cpp library in {build.LIB_DIR} cannot be loaded ({error}); "

@@ -1,4 +1,4 @@
-"""Faults that tools/portable.py finds; the tool itself builds for minutes."""
+"""Faults that tools/wheels.py finds; the tool itself builds for minutes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyselfspec.runtime import processor
-from tools import portable
+from tools import wheels
 
 TOO_OLD = "status 1: Error: it needs a processor with sse4_2, which this one lacks; sorry"
 
@@ -19,8 +19,8 @@ def said(**changes: Any) -> dict[str, Any]:
 
 
 def test_nothing_is_wrong() -> None:
-    assert portable.faults(said(), "haswell") == []
-    assert portable.faults(TOO_OLD, None) == []
+    assert wheels.faults(said(), "haswell") == []
+    assert wheels.faults(TOO_OLD, None) == []
 
 
 @pytest.mark.parametrize(
@@ -32,29 +32,29 @@ def test_nothing_is_wrong() -> None:
     ],
 )
 def test_a_broken_promise_is_found(changes: dict[str, Any], fault: str) -> None:
-    assert portable.faults(said(**changes), "haswell") == [fault]
+    assert wheels.faults(said(**changes), "haswell") == [fault]
 
 
 def test_without_a_promise_bits_may_differ() -> None:
     changes = {"exact_width": 0, "same_at_widths": False, "wrong": ["ngram at 0.0"]}
-    assert portable.faults(said(**changes), "haswell") == []
-    assert "(bits differ) (text differs)" in portable.line("here", said(**changes))
+    assert wheels.faults(said(**changes), "haswell") == []
+    assert "(bits differ) (text differs)" in wheels.line("here", said(**changes))
 
 
 @pytest.mark.parametrize("crash", ["status -4: nothing said", "status 1: ImportError: numpy"])
 def test_a_crash_is_no_sentence(crash: str) -> None:
-    assert portable.faults(crash, None) == portable.faults(crash, "sse42") == [crash]
+    assert wheels.faults(crash, None) == wheels.faults(crash, "sse42") == [crash]
 
 
 def test_another_variant_than_expected() -> None:
-    assert portable.faults(said(), "sse42") == ["chose haswell, not sse42"]
-    assert portable.faults(said(), None) == ["chose haswell, not None"]
-    assert portable.faults(TOO_OLD, "sse42") == [TOO_OLD]
+    assert wheels.faults(said(), "sse42") == ["chose haswell, not sse42"]
+    assert wheels.faults(said(), None) == ["chose haswell, not None"]
+    assert wheels.faults(TOO_OLD, "sse42") == [TOO_OLD]
 
 
 def test_probes_know_what_this_build_is() -> None:
     """One that ran here says which variant it was; one that cannot run says why."""
     name = processor.variant(processor.cpu_backend())
-    assert name in portable.probed([sys.executable], "variants")
-    assert portable.probed([sys.executable], "texts", variant=name)["variant"] == name
-    assert "PYSELFSPEC_CPU is 'none'" in portable.probed([sys.executable], "texts", variant="none")
+    assert name in wheels.probed([sys.executable], "variants")
+    assert wheels.probed([sys.executable], "texts", variant=name)["variant"] == name
+    assert "PYSELFSPEC_CPU is 'none'" in wheels.probed([sys.executable], "texts", variant="none")

