@@ -1,6 +1,7 @@
 // Draft heads: models that read the hidden states of another model. EAGLE-3 (https://arxiv.org/abs/2503.01840) fuses the
 // states of three blocks; a row of its one block is a token and the states that led to it. Rows of next-token-prediction
-// blocks, which some models have after their other blocks, are built alike.
+// blocks, which some models have after their other blocks, and of Gemma 4's assistants are built alike. An assistant has no
+// K/V: it attends to those of its target.
 
 #include "selfspec-session.h"
 
@@ -13,7 +14,8 @@
 #include <memory>
 
 void selfspec_session::check_draft() const {
-    if (model.arch != LLM_ARCH_EAGLE3 && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
+    const bool is_file = model.arch == LLM_ARCH_EAGLE3 || model.arch == LLM_ARCH_GEMMA4_ASSISTANT;
+    if (!is_file && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
         throw selfspec_failure { SELFSPEC_UNSUPPORTED,
             std::string("architecture ") + llm_arch_name(model.arch) + " is no draft head that reads states" };
     }
@@ -24,6 +26,10 @@ void selfspec_session::check_draft() const {
 int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, float * states) {
     check_draft();
 
+    if (model.arch != LLM_ARCH_EAGLE3) {
+        throw selfspec_failure { SELFSPEC_UNSUPPORTED,
+            std::string("architecture ") + llm_arch_name(model.arch) + " takes states as they are" };
+    }
     if (n_rows < 1 || n_rows > (int32_t) ctx->n_ubatch() || !features || !states) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "n_rows is " + std::to_string(n_rows) + ", allowed is 1 to n_ubatch = " +
             std::to_string(ctx->n_ubatch()) + ", with features and a place for states" };
@@ -69,7 +75,7 @@ int32_t selfspec_session::draft_decode(
     if (!rows.tokens || !states.in || (wanted && !states.out)) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
     }
-    const size_t n_embd = model.hparams.n_embd;
+    const size_t n_embd = model.hparams.n_embd_out(); // of the states in both directions
 
     const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
     if (!wanted) {

@@ -166,7 +166,7 @@ selfspec_facts selfspec_session::facts() const {
     facts.n_outputs_max = (int32_t) cparams.n_outputs_max;
     facts.memory_bits   = memory_bits();
     facts.has_memory    = ctx->get_memory() != nullptr;
-    facts.has_own_head  = model.hparams.n_layer_nextn > 0;
+    facts.leaves_last   = model.hparams.n_layer_nextn > 0 || model.arch == LLM_ARCH_GEMMA4;
     facts.has_encoder   = llama_model_has_encoder(&model);
     facts.has_decoder   = llama_model_has_decoder(&model);
     facts.is_special    = cparams.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty();

@@ -24,9 +24,10 @@ class DraftHead(Closing):
     """A head for the model of a context; closing the context closes the head first.
 
     path: the head's file; None: the head in the model's own file.
+    kind: how it reads the model; see gguf/heads/head_file.py.
     blocks: the model's blocks whose entering states are the input of ``fuse``. ``sequence`` is as
-        in Context: the head has its own K/V.
-    n_first: number of first rows of a text whose states are zeros.
+        in Context, in the head's own K/V; a head that has none attends to those of the target in
+        the sequence of the same id.
 
     Raises ModelFileError or ArgumentError for a file that is not a head for this model, or a model
     file without a head.
@@ -34,9 +35,8 @@ class DraftHead(Closing):
 
     def __init__(self, target: Context, path: Path | None) -> None:
         self.file = _file(target.model, path)
+        self.kind = self.file.kind
         self.blocks = self.file.blocks
-        self.n_first = 1 if path is None else 0
-        self._fuses = path is not None
         self._stack = ExitStack()
         with ExitStack() as on_failure:
             model = target.model
@@ -46,11 +46,14 @@ class DraftHead(Closing):
                 )
             self._context = on_failure.enter_context(
                 model.context(
-                    n_ctx=target.n_ctx + N_CTX_UNIT * self.n_first,
+                    n_ctx=target.n_ctx + N_CTX_UNIT * self.kind.n_first,
                     n_batch=target.n_batch,
                     n_threads=target.n_threads,
                     n_seq_max=target.n_seq_max,
-                    flash_attn=target.flash_attn,
+                    # K and V are stored differently without it
+                    flash_attn=target.has_flash_attn
+                    if self.kind.shares_cells
+                    else target.flash_attn,
                     target=target,
                 )
             )
@@ -72,13 +75,13 @@ class DraftHead(Closing):
         """Return the head's first states, which depend on the model's states only.
 
         features: float32 [n_rows, n_features], the states of ``blocks`` side by side, at most
-            n_batch rows. Returns float32 [n_rows, n_embd]; a model's own head takes them as they
-            are.
+            n_batch rows. Returns float32 [n_rows, n_state]; heads that do not fuse take them as
+            they are.
         """
-        if not self._fuses:
+        if not self.kind.fuses:
             return features
         context = self._context
-        states = np.empty((len(features), context.model.n_embd), np.float32)
+        states = np.empty((len(features), self.file.n_state), np.float32)
         with context.lock:
             calls.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)
         return states
@@ -102,25 +105,24 @@ class DraftHead(Closing):
         head: Head = "logits",
         among: ShortList | None = None,
     ) -> NDArray[np.float32]:
-        """Run one pass over tokens and the states that led to them, float32 [n_rows, n_embd].
+        """Run one pass over tokens and the states that led to them, float32 [n_rows, n_state].
 
         head: as for a Pass; after "best", argmax can be called but runners_up cannot.
         among: with "best", the tokens among which argmax searches; None: all.
 
         Returns the states after the rows with an output, the input of the rows after them, float32
-        [n_outputs, n_embd].
+        [n_outputs, n_state].
 
         Raises ArgumentError for states of another shape, ContextFullError without room, DecodeError
         where it cannot be computed.
         """
-        context = self._context
+        context, n_state = self._context, self.file.n_state
         rows.require_whole()
-        if np.shape(states) != (len(rows), context.model.n_embd):
+        if np.shape(states) != (len(rows), n_state):
             raise ArgumentError(
-                f"states have shape [{len(rows)}, {context.model.n_embd}], got "
-                f"{list(np.shape(states))}"
+                f"states have shape [{len(rows)}, {n_state}], got {list(np.shape(states))}"
             )
-        left = np.empty((sum(rows.outputs), context.model.n_embd), np.float32)
+        left = np.empty((sum(rows.outputs), n_state), np.float32)
         with context.lock:
             context.n_decodes += 1
             calls.draft_decode(

@@ -77,7 +77,7 @@ def open_context(
     _require_range("n_checkpoints", n_checkpoints, 1, INT32_MAX)
     if n_snapshots is not None:
         _require_range("n_snapshots", n_snapshots, 0, MAX_DRAFT)
-    if target is None and model.file.architecture == heads.ARCHITECTURE:
+    if target is None and heads.is_head(model.file.architecture):
         raise ArgumentError(
             f"{model.path.name} is a draft head, which cannot generate text alone; give its model, "
             "and the head with ",
