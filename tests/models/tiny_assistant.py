@@ -155,7 +155,10 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
 def random_weights(pair: Pair = PLAIN, seed: int = 0) -> tuple[Weights, Weights]:
     """Tensors of a model and of an assistant, random, float32."""
     return (
-        {name: _random("model " + name, shape, seed) for name, shape in _model_shapes(pair).items()},
+        {
+            name: _random("model " + name, shape, seed)
+            for name, shape in _model_shapes(pair).items()
+        },
         {name: _random(name, shape, seed) for name, shape in _head_shapes(pair).items()},
     )
 

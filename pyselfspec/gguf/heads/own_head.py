@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import ModelFileError, UnsupportedError
 from ..file import BLOCK_NAME, NOT_FOR_WEIGHTS, GgufFile
-from ..header import BROKEN, TensorInfo, Value, read_header, short
+from ..header import TensorInfo, Value, read_header, short
 from .head_file import HeadFile, Kind
 
 BLOCK_INPUT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # in each block of a head

@@ -68,7 +68,9 @@ class HeadSequence:
             n_run = rows.pos[-1] + 1 - self.head.kind.n_first  # by now
             del self.waiting[: n_run - self.n_run]
 
-    def lead(self, text: Sequence[int], head: Head = "logits", among: ShortList | None = None) -> int:
+    def lead(
+        self, text: Sequence[int], head: Head = "logits", among: ShortList | None = None
+    ) -> int:
         """Run the rows of all tokens but the last. Return the index of the last of these rows in
         the pass: its logits are those of the first draft token.
 
@@ -130,7 +132,9 @@ class SharedSequence(HeadSequence):
         """Drop the states of the first n tokens."""
         del self.waiting[: max(0, n - self.n_run)]
 
-    def lead(self, text: Sequence[int], head: Head = "logits", among: ShortList | None = None) -> int:
+    def lead(
+        self, text: Sequence[int], head: Head = "logits", among: ShortList | None = None
+    ) -> int:
         self.catch_up(text, len(text) - 2)
         self.pos = len(text) - 1
         self.left = self.head.fuse(np.stack(self.waiting))
