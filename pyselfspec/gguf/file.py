@@ -30,8 +30,8 @@ FULL_ROTARY = frozenset(
 )  # fmt: skip
 # Common ones that may rotate a part. With 0 ggml never returns; others may need 0, so it is valid.
 PART_ROTARY = frozenset(
-    {"eagle3", "gemma", "gemma2", "gemma3", "gemma4", "gemma4-assistant", "gptneox", "phi2",
-     "phi3", "stablelm"}
+    {"dflash", "eagle3", "gemma", "gemma2", "gemma3", "gemma4", "gemma4-assistant", "gptneox",
+     "phi2", "phi3", "stablelm"}
 )  # fmt: skip
 # Their blocks with a sliding window have heads of another size, of which they may rotate a part.
 WINDOW_ROTARY = frozenset({"gemma4", "gemma4-assistant"})

@@ -312,7 +312,7 @@ void selfspec_session::name_best(const selfspec_among & among) {
 }
 
 const std::vector<int64_t> & selfspec_session::own_tokens() {
-    if (own.empty() && model.d2t) {
+    if (own.empty() && model.d2t && model.arch == LLM_ARCH_EAGLE3) { // others spread their logits over the vocabulary of the target
         own.resize(ggml_nelements(model.d2t));
         ggml_backend_tensor_get(model.d2t, own.data(), 0, ggml_nbytes(model.d2t));
     }

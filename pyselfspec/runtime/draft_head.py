@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -46,8 +47,8 @@ class DraftHead(Closing):
                 )
             self._context = on_failure.enter_context(
                 model.context(
-                    n_ctx=target.n_ctx + N_CTX_UNIT * self.kind.n_first,
-                    n_batch=target.n_batch,
+                    n_ctx=target.n_ctx + N_CTX_UNIT * self.kind.needs_room,
+                    n_batch=max(target.n_batch, self.kind.n_block),
                     n_threads=target.n_threads,
                     n_seq_max=target.n_seq_max,
                     # K and V are stored differently without it
@@ -55,6 +56,7 @@ class DraftHead(Closing):
                     if self.kind.shares_cells
                     else target.flash_attn,
                     target=target,
+                    is_causal=self.kind.is_causal,
                 )
             )
             self._stack = on_failure.pop_all()
@@ -116,27 +118,60 @@ class DraftHead(Closing):
         Raises ArgumentError for states of another shape, ContextFullError without room, DecodeError
         where it cannot be computed.
         """
-        context, n_state = self._context, self.file.n_state
-        rows.require_whole()
-        if np.shape(states) != (len(rows), n_state):
-            raise ArgumentError(
-                f"states have shape [{len(rows)}, {n_state}], got {list(np.shape(states))}"
-            )
+        n_state = self.file.n_state
+        self._require_states(rows, states, n_state)
         left = np.empty((sum(rows.outputs), n_state), np.float32)
+        self._decode(rows, rows.tokens, states, left, head, among)
+        return left
+
+    def keep(self, rows: Rows, features: NDArray[np.float32]) -> None:
+        """Keep K and V of the states of tokens, for a head that drafts blocks.
+
+        rows: their positions, without outputs. features: float32 [n_rows, n_features], the states
+            of ``blocks`` side by side.
+
+        Raises what ``decode`` does.
+        """
+        self._require_states(rows, features, self.file.n_features)
+        self._decode(rows, None, features, None)
+
+    def draft_block(
+        self, rows: Rows, head: Head = "logits", among: ShortList | None = None
+    ) -> None:
+        """Run the pass that drafts a block: the text's last token and masks, all with outputs. The
+        caller removes these rows. Raises what ``decode`` does."""
+        self._decode(rows, rows.tokens, None, None, head, among)
+
+    def _require_states(self, rows: Rows, states: NDArray[np.float32], n: int) -> None:
+        if np.shape(states) != (len(rows), n):
+            raise ArgumentError(
+                f"states have shape [{len(rows)}, {n}], got {list(np.shape(states))}"
+            )
+
+    def _decode(
+        self,
+        rows: Rows,
+        tokens: Sequence[int] | None,
+        states: NDArray[np.float32] | None,
+        left: NDArray[np.float32] | None,
+        head: Head = "logits",
+        among: ShortList | None = None,
+    ) -> None:
+        rows.require_whole()
+        context = self._context
         with context.lock:
             context.n_decodes += 1
             calls.draft_decode(
                 context.session,
-                tokens=rows.tokens,
+                tokens=tokens,
                 seq_ids=rows.seq_ids,
                 pos=rows.pos,
                 outputs=bytes(rows.outputs),
                 head=head,
                 among=None if among is None else among.ids,
-                states=np.ascontiguousarray(states, np.float32),
+                states=None if states is None else np.ascontiguousarray(states, np.float32),
                 states_out=left,
             )
-        return left
 
     def argmax(self, row: int) -> tuple[int, float]:
         """Return the most likely token after a row of the last pass, and its probability."""

@@ -2,8 +2,8 @@
 find the head that a model's own file may contain.
 
 If a head does not fit its model, llama.cpp would end the process. Each kind of heads is a module:
-``eagle3`` and ``gemma4_assistant`` read files, ``own_head`` the block after the others in a model's
-file.
+``dflash``, ``eagle3`` and ``gemma4_assistant`` read files, ``own_head`` the block after the others
+in a model's file.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ...errors import ArgumentError, ModelFileError
+from ...errors import ArgumentError, ModelFileError, UnsupportedError
 from ...util import paths
 from .. import file as gguf_file
 from ..file import GgufFile
 from ..header import Header, read_header
-from . import eagle3, gemma4_assistant
+from . import dflash, eagle3, gemma4_assistant
 from .eagle3 import N_BLOCKS_READ
 from .head_file import HeadFile, Kind
 from .own_head import OWN_HEADS, own
@@ -36,6 +36,7 @@ __all__ = [
 
 Reader = Callable[[Header, GgufFile, GgufFile], HeadFile]  # of a head, and for a model
 READERS: dict[str, Reader] = {
+    dflash.ARCHITECTURE: dflash.read,
     eagle3.ARCHITECTURE: eagle3.read,
     gemma4_assistant.ARCHITECTURE: gemma4_assistant.read,
 }
@@ -55,7 +56,7 @@ def check(path: Path, target: GgufFile) -> HeadFile:
     """Check the file of a head, and that the head fits this model.
 
     Raises ModelFileError for a file that is not a valid head, ArgumentError for one that does not
-    fit.
+    fit, UnsupportedError for a kind that cannot draft yet.
     """
     file = gguf_file.check(path)
     if not is_head(file.architecture):
@@ -65,8 +66,8 @@ def check(path: Path, target: GgufFile) -> HeadFile:
         )
     try:
         return READERS[file.architecture](read_header(path), file, target)
-    except ModelFileError as error:
-        raise ModelFileError(f"{path}: {error}") from None
+    except (ModelFileError, UnsupportedError) as error:
+        raise type(error)(f"{path}: {error}") from None
     except ArgumentError as error:
         raise ArgumentError(
             f"{path}: {error}; take the head that was made for this model"

@@ -4,7 +4,8 @@ file of its own, or the last block of the model's file.
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
 Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
 trained for one model; see gguf/heads for the kinds, and what must match. Assistants for Gemma 4
-have no K and V: they attend to the model's. Heads in the model's file: DeepSeek-AI, "DeepSeek-V3
+have no K and V: they attend to the model's. DFlash drafts a block of tokens in one pass (Chen et
+al., https://arxiv.org/abs/2602.06036). Heads in the model's file: DeepSeek-AI, "DeepSeek-V3
 Technical Report", section 2.2, https://arxiv.org/abs/2412.19437.
 """
 
@@ -237,8 +238,10 @@ class Drafter(Base):
         self, seen: HeadSequence, history: Sequence[int], limit: DraftLimit
     ) -> Iterator[tuple[int, float]]:
         head = self._heads.head
-        row = seen.lead(history, self._what, self._short.tokens)
+        row: int | None = seen.lead(history, self._what, self._short.tokens)
         for depth in count():
+            if row is None:
+                return
             token, p = head.argmax(row)
             if self._siblings.wants(p, limit):
                 others = head.runners_up(row, (token, p), self._siblings.n_most, P_MIN)

@@ -86,8 +86,11 @@ class HeadSequence:
         del self.waiting[:-1]
         return len(rows) - 1
 
-    def follow(self, token: int, head: Head = "logits", among: ShortList | None = None) -> int:
-        """Run the row of a draft token after the row before it. Return its index in the pass."""
+    def follow(
+        self, token: int, head: Head = "logits", among: ShortList | None = None
+    ) -> int | None:
+        """Run the row of a draft token after the row before it. Return its index in the pass, None
+        where the head drafts no further token."""
         self.pos += 1
         return self._run(token, head, among)
 
@@ -147,7 +150,40 @@ class SharedSequence(HeadSequence):
         """Do nothing: no row has K/V."""
 
 
+class BlockSequence(HeadSequence):
+    """The state of a head that keeps K and V of the model's states, and drafts a block of tokens in
+    one pass over them. A row of this pass depends on no other draft token."""
+
+    def n_seen(self, history: Sequence[int]) -> int:
+        return n_common(self.tokens, history[:-1])  # nor does a state need the next token
+
+    def catch_up(self, text: Sequence[int], n: int) -> None:
+        """Keep K and V of the first n tokens of a text."""
+        while self.n_run < n:
+            first, end = self.n_run, min(n, self.n_run + self.head.n_batch)
+            rows = Rows.of(self.seq.seq_id, first, text[first:end], "none")
+            self.head.keep(rows, np.stack(self.waiting[: end - first]))
+            del self.waiting[: end - first]
+
+    def lead(
+        self, text: Sequence[int], head: Head = "logits", among: ShortList | None = None
+    ) -> int:
+        kind = self.head.kind
+        self.catch_up(text, len(text) - 1)
+        block = [text[-1], *[kind.mask_token] * (kind.n_block - 1)]
+        self.head.draft_block(Rows.of(self.seq.seq_id, self.n_run, block), head, among)
+        self.pos = self.n_run + kind.first_row
+        return kind.first_row
+
+    def follow(
+        self, token: int, head: Head = "logits", among: ShortList | None = None
+    ) -> int | None:
+        self.pos += 1
+        row = self.pos - self.n_run
+        return row if row < self.head.kind.n_block else None
+
+
 def sequence_of(head: DraftHead, seq_id: int) -> HeadSequence:
     """Return an empty state for the text in a sequence."""
-    kind = SharedSequence if head.kind.shares_cells else HeadSequence
-    return kind(head, head.sequence(seq_id))
+    kinds = {head.kind.shares_cells: SharedSequence, head.kind.n_block > 0: BlockSequence}
+    return kinds.get(True, HeadSequence)(head, head.sequence(seq_id))
