@@ -30,8 +30,11 @@ FULL_ROTARY = frozenset(
 )  # fmt: skip
 # Common ones that may rotate a part. With 0 ggml never returns; others may need 0, so it is valid.
 PART_ROTARY = frozenset(
-    {"eagle3", "gemma", "gemma2", "gemma3", "phi2", "phi3", "gptneox", "stablelm"}
-)
+    {"dflash", "eagle3", "gemma", "gemma2", "gemma3", "gemma4", "gemma4-assistant", "gptneox",
+     "phi2", "phi3", "stablelm"}
+)  # fmt: skip
+# Their blocks with a sliding window have heads of another size, of which they may rotate a part.
+WINDOW_ROTARY = frozenset({"gemma4", "gemma4-assistant"})
 # Architectures that rotate in sections, by positions in time, height and width: always, and those
 # that do where the file has sections.
 SECTIONED_ROTARY = frozenset(
@@ -53,6 +56,8 @@ ROPE_SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 
 # One physical block serves several blocks of the model, so the counts differ.
 ARCHITECTURES_SHARING_BLOCKS = frozenset({"hrm_text"})
+# All of their blocks predict tokens after the next one.
+EXTRA_BLOCKS_ONLY = frozenset({"gemma4-assistant"})
 OTHER_KINDS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a multimodal projector",
@@ -381,18 +386,20 @@ def _check_blocks(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> int:
     if not 1 <= n_block <= MAX_BLOCKS:
         raise ModelFileError(f"{values.key('block_count')} is {n_block}, not 1 to {MAX_BLOCKS}")
     n_extra = values.number("nextn_predict_layers", 0)
-    if n_extra >= n_block:
+    has_extra_only = values.architecture in EXTRA_BLOCKS_ONLY
+    if n_extra >= n_block if not has_extra_only else n_extra != n_block:
         raise ModelFileError(
             f"{values.key('nextn_predict_layers')} is {n_extra} of {n_block} blocks; {BROKEN}"
         )
-    needed = set(range(n_block - n_extra)) - _blocks_without_sublayers(values)
+    n_run = n_block if has_extra_only else n_block - n_extra
+    needed = set(range(n_run)) - _blocks_without_sublayers(values)
     shared = values.architecture in ARCHITECTURES_SHARING_BLOCKS
     if max(present) >= n_block or (needed - present and not shared):
         raise ModelFileError(
             f"{values.key('block_count')} is {n_block}, but the tensors are those of "
             f"{len(present)} blocks, {min(present)} to {max(present)}; {BROKEN}"
         )
-    return n_block - n_extra
+    return n_run
 
 
 def _blocks_without_sublayers(values: _Hparams) -> set[int]:
@@ -414,6 +421,7 @@ def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
     _check_window(values)
     _check_window_heads(values, tensors)
     _check_rope(values)
+    _check_window_rope(values)
     _check_rope_sections(values)
     _check_experts(values)
     _check_index(values)
@@ -519,6 +527,19 @@ def _check_rope(values: _Hparams) -> None:
         raise ModelFileError(
             f"{key} is {n_rot}: it must be even, above 0 and at most the head size {head_size}; "
             f"{BROKEN}"
+        )
+
+
+def _check_window_rope(values: _Hparams) -> None:
+    if values.architecture not in WINDOW_ROTARY:
+        return
+    size = values.number("attention.key_length_swa", 0)
+    n_rot = values.number("rope.dimension_count", _head_size(values))
+    n_rot = values.number("rope.dimension_count_swa", n_rot)
+    if not 0 < n_rot <= size or n_rot % 2:
+        raise ModelFileError(
+            f"{values.key('rope.dimension_count_swa')} is {n_rot}: it must be even, above 0 and at "
+            f"most {values.key('attention.key_length_swa')}, {size}; {BROKEN}"
         )
 
 

@@ -106,7 +106,7 @@ void selfspec_require_pass(
     if (states.in && (pass.enter_at < 1 || pass.enter_at >= facts.n_layer)) {
         selfspec_refuse("hidden states need a mask that skips the first blocks whole and leaves at least one block to enter");
     }
-    const int32_t last = facts.has_own_head ? facts.n_layer + 1 : facts.n_layer;
+    const int32_t last = facts.leaves_last ? facts.n_layer + 1 : facts.n_layer;
     for (const int32_t il : pass.hidden_at) {
         if (il < 1 || il > last || !states.out) {
             selfspec_refuse(allowed("hidden_at", il, 1, last) + " with a place to copy to");

@@ -68,7 +68,7 @@ struct selfspec_facts {
     int32_t      n_outputs_max = 0;
     int32_t      memory_bits   = 0;     // selfspec_memory_bits
     bool         has_memory    = true;
-    bool         has_own_head  = false; // blocks after the last one predict the token after next
+    bool         leaves_last   = false; // there are states for a head that reads what leaves all blocks
     bool         has_encoder   = false;
     bool         has_decoder   = true;
     bool         is_special    = false; // the context is of a type for draft heads, or has samplers

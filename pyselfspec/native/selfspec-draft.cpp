@@ -1,6 +1,8 @@
 // Draft heads: models that read the hidden states of another model. EAGLE-3 (https://arxiv.org/abs/2503.01840) fuses the
 // states of three blocks; a row of its one block is a token and the states that led to it. Rows of next-token-prediction
-// blocks, which some models have after their other blocks, are built alike.
+// blocks, which some models have after their other blocks, and of Gemma 4's assistants are built alike. An assistant has no
+// K/V: it attends to those of its target. DFlash (https://arxiv.org/abs/2602.06036) turns the states of each token into K/V,
+// and drafts a block of tokens in one pass over a token and masks, which attend to each other.
 
 #include "selfspec-session.h"
 
@@ -13,7 +15,11 @@
 #include <memory>
 
 void selfspec_session::check_draft() const {
-    if (model.arch != LLM_ARCH_EAGLE3 && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
+    if (model.arch == LLM_ARCH_DFLASH) {
+        return; // no row leaves states
+    }
+    const bool is_file = model.arch == LLM_ARCH_EAGLE3 || model.arch == LLM_ARCH_GEMMA4_ASSISTANT;
+    if (!is_file && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
         throw selfspec_failure { SELFSPEC_UNSUPPORTED,
             std::string("architecture ") + llm_arch_name(model.arch) + " is no draft head that reads states" };
     }
@@ -24,6 +30,10 @@ void selfspec_session::check_draft() const {
 int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, float * states) {
     check_draft();
 
+    if (model.arch != LLM_ARCH_EAGLE3) {
+        throw selfspec_failure { SELFSPEC_UNSUPPORTED,
+            std::string("architecture ") + llm_arch_name(model.arch) + " takes states as they are" };
+    }
     if (n_rows < 1 || n_rows > (int32_t) ctx->n_ubatch() || !features || !states) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "n_rows is " + std::to_string(n_rows) + ", allowed is 1 to n_ubatch = " +
             std::to_string(ctx->n_ubatch()) + ", with features and a place for states" };
@@ -55,6 +65,22 @@ int32_t selfspec_session::draft_fuse(int32_t n_rows, const float * features, flo
     return SELFSPEC_OK;
 }
 
+// Rows of DFlash are states without outputs, or tokens of one block, all with outputs, since its graph does not select rows.
+void selfspec_session::require_block(const selfspec_rows & rows, const selfspec_states & states) const {
+    const int32_t n_outputs = rows.tokens ? rows.n : 0;
+    if (!rows.tokens == !states.in || rows.n_outputs() != n_outputs || states.out) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "rows of a head that drafts blocks are states, or tokens with an output each" };
+    }
+    if (rows.n > (int32_t) ctx->n_ubatch()) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, std::to_string(rows.n) + " rows of a head that drafts blocks, allowed is "
+            "1 to n_ubatch = " + std::to_string(ctx->n_ubatch()) };
+    }
+    const bool is_one = std::all_of(rows.seq_ids, rows.seq_ids + rows.n, [&](int32_t seq_id) { return seq_id == rows.seq_ids[0]; });
+    if (!is_one) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "rows of a head that drafts blocks belong to one sequence" };
+    }
+}
+
 int32_t selfspec_session::draft_decode(
         const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states) {
     check_draft();
@@ -66,10 +92,13 @@ int32_t selfspec_session::draft_decode(
     const auto spans = selfspec_spans_of(rows);
     require_place(known, rows, spans, pass);
     const bool wanted = rows.n_outputs() > 0;
-    if (!rows.tokens || !states.in || (wanted && !states.out)) {
+    const bool is_block = model.arch == LLM_ARCH_DFLASH;
+    if (is_block) {
+        require_block(rows, states);
+    } else if (!rows.tokens || !states.in || (wanted && !states.out)) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
     }
-    const size_t n_embd = model.hparams.n_embd;
+    const size_t n_embd = is_block ? model.hparams.n_embd_inp_enc() : model.hparams.n_embd_out(); // of the states
 
     const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
     if (!wanted) {
@@ -83,12 +112,17 @@ int32_t selfspec_session::draft_decode(
 
     batch.clear();
     for (int32_t i = 0; i < rows.n; ++i) {
-        const llama_pos pos = rows.pos[i];
+        const llama_pos here = rows.pos[i];
+        const llama_pos pos[GGML_MROPE_SECTIONS] = { here, here, here, here };
 
         batch.add_token(rows.seq_ids[i]);
-        batch.set_token_id(i, rows.tokens[i]);
-        batch.set_token_embd(i, { states.in + i*n_embd, 1, n_embd });
-        batch.set_token_pos(i, &pos);
+        if (rows.tokens) {
+            batch.set_token_id(i, rows.tokens[i]);
+        }
+        if (states.in) {
+            batch.set_token_embd(i, { states.in + i*n_embd, 1, n_embd });
+        }
+        batch.set_token_pos(i, pos);
         batch.set_output(i, has_output(i));
     }
     const int32_t n_outputs = picks_rows ? rows.n_outputs() : wanted ? rows.n : 0;
@@ -98,7 +132,7 @@ int32_t selfspec_session::draft_decode(
     ctx->synchronize();
     float * states_out = states.out;
     for (int32_t i = 0; i < rows.n; ++i) {
-        if (!rows.outputs[i]) {
+        if (!rows.outputs[i] || is_block) {
             continue;
         }
         const float * found = ctx->get_embeddings_nextn_ith(i);

@@ -36,6 +36,12 @@ const llama_kv_cells & selfspec_cache::cells_of(const llama_kv_cache & cache) {
 void selfspec_cache::plan(llama_kv_cache & cache, const std::vector<llama_ubatch> & ubatches) {
     auto & room = cache.selfspec;
     room.planned.clear();
+    if (cache.other) {
+        for (const auto & ubatch : ubatches) {
+            room.planned.insert(room.planned.end(), ubatch.n_tokens, 0); // these rows write no K/V: any cell will do
+        }
+        return;
+    }
     if (!room.can_move || cache.n_stream != 1) {
         return;
     }
@@ -61,8 +67,8 @@ void selfspec_cache::plan(llama_kv_cache & cache, const std::vector<llama_ubatch
 }
 
 bool selfspec_cache::move(llama_kv_cache & cache, const selfspec_moves & from_to) {
-    const bool is_shared = cache.v_cells_impl.use_count() > 1;
-    if (from_to.empty() || cache.v_trans || is_shared || cache.get_has_shift()) {
+    // a cache that reads these cells has no K/V of its own, so it follows
+    if (from_to.empty() || cache.v_trans || cache.get_has_shift()) {
         return false;
     }
     std::vector<ggml_tensor *> tensors;

@@ -166,7 +166,7 @@ selfspec_facts selfspec_session::facts() const {
     facts.n_outputs_max = (int32_t) cparams.n_outputs_max;
     facts.memory_bits   = memory_bits();
     facts.has_memory    = ctx->get_memory() != nullptr;
-    facts.has_own_head  = model.hparams.n_layer_nextn > 0;
+    facts.leaves_last   = model.hparams.n_layer_nextn > 0 || model.arch == LLM_ARCH_GEMMA4;
     facts.has_encoder   = llama_model_has_encoder(&model);
     facts.has_decoder   = llama_model_has_decoder(&model);
     facts.is_special    = cparams.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || !ctx->sampling.samplers.empty();
@@ -320,7 +320,7 @@ void selfspec_session::name_best(const selfspec_among & among) {
 }
 
 const std::vector<int64_t> & selfspec_session::own_tokens() {
-    if (own.empty() && model.d2t) {
+    if (own.empty() && model.d2t && model.arch == LLM_ARCH_EAGLE3) { // others spread their logits over the vocabulary of the target
         own.resize(ggml_nelements(model.d2t));
         ggml_backend_tensor_get(model.d2t, own.data(), 0, ggml_nbytes(model.d2t));
     }

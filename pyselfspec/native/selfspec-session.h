@@ -116,6 +116,7 @@ private:
         const selfspec_pass & pass) const;
 
     void check_draft() const;
+    void require_block(const selfspec_rows & rows, const selfspec_states & states) const;
     void check_graph(const selfspec_pass & pass);
     ends ends_before(const std::vector<selfspec_span> & rows, bool in_place) const;
     void take_back  (const ends & kept) noexcept;

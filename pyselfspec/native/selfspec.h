@@ -191,7 +191,8 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 //   hidden     [n_tokens, n_embd] states entering the first block of which the mask runs a part, or NULL
 //   mask       [n_layer] selfspec_part bits, or NULL: run everything
 //   hidden_at  [n_hidden_at] copy the states entering these blocks to hidden_out (1..n_layer; n_layer: the states leaving the
-//              last block; n_layer + 1: the states that the model's own next-token-prediction blocks read), or NULL
+//              last block; n_layer + 1: the states that the model's own next-token-prediction blocks or Gemma 4's assistants
+//              read), or NULL
 //   hidden_out [n_tokens, n_hidden_at * n_embd] receives the states, those of one row side by side
 //   head       a selfspec_head
 //   among      [n_among] ids in ascending order, or NULL: with SELFSPEC_HEAD_BEST, find the best of these tokens only, reading
@@ -224,8 +225,11 @@ SELFSPEC_API int32_t selfspec_decode(
                            bool   in_place);
 
 // A draft head is a separate model that reads hidden states of its target. The next two functions need the session of a
-// head's context: either the context of an EAGLE-3 head, which uses the embedding and output weights of the context given as
-// `ctx_other` where its file has none, or a context of type LLAMA_CONTEXT_TYPE_MTP on the target model.
+// head's context: the context of an EAGLE-3 head, which uses the embedding and output weights of the context given as
+// `ctx_other` where its file has none; a context of type LLAMA_CONTEXT_TYPE_MTP on the target model; or the context of an
+// assistant for Gemma 4, which attends to the K/V of `ctx_other` and adds none, so that all rows of a sequence have one
+// position, the next one of the target. Its target must have one stream of cells. The context of a DFlash head, which uses
+// weights of `ctx_other` as EAGLE-3 does, is made with the kind of attention that its file says.
 
 // Fuse states of the target with the encoder of an EAGLE-3 head, and return a selfspec_status.
 //   features   [n_rows, n_features] states of the target's blocks, those of one row side by side; n_rows is at most n_batch
@@ -235,8 +239,12 @@ SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int3
 // Decode rows of the head, each a token and the states that led to it, and return a selfspec_status. Arguments are those of
 // selfspec_decode(). With SELFSPEC_HEAD_BEST, a head with a vocabulary of its own looks at its own tokens only, and among
 // must be NULL.
-//   states     [n_tokens, n_embd] fused states, or states_out of an earlier row
+//   states     [n_tokens, n_embd] fused states, the target's at n_layer + 1, or states_out of an earlier row; n_embd of the
+//              target for heads that take its states as they are
 //   states_out [number of outputs, n_embd] receives the states after rows with an output, the input of later rows
+// Rows of a DFlash head belong to one sequence and have either states [n_tokens, n_features], of the target's blocks as for
+// selfspec_draft_fuse() and without outputs, whose K/V are kept; or tokens, all with outputs: one after those states, and mask
+// tokens. The caller removes the latter. states_out is NULL.
 SELFSPEC_API int32_t selfspec_draft_decode(
         struct selfspec_session * session,
                         int32_t   n_tokens,

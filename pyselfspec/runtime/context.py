@@ -233,6 +233,11 @@ class Context(Closing):
             return calls.exact_prompts(self.session)
 
     @property
+    def has_flash_attn(self) -> bool:
+        """Whether a model with attention in all blocks computes it with flash attention here."""
+        return bool(self._memory_bits & calls.MEMORY_SCATTER)
+
+    @property
     def is_exact_beside_others(self) -> bool:
         """Whether the bits of a text do not depend on the other texts in the context, as long as
         passes keep to the exact width. False without flash attention, which some architectures do
@@ -372,7 +377,7 @@ class Context(Closing):
             self._require_states(what.enter, len(rows))
         states = None
         blocks = what.blocks_left
-        last = self.model.n_layer + (self.model.own_head is not None)
+        last = self.model.n_layer + self.model.leaves_last_states
         for block in blocks:
             if not 1 <= block <= last:
                 raise ArgumentError(f"hidden_at is 1 to {last}, got {block}")

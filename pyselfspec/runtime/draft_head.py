@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,9 +25,10 @@ class DraftHead(Closing):
     """A head for the model of a context; closing the context closes the head first.
 
     path: the head's file; None: the head in the model's own file.
+    kind: how it reads the model; see gguf/heads/head_file.py.
     blocks: the model's blocks whose entering states are the input of ``fuse``. ``sequence`` is as
-        in Context: the head has its own K/V.
-    n_first: number of first rows of a text whose states are zeros.
+        in Context, in the head's own K/V; a head that has none attends to those of the target in
+        the sequence of the same id.
 
     Raises ModelFileError or ArgumentError for a file that is not a head for this model, or a model
     file without a head.
@@ -34,9 +36,8 @@ class DraftHead(Closing):
 
     def __init__(self, target: Context, path: Path | None) -> None:
         self.file = _file(target.model, path)
+        self.kind = self.file.kind
         self.blocks = self.file.blocks
-        self.n_first = 1 if path is None else 0
-        self._fuses = path is not None
         self._stack = ExitStack()
         with ExitStack() as on_failure:
             model = target.model
@@ -46,12 +47,16 @@ class DraftHead(Closing):
                 )
             self._context = on_failure.enter_context(
                 model.context(
-                    n_ctx=target.n_ctx + N_CTX_UNIT * self.n_first,
-                    n_batch=target.n_batch,
+                    n_ctx=target.n_ctx + N_CTX_UNIT * self.kind.needs_room,
+                    n_batch=max(target.n_batch, self.kind.n_block),
                     n_threads=target.n_threads,
                     n_seq_max=target.n_seq_max,
-                    flash_attn=target.flash_attn,
+                    # K and V are stored differently without it
+                    flash_attn=target.has_flash_attn
+                    if self.kind.shares_cells
+                    else target.flash_attn,
                     target=target,
+                    is_causal=self.kind.is_causal,
                 )
             )
             self._stack = on_failure.pop_all()
@@ -72,13 +77,13 @@ class DraftHead(Closing):
         """Return the head's first states, which depend on the model's states only.
 
         features: float32 [n_rows, n_features], the states of ``blocks`` side by side, at most
-            n_batch rows. Returns float32 [n_rows, n_embd]; a model's own head takes them as they
-            are.
+            n_batch rows. Returns float32 [n_rows, n_state]; heads that do not fuse take them as
+            they are.
         """
-        if not self._fuses:
+        if not self.kind.fuses:
             return features
         context = self._context
-        states = np.empty((len(features), context.model.n_embd), np.float32)
+        states = np.empty((len(features), self.file.n_state), np.float32)
         with context.lock:
             calls.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)
         return states
@@ -102,40 +107,72 @@ class DraftHead(Closing):
         head: Head = "logits",
         among: ShortList | None = None,
     ) -> NDArray[np.float32]:
-        """Run one pass over tokens and the states that led to them, float32 [n_rows, n_embd].
+        """Run one pass over tokens and the states that led to them, float32 [n_rows, n_state].
 
         head: as for a Pass; after "best", argmax can be called, but runners_up cannot, and logits
             only with a list.
         among: with "best", the tokens among which argmax searches; None: all.
 
         Returns the states after the rows with an output, the input of the rows after them, float32
-        [n_outputs, n_embd].
+        [n_outputs, n_state].
 
         Raises ArgumentError for states of another shape, ContextFullError without room, DecodeError
         where it cannot be computed.
         """
-        context = self._context
-        rows.require_whole()
-        if np.shape(states) != (len(rows), context.model.n_embd):
+        n_state = self.file.n_state
+        self._require_states(rows, states, n_state)
+        left = np.empty((sum(rows.outputs), n_state), np.float32)
+        self._decode(rows, rows.tokens, states, left, head, among)
+        return left
+
+    def keep(self, rows: Rows, features: NDArray[np.float32]) -> None:
+        """Keep K and V of the states of tokens, for a head that drafts blocks.
+
+        rows: their positions, without outputs. features: float32 [n_rows, n_features], the states
+            of ``blocks`` side by side.
+
+        Raises what ``decode`` does.
+        """
+        self._require_states(rows, features, self.file.n_features)
+        self._decode(rows, None, features, None)
+
+    def draft_block(
+        self, rows: Rows, head: Head = "logits", among: ShortList | None = None
+    ) -> None:
+        """Run the pass that drafts a block: the text's last token and masks, all with outputs. The
+        caller removes these rows. Raises what ``decode`` does."""
+        self._decode(rows, rows.tokens, None, None, head, among)
+
+    def _require_states(self, rows: Rows, states: NDArray[np.float32], n: int) -> None:
+        if np.shape(states) != (len(rows), n):
             raise ArgumentError(
-                f"states have shape [{len(rows)}, {context.model.n_embd}], got "
-                f"{list(np.shape(states))}"
+                f"states have shape [{len(rows)}, {n}], got {list(np.shape(states))}"
             )
-        left = np.empty((sum(rows.outputs), context.model.n_embd), np.float32)
+
+    def _decode(
+        self,
+        rows: Rows,
+        tokens: Sequence[int] | None,
+        states: NDArray[np.float32] | None,
+        left: NDArray[np.float32] | None,
+        head: Head = "logits",
+        among: ShortList | None = None,
+    ) -> None:
+        rows.require_whole()
+        context = self._context
         with context.lock:
             context.n_decodes += 1
             calls.draft_decode(
                 context.session,
-                tokens=rows.tokens,
+                tokens=tokens,
                 seq_ids=rows.seq_ids,
                 pos=rows.pos,
                 outputs=bytes(rows.outputs),
                 head=head,
                 among=None if among is None else among.ids,
-                states=np.ascontiguousarray(states, np.float32),
+                states=None if states is None else np.ascontiguousarray(states, np.float32),
                 states_out=left,
             )
-        return left
 
     def argmax(self, row: int) -> tuple[int, float]:
         """Return the most likely token after a row of the last pass, and its probability."""

@@ -149,6 +149,11 @@ class Model(Closing):
             return isinstance(error, UnsupportedError)
         return True
 
+    @property
+    def leaves_last_states(self) -> bool:
+        """Whether passes can leave the states after the last block for a head."""
+        return heads.leaves_last_states(self.file, self.own_head)
+
     def _load(self, n_gpu_layers: int | None, has_broken_head: bool) -> None:
         if not self.rpc and (n_gpu_layers == 0 or not devices.gpus()):
             memory.require_for_model(self.file)

@@ -42,6 +42,7 @@ def open_context(
     n_snapshots: int | None = None,
     n_checkpoints: int = N_CHECKPOINTS,
     target: Context | None = None,
+    is_causal: bool | None = None,
 ) -> Context:
     """Return a new context on a model.
 
@@ -63,6 +64,7 @@ def open_context(
     target: for draft heads, the context that they draft for, whose model provides what the head's
         file leaves out; on the same model, the context is one for the model's own head. The target
         must outlive the new context.
+    is_causal: whether tokens of a pass see those before them only. None: as the model's file says.
 
     Raises ArgumentError for options outside their range, DecodeError where memory is short.
     """
@@ -77,7 +79,7 @@ def open_context(
     _require_range("n_checkpoints", n_checkpoints, 1, INT32_MAX)
     if n_snapshots is not None:
         _require_range("n_snapshots", n_snapshots, 0, MAX_DRAFT)
-    if target is None and model.file.architecture == heads.ARCHITECTURE:
+    if target is None and heads.is_head(model.file.architecture):
         raise ArgumentError(
             f"{model.path.name} is a draft head, which cannot generate text alone; give its model, "
             "and the head with ",
@@ -98,7 +100,7 @@ def open_context(
     params.swa_full = True  # a window-sized cache cannot roll back
     # with all weights on the CPU, a GPU must not compute: its results differ
     params.op_offload = model.n_gpu_layers > 0
-    _set_target(params, model, target)
+    _set_target(params, model, target, is_causal)
     if flash_attn is not None:
         params.flash_attn_type = int(flash_attn)
     if target is None and not model.n_gpu_layers:
@@ -124,8 +126,11 @@ def open_context(
         )
 
 
-def _set_target(params: Any, model: Model, target: Context | None) -> None:
+def _set_target(params: Any, model: Model, target: Context | None, is_causal: bool | None) -> None:
     """Make the context one of a draft head."""
+    if is_causal is not None:
+        kinds = llama.LLAMA_ATTENTION_TYPE_NON_CAUSAL, llama.LLAMA_ATTENTION_TYPE_CAUSAL
+        params.attention_type = int(kinds[is_causal])
     if target is not None:
         params.ctx_other = target.handle
         if target.model is model:

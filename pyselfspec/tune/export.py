@@ -20,7 +20,8 @@ from ..convert.quantize import run_quantizer
 from ..convert.stream import Copy, Source, Tensor
 from ..errors import ModelFileError
 from ..gguf.header import read_header
-from ..gguf.heads import ARCHITECTURE, OUTPUT, OWN_TOKENS
+from ..gguf.heads.eagle3 import ARCHITECTURE
+from ..gguf.heads.head_file import OUTPUT, OWN_TOKENS
 from ..util import records
 from ..util.files import replacing, require_no_model, require_target
 from .head import Head

@@ -31,6 +31,7 @@ from head_oracle import (
 
 from pyselfspec import Completion
 from pyselfspec.errors import ArgumentError, ModelFileError
+from pyselfspec.gguf.heads import Kind
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import Sampler
@@ -455,6 +456,7 @@ class FakeHead:
 
     def __init__(self, context, n_first):
         self.n_first = n_first
+        self.kind = Kind(n_first=n_first)
         self._context = context
         self._rows = {}
         self._texts = []
@@ -498,12 +500,35 @@ class FakeHead:
         return [(i, float(law[i])) for i in order[:n]]
 
 
+class FakeSharedHead(FakeHead):
+    """A head that attends to the cells of the model."""
+
+    def __init__(self, context, n_first):
+        super().__init__(context, n_first)
+        self.kind = Kind(shares_cells=True)
+        self._left = np.full((1, 1), -1, np.float32)
+
+    def sequence(self, seq_id):
+        return SimpleNamespace(seq_id=seq_id)  # it has no cells to give back
+
+    def decode(self, rows, states, head="logits", among=None):
+        text = self._context.sequence(rows.seq_ids[0]).held
+        assert rows.pos == (len(text),)
+        if states is not self._left:
+            want = [x for block in self.blocks for x in state(text, block)]
+            assert np.array_equal(states, [np.array(want, np.float32)])
+            self._texts = [text]
+        self._texts = [[*self._texts[0], rows.tokens[0]]]
+        return self._left
+
+
 class TestHead(DrafterConformance):
     n_first = 0
     n_siblings = 0
+    fake = FakeHead
 
     def make(self, context):
-        fake = partial(FakeHead, context, self.n_first)
+        fake = partial(self.fake, context, self.n_first)
         if not hasattr(context, "heads"):
             context.heads = head.Heads(context, fake())
         return head.Drafter(context, context.heads, n_siblings=self.n_siblings)
@@ -515,6 +540,10 @@ class TestHeadWithARowBeforeAllStates(TestHead):
 
 class TestHeadWithSiblings(TestHead):
     n_siblings = 2
+
+
+class TestHeadWithoutCells(TestHead):
+    fake = FakeSharedHead
 
 
 # --- files that do not fit ---------------------------------------------------------------------

@@ -134,28 +134,28 @@ def draft_fuse(session: int, features: NDArray[np.float32], states: NDArray[np.f
 def draft_decode(
     session: int,
     *,
-    tokens: Sequence[int],
+    tokens: Sequence[int] | None,
     seq_ids: Sequence[int],
     pos: Sequence[int],
     outputs: bytes,
     head: str,
     among: array[int] | None = None,
-    states: NDArray[np.float32],
-    states_out: NDArray[np.float32],
+    states: NDArray[np.float32] | None,
+    states_out: NDArray[np.float32] | None,
 ) -> None:
     """Call ``selfspec_draft_decode`` with C-contiguous arrays. Raises the error of the status."""
     _begin_pass(session)
     status = native.selfspec_draft_decode(
         session,
         len(seq_ids),
-        _int32s(tokens),
+        None if tokens is None else _int32s(tokens),
         _int32s(seq_ids),
         _int32s(pos),
         outputs,
         HEADS[head],
         *_address_and_length(among),
-        states.ctypes.data,
-        states_out.ctypes.data,
+        None if states is None else states.ctypes.data,
+        None if states_out is None else states_out.ctypes.data,
     )
     _check(session, status)
 

@@ -3,8 +3,10 @@ file of its own, or the last block of the model's file.
 
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
 Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
-trained for one model; see gguf/heads.py for what must match. Heads in the model's file:
-DeepSeek-AI, "DeepSeek-V3 Technical Report", section 2.2, https://arxiv.org/abs/2412.19437.
+trained for one model; see gguf/heads for the kinds, and what must match. Assistants for Gemma 4
+have no K and V: they attend to the model's. DFlash drafts a block of tokens in one pass (Chen et
+al., https://arxiv.org/abs/2602.06036). Heads in the model's file: DeepSeek-AI, "DeepSeek-V3
+Technical Report", section 2.2, https://arxiv.org/abs/2412.19437.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from ....runtime.context import Context
 from ....runtime.draft_head import DraftHead, no_own_head
 from ....runtime.kv import KVSequence
 from ....runtime.model import Model
-from ....runtime.passes import Head, Hidden, Rows
+from ....runtime.passes import Head, Hidden
 from ....runtime.short_list import ShortList
 from ...limits import DraftLimit, Pick
 from ...session import kept, session_of
@@ -37,7 +40,7 @@ from .. import _short_list as short_lists
 from .._chain import extended
 from .._second_model.reader import N_CATCH_UP
 from .._short_list import Shortened
-from .sequence import N_WAITING, HeadSequence
+from .sequence import N_WAITING, HeadSequence, sequence_of
 
 # Of 262,144 tokens, as many lowered an acceptance rate from 0.685 to 0.665; see benchmarks/LOG.md.
 SHORTLIST = 32_768
@@ -126,7 +129,7 @@ class Heads:
 
     def text(self, seq_id: int) -> HeadSequence:
         if seq_id not in self._texts:
-            self._texts[seq_id] = HeadSequence(self.head, self.head.sequence(seq_id))
+            self._texts[seq_id] = sequence_of(self.head, seq_id)
         return self._texts[seq_id]
 
     def make_room(self) -> None:
@@ -234,20 +237,18 @@ class Drafter(Base):
     def _picks(
         self, seen: HeadSequence, history: Sequence[int], limit: DraftLimit
     ) -> Iterator[Pick]:
-        head, seq_id = self._heads.head, seen.seq.seq_id
-        what = self._output(limit)
-        states, row = seen.lead(history, what, self._short.tokens)
-        first = pos = len(history) - 1 + head.n_first
-        while True:
+        head, what = self._heads.head, self._output(limit)
+        row: int | None = seen.lead(history, what, self._short.tokens)
+        for depth in count():
+            if row is None:
+                return
             pick = limit.select(head, row)
             if self._siblings.wants(pick.p, limit):
                 best = (pick.token, pick.p)
                 others = head.runners_up(row, best, self._siblings.n_most, P_MIN)
-                self._siblings.offer(pos - first, others)
+                self._siblings.offer(depth, others)
             yield pick
-            rows = Rows.of(seq_id, pos, [pick.token], "last")
-            states, row = head.decode(rows, states, what, self._short.tokens), 0
-            pos += 1
+            row = seen.follow(pick.token, what, self._short.tokens)
 
     def _output(self, limit: DraftLimit) -> Head:
         """Return the kind of output of draft passes. Draws and siblings need logits."""

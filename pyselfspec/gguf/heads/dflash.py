@@ -1,0 +1,112 @@
+"""Heads that draft a block of tokens in one pass: DFlash, and DSpark, which lets each token of a
+block depend on the one before it; as llama.cpp's converter writes them.
+
+They turn the states of the model's tokens into K and V. The pass is over the text's last token and
+mask tokens, which see each other. llama.cpp would end the process for files of other shapes.
+"""
+
+from __future__ import annotations
+
+from ...errors import ArgumentError, ModelFileError, UnsupportedError
+from ..file import GgufFile
+from ..header import BROKEN, Header, short
+from .head_file import (
+    OUTPUT,
+    OWN_TOKENS,
+    HeadFile,
+    Kind,
+    bytes_read,
+    require_blocks,
+    require_own_tokens,
+    require_types,
+    require_vocabulary,
+    require_width,
+    value,
+)
+
+ARCHITECTURE = "dflash"
+MASK = "tokenizer.ggml.mask_token_id"
+MARKOV = "markov_w1.weight"  # of DSpark
+N_BLOCK_MAX = 32  # rows
+N_MARKOV_MAX = 16  # as many, where the graph grows with each
+HEAD_SIZES = ("key_length", "value_length", "key_length_swa", "value_length_swa")
+
+
+def read(header: Header, file: GgufFile, target: GgufFile) -> HeadFile:
+    """Return the checked head. Raises what ``heads.check`` does."""
+    _require_known(header, file)
+    names = {tensor.name for tensor in file.tensors}
+    kind = _kind(header, names, file.n_vocab)
+    _require_shapes(header)
+    require_width(header, file)
+    require_types(file, OWN_TOKENS)
+    require_own_tokens(header, file)
+    if file.n_embd != target.n_embd:
+        raise ArgumentError(
+            f"is a head for a model with states of {file.n_embd} values, but {target.path.name} "
+            f"has {target.n_embd}"
+        )
+    blocks = require_blocks(header, target)
+    require_vocabulary(header, file, target)
+    if OWN_TOKENS in names and OUTPUT not in names:
+        raise ModelFileError(f"has tokens of its own ({OWN_TOKENS}) but no {OUTPUT}; {BROKEN}")
+    return HeadFile(
+        file,
+        kind,
+        blocks,
+        n_features=len(blocks) * target.n_embd,
+        n_state=0,
+        n_bytes_read=bytes_read(file, target) // (kind.n_block - kind.first_row),
+    )
+
+
+def _require_known(header: Header, file: GgufFile) -> None:
+    """Refuse kinds that cannot draft yet."""
+    what = ""
+    if value(header, "hyper_connection.count"):
+        what = "a DSpark head with hyper-connections, for DeepSeek V4"
+    elif value(header, "selector_rank") or any("selector_" in t.name for t in file.tensors):
+        what = "a DFlash2 head, which selects among the tokens of a block"
+    if what:
+        raise UnsupportedError(
+            f"is {what}, which cannot be used yet: give a DFlash or DSpark head, or another drafter"
+        )
+
+
+def _kind(header: Header, names: set[str], n_vocab: int) -> Kind:
+    n_block, mask = value(header, "block_size"), header.metadata.get(MASK)
+    has_markov = MARKOV in names
+    n_most = N_MARKOV_MAX if has_markov else N_BLOCK_MAX
+    if not isinstance(n_block, int) or not 2 <= n_block <= n_most:
+        raise ModelFileError(
+            f"{ARCHITECTURE}.block_size is {short(n_block)}, allowed is 2 to {n_most}; {BROKEN}"
+        )
+    if not isinstance(mask, int) or not 0 <= mask < n_vocab:
+        raise ModelFileError(f"{MASK} is {short(mask)}, which is none of its tokens; {BROKEN}")
+    from_first = has_markov and value(header, "sample_from_anchor") is not False
+    return Kind(
+        n_block=n_block,
+        first_row=0 if from_first else 1,
+        mask_token=mask,
+        is_causal=value(header, "attention.causal") is True,
+    )
+
+
+def _require_shapes(header: Header) -> None:
+    """Require that the heads of all blocks are alike: the graph does not tell them apart."""
+    given = {name: value(header, f"attention.{name}") for name in HEAD_SIZES}
+    sizes = {size for size in given.values() if size is not None}
+    if len(sizes) > 1 or None in (given["key_length"], given["value_length"]):
+        listed = ", ".join(f"{name} {short(size)}" for name, size in given.items())
+        raise ModelFileError(f"its heads differ in size ({listed}); {BROKEN}")
+    for name in ("head_count", "head_count_kv"):
+        counts = value(header, f"attention.{name}")
+        if isinstance(counts, tuple) and len(set(counts)) > 1:
+            raise ModelFileError(f"its blocks differ in attention.{name}; {BROKEN}")
+    if value(header, "rope.dimension_count_swa") not in (
+        None,
+        value(header, "rope.dimension_count"),
+    ):
+        raise ModelFileError(
+            f"its blocks with and without a window differ in rope.dimension_count; {BROKEN}"
+        )

@@ -1,0 +1,389 @@
+"""Heads in files that draft a block of tokens in one pass (DFlash, DSpark): they draft what an
+oracle in numpy says, wherever a text comes from, and a file that does not fit is refused with a
+sentence."""
+
+from types import SimpleNamespace
+
+import command_line
+import numpy as np
+import pytest
+import tiny_assistant
+import tiny_dflash
+from dflash_oracle import Block
+from gguf import GGUFReader
+from head_oracle import (
+    GREEDY,
+    PROMPT,
+    SEEDED,
+    drafter_of,
+    require_all,
+    steps,
+    text_in,
+    tokens_of,
+)
+from tiny_dflash import DFLASH, KINDS
+
+from pyselfspec import Completion, Fixed, Model
+from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
+from pyselfspec.runtime.draft_head import DraftHead
+from pyselfspec.runtime.passes import Rows
+from pyselfspec.runtime.sampling import Sampler
+from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
+from pyselfspec.speculate.calibrate import measure
+from pyselfspec.speculate.drafters import head
+
+MODEL = {"late_scale": 0.25, "late_from": 0}
+COUNTED = range(20, 26)  # a prompt for a model that counts
+NEARLY = 0.55  # a gain of the sublayers with which a counting model often does not count
+COUNTING = next(kind for kind in KINDS if kind.name == "dspark")
+FROM_SECOND = next(kind for kind in KINDS if kind.name == "dspark from the second row")
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+each_sampling = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("blocks")
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return tiny(**MODEL)
+
+
+@pytest.fixture
+def context(new_context, model):
+    return new_context(model)
+
+
+@pytest.fixture(scope="module")
+def made(folder, tiny_path):
+    """Return a head of a kind with random weights, and a function that makes its oracle."""
+    tensors = {t.name: np.array(t.data) for t in GGUFReader(tiny_path(**MODEL)).tensors}
+    embedding, output = tensors["token_embd.weight"], tensors["output.weight"]
+
+    def made(kind):
+        weights = tiny_dflash.random_weights(kind)
+        path = tiny_dflash.write(folder / f"{kind.name}.gguf", weights, kind)
+        return SimpleNamespace(
+            path=path, oracle=lambda context: Block(context, weights, kind, embedding, output)
+        )
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def counting(folder):
+    """Return a model that counts, or nearly does, and a head that counts."""
+    opened = {}
+
+    def counting(gain, kind=COUNTING):
+        if gain not in opened:
+            weights, _ = tiny_assistant.counting_weights(gain=gain)
+            opened[gain] = Model(tiny_assistant.write_model(folder / f"{gain}.gguf", weights))
+        weights = tiny_dflash.counting_weights(kind)
+        path = tiny_dflash.write(folder / f"counting {kind.name}.gguf", weights, kind)
+        return opened[gain], path
+
+    yield counting
+    for model in opened.values():
+        model.close()
+
+
+@each_kind
+@each_sampling
+def test_drafts_are_those_of_the_oracle(new_context, model, made, kind, sampling):
+    """The text grows longer than the window; a block is shorter than the controller's draft."""
+    of_kind = made(kind)
+    found = steps(new_context(model), of_kind.path, sampling=sampling, n_predict=40, n_max=9)
+    require_all(of_kind.oracle(new_context(model, n_batch=256)), PROMPT, found)
+    n_most = kind.n_block - (not kind.has_markov or kind.from_first is False)
+    assert {step.n_drafted for step in found[:-9]} == {n_most}
+    plain = steps(new_context(model), None, sampling=sampling, n_predict=40)
+    assert tokens_of(found) == tokens_of(plain)
+
+
+@pytest.mark.parametrize("kind", [COUNTING, FROM_SECOND], ids=lambda kind: kind.name)
+def test_a_head_that_knows_is_always_right(new_context, counting, kind):
+    model, path = counting(0.0, kind)
+    found = steps(new_context(model), path, [*COUNTED], n_predict=40, n_max=9)
+    assert tokens_of(found) == [*range(COUNTED.stop, COUNTED.stop + 40)]
+    assert all(step.n_accepted == step.n_drafted >= 4 for step in found[1:-1])
+
+
+@each_sampling
+@pytest.mark.parametrize("n_siblings", [0, 3])
+def test_rejected_tokens_leave_no_trace(new_context, counting, sampling, n_siblings):
+    model, path = counting(NEARLY)
+    plain = steps(new_context(model), None, sampling=sampling, n_predict=60)
+    found = steps(new_context(model), path, sampling=sampling, n_predict=60, n_siblings=n_siblings)
+    assert tokens_of(found) == tokens_of(plain)
+    n_drafted = sum(step.n_drafted for step in found)
+    assert 0.05 * n_drafted < sum(step.n_accepted for step in found) < 0.9 * n_drafted
+
+
+def test_a_draft_ends_where_it_is_unsure(new_context, model, made):
+    """The probability of each row decides, as for other heads."""
+    drafts = []
+    for p_min in (0, 0.6):
+        context = new_context(model)
+        (step, *_) = generate_steps(
+            context,
+            PROMPT,
+            drafter=drafter_of(context, made(DFLASH).path),
+            controller=Fixed(4, p_min=p_min),
+            sampler=Sampler(model, GREEDY),
+            n_predict=8,
+        )
+        drafts.append(step.draft)
+    whole, sure = drafts
+    n_sure = next(i for i, p in enumerate(whole.probs) if p < 0.6)
+    assert 0 < n_sure < len(whole.tokens)
+    assert sure.token_ids == whole.token_ids[:n_sure]
+
+
+def test_a_second_turn_and_another_text_are_followed(new_context, context, made):
+    """Tokens in the K/V cache are not evaluated again, except those that the head has not read."""
+    of_kind = made(KINDS[3])
+    oracle = of_kind.oracle(new_context(context.model, n_batch=256))
+    first = [*PROMPT, *tokens_of(steps(context, of_kind.path))]
+    turn = [*first, 299, 283]
+    text = text_in(context, of_kind.path, turn)
+    require_all(oracle, turn, list(run_steps(context, text)))
+    assert text.n_reused == len(first) - 1
+    # another text, which goes its own way in the middle
+    other = [*first[:-20], 282, 285, 300]
+    text = text_in(context, of_kind.path, other)
+    require_all(oracle, other, list(run_steps(context, text)))
+    assert text.n_reused == len(first) - 20
+    # one that grew without a head
+    plain = [*other, *tokens_of(steps(context, None, other)), 288]
+    text = text_in(context, of_kind.path, plain)
+    require_all(oracle, plain, list(run_steps(context, text)))
+
+
+def test_texts_side_by_side_have_their_own_drafts(new_context, model, made):
+    of_kind = made(COUNTING)
+    context = new_context(model, n_ctx=512)
+    oracle = of_kind.oracle(new_context(model, n_batch=256))
+    prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
+    texts = [text_in(context, of_kind.path, p, i, SEEDED) for i, p in enumerate(prompts)]
+    found = {id(text): [] for text in texts}
+    for events in batch_steps(context, texts):
+        for text, step in events:
+            found[id(text)] += [step] if step else []
+    for text, prompt in zip(texts, prompts, strict=True):
+        require_all(oracle, prompt, found[id(text)])
+        plain = steps(new_context(model), None, prompt, sampling=SEEDED)
+        assert text.history[len(prompt) :] == tokens_of(plain)
+
+
+def test_long_prompts_and_steps_without_drafts_are_followed(new_context, model, made):
+    """More tokens pass by than may wait."""
+    of_kind = made(DFLASH)
+    context = new_context(model, n_batch=24)
+    prompt = [1, *(270 + i * i % 41 for i in range(80))]
+    lengths, controller = iter([2] * 3 + [0] * 50 + [4] * 100), Fixed(4, p_min=0)
+    sometimes = SimpleNamespace(
+        limit=lambda _n_past: controller.limit(0).capped(next(lengths)), observe=lambda _step: None
+    )
+    found = list(
+        generate_steps(
+            context,
+            prompt,
+            drafter=drafter_of(context, of_kind.path),
+            controller=sometimes,
+            sampler=Sampler(model, GREEDY),
+            n_predict=80,
+        )
+    )
+    require_all(of_kind.oracle(new_context(model, n_batch=256)), prompt, found)
+
+
+def test_blocks_reach_over_the_end_of_a_context(new_context, counting):
+    """And a block may be wider than the passes of the model."""
+    model, path = counting(0.0)
+    options = {"n_ctx": 256, "n_seq_max": 2, "n_batch": 4}
+    prompt = [*range(3, 240)]
+    found = steps(new_context(model, **options), path, prompt, n_predict=19, n_max=3)
+    assert tokens_of(found) == [*range(240, 259)]
+
+
+def test_a_short_list_shortens_its_vocabulary(new_context, model, made):
+    of_kind = made(KINDS[1])
+    context = new_context(model)
+    drafter = head.make(context, head.Options(of_kind.path, shortlist=150))
+    found = list(
+        generate_steps(
+            context,
+            PROMPT,
+            drafter=drafter,
+            controller=Fixed(4, p_min=0),
+            sampler=Sampler(model, GREEDY),
+            n_predict=40,
+        )
+    )
+    assert tokens_of(found) == tokens_of(steps(new_context(model), None, n_predict=40))
+    assert drafter._heads.head.can_shorten
+
+
+@each_kind
+def test_the_likeliest_token_by_itself_is_that_of_all_logits(context, made, kind):
+    left = context.decode(PROMPT, hidden_at=tiny_dflash.BLOCKS, outputs="none").hidden.numpy()
+    with DraftHead(context, made(kind).path) as opened:
+        n, found = len(PROMPT), {}
+        opened.keep(Rows.of(0, 0, PROMPT, "none"), left)
+        block = Rows.of(0, n, [290, *[tiny_dflash.MASK] * (kind.n_block - 1)])
+        for what in ("logits", "best"):
+            opened.draft_block(block, what)
+            found[what] = [opened.argmax(i) for i in range(kind.n_block)]
+            opened.sequence(0).rollback(n)
+        for (token, p), (same, close) in zip(found["best"], found["logits"], strict=True):
+            assert token == same
+            assert p == pytest.approx(close, rel=1e-4)
+
+
+def test_it_joins_with_copies(new_context, model, made):
+    context, prompt = new_context(model), PROMPT * 3
+    draft = f"ngram+head:{made(DFLASH).path}"
+    text = Completion(context, prompt, n_predict=40, sampling=GREEDY, draft=draft)
+    list(text)
+    assert text.tokens == tokens_of(steps(new_context(model), None, prompt, n_predict=40))
+
+
+def test_its_costs_can_be_measured(context, made):
+    """Until then, a token costs its part of the weights that a block reads."""
+    drafter = drafter_of(context, made(DFLASH).path)
+    weights = tiny_dflash.random_weights(DFLASH)
+    n_bytes = sum(d.nbytes for name, d in weights.items() if name != "token_embd.weight")
+    assert drafter._heads.head.file.n_bytes_read == n_bytes // 4
+    assert measure(context, drafter, lambda _share: None, n_rounds=1).table.at(8).token_us > 0
+
+
+def test_the_command_line_drafts_with_it(tiny_path, made):
+    args = ("generate", tiny_path(**MODEL), "-p", "the other", "-n", "24", "--temp", "0", "-t", "1")
+    plain = command_line.run(*args, "--draft", "off", "--json").json
+    drafting = ("--draft", f"head:{made(DFLASH).path}", "--draft-max", "3")
+    assert command_line.run(*args, *drafting, "--json").json["tokens"] == plain["tokens"]
+
+
+def test_it_is_no_model_to_write_with(made):
+    path = made(DFLASH).path
+    for command in (["models", "info", path], ["generate", path, "-p", "a"]):
+        refused = command_line.run(*command)
+        assert (refused.status, refused.stdout) == (1, "")
+        assert "is a draft head, which cannot generate text alone" in refused.stderr
+
+
+# --- files that do not fit ---------------------------------------------------------------------
+
+
+def written(path, kind=DFLASH, changes=None, **of_file):
+    weights = tiny_dflash.random_weights(kind) | (changes or {})
+    weights = {name: data for name, data in weights.items() if data is not None}
+    return tiny_dflash.write(path, weights, kind, **of_file)
+
+
+ONES = np.ones((64, 64), np.float32)
+OWN = next(kind for kind in KINDS if kind.name == "own tokens")
+WINDOWS = next(kind for kind in KINDS if kind.name == "windows")
+BROKEN = {
+    "no block size": ({"keys": {"block_size": None}}, "block_size is None, allowed is 2 to 32"),
+    "a long block": ({"keys": {"block_size": 33}}, "block_size is 33, allowed is 2 to 32"),
+    "a long chain": (
+        {"kind": COUNTING, "keys": {"block_size": 17}},
+        "block_size is 17, allowed is 2 to 16",
+    ),
+    "no mask": ({"mask": None}, "mask_token_id is None, which is none of its tokens"),
+    "a mask outside": ({"mask": 317}, "mask_token_id is 317, which is none of its tokens"),
+    "no blocks to read": ({"keys": {"target_layers": None}}, "target_layers is None, not a list"),
+    "heads of two sizes": (
+        {"keys": {"attention.value_length": 64}},
+        "its heads differ in size .*key_length 32, value_length 64",
+    ),
+    "heads without a size": (
+        {"keys": {"attention.key_length": None}},
+        "its heads differ in size .*key_length None",
+    ),
+    "blocks with other heads": (
+        {"keys": {"attention.head_count_kv": [1, 2, 1]}},
+        "its blocks differ in attention.head_count_kv",
+    ),
+    "another rotation": (
+        {"kind": WINDOWS, "keys": {"rope.dimension_count_swa": 16}},
+        "differ in rope.dimension_count",
+    ),
+    "nothing to rotate": ({"keys": {"rope.dimension_count": 0}}, "rope.dimension_count is 0"),
+    "wide states": (
+        {"keys": {"embedding_length_out": 128}},
+        "embedding_length_out is 128, but its states have 64",
+    ),
+    "no window": (
+        {"kind": WINDOWS, "keys": {"attention.sliding_window_pattern": [False] * 3}},
+        "sliding_window_pattern names no block",
+    ),
+    "a token outside": (
+        {"kind": OWN, "changes": {"d2t": np.arange(157) + 200}},
+        "'d2t' names token 317, allowed is 0 to 316",
+    ),
+    "narrow tokens": ({"kind": OWN, "types": {"d2t": "int32"}}, "'d2t' is I32 .*I64"),
+    "own tokens without an output": (
+        {"kind": OWN, "changes": {"output.weight": None}},
+        "tokens of its own .* but no output.weight",
+    ),
+    "no fc": ({"changes": {"fc.weight": None}}, "cannot load this model: .*fc.weight"),
+    "a short fc": ({"changes": {"fc.weight": ONES}}, "cannot load this model: .*fc.weight"),
+    "half a chain": (
+        {"kind": COUNTING, "changes": {"markov_w2.weight": None}},
+        "cannot load this model: .*markov_w2.weight",
+    ),
+    "whole numbers as weights": ({"types": {"fc.weight": "int32"}}, "'fc.weight' is I32"),
+}
+FOREIGN = {
+    "block behind the last": (
+        {"keys": {"target_layers": [1, 5]}},
+        "block 5, but .* has states at 1 to 4",
+    ),
+    "vocabulary": ({"n_vocab": 320}, "vocabulary of 320 tokens, but .* has 317"),
+}
+UNKNOWN = {
+    "dflash2": ({"changes": {"selector_hidden.weight": ONES}}, "is a DFlash2 head, which selects"),
+    "dflash2 by a key": ({"keys": {"selector_rank": 4}}, "is a DFlash2 head, which selects"),
+    "deepseek v4": ({"keys": {"hyper_connection.count": 4}}, "with hyper-connections"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_head_is_refused(context, tmp_path, case):
+    changes, why = BROKEN[case]
+    with pytest.raises(ModelFileError, match=why) as error:
+        drafter_of(context, written(tmp_path / "head.gguf", **changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_head_for_another_model_is_refused(context, tmp_path, case):
+    changes, why = FOREIGN[case]
+    with pytest.raises(ArgumentError, match=why) as error:
+        drafter_of(context, written(tmp_path / "head.gguf", **changes))
+    assert str(error.value).endswith("take the head that was made for this model")
+    assert "\n" not in str(error.value)
+
+
+def test_a_head_of_another_width_is_refused(new_context, tiny, made):
+    with pytest.raises(ArgumentError, match=r"states of 64 values, but .* has 128"):
+        drafter_of(new_context(tiny(n_embd=128)), made(DFLASH).path)
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_kinds_that_cannot_draft_yet_are_named(context, tmp_path, case):
+    changes, why = UNKNOWN[case]
+    path = written(tmp_path / "head.gguf", **changes)
+    with pytest.raises(UnsupportedError, match=why) as error:
+        drafter_of(context, path)
+    assert str(error.value).startswith(str(path))
+    why = "which cannot be used yet: give a DFlash or DSpark head, or another drafter"
+    assert str(error.value).endswith(why)
+    refused = command_line.run("generate", path, "-p", "a")
+    assert (refused.status, refused.stdout) == (1, "")
+    assert refused.stderr.count("\n") == 1
