@@ -71,7 +71,7 @@ def test_a_drawn_token_is_dropped_by_the_likeliest_one(token: int) -> None:
 
 
 def test_the_end_of_the_text_is_verified_if_it_was_drawn() -> None:
-    """Nothing comes after it."""
+    """No token comes after it."""
     draft, n = grown([drawn(1, SURE), drawn(EOG, SURE), drawn(2, SURE)], DraftLimit(4))
     assert (draft.token_ids, draft.dropped, n) == ((1, EOG), None, 2)
     draft, n = grown([likeliest(1, 0.9), likeliest(EOG, 0.8), likeliest(2, 0.9)], DraftLimit(4))
