@@ -1,10 +1,12 @@
 """Breaks GGUF files in all ways and requires one short line for each: no signal, no hang.
 
     python tools/fuzz_gguf.py [--runs 300] [--seed 1] [MODEL.gguf or FOLDER ...]
+    python tools/fuzz_gguf.py --target MODEL.gguf HEAD.gguf ...
 
 Models: the demo and some tiny architectures unless told; those of tools/archs.py are others. Files
-go through ``info`` and four tokens of ``generate``, each file in a fork of one process that has
-loaded the library. A copy of each model is broken and put right again, so large ones do, too.
+go through ``info`` and four tokens of ``generate``, draft heads through ``generate`` with their
+model, each file in a fork of one process that has loaded the library. A copy of each model is
+broken and put right again, so large ones do, too.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", type=Path, help="files, or folders of them")
     parser.add_argument("--runs", type=int, default=300, help="files in all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", type=Path, help="the files are draft heads for this model")
     parser.add_argument("--keep", type=Path, help="folder for files that were not refused well")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -78,7 +81,7 @@ def main() -> int:
         statuses: Counter[str] = Counter()
         for i, model in enumerate(models):
             n_runs = (options.runs + i) // len(models)
-            found, ends = fuzz(model, n_runs, options.seed, folder, options.keep)
+            found, ends = fuzz(model, n_runs, options.seed, folder, options.keep, options.target)
             statuses += ends
             n_faults += len(found)
     ends_of_all = ", ".join(f"{end}: {n}" for end, n in sorted(statuses.items()))
@@ -101,16 +104,24 @@ def tiny_models(folder: Path) -> list[Path]:
 
 
 def fuzz(
-    model: Path, n_runs: int, seed: int, folder: Path, keep: Path | None = None
+    model: Path,
+    n_runs: int,
+    seed: int,
+    folder: Path,
+    keep: Path | None = None,
+    target: Path | None = None,
 ) -> tuple[list[str], Counter[str]]:
     """Return the faults, a line for each, printed as well, and how often commands ended with which
-    status."""
+    status.
+
+    target: the model that a draft head is for.
+    """
     faults: list[str] = []
     ends: Counter[str] = Counter()
     with Copy(model, folder) as copy, Worker(folder) as worker:
         for i in range(n_runs):
             with copy.broken(random.Random(f"{seed} {model.name} {i}")) as path:
-                for fault, end in worker.outcomes(path, copy.has_tokenizer):
+                for fault, end in worker.outcomes(path, copy.has_tokenizer, target):
                     ends[end] += 1
                     if not fault:
                         continue
@@ -140,7 +151,9 @@ class Worker(Closing):
         self._process.communicate()
         self._log.close()
 
-    def outcomes(self, path: Path, has_tokenizer: bool) -> Iterator[tuple[str, str]]:
+    def outcomes(
+        self, path: Path, has_tokenizer: bool, target: Path | None = None
+    ) -> Iterator[tuple[str, str]]:
         """For each command that a file goes through: what is wrong or "", and how it ended."""
         to, back = self._process.stdin, self._process.stdout
         assert to is not None and back is not None
@@ -150,6 +163,9 @@ class Worker(Closing):
             ["models", "info", str(path), "-t", "1"],
             ["generate", str(path), *generate, *prompt],
         ]
+        if target is not None:
+            drafting = ["--draft", f"head:{path}", "--draft-max", "3"]
+            commands[1:] = [["generate", str(target), *generate, *prompt, *drafting]]
         self._log.seek(0)
         self._log.truncate()
         print(json.dumps(commands), file=to, flush=True)

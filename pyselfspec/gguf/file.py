@@ -533,6 +533,14 @@ def _check_rope(values: _Hparams) -> None:
 def _check_window_rope(values: _Hparams) -> None:
     if values.architecture not in WINDOW_ROTARY:
         return
+    for suffix in ("", "_swa"):
+        keys = [f"attention.{part}_length{suffix}" for part in ("key", "value")]
+        n_k, n_v = (values.number(key, 0) for key in keys)
+        if n_k != n_v:
+            raise ModelFileError(
+                f"{values.key(keys[0])} is {n_k} and {values.key(keys[1])} is {n_v}, but they must "
+                f"be equal; {BROKEN}"
+            )
     size = values.number("attention.key_length_swa", 0)
     n_rot = values.number("rope.dimension_count", _head_size(values))
     n_rot = values.number("rope.dimension_count_swa", n_rot)

@@ -222,13 +222,14 @@ def write(
     n_nextn: int | None = None,
     n_rot: Sequence[int] = N_ROT,
     n_vocab: int = N_VOCAB_MIN,
+    n_values: int = SIZES[0],
 ) -> Path:
     """Write the assistant of a pair and return its path. Options are those of broken files."""
     path = Path(path)
     with replacing(path) as temporary:
         writer = GGUFWriter(temporary, ARCH)
         windows = pair.windows if windows is None else windows
-        _add_hparams(writer, N_EMBD_HEAD, windows, n_head_kv or pair.n_head_kv, n_rot)
+        _add_hparams(writer, N_EMBD_HEAD, windows, n_head_kv or pair.n_head_kv, n_rot, n_values)
         writer.add_uint32(f"{ARCH}.embedding_length_out", n_embd_target)
         writer.add_uint32(
             f"{ARCH}.nextn_predict_layers", len(windows) if n_nextn is None else n_nextn
@@ -243,6 +244,7 @@ def _add_hparams(
     windows: Sequence[bool],
     n_head_kv: Sequence[int],
     n_rot: Sequence[int] = N_ROT,
+    n_values: int = SIZES[0],
 ) -> None:
     writer.add_name("tiny model with an assistant")
     writer.add_context_length(512)
@@ -252,7 +254,7 @@ def _add_hparams(
     writer.add_head_count(N_HEAD)
     writer.add_head_count_kv([n_head_kv[has_window] for has_window in windows])
     writer.add_key_length(SIZES[0])
-    writer.add_value_length(SIZES[0])
+    writer.add_value_length(n_values)
     writer.add_key_length_swa(SIZES[1])
     writer.add_value_length_swa(SIZES[1])
     writer.add_rope_dimension_count(n_rot[0])

@@ -126,7 +126,7 @@ def test_quantized_k_and_v_are_read(new_context, plain):
 
 
 def test_a_second_turn_and_another_text_are_followed(new_context, plain):
-    """Of tokens in the K/V cache, at most the last one is evaluated again for its states."""
+    """At most the last token in the K/V cache is evaluated again, for its states."""
     context, oracle = new_context(plain.model), oracle_of(new_context, plain)
     first = [*PROMPT, *tokens_of(steps(context, plain.head))]
     turn = [*first, 299, 283]
@@ -320,6 +320,10 @@ BROKEN = {
     "no window": ({"windows": [False] * 3}, "sliding_window_pattern names no block"),
     "nothing to rotate": ({"n_rot": (32, 0)}, "dimension_count_swa is 0"),
     "too much to rotate": ({"n_rot": (32, 64)}, "dimension_count_swa is 64: .* at most .* 32"),
+    "heads of two sizes": (
+        {"n_values": 32},
+        "attention.key_length is 64 and .*attention.value_length is 32, but they must be equal",
+    ),
     "no projection": (
         {"changes": {"nextn.pre_projection.weight": None}},
         "cannot load this model: .*nextn.pre_projection.weight",

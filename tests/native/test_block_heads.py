@@ -301,9 +301,9 @@ BROKEN = {
         {"keys": {"attention.value_length": 64}},
         "its heads differ in size .*key_length 32, value_length 64",
     ),
-    "heads without a size": (
-        {"keys": {"attention.key_length": None}},
-        "its heads differ in size .*key_length None",
+    "heads of another size in windows": (
+        {"kind": WINDOWS, "keys": {"attention.key_length_swa": 64}},
+        "key_length_swa is 64, which fits none of the attn_k tensors",
     ),
     "blocks with other heads": (
         {"keys": {"attention.head_count_kv": [1, 2, 1]}},
@@ -368,6 +368,13 @@ def test_a_head_for_another_model_is_refused(context, tmp_path, case):
         drafter_of(context, written(tmp_path / "head.gguf", **changes))
     assert str(error.value).endswith("take the head that was made for this model")
     assert "\n" not in str(error.value)
+
+
+def test_sizes_of_heads_may_be_left_out(new_context, context, tmp_path):
+    """They are then those of llama.cpp."""
+    keys = {"attention.key_length": None, "attention.value_length": None}
+    found = steps(context, written(tmp_path / "head.gguf", keys=keys))
+    assert tokens_of(found) == tokens_of(steps(new_context(context.model), None))
 
 
 def test_a_head_of_another_width_is_refused(new_context, tiny, made):

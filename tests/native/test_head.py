@@ -522,6 +522,32 @@ class FakeSharedHead(FakeHead):
         return self._left
 
 
+class FakeBlockHead(FakeHead):
+    """A head that drafts blocks: each row gives the token that follows those of the rows before."""
+
+    def __init__(self, context, n_first):
+        super().__init__(context, n_first)
+        self.kind = Kind(n_block=5, first_row=1)
+
+    def keep(self, rows, features):
+        held, text = self._rows[rows.seq_ids[0]], self._context.sequence(rows.seq_ids[0]).held
+        assert rows.pos[0] == len(held)
+        held += rows.tokens
+        assert held == text[: len(held)]
+        for pos, given in zip(rows.pos, features, strict=True):
+            want = [x for block in self.blocks for x in state(text[: pos + 1], block)]
+            assert np.array_equal(given, np.array(want, np.float32))
+
+    def draft_block(self, rows, head="logits", among=None):
+        held, text = self._rows[rows.seq_ids[0]], self._context.sequence(rows.seq_ids[0]).held
+        assert rows.pos[0] == len(held) == len(text)
+        held += rows.tokens
+        self._texts = [[], [*text, rows.tokens[0]]]
+        while len(self._texts) < len(rows):
+            last = len(self._texts) - 1
+            self._texts.append([*self._texts[-1], self.argmax(last)[0]])
+
+
 class TestHead(DrafterConformance):
     n_first = 0
     n_siblings = 0
@@ -544,6 +570,10 @@ class TestHeadWithSiblings(TestHead):
 
 class TestHeadWithoutCells(TestHead):
     fake = FakeSharedHead
+
+
+class TestHeadOfBlocks(TestHead):
+    fake = FakeBlockHead
 
 
 # --- files that do not fit ---------------------------------------------------------------------

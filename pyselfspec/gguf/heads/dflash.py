@@ -37,7 +37,7 @@ def read(header: Header, file: GgufFile, target: GgufFile) -> HeadFile:
     _require_known(header, file)
     names = {tensor.name for tensor in file.tensors}
     kind = _kind(header, names, file.n_vocab)
-    _require_shapes(header)
+    _require_shapes(header, file)
     require_width(header, file)
     require_types(file, OWN_TOKENS)
     require_own_tokens(header, file)
@@ -92,12 +92,13 @@ def _kind(header: Header, names: set[str], n_vocab: int) -> Kind:
     )
 
 
-def _require_shapes(header: Header) -> None:
+def _require_shapes(header: Header, file: GgufFile) -> None:
     """Require that the heads of all blocks are alike: the graph does not tell them apart."""
-    given = {name: value(header, f"attention.{name}") for name in HEAD_SIZES}
-    sizes = {size for size in given.values() if size is not None}
-    if len(sizes) > 1 or None in (given["key_length"], given["value_length"]):
-        listed = ", ".join(f"{name} {short(size)}" for name, size in given.items())
+    usual = file.n_embd // max(1, file.n_head)
+    first = [value(header, f"attention.{name}", usual) for name in HEAD_SIZES[:2]]
+    sizes = first + [value(header, f"attention.{name}", first[0]) for name in HEAD_SIZES[2:]]
+    if len(set(sizes)) > 1:
+        listed = ", ".join(f"{n} {short(size)}" for n, size in zip(HEAD_SIZES, sizes, strict=True))
         raise ModelFileError(f"its heads differ in size ({listed}); {BROKEN}")
     for name in ("head_count", "head_count_kv"):
         counts = value(header, f"attention.{name}")

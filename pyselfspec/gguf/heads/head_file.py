@@ -65,9 +65,9 @@ class HeadFile:
     has_own_tokens: bool = False
 
 
-def value(header: Header, name: str) -> Value | None:
+def value(header: Header, name: str, default: Value | None = None) -> Value | None:
     """Return the value of a key of the file's architecture."""
-    return header.metadata.get(f"{header.metadata['general.architecture']}.{name}")
+    return header.metadata.get(f"{header.metadata['general.architecture']}.{name}", default)
 
 
 def require_types(file: GgufFile, *own: str) -> None:
