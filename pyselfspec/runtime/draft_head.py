@@ -95,17 +95,31 @@ class DraftHead(Closing):
         vocabulary would first be spread over the model's."""
         return "best" if self.file.has_own_tokens else self._context.best_head
 
+    @property
+    def n_vocab(self) -> int:
+        return self._context.model.n_vocab
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks that draft, each for a draft position of its own."""
+        return self.file.n_blocks
+
     def decode(
         self,
         rows: Rows,
         states: NDArray[np.float32],
         head: Head = "logits",
         among: ShortList | None = None,
+        *,
+        block: int = 0,
+        in_place: bool = False,
     ) -> NDArray[np.float32]:
         """Run one pass over tokens and the states that led to them, float32 [n_rows, n_embd].
 
         head: as for a Pass; after "best", argmax can be called but runners_up cannot.
         among: with "best", the tokens among which argmax searches; None: all.
+        block: the block that runs, counted from 0; each writes its own K/V.
+        in_place: write K/V to the cells that the sequence holds at these positions.
 
         Returns the states after the rows with an output, the input of the rows after them, float32
         [n_outputs, n_embd].
@@ -131,6 +145,8 @@ class DraftHead(Closing):
                 outputs=bytes(rows.outputs),
                 head=head,
                 among=None if among is None else among.ids,
+                in_place=in_place,
+                nextn=block,
                 states=np.ascontiguousarray(states, np.float32),
                 states_out=left,
             )

@@ -1,4 +1,4 @@
-"""The training of models with draft heads in their files: it learns, and the file is the network."""
+"""The training of models with draft heads in their files: what it learns, and what it writes."""
 
 # ruff: noqa: E402 - the imports below need what may not be installed
 

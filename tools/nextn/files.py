@@ -67,7 +67,7 @@ def copy_weights(network: Network, source: Source) -> None:
 
 def _is_of_head(name: str, shape: Shape) -> bool:
     match = BLOCK.fullmatch(name)
-    return bool(match) and int(match[1]) >= shape.n_layer
+    return match is not None and int(match[1]) >= shape.n_layer
 
 
 def _halves(rows: NDArray[Any], head_size: int) -> NDArray[Any]:

@@ -1,5 +1,5 @@
 """Draft with a head: a small network that reads hidden states of the model's own passes. It is a
-file of its own, or the last block of the model's file.
+file of its own, or the last blocks of the model's file.
 
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
 Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
@@ -25,7 +25,7 @@ from ....runtime.context import Context
 from ....runtime.draft_head import DraftHead, no_own_head
 from ....runtime.kv import KVSequence
 from ....runtime.model import Model
-from ....runtime.passes import Head, Hidden, Rows
+from ....runtime.passes import Head, Hidden
 from ....runtime.short_list import ShortList
 from ...limits import DraftLimit
 from ...session import kept, session_of
@@ -234,18 +234,17 @@ class Drafter(Base):
     def _candidates(
         self, seen: HeadSequence, history: Sequence[int], limit: DraftLimit
     ) -> Iterator[tuple[int, float]]:
-        head, seq_id = self._heads.head, seen.seq.seq_id
+        head = self._heads.head
         states, row = seen.lead(history, self._what, self._short.tokens)
-        first = pos = len(history) - 1 + head.n_first
+        drafted: list[int] = []
         while True:
             token, p = head.argmax(row)
             if self._siblings.wants(p, limit):
                 others = head.runners_up(row, (token, p), self._siblings.n_most, P_MIN)
-                self._siblings.offer(pos - first, others)
+                self._siblings.offer(len(drafted), others)
             yield token, p
-            rows = Rows.of(seq_id, pos, [token], "last")
-            states, row = head.decode(rows, states, self._what, self._short.tokens), 0
-            pos += 1
+            drafted.append(token)
+            states, row = seen.follow(history, drafted, states, self._what, self._short.tokens)
 
     def on_verified(
         self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
