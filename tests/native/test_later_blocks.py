@@ -22,6 +22,7 @@ from pyselfspec.runtime.sampling import SamplingParams
 from pyselfspec.speculate.batching import batch_steps, run_steps
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.drafters import head
+from pyselfspec.speculate.passes import run_request
 
 WARM = SamplingParams(temperature=0.7, seed=7)
 KINDS = (
@@ -128,13 +129,19 @@ def test_a_prompt_that_was_interrupted_leaves_no_rows_of_another(new_context, mo
     kind = KINDS[0]
     context, oracle = new_context(model_of(kind)), oracle_of(kind)
     text = [1, *(270 + i * i % 41 for i in range(60))]
-    list(run_steps(context, text_in(context, OWN, text)))
-    work = text_in(context, OWN, [*text[:50], 300, 301, 302, 303]).begin()
-    next(work)
-    work.close()
-    for n in range(51, 45, -1):
-        turn = [*text[:n], 310, 311, 312]
-        require_all(oracle, turn, list(run_steps(context, text_in(context, OWN, turn))))
+    for n_pieces in (1, 2):
+        for n in (48, 49):
+            list(run_steps(context, text_in(context, OWN, text)))
+            other = text_in(context, OWN, [*text[:50], 300, 301, 302, 303])
+            other.n_piece = 1
+            work = other.begin()
+            request = next(work)
+            assert request.rows.pos == (47,)
+            for _ in range(n_pieces):
+                request = work.send(run_request(context, request))
+            work.close()
+            turn = [*text[:n], 310, 311, 312]
+            require_all(oracle, turn, list(run_steps(context, text_in(context, OWN, turn))))
 
 
 @each_kind
