@@ -371,9 +371,9 @@ def test_drafts_ask_for_the_likeliest_token_unless_they_want_others(
     path = tiny_head.write(folder / "asked.gguf", tiny_head.random_weights(**of_weights))
     asked, decode = [], DraftHead.decode
 
-    def watched(opened, rows, states, head="logits", among=None):
+    def watched(opened, rows, states, head="logits", among=None, **options):
         asked.append((head, any(rows.outputs)))
-        return decode(opened, rows, states, head, among)
+        return decode(opened, rows, states, head, among, **options)
 
     monkeypatch.setattr(DraftHead, "decode", watched)
     steps(context, path, **options)
@@ -434,6 +434,7 @@ class FakeHead:
 
     blocks = (1, 3)
     n_batch = 8
+    n_blocks = 1
     best_head = "logits"
 
     def __init__(self, context, n_first):
@@ -454,7 +455,8 @@ class FakeHead:
     def fuse(self, features):
         return features
 
-    def decode(self, rows, states, head="logits", among=None):
+    def decode(self, rows, states, head="logits", among=None, block=0):
+        assert block == 0
         held = self._rows[rows.seq_ids[0]]
         text = self._context.sequence(rows.seq_ids[0]).held
         assert rows.pos[0] == len(held)

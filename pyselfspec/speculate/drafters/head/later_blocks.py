@@ -47,15 +47,18 @@ class LaterBlocks:
 
     The rows of the first block are run elsewhere; their states are given to ``read``, or to
     ``start`` if a draft follows at once.
-
-    unused: how a pass runs whose states are wanted and whose logits are not.
     """
 
     def __init__(self, head: DraftHead, seq_id: int) -> None:
         self._head, self._seq_id = head, seq_id
         self._blocks = [Block() for _ in range(head.n_blocks - 1)]
         self._left = np.empty((0, 0), np.float32)  # states that the next block reads in this draft
-        self.unused = _unused(head)
+
+    @property
+    def unused(self) -> tuple[Head, ShortList | None]:
+        """The cheapest way of a pass whose states are wanted and whose logits are not."""
+        head = self._head
+        return ("best", ShortList(1, head.n_vocab)) if head.can_shorten else (head.best_head, None)
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -130,8 +133,3 @@ class LaterBlocks:
         first = self._blocks[k - 1].n_run
         rows = Rows.of(self._seq_id, first, text[first + k : end + k])
         return self._head.decode(rows, states, what, among, block=k, in_place=True)
-
-
-def _unused(head: DraftHead) -> tuple[Head, ShortList | None]:
-    """Return the cheapest way of a pass that computes logits, as those that leave states do."""
-    return ("best", ShortList(1, head.n_vocab)) if head.can_shorten else (head.best_head, None)
