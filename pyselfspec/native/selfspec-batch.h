@@ -20,6 +20,7 @@ struct selfspec_pass {
     int32_t enter_at   = -1;   // block that hidden states enter, 1..n_layer-1; -1: token embeddings enter block 0
     int32_t head       = SELFSPEC_HEAD_LOGITS;
     int32_t n_among    = 0;    // length of the list in which the best token is searched; 0: all tokens
+    int32_t nextn      = 0;    // of the blocks that predict the token after next, the one that runs in a draft head's context
     bool    in_place   = false;
     bool    has_tokens = true; // false: the ids in the batch are placeholders
 

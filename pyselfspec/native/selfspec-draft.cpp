@@ -98,11 +98,17 @@ int32_t selfspec_session::draft_decode(
     } else if (!rows.tokens || !states.in || (wanted && !states.out)) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
     }
+    const bool is_own = ctx->get_cparams().ctx_type == LLAMA_CONTEXT_TYPE_MTP;
+    const int32_t n_nextn = is_own ? (int32_t) model.hparams.n_layer_nextn : 1;
+    if (pass.nextn < 0 || pass.nextn >= n_nextn) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "nextn is " + std::to_string(pass.nextn) + ", allowed is 0 to " +
+            std::to_string(n_nextn - 1) };
+    }
     const size_t n_embd = is_block ? model.hparams.n_embd_inp_enc() : model.hparams.n_embd_out(); // of the states
 
     const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
     if (!wanted) {
-        pass = {};
+        pass.n_among = 0;
         pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS;
     }
     // only some heads' graphs select rows: with the others, all rows have an output or none
@@ -125,6 +131,7 @@ int32_t selfspec_session::draft_decode(
         batch.set_token_pos(i, pos);
         batch.set_output(i, has_output(i));
     }
+    llama_set_nextn_layer_offset(ctx, pass.nextn);
     const int32_t n_outputs = picks_rows ? rows.n_outputs() : wanted ? rows.n : 0;
     require_done(decode_in_slot(want, spans, n_outputs), rows.n, want->found.error);
     name_best(among);

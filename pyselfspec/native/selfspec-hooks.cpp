@@ -26,7 +26,7 @@ static const selfspec_pass & selfspec_pass_of(const llama_ubatch & ubatch) {
 }
 
 static auto selfspec_key(const selfspec_pass & p) {
-    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.in_place, p.has_tokens);
+    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.nextn, p.in_place, p.has_tokens);
 }
 
 bool selfspec_pass::operator==(const selfspec_pass & other) const { return selfspec_key(*this) == selfspec_key(other); }

@@ -225,13 +225,17 @@ int32_t selfspec_draft_decode(
                  int32_t   head,
            const int32_t * among,
                  int32_t   n_among,
+                    bool   in_place,
+                 int32_t   nextn,
              const float * states,
                    float * states_out) {
     const selfspec_stop::pass in_pass(session->stop);
     const int32_t status = session->guarded([&]() -> int32_t {
         selfspec_pass pass;
-        pass.head    = head;
-        pass.n_among = among ? n_among : 0;
+        pass.head     = head;
+        pass.n_among  = among ? n_among : 0;
+        pass.in_place = in_place;
+        pass.nextn    = nextn;
 
         return session->draft_decode({ n_tokens, tokens, seq_ids, nullptr, pos, outputs }, { among, n_among }, std::move(pass),
             { states, states_out });

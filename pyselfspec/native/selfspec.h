@@ -239,6 +239,8 @@ SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int3
 // Decode rows of the head, each a token and the states that led to it, and return a selfspec_status. Arguments are those of
 // selfspec_decode(). With SELFSPEC_HEAD_BEST, a head with a vocabulary of its own looks at its own tokens only, and among
 // must be NULL.
+//   nextn      of the blocks that predict the token after next, the one that runs, counted from 0; each has K/V of its own
+//              in the cells that all share. 0 for a head in a file of its own
 //   states     [n_tokens, n_embd] fused states, the target's at n_layer + 1, or states_out of an earlier row; n_embd of the
 //              target for heads that take its states as they are
 //   states_out [number of outputs, n_embd] receives the states after rows with an output, the input of later rows
@@ -255,6 +257,8 @@ SELFSPEC_API int32_t selfspec_draft_decode(
                         int32_t   head,
                   const int32_t * among,
                         int32_t   n_among,
+                           bool   in_place,
+                        int32_t   nextn,
                     const float * states,
                           float * states_out);
 

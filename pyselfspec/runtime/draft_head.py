@@ -100,18 +100,27 @@ class DraftHead(Closing):
         vocabulary would first be spread over the model's."""
         return "best" if self.file.has_own_tokens else self._context.best_head
 
+    @property
+    def n_vocab(self) -> int:
+        return self._context.model.n_vocab
+
     def decode(
         self,
         rows: Rows,
         states: NDArray[np.float32],
         head: Head = "logits",
         among: ShortList | None = None,
+        *,
+        block: int = 0,
+        in_place: bool = False,
     ) -> NDArray[np.float32]:
         """Run one pass over tokens and the states that led to them, float32 [n_rows, n_state].
 
         head: as for a Pass; after "best", argmax can be called, but runners_up cannot, and logits
             only with a list.
         among: with "best", the tokens among which argmax searches; None: all.
+        block: the block that runs, counted from 0; each writes its own K/V.
+        in_place: write K/V to the cells that the sequence holds at these positions.
 
         Returns the states after the rows with an output, the input of the rows after them, float32
         [n_outputs, n_state].
@@ -122,7 +131,7 @@ class DraftHead(Closing):
         n_state = self.file.n_state
         self._require_states(rows, states, n_state)
         left = np.empty((sum(rows.outputs), n_state), np.float32)
-        self._decode(rows, rows.tokens, states, left, head, among)
+        self._decode(rows, rows.tokens, states, left, head, among, block, in_place)
         return left
 
     def keep(self, rows: Rows, features: NDArray[np.float32]) -> None:
@@ -157,6 +166,8 @@ class DraftHead(Closing):
         left: NDArray[np.float32] | None,
         head: Head = "logits",
         among: ShortList | None = None,
+        block: int = 0,
+        in_place: bool = False,
     ) -> None:
         rows.require_whole()
         context = self._context
@@ -170,6 +181,8 @@ class DraftHead(Closing):
                 outputs=bytes(rows.outputs),
                 head=head,
                 among=None if among is None else among.ids,
+                in_place=in_place,
+                nextn=block,
                 states=None if states is None else np.ascontiguousarray(states, np.float32),
                 states_out=left,
             )

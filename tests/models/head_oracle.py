@@ -79,12 +79,12 @@ def tokens_of(found):
     return [token for step in found for token in step.tokens]
 
 
-def text_in(context, path, prompt, seq_id=0, sampling=GREEDY, n_predict=N_PREDICT):
+def text_in(context, path, prompt, seq_id=0, sampling=GREEDY, n_predict=N_PREDICT, n_max=3):
     return Generation(
         context.sequence(seq_id),
         prompt,
         drafter=drafter_of(context, path),
-        controller=Fixed(3, p_min=0),
+        controller=Fixed(n_max, p_min=0),
         sampler=Sampler(context.model, sampling),
         n_predict=n_predict,
     )

@@ -1,4 +1,4 @@
-"""An oracle in numpy for the block after the others, of each kind in tiny_nextn."""
+"""An oracle in numpy for the blocks after the others, of each kind in tiny_nextn."""
 
 import math
 
@@ -96,8 +96,8 @@ def squared(z, up, down):
     return down @ np.maximum(up @ z, 0) ** 2
 
 
-def fed_through(z, w, kind):
-    if not has_experts(kind, N_LAYER):
+def fed_through(z, w, kind, number):
+    if not has_experts(kind, number):
         return fed_forward(z, *(w[f"ffn_{part}.weight"] for part in ("gate", "up", "down")))
     share = w["ffn_gate_inp.weight"] @ z
     share = np.exp(share) if kind.has_qwen_experts else sigmoid(share)
@@ -115,9 +115,10 @@ def fed_through(z, w, kind):
 class OwnHead(Oracle):
     """The head in a model's file: its input is a token and the state of the token before it."""
 
-    def __init__(self, context, weights, kind):
-        self._context, self._kind = context, kind
-        block = f"blk.{N_LAYER}."
+    def __init__(self, context, weights, kind, number=N_LAYER):
+        """number: of the block."""
+        self._context, self._kind, self._number = context, kind, number
+        block = f"blk.{number}."
         self._w = {n.removeprefix(block): w for n, w in weights.items() if n.startswith(block)}
         self._embedding, self._output, self._last_norm = (
             self._w.get(f"nextn.{name}.weight", weights[f"{model_name}.weight"])
@@ -158,6 +159,43 @@ class OwnHead(Oracle):
         inner = self._normed(x, w["attn_norm.weight"])
         y = x[-1] + attended(inner, w, kind)
         z = inner[-1] if kind.is_parallel else self._normed(y, w[f"{kind.post_norm}.weight"])
-        left = y + fed_through(z, w, kind)
+        left = y + fed_through(z, w, kind, self._number)
         last = self._normed(left, self._last_norm, kind.mean_norm or kind.is_nemotron)
         return last if kind.reads_normed else left, kind.logit_scale * (self._output @ last)
+
+
+class Chain(Oracle):
+    """Several heads in a model's file, one for each draft position. The last drafts on alone."""
+
+    def __init__(self, context, weights, kind):
+        self._heads = [OwnHead(context, weights, kind, N_LAYER + k) for k in range(kind.n_nextn)]
+        self._text, self._given, self._known = [], [], {}
+
+    def rows(self, text):
+        """Every row of block k, of which row j reads token j + k and what block k - 1 left in row
+        j."""
+        tokens, given = self._heads[0].rows(text)
+        self._text, self._given = list(text), [given]
+        return tokens, given
+
+    def run(self, tokens, given):
+        k = len(tokens) - len(self._text)
+        if k >= len(self._heads):
+            n_more = k - len(self._heads) + 1
+            own = np.vstack([self._given[len(self._heads) - 1], given[len(given) - n_more :]])
+            return self._heads[-1].run(tokens[len(self._heads) - 1 :], own)
+        rows = [self._row(k, tokens, j) for j in range(len(self._text))]
+        self._given.append(np.stack([left for left, _ in rows]))
+        return rows[-1]
+
+    def _row(self, k, tokens, j):
+        """State and logits of row j of block k, which depend on the tokens before it only."""
+        key = (k, *tokens[: j + k + 1])
+        if key not in self._known:
+            read = tokens[k : j + k + 1]
+            self._known[key] = self._heads[k].run(read, self._given[k][: j + 1])
+        return self._known[key]
+
+
+def oracle_of(context, weights, kind):
+    return (Chain if kind.n_nextn > 1 else OwnHead)(context, weights, kind)

@@ -389,9 +389,9 @@ def test_drafts_ask_for_the_likeliest_token_unless_they_want_others(
     path = tiny_head.write(folder / "asked.gguf", tiny_head.random_weights(**of_weights))
     asked, decode = [], DraftHead.decode
 
-    def watched(opened, rows, states, head="logits", among=None):
+    def watched(opened, rows, states, head="logits", among=None, **options):
         asked.append((head, any(rows.outputs)))
-        return decode(opened, rows, states, head, among)
+        return decode(opened, rows, states, head, among, **options)
 
     monkeypatch.setattr(DraftHead, "decode", watched)
     steps(context, path, **options)
@@ -473,7 +473,8 @@ class FakeHead:
     def fuse(self, features):
         return features
 
-    def decode(self, rows, states, head="logits", among=None):
+    def decode(self, rows, states, head="logits", among=None, block=0):
+        assert block == 0
         held = self._rows[rows.seq_ids[0]]
         text = self._context.sequence(rows.seq_ids[0]).held
         assert rows.pos[0] == len(held)
@@ -511,7 +512,7 @@ class FakeSharedHead(FakeHead):
     def sequence(self, seq_id):
         return SimpleNamespace(seq_id=seq_id)  # it has no cells to give back
 
-    def decode(self, rows, states, head="logits", among=None):
+    def decode(self, rows, states, head="logits", among=None, block=0):
         text = self._context.sequence(rows.seq_ids[0]).held
         assert rows.pos == (len(text),)
         if states is not self._left:

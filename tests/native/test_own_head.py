@@ -20,7 +20,7 @@ from head_oracle import (
     text_in,
     tokens_of,
 )
-from nextn_oracle import OwnHead
+from nextn_oracle import OwnHead, oracle_of
 from tiny_nextn import (
     DEEPSEEK2,
     DEEPSEEK32,
@@ -100,9 +100,8 @@ def oracle(new_context, model, weights):
 def test_drafts_are_those_of_the_block_behind_the_others(new_context, model_of, kind, sampling):
     model = model_of(kind)
     found = steps(new_context(model), OWN, sampling=sampling, n_predict=40)
-    require_all(
-        OwnHead(new_context(model, n_batch=256), tiny_nextn.weights(kind), kind), PROMPT, found
-    )
+    oracle = oracle_of(new_context(model, n_batch=256), tiny_nextn.weights(kind), kind)
+    require_all(oracle, PROMPT, found)
     plain = steps(new_context(model), None, sampling=sampling, n_predict=40)
     assert tokens_of(found) == tokens_of(plain)
 
@@ -112,7 +111,7 @@ def test_drawn_tokens_are_drawn_from_what_the_block_computes(new_context, model_
     model = model_of(kind)
     found = drawn_steps(new_context(model), OWN)
     assert all(each.distribution is not None for step in found for each in step.draft.tokens)
-    oracle = OwnHead(new_context(model, n_batch=256), tiny_nextn.weights(kind), kind)
+    oracle = oracle_of(new_context(model, n_batch=256), tiny_nextn.weights(kind), kind)
     require_all(oracle, PROMPT, found)
 
 

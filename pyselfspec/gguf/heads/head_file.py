@@ -27,6 +27,8 @@ class Kind:
     first_row: the one of these that gives the first token.
     mask_token: the id of a mask.
     is_causal: whether rows of a block see those before them only.
+    n_chained: number of blocks in a model's own file, of which block k drafts the token k + 1 after
+        the next one.
     """
 
     fuses: bool = False
@@ -36,6 +38,7 @@ class Kind:
     first_row: int = 0
     mask_token: int = 0
     is_causal: bool = True
+    n_chained: int = 1
 
     @property
     def needs_room(self) -> bool:

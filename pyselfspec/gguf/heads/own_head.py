@@ -1,5 +1,5 @@
-"""Find and check the draft head in a model's own file: a block after the others (DeepSeek-AI,
-"DeepSeek-V3", section 2.2, https://arxiv.org/abs/2412.19437)."""
+"""Find and check the draft head in a model's own file: one block or more after the others
+(DeepSeek-AI, "DeepSeek-V3", section 2.2, https://arxiv.org/abs/2412.19437)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ..header import TensorInfo, Value, read_header, short
 from .head_file import HeadFile, Kind
 
 BLOCK_INPUT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # in each block of a head
-KIND = Kind(n_first=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,8 @@ class OwnHeads:
     such a head does not meet them.
 
     tensors: weights that the block needs in addition to BLOCK_INPUT.
-    n_most: most blocks of this kind in a file, of which the first drafts; 0: any number.
+    n_most: most blocks of this kind in a file, of which each drafts at a position of its own; 0:
+        any number.
     not_with: metadata that llama.cpp does not support together with a head.
     """
 
@@ -57,11 +57,7 @@ def own(target: GgufFile) -> HeadFile | None:
     """
     metadata = read_header(target.path).metadata
     n_blocks = metadata.get(f"{target.architecture}.nextn_predict_layers")
-    tensors = {
-        match[2]: tensor
-        for tensor in target.tensors
-        if (match := BLOCK_NAME.match(tensor.name)) and int(match[1]) == target.n_layer
-    }
+    tensors = _in_block(target, target.n_layer)
     if not n_blocks or not any(name.startswith("nextn.") for name in tensors):
         return None  # the file was made without it
     known = OWN_HEADS.get(target.architecture)
@@ -69,7 +65,7 @@ def own(target: GgufFile) -> HeadFile | None:
         raise UnsupportedError(
             f"draft heads in files of the architecture {target.architecture} are not supported"
         )
-    _require_own(known, n_blocks, metadata, tensors, target)
+    _require_own(known, n_blocks, metadata, target)
     block_bytes = sum(target.bytes_read(tensor) for tensor in tensors.values())
     embedding = tensors.get("nextn.embed_tokens.weight")
     uses_target_output = "nextn.shared_head_head.weight" not in tensors
@@ -77,7 +73,7 @@ def own(target: GgufFile) -> HeadFile | None:
     n_bytes += target.head_bytes if uses_target_output else 0
     return HeadFile(
         target,
-        KIND,
+        Kind(n_first=1, n_chained=_n_blocks(n_blocks)),
         (target.n_layer + 1,),
         n_features=target.n_embd,
         n_state=target.n_embd,
@@ -85,12 +81,23 @@ def own(target: GgufFile) -> HeadFile | None:
     )
 
 
+def _in_block(target: GgufFile, block: int) -> dict[str, TensorInfo]:
+    """Return the tensors of a block by their names in it."""
+    return {
+        match[2]: tensor
+        for tensor in target.tensors
+        if (match := BLOCK_NAME.match(tensor.name)) and int(match[1]) == block
+    }
+
+
+def _n_blocks(value: Value) -> int:
+    """Return the number of blocks that a file announces; llama.cpp loads no file with another kind
+    of value."""
+    return value if isinstance(value, int) else 1
+
+
 def _require_own(
-    known: OwnHeads,
-    n_blocks: Value,
-    metadata: Mapping[str, Value],
-    tensors: Mapping[str, TensorInfo],
-    target: GgufFile,
+    known: OwnHeads, n_blocks: Value, metadata: Mapping[str, Value], target: GgufFile
 ) -> None:
     """Raise what ``own`` does for a head that llama.cpp would abort on."""
     if known.n_most and n_blocks != known.n_most:
@@ -109,12 +116,14 @@ def _require_own(
             f"{target.architecture}.embedding_length_out is {short(n_out)}, but its draft head "
             f"leaves states of {target.n_embd} values"
         )
-    for name in (*BLOCK_INPUT, *known.tensors):
-        if f"{name}.weight" not in tensors:
-            raise ModelFileError(f"its draft head lacks blk.{target.n_layer}.{name}.weight")
-    for tensor in tensors.values():
-        if len(tensor.shape) > 1 and tensor.type in NOT_FOR_WEIGHTS:
-            raise ModelFileError(
-                f"tensor {tensor.name!r} of its draft head is {tensor.type}, which is no type for "
-                "weights"
-            )
+    for block in range(target.n_layer, target.n_layer + _n_blocks(n_blocks)):
+        tensors = _in_block(target, block)
+        for name in (*BLOCK_INPUT, *known.tensors):
+            if f"{name}.weight" not in tensors:
+                raise ModelFileError(f"its draft head lacks blk.{block}.{name}.weight")
+        for tensor in tensors.values():
+            if len(tensor.shape) > 1 and tensor.type in NOT_FOR_WEIGHTS:
+                raise ModelFileError(
+                    f"tensor {tensor.name!r} of its draft head is {tensor.type}, which is no type "
+                    "for weights"
+                )

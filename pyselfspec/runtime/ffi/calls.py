@@ -140,6 +140,8 @@ def draft_decode(
     outputs: bytes,
     head: str,
     among: array[int] | None = None,
+    in_place: bool = False,
+    nextn: int = 0,
     states: NDArray[np.float32] | None,
     states_out: NDArray[np.float32] | None,
 ) -> None:
@@ -154,6 +156,8 @@ def draft_decode(
         outputs,
         HEADS[head],
         *_address_and_length(among),
+        in_place,
+        nextn,
         None if states is None else states.ctypes.data,
         None if states_out is None else states_out.ctypes.data,
     )

@@ -58,10 +58,11 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     ),
     # session, n_rows, features, states
     "selfspec_draft_fuse": (INT32, ADDRESS, INT32, ADDRESS, ADDRESS),
-    # session, n_tokens, tokens, seq_ids, pos, outputs, head, among, n_among, states, states_out
+    # session, n_tokens, tokens, seq_ids, pos, outputs, head, among, n_among, in_place, nextn,
+    # states, states_out
     "selfspec_draft_decode": (
         *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, TEXT, INT32, ADDRESS, INT32),
-        *(ADDRESS, ADDRESS),
+        *(BOOL, INT32, ADDRESS, ADDRESS),
     ),
     "selfspec_logits": (INT32, ADDRESS, INT32, ADDRESS),
     "selfspec_argmax": (INT32, ADDRESS, INT32, ctypes.POINTER(FLOAT)),

@@ -1,5 +1,5 @@
 """Draft with a head: a small network that reads hidden states of the model's own passes. It is a
-file of its own, or the last block of the model's file.
+file of its own, or the last blocks of the model's file.
 
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
 Test", https://arxiv.org/abs/2503.01840. Heads are GGUF files as llama.cpp's converter writes them,
@@ -40,7 +40,8 @@ from .. import _short_list as short_lists
 from .._chain import extended
 from .._second_model.reader import N_CATCH_UP
 from .._short_list import Shortened
-from .sequence import N_WAITING, HeadSequence, sequence_of
+from .chained import ChainedSequence
+from .sequence import N_WAITING, BlockSequence, HeadSequence, SharedSequence
 
 # Of 262,144 tokens, as many lowered an acceptance rate from 0.685 to 0.665; see benchmarks/LOG.md.
 SHORTLIST = 32_768
@@ -129,13 +130,23 @@ class Heads:
 
     def text(self, seq_id: int) -> HeadSequence:
         if seq_id not in self._texts:
-            self._texts[seq_id] = sequence_of(self.head, seq_id)
+            self._texts[seq_id] = _empty_text(self.head, seq_id)
         return self._texts[seq_id]
 
     def make_room(self) -> None:
         """Forget texts that the context has dropped."""
         for seq_id, seen in self._texts.items():
             seen.truncate(min(len(seen.tokens), self._context.sequence(seq_id).n_past))
+
+
+def _empty_text(head: DraftHead, seq_id: int) -> HeadSequence:
+    """Return the state of a head for an empty text in a sequence."""
+    kind, seq = head.kind, head.sequence(seq_id)
+    if kind.shares_cells:
+        return SharedSequence(head, seq)
+    if kind.n_block:
+        return BlockSequence(head, seq)
+    return ChainedSequence(head, seq) if kind.n_chained > 1 else HeadSequence(head, seq)
 
 
 class Drafter(Base):

@@ -79,7 +79,7 @@ class HeadSequence:
         head, among: see DraftHead.decode.
         """
         n = len(text) - 1
-        self.catch_up(text, n - self.head.n_batch + self.head.kind.n_first)
+        self.catch_up(text, n - self._n_most)
         rows, states = self._next(text, n, "last")
         self.left = self.head.decode(rows, states, head, among)
         self.pos = rows.pos[-1]
@@ -94,14 +94,19 @@ class HeadSequence:
         self.pos += 1
         return self._run(token, head, among)
 
-    def _run(self, token: int, head: Head, among: ShortList | None) -> int:
+    def _run(self, token: int, head: Head, among: ShortList | None, block: int = 0) -> int:
         rows = Rows.of(self.seq.seq_id, self.pos, [token], "last")
-        self.left = self.head.decode(rows, self.left, head, among)
+        self.left = self.head.decode(rows, self.left, head, among, block=block)
         return 0
 
     def undo(self) -> None:
         """Remove the K/V of draft tokens."""
         self.seq.rollback_if_open(self._n_cells(self.n_run))
+
+    @property
+    def _n_most(self) -> int:
+        """The most rows of a pass besides those without states."""
+        return self.head.n_batch - self.head.kind.n_first
 
     def _n_cells(self, n_run: int) -> int:
         """Return the number of K/V cells of n_run rows and of the rows without states before
@@ -113,7 +118,7 @@ class HeadSequence:
     ) -> tuple[Rows, NDArray[np.float32]]:
         """Return the next rows to run, up to n in all, after those without states at the
         beginning."""
-        first, end = self.n_run, min(n, self.n_run + self.head.n_batch - self.head.kind.n_first)
+        first, end = self.n_run, min(n, self.n_run + self._n_most)
         states = self.head.fuse(np.stack(self.waiting[: end - first]))
         n_bare = 0 if first else self.head.kind.n_first
         bare = np.zeros((n_bare, states.shape[1]), np.float32)
@@ -181,9 +186,3 @@ class BlockSequence(HeadSequence):
         self.pos += 1
         row = self.pos - self.n_run
         return row if row < self.head.kind.n_block else None
-
-
-def sequence_of(head: DraftHead, seq_id: int) -> HeadSequence:
-    """Return an empty state for the text in a sequence."""
-    kinds = {head.kind.shares_cells: SharedSequence, head.kind.n_block > 0: BlockSequence}
-    return kinds.get(True, HeadSequence)(head, head.sequence(seq_id))
