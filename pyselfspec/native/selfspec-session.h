@@ -137,10 +137,10 @@ private:
     const float * logits_of(int32_t row) const;
     int32_t     failed(int32_t status, const char * text) noexcept;
 
-    llama_batch_ext            batch; // reused, keeps its allocations
-    std::vector<selfspec_best> best;  // by row, of the last decode if it asked for it
-    std::vector<float>         listed;     // [n_rows, n_listed] logits of that decode, for rows with an output, if it had a list
-    std::vector<int32_t>       listed_ids; // empty: it had none
+    llama_batch_ext            batch;      // reused, keeps its allocations
+    std::vector<selfspec_best> best;       // by row, of the last decode if it asked for it
+    std::vector<int32_t>       listed_ids; // the list of tokens of that decode; empty: it had none
+    std::vector<float>         listed;     // [n_rows, n_listed] logits of these tokens, set for rows with an output
 
     std::vector<llama_token_data> candidates; // of a draw, reused
 
