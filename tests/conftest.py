@@ -159,7 +159,7 @@ def run_python() -> RunPython:
             env=inherited | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,  # sanitizers are slow
         )
 
     return run

@@ -393,6 +393,11 @@ def _check_blocks(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> int:
         )
     n_run = n_block if has_extra_only else n_block - n_extra
     needed = set(range(n_run)) - _blocks_without_sublayers(values)
+    if n_run < n_block and min(present) >= n_run:
+        raise ModelFileError(
+            f"holds a draft head only, block {n_run} of a {values.architecture} model, which "
+            "cannot be used without the others: give a file of the whole model"
+        )
     shared = values.architecture in ARCHITECTURES_SHARING_BLOCKS
     if max(present) >= n_block or (needed - present and not shared):
         raise ModelFileError(

@@ -81,6 +81,7 @@ void selfspec_session::require_block(const selfspec_rows & rows, const selfspec_
     }
 }
 
+<<<<<<< HEAD
 int32_t selfspec_session::draft_decode(
         const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states) {
     check_draft();
@@ -115,6 +116,11 @@ int32_t selfspec_session::draft_decode(
     const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
     const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
     find_best(*want, rows.n, among);
+=======
+// Adds rows to the empty batch, without outputs.
+void selfspec_session::fill_draft(const selfspec_rows & rows, const selfspec_states & states) {
+    const size_t n_embd = model.arch == LLM_ARCH_DFLASH ? model.hparams.n_embd_inp_enc() : model.hparams.n_embd_out();
+>>>>>>> h-heads
 
     batch.clear();
     for (int32_t i = 0; i < rows.n; ++i) {
@@ -129,6 +135,54 @@ int32_t selfspec_session::draft_decode(
             batch.set_token_embd(i, { states.in + i*n_embd, 1, n_embd });
         }
         batch.set_token_pos(i, pos);
+    }
+}
+
+// Copies the states that rows with an output have left.
+void selfspec_session::copy_left(const selfspec_rows & rows, float * out) const {
+    for (int32_t i = 0; i < rows.n; ++i) {
+        if (!rows.outputs[i]) {
+            continue;
+        }
+        const float * found = ctx->get_embeddings_nextn_ith(i);
+        if (!found) {
+            throw selfspec_failure { SELFSPEC_FAILED, "the head left no states" };
+        }
+        out = std::copy_n(found, model.hparams.n_embd_out(), out);
+    }
+}
+
+int32_t selfspec_session::draft_decode(
+        const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states) {
+    check_draft();
+    const selfspec_facts known = facts();
+    selfspec_require_batch(known, rows);
+    selfspec_require_head(pass);
+    selfspec_require_among(known, among, rows);
+
+    const auto spans = selfspec_spans_of(rows);
+    require_place(known, rows, spans, pass);
+    const bool wanted = rows.n_outputs() > 0;
+    if (model.arch == LLM_ARCH_DFLASH) {
+        require_block(rows, states);
+    } else if (!rows.tokens || !states.in || (wanted && !states.out)) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
+    }
+
+    const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
+    if (!wanted) {
+        pass = {};
+        pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS;
+    }
+    // only some heads' graphs select rows: with the others, all rows have an output or none
+    const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
+    best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
+    const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
+    want->best  = best.data();
+    want->among = among.ids;
+
+    fill_draft(rows, states);
+    for (int32_t i = 0; i < rows.n; ++i) {
         batch.set_output(i, has_output(i));
     }
     llama_set_nextn_layer_offset(ctx, pass.nextn);
@@ -137,16 +191,8 @@ int32_t selfspec_session::draft_decode(
     name_best(among);
 
     ctx->synchronize();
-    float * states_out = states.out;
-    for (int32_t i = 0; i < rows.n; ++i) {
-        if (!rows.outputs[i] || is_block) {
-            continue;
-        }
-        const float * found = ctx->get_embeddings_nextn_ith(i);
-        if (!found) {
-            throw selfspec_failure { SELFSPEC_FAILED, "the head left no states" };
-        }
-        states_out = std::copy_n(found, n_embd, states_out);
+    if (states.out) {
+        copy_left(rows, states.out);
     }
     if (!best.empty()) {
         ctx->n_outputs = 0; // the buffer for logits holds those of an earlier pass

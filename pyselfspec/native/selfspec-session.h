@@ -117,6 +117,8 @@ private:
 
     void check_draft() const;
     void require_block(const selfspec_rows & rows, const selfspec_states & states) const;
+    void fill_draft   (const selfspec_rows & rows, const selfspec_states & states);
+    void copy_left    (const selfspec_rows & rows, float * out) const;
     void check_graph(const selfspec_pass & pass);
     ends ends_before(const std::vector<selfspec_span> & rows, bool in_place) const;
     void take_back  (const ends & kept) noexcept;

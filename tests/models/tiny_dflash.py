@@ -44,6 +44,8 @@ class Kind:
     has_values: whether V has a projection, or is K.
     has_post_norms, has_sinks: further tensors.
     windows: by block, whether it has a sliding window.
+    has_sections: whether positions are those of models for images too, in time, height and width;
+        those of text are equal.
     has_markov, from_first: of DSpark; whether the first row gives a token.
     """
 
@@ -56,6 +58,7 @@ class Kind:
     has_post_norms: bool = False
     has_sinks: bool = False
     windows: tuple[bool, ...] = ()
+    has_sections: bool = False
     is_causal: bool | None = None
     has_markov: bool = False
     has_confidence: bool = False
@@ -68,6 +71,7 @@ KINDS = (
     Kind("without weights of its own", n_block=8, own=(), n_head_kv=2),
     Kind("own tokens", own=("output",), tokens=range(3, 317, 2)),
     Kind("windows", windows=(True, False, True), has_post_norms=True, has_sinks=True),
+    Kind("sections", has_sections=True),
     Kind("causal, k is v", is_causal=True, has_values=False, n_block=4),
     Kind("dspark", own=(), has_markov=True, has_confidence=True),
     Kind("dspark from the second row", has_markov=True, from_first=False),
@@ -191,6 +195,8 @@ def _keys(kind: Kind, weights: Weights) -> dict[str, Any]:
         "attention.causal": kind.is_causal,
         "sample_from_anchor": kind.from_first,
     }
+    if kind.has_sections:
+        keys["rope.dimension_sections"] = [HEAD_DIM // 2, 0, 0, 0]
     if kind.windows:
         keys["attention.sliding_window"] = WINDOW
         keys["attention.sliding_window_pattern"] = list(kind.windows)

@@ -182,8 +182,27 @@ def test_texts_side_by_side_have_their_own_drafts(new_context, opened, sampling)
         assert text.history[len(prompt) :] == tokens_of(plain)
 
 
-def test_cells_still_move_where_texts_need_room(new_context, nearly):
-    """The cells of texts side by side stay in order, or their last bits would change."""
+def test_cells_still_move_where_texts_need_room(new_context, plain):
+    """The cells of texts side by side stay in order, or their last bits would change, and the head
+    reads them where they are then."""
+    left = []
+    for n_others in (0, 1):
+        context = new_context(plain.model, n_ctx=256, n_seq_max=2)
+        own = drafter_of(context, plain.head)._heads.head
+        states = context.decode(PROMPT, hidden_at=plain.model.n_layer + 1).hidden.numpy()[-1:]
+        other = context.sequence(1)
+        for token in range(3, 243 if n_others else 3):
+            context.decode([token], seq=other)
+        assert (context.n_moves > 0) == (n_others > 0)
+        assert context.sequence(0).in_order and other.in_order
+        left.append(own.decode(Rows.of(0, len(PROMPT), [290], "last"), states))
+        left.append(context.decode([290]).logits)
+    assert np.array_equal(left[0], left[2])
+    assert np.array_equal(left[1], left[3])
+
+
+@each_sampling
+def test_many_texts_side_by_side_are_plain(new_context, nearly, sampling):
     context = new_context(nearly.model, n_ctx=512, n_seq_max=8)
     prompts = [[*range(30 + 7 * i, 40 + 9 * i)] for i in range(5)]
     texts = [
@@ -191,7 +210,7 @@ def test_cells_still_move_where_texts_need_room(new_context, nearly):
             context,
             prompt,
             n_predict=50 + 10 * i,
-            sampling=GREEDY,
+            sampling=sampling,
             draft=f"head:{nearly.head}",
             controller=Fixed(3, p_min=0),
             seq=context.sequence(i),
@@ -201,7 +220,8 @@ def test_cells_still_move_where_texts_need_room(new_context, nearly):
     for _ in generate_batch(texts):
         pass
     for i, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
-        alone = steps(new_context(nearly.model), None, prompt, n_predict=50 + 10 * i)
+        n = 50 + 10 * i
+        alone = steps(new_context(nearly.model), None, prompt, n_predict=n, sampling=sampling)
         assert text.tokens == tokens_of(alone)
 
 

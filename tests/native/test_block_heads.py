@@ -2,6 +2,7 @@
 oracle in numpy says, wherever a text comes from, and a file that does not fit is refused with a
 sentence."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import command_line
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_assistant
 import tiny_dflash
+import tiny_nextn
 from dflash_oracle import Block
 from gguf import GGUFReader
 from head_oracle import (
@@ -120,6 +122,25 @@ def test_rejected_tokens_leave_no_trace(new_context, counting, sampling, n_sibli
     assert tokens_of(found) == tokens_of(plain)
     n_drafted = sum(step.n_drafted for step in found)
     assert 0.05 * n_drafted < sum(step.n_accepted for step in found) < 0.9 * n_drafted
+
+
+@pytest.mark.parametrize("gain", [0.0, 6.0])
+def test_hybrid_models_have_such_heads_too(new_context, folder, gain):
+    """Rejected tokens are removed with snapshots of their states."""
+    weights = tiny_nextn.counting_weights(tiny_nextn.QWEN35, gain)
+    path = tiny_nextn.write(folder / f"hybrid {gain}.gguf", weights, tiny_nextn.QWEN35)
+    kind = replace(COUNTING, name="hybrid", n_block=4)
+    counting = tiny_dflash.counting_weights(kind)
+    own = tiny_dflash.write(folder / "hybrid head.gguf", counting, kind)
+    with Model(path) as model:
+        prompt = [*COUNTED, 70, 71, 20, 21] if gain else [*COUNTED]
+        for sampling in (GREEDY, SEEDED):
+            plain = steps(new_context(model), None, prompt, sampling=sampling, n_predict=40)
+            found = steps(new_context(model), own, prompt, sampling=sampling, n_predict=40)
+            assert tokens_of(found) == tokens_of(plain)
+        n_drafted = sum(step.n_drafted for step in found)
+        n_accepted = sum(step.n_accepted for step in found)
+        assert 0 < n_accepted < n_drafted if gain else 0 < n_accepted
 
 
 def test_a_draft_ends_where_it_is_unsure(new_context, model, made):

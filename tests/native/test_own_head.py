@@ -357,6 +357,23 @@ def test_a_head_that_llama_cpp_cannot_load_is_one_line(folder, case):
     assert "\n" not in str(refused.value)
 
 
+@each_kind
+def test_a_head_without_its_model_is_named(folder, model_of, new_context, kind):
+    """Converters can write the blocks after the others to a file of their own."""
+    own = f"blk.{N_LAYER}."
+    tensors = {
+        name: w
+        for name, w in tiny_nextn.weights(kind).items()
+        if name.startswith(own) or not name.startswith("blk.")
+    }
+    path = tiny_nextn.write(folder / "head only.gguf", tensors, replace(kind, n_nextn=1))
+    why = f"{path}: holds a draft head only, block {N_LAYER} of a {kind.arch} model, which cannot"
+    with pytest.raises(ModelFileError, match=re.escape(why)):
+        Model(path)
+    with pytest.raises(ModelFileError, match=re.escape(why)):
+        head.make(new_context(model_of(kind)), head.Options(path))
+
+
 def test_a_cut_file_is_refused(folder, weights):
     """The block of the head is the last part of the file."""
     path = tiny_nextn.write(folder / "cut.gguf", weights)

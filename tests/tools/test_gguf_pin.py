@@ -11,6 +11,7 @@ import pytest
 import source
 from pyselfspec.gguf import file, heads
 from pyselfspec.gguf.header import tensor_types
+from pyselfspec.gguf.heads import gemma4_assistant
 
 ROOT = Path(__file__).parents[2]
 ALL_ROTATED = re.compile(r"^\s*GGML_ASSERT\(n_embd_head == n_rot\);", re.MULTILINE)
@@ -72,6 +73,8 @@ def test_every_architecture_is_one_of_llama_cpp(tree: Path) -> None:
         | file.ALWAYS_WINDOWED
         | file.HYBRID
         | file.ROTATED_INDEX
+        | file.WINDOW_ROTARY
+        | file.EXTRA_BLOCKS_ONLY
         | file.ARCHITECTURES_SHARING_BLOCKS
         | file.EMBEDDERS
     )
@@ -166,3 +169,28 @@ def test_demands_on_heads_in_model_files(tree: Path) -> None:
         assert demands.n_most == one_block, name
         if any(re.search(r"ASSERT\(layer\.ffn_gate_inp\b", each) for each in asserted):
             assert "ffn_gate_inp" in demands.tensors, name
+
+
+def test_architectures_that_need_another_model_are_heads(tree: Path) -> None:
+    """All of them have a reader, so none is taken for a model that writes text."""
+    names = architectures(tree)
+    text = read(tree, "src/llama-context.cpp")
+    start = text.index("cparams.ctx_other = nullptr;")
+    part = text[start : text.index("cparams.rope_scaling_type == ", start)]
+    assert {names[each] for each in re.findall(r"model\.arch == (LLM_ARCH_\w+)", part)} == {
+        *heads.READERS
+    }
+
+
+def test_models_that_leave_states_for_assistants(tree: Path) -> None:
+    sources = model_sources(tree)
+    assert all("t_h_nextn" in sources[name] for name in gemma4_assistant.TARGETS)
+    text = read(tree, "src/llama-model.cpp")
+    shares = re.findall(r"if \(arch == (LLM_ARCH_\w+)\) \{\s+llama_memory_t mem_other", text)
+    assert [architectures(tree)[each] for each in shares] == [gemma4_assistant.ARCHITECTURE]
+
+
+@pytest.mark.parametrize("name", sorted(file.EXTRA_BLOCKS_ONLY))
+def test_architectures_of_extra_blocks_only(tree: Path, name: str) -> None:
+    source = model_sources(tree)[re.sub("[-_.]", "", name)]
+    assert "il < n_layer_nextn" in source and "il < n_layer;" not in source
