@@ -1,4 +1,4 @@
-"""The bench of heads in models' own files: what it counts, and that it ends where a text differs."""
+"""The bench of heads in models' files: what it counts, and that it ends where a text differs."""
 
 from __future__ import annotations
 
