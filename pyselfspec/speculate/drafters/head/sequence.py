@@ -49,7 +49,7 @@ class HeadSequence:
     def n_seen(self, history: Sequence[int]) -> int:
         """Return the number of tokens at the beginning of a text, its last one left out, from which
         the head can go on."""
-        known = [*self.tokens, *self.ahead]
+        known = [*self.tokens, *self.ahead] if self.ahead else self.tokens
         n = n_common(known, history[:-1])
         # the rows of the last ones, one for each block, have run with another next token, and their
         # states are gone
