@@ -81,46 +81,18 @@ void selfspec_session::require_block(const selfspec_rows & rows, const selfspec_
     }
 }
 
-<<<<<<< HEAD
-int32_t selfspec_session::draft_decode(
-        const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states) {
-    check_draft();
-    const selfspec_facts known = facts();
-    selfspec_require_batch(known, rows);
-    selfspec_require_head(pass);
-    selfspec_require_among(known, among, rows);
+void selfspec_session::require_nextn(const selfspec_pass & pass) const {
+    const bool    is_own = ctx->get_cparams().ctx_type == LLAMA_CONTEXT_TYPE_MTP;
+    const int32_t n      = is_own ? (int32_t) model.hparams.n_layer_nextn : 1;
+    if (pass.nextn < 0 || pass.nextn >= n) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT,
+            "nextn is " + std::to_string(pass.nextn) + ", allowed is 0 to " + std::to_string(n - 1) };
+    }
+}
 
-    const auto spans = selfspec_spans_of(rows);
-    require_place(known, rows, spans, pass);
-    const bool wanted = rows.n_outputs() > 0;
-    const bool is_block = model.arch == LLM_ARCH_DFLASH;
-    if (is_block) {
-        require_block(rows, states);
-    } else if (!rows.tokens || !states.in || (wanted && !states.out)) {
-        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
-    }
-    const bool is_own = ctx->get_cparams().ctx_type == LLAMA_CONTEXT_TYPE_MTP;
-    const int32_t n_nextn = is_own ? (int32_t) model.hparams.n_layer_nextn : 1;
-    if (pass.nextn < 0 || pass.nextn >= n_nextn) {
-        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "nextn is " + std::to_string(pass.nextn) + ", allowed is 0 to " +
-            std::to_string(n_nextn - 1) };
-    }
-    const size_t n_embd = is_block ? model.hparams.n_embd_inp_enc() : model.hparams.n_embd_out(); // of the states
-
-    const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
-    if (!wanted) {
-        pass.n_among = 0;
-        pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS;
-    }
-    // only some heads' graphs select rows: with the others, all rows have an output or none
-    const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
-    const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
-    find_best(*want, rows.n, among);
-=======
 // Adds rows to the empty batch, without outputs.
 void selfspec_session::fill_draft(const selfspec_rows & rows, const selfspec_states & states) {
     const size_t n_embd = model.arch == LLM_ARCH_DFLASH ? model.hparams.n_embd_inp_enc() : model.hparams.n_embd_out();
->>>>>>> h-heads
 
     batch.clear();
     for (int32_t i = 0; i < rows.n; ++i) {
@@ -168,18 +140,17 @@ int32_t selfspec_session::draft_decode(
     } else if (!rows.tokens || !states.in || (wanted && !states.out)) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
     }
+    require_nextn(pass);
 
     const bool picks_rows = model.arch == LLM_ARCH_EAGLE3 && (!wanted || pass.head == SELFSPEC_HEAD_BEST);
     if (!wanted) {
-        pass = {};
+        pass.n_among = 0;
         pass.head = picks_rows ? SELFSPEC_HEAD_BEST : SELFSPEC_HEAD_LOGITS;
     }
     // only some heads' graphs select rows: with the others, all rows have an output or none
     const auto has_output = [&](int32_t row) { return picks_rows ? rows.outputs[row] != 0 : wanted; };
-    best.assign(pass.head == SELFSPEC_HEAD_BEST ? rows.n : 0, {});
     const auto want = std::make_shared<selfspec_batch>(pass, n_layer);
-    want->best  = best.data();
-    want->among = among.ids;
+    find_best(*want, rows.n, among);
 
     fill_draft(rows, states);
     for (int32_t i = 0; i < rows.n; ++i) {

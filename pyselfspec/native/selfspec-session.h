@@ -117,6 +117,7 @@ private:
 
     void check_draft() const;
     void require_block(const selfspec_rows & rows, const selfspec_states & states) const;
+    void require_nextn(const selfspec_pass & pass) const;
     void fill_draft   (const selfspec_rows & rows, const selfspec_states & states);
     void copy_left    (const selfspec_rows & rows, float * out) const;
     void check_graph(const selfspec_pass & pass);

@@ -2,6 +2,7 @@
 text that are always those of its oracle."""
 
 import random
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ KINDS = (
     replace(MIMO2, n_nextn=2),
     replace(STEP35, n_nextn=3).with_own("shared_head_head", "shared_head_norm"),
 )
+GAIN = 8.0  # of the head's sublayers, beside which it counts
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
@@ -91,6 +93,28 @@ def test_turns_and_long_prompts_are_followed(new_context, model_of, oracle_of, k
         text = text_in(context, OWN, turn)
         require_all(oracle, turn, list(run_steps(context, text)))
         assert text.n_reused >= len(first) - 16 - kind.n_nextn
+
+
+@each_kind
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
+def test_drafts_that_are_accepted_in_part_are_followed(new_context, tmp_path, kind, sampling):
+    """The model counts, and the blocks of its head nearly know that, so that rows that have read
+    draft tokens run again with other tokens, or the same."""
+    tensors, random_ones = tiny_nextn.counting_weights(kind, gain=2.0), tiny_nextn.weights(kind)
+    for name, w in tensors.items():
+        block = re.match(r"blk\.(\d+)\.(attn_output|ffn_down)", name)
+        if block and int(block[1]) >= N_LAYER:
+            w[:] = GAIN * random_ones[name]
+    with Model(tiny_nextn.write(tmp_path / "nearly.gguf", tensors, kind)) as model:
+        prompt = [*range(20, 26)]
+        oracle = Chain(new_context(model, n_batch=256), tensors, kind)
+        found = steps(new_context(model), OWN, prompt, sampling=sampling, n_predict=60)
+        require_all(oracle, prompt, found)
+        n_drafted = sum(len(step.draft.tokens) for step in found)
+        n_accepted = len(tokens_of(found)) - len(found)
+        assert 0.1 * n_drafted < n_accepted < 0.9 * n_drafted
+        plain = steps(new_context(model), None, prompt, sampling=sampling, n_predict=60)
+        assert tokens_of(found) == tokens_of(plain)
 
 
 @each_kind

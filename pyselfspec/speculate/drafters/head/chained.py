@@ -33,12 +33,17 @@ class ChainedSequence(HeadSequence):
         self.later = LaterBlocks(self.head, self.seq.seq_id)
 
     def n_seen(self, history: Sequence[int]) -> int:
-        n = n_common([*self.tokens, *self.ahead], history[:-1])
+        n = n_common(self._read, history[:-1])
         # the rows of the last ones, one for each block, have run with another next token, and their
         # states are gone
         if 0 < n < self._n_read:
             return max(0, n - self.head.kind.n_chained)
         return min(n, len(self.tokens))
+
+    @property
+    def _read(self) -> list[int]:
+        """The tokens that rows of any block may have read."""
+        return [*self.tokens, *self.ahead] if self.ahead else self.tokens
 
     @property
     def _n_read(self) -> int:
@@ -49,8 +54,7 @@ class ChainedSequence(HeadSequence):
         """Forget all but the first n tokens; all of them where a failed pass has removed rows."""
         if not self.seq.context.closed and self.seq.n_past < self._n_cells(self.n_run):
             n = 0
-        read = [*self.tokens, *self.ahead]
-        self.ahead = read[n : min(n + self.head.kind.n_chained, self._n_read)]
+        self.ahead = self._read[n : min(n + self.head.kind.n_chained, self._n_read)]
         HeadSequence.truncate(self, n)
         self.later.truncate(self._n_cells(self.n_run))
 
