@@ -42,12 +42,14 @@ SECTIONED_ROTARY = frozenset(
 )
 # Its graph reads the window's K/V cache, which is not made without a window.
 ALWAYS_WINDOWED = frozenset({"afmoe"})
-# Their graphs read recurrent states, of which a model without recurrent blocks has none.
+# Their graphs read recurrent states and K/V, of which a model without such blocks has none.
 HYBRID = frozenset(
     {"bailingmoe3", "falcon-h1", "glm5-next", "granitehybrid", "jamba", "kimi-k3", "kimi-linear",
      "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "plamo2", "qwen35", "qwen35moe",
      "qwen3next", "qwen4exp"}
 )  # fmt: skip
+# Each of their blocks is recurrent and has attention.
+BOTH_IN_EACH_BLOCK = frozenset({"falcon-h1"})
 # Their graphs rotate the keys of the index that selects cells, 64 values at least.
 ROTATED_INDEX = frozenset({"deepseek32", "glm-dsa"})
 INDEX_UNIT = 64
@@ -75,6 +77,7 @@ OUTPUT_HEAD = re.compile(r"output(_norm)?\.")
 FFN_NAME = re.compile(r"(ffn|exp|shexp|post_ffw|post_mlp|channel_mix|layer_output_norm)")
 ATTN_NAME = re.compile(r"(attn|ssm|post_attention|time_mix|shortconv|inner_norm|indexer|k_|v_|q_)")
 RECURRENT_NAME = re.compile(r"ssm_|shortconv\.")
+ATTENTION_NAME = re.compile(r"attn_(q|k|qkv|kv|q_a|kv_a_mqa|kv_a)\.weight$")
 ATTENTION_INPUT = re.compile(r"\.attn_(q|qkv)\.weight$")
 WEIGHT_NAME = re.compile(r"^(token_embd|output|blk\.\d+\.(attn|ffn)_(?!\w*tid2eid)\w+)\.weight$")
 NORM_OR_BIAS = re.compile(r"(norm(_\w+)?\.weight|\.bias|\.scale)$")
@@ -433,13 +436,22 @@ def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
 
 
 def _check_recurrent(architecture: str, tensors: tuple[TensorInfo, ...], n_layer: int) -> None:
-    """Refuse a hybrid model without recurrent blocks: llama.cpp would end the process."""
+    """Refuse a hybrid model without recurrent blocks, or without any other: llama.cpp would end the
+    process."""
+    if architecture not in HYBRID:
+        return
     blocks = (match for t in tensors if (match := BLOCK_NAME.match(t.name)))
-    if architecture in HYBRID and not any(
-        int(match[1]) < n_layer and RECURRENT_NAME.match(match[2]) for match in blocks
-    ):
+    found = [(int(match[1]), match[2]) for match in blocks if int(match[1]) < n_layer]
+    recurrent = {block for block, name in found if RECURRENT_NAME.match(name)}
+    if not recurrent:
         raise ModelFileError(
             f"none of its {n_layer} blocks is recurrent, but {architecture} needs one; {BROKEN}"
+        )
+    attending = {block for block, name in found if ATTENTION_NAME.match(name)}
+    if architecture not in BOTH_IN_EACH_BLOCK and not attending - recurrent:
+        raise ModelFileError(
+            f"none of its {n_layer} blocks has attention only, but {architecture} needs one; "
+            f"{BROKEN}"
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from tiny_hybrids import write_hybrid
 
 from pyselfspec import GREEDY, Completion, Model
+from pyselfspec.errors import ModelFileError
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -68,6 +71,25 @@ def test_states_remember_and_stay_finite(tmp_path: Path, arch: str) -> None:
         assert np.isfinite(one).all() and np.isfinite(other).all()
         assert one.std() == pytest.approx(1, rel=0.5)
         assert np.abs(one - other).max() > (1e-3 if n_tail == 32 else 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "blocks"),
+    [
+        ("lfm2", {"pattern": "CCCC"}),
+        ("qwen35", {"attention_period": 9}),
+        ("nemotron_h", {"pattern": "MFMF"}),
+    ],
+)
+def test_a_hybrid_model_without_attention_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, blocks: dict[str, Any]
+) -> None:
+    """llama.cpp would end the process in the first pass."""
+    monkeypatch.setitem(random_gguf.TINY, arch, replace(hybrids.TINY[arch], **blocks))
+    path = write_hybrid(tmp_path / "m.gguf", arch)
+    why = f"none of its 4 blocks has attention only, but {arch} needs one"
+    with pytest.raises(ModelFileError, match=why):
+        Model(path)
 
 
 def test_the_cycle_of_ids_is_a_permutation() -> None:
