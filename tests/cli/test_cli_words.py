@@ -16,11 +16,12 @@ from pyselfspec.cli._words import OPTIONS, in_options
 from pyselfspec.errors import ArgumentError, Parameter, prompt_too_long
 
 ROOT = Path(pyselfspec.__file__).parent
-NOT_OURS = ROOT / "converter"  # llama.cpp's, in an installed package; it names its options
+# In an installed package; these name options and parameters of their own.
+NOT_OURS = {"converter", "bindings"}
 LIBRARY = [
     path
     for path in sorted(ROOT.rglob("*.py"))
-    if not {"cli", "serve"} & {*path.relative_to(ROOT).parts} and NOT_OURS not in path.parents
+    if not {"cli", "serve", *NOT_OURS} & {*path.relative_to(ROOT).parts}
 ]
 OPTION = re.compile(r"(?<![\w-])-{1,2}[a-z][a-z-]*")
 OTHER_PROGRAMS = {"llama-gguf-split --merge"}
