@@ -30,6 +30,7 @@ import time
 import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def main() -> None:
 @folder_argument
 def build(folder: Path) -> None:
     """Put the wheel and those of its dependencies into FOLDER."""
+    if find_spec("auditwheel") is None:
+        raise click.ClickException("auditwheel is not installed: pip install '.[wheels]'")
     begun = time.monotonic()
     for older in folder.glob("pyselfspec-*.whl"):
         older.unlink()
