@@ -37,7 +37,7 @@ from typing import Any
 import click
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # behind the installed package, for tools.models
+sys.path.append(str(ROOT))  # after the installed package, for tools.models
 
 PYTHON_OPTIONS = ("-P",)  # the installed package, not what lies beside this file
 BUILD_ARGS = "-DPYSELFSPEC_PORTABLE=ON"

@@ -43,7 +43,7 @@ class Checkpoints:
 
     @property
     def n_bytes(self) -> int:
-        """The bytes of all checkpoints; those that sequences share count for each of them."""
+        """The bytes of all checkpoints; a shared checkpoint counts once for each sequence."""
         return sum(each.state.nbytes for each in self._kept.values())
 
     def add(self, seq_id: int, checkpoint: Checkpoint) -> None:

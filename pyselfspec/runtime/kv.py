@@ -181,8 +181,8 @@ class KVSequence:
 
     def save_checkpoint(self) -> Checkpoint | None:
         """Keep a copy of the recurrent state, so that rollback() can return to the present tokens.
-        Return it; None where there is no such state, the sequence is empty, or a checkpoint of as
-        many tokens is kept already."""
+        Return it; None for a model without recurrent states, for an empty sequence, and where a
+        checkpoint of as many tokens is kept already."""
         if not self.context.has_states:
             return None
         with self.context.lock:

@@ -1,4 +1,4 @@
-"""Contexts made for a model, with limits, defaults and checks of their options."""
+"""Contexts made for a model, with limits, defaults and validation of their options."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .strategies import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a search: number of masks, minutes, or both, whichever is reached first.
+    """Limits of a search: number of masks, minutes, or both; the first one reached ends it.
 
     A round that has begun is finished. Raises ArgumentError without a limit or for limits of 0.
     """

@@ -206,7 +206,7 @@ class Draft:
         return after[:1] if self.is_chain else [i for i in after if self.tokens[i].parent == node]
 
     def child(self, node: int, token: int) -> int | None:
-        """Return the index of this token among those that follow draft token ``node``."""
+        """Return the index of this token among the tokens that follow draft token ``node``."""
         return next((i for i in self.children(node) if self.tokens[i].token == token), None)
 
     def _count(self, kind: Kind) -> int:

@@ -35,7 +35,7 @@ N_TEXTS = 32  # per file
 N_PROMPT = 384  # most tokens of a prompt
 N_ANSWER = 256  # most tokens of an answer
 TEMPERATURE = 0.7
-GREEDY_PART = 3  # one text in so many is greedy, since drafts are often used with greedy decoding
+GREEDY_PART = 3  # one text in this many is greedy, since drafts are often used with greedy decoding
 SPACE_MARGIN = 1.05  # required disk space over the size of the data
 
 OnTokens = Callable[[int], None]  # receives the number of tokens of each pass

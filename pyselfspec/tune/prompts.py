@@ -35,7 +35,7 @@ N_BEGINNING = 32  # tokens of a text that a model without a chat template contin
 SLOT = re.compile(r"\{(\w+)\}")
 PASSAGE = "passage"  # the slot for passages, which the caller provides
 N_PASSAGE = 600  # approximate characters of a passage
-N_PARTS = 16  # one of so many requests is held out
+N_PARTS = 16  # one request in this many is held out
 N_LONG = 80  # characters from which answers repeat much of a filler
 
 

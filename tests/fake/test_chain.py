@@ -63,7 +63,7 @@ def test_the_start_is_kept_and_does_not_count() -> None:
 
 @pytest.mark.parametrize("token", [1, 2])
 def test_a_drawn_token_is_dropped_by_the_likeliest_one(token: int) -> None:
-    """Whatever was drawn. The likeliest one is what the drafter has to answer for."""
+    """The drawn token has no influence on that."""
     draft, n = grown([drawn(token, SURE), drawn(token, UNSURE)], DraftLimit(4, p_min=0.5))
     assert draft.token_ids == (token,)
     assert draft.dropped == DraftToken(2, 0.4, 0, "a drafter")

@@ -1,4 +1,4 @@
-"""Residual sampling emits the target's distribution, whatever drafts are drawn from."""
+"""Residual sampling emits the target's distribution for any distribution of the drafts."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_texts_follow_the_targets_law(
 
 
 class CopiesFirst(layer_skip.Drafter):
-    """One token that is not drawn, drawn ones behind it."""
+    """One token that is not drawn, and drawn tokens after it."""
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Any:
         n = min(limit.n_max, 1)
@@ -170,7 +170,7 @@ def test_tokens_that_one_model_lacks_are_not_drawn(n_vocab: int) -> None:
 
 
 class EmitsTheTargetsLaw(Residual):
-    """Draws from p, not from what is left of it, after a rejection."""
+    """Draws from p after a rejection, instead of from the normalized positive part of p - q."""
 
     def settle(self, token: int, q: Distribution, p: Distribution) -> int:
         accepted = self._settling.random() < acceptance(p, q, token)

@@ -20,8 +20,10 @@ from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
 GREEDY = SamplingParams(temperature=0)
 SEEDED = SamplingParams(temperature=0.8, seed=7)
 WHOLE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=7)
+each_sampling = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 N_PREDICT = 24
 PROMPT = [1, 300, 290, 281, 270, 300, 290, 281, 295, 300]
+COUNTED = range(20, 26)  # a prompt for a model that counts
 OWN = "own"  # in the place of a path: the model's own head
 
 
@@ -35,6 +37,14 @@ def knowing_head(target, folder):
 def drafter_of(context, path, n_siblings=0):
     options = head.Options(None if path == OWN else path, n_siblings=n_siblings)
     return head.make(context, options)
+
+
+def require_refused(context, path, kind, why):
+    """Require an error of one line from a head for a context; return its text."""
+    with pytest.raises(kind, match=why) as error:
+        drafter_of(context, path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def steps(

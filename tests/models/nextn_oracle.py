@@ -1,8 +1,10 @@
 """An oracle in numpy for the blocks after the others, of each kind in tiny_nextn."""
 
 import math
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
+import tiny_nextn
 from head_oracle import Oracle, fed_forward, normed
 from tiny_nextn import (
     LATENT,
@@ -17,6 +19,7 @@ from tiny_nextn import (
     has_experts,
 )
 
+from pyselfspec import Model
 from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
 
 
@@ -195,6 +198,22 @@ class Chain(Oracle):
             read = tokens[k : j + k + 1]
             self._known[key] = self._heads[k].run(read, self._given[k][: j + 1])
         return self._known[key]
+
+
+@contextmanager
+def opened_models(folder):
+    """Yield a function that returns the loaded model of a kind, with random weights."""
+    models = {}
+    with ExitStack() as stack:
+
+        def model(kind):
+            if kind not in models:
+                path = folder / f"{len(models)}.gguf"
+                tiny_nextn.write(path, tiny_nextn.weights(kind), kind)
+                models[kind] = stack.enter_context(Model(path))
+            return models[kind]
+
+        yield model
 
 
 def oracle_of(context, weights, kind):

@@ -148,7 +148,7 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
     found = noise / np.float32(math.sqrt(shape[-1]))
     if name in ("output.weight", "token_embd.weight"):
         found = np.float32(3) * found
-        found[:N_CONTROL] *= np.float32(0.01)  # the text does not end by itself
+        found[:N_CONTROL] *= np.float32(0.01)  # the text never ends early
     return found
 
 
@@ -190,7 +190,7 @@ def counting_weights(pair: Pair = PLAIN, gain: float = 0.0) -> tuple[Weights, We
     for data in (model["output.weight"], head["token_embd.weight"]):
         data[:] = 0
         data[:, :N_EMBD] = points[:-1]
-        data[:N_CONTROL] *= np.float32(0.01)  # the text does not end by itself
+        data[:N_CONTROL] *= np.float32(0.01)  # the text never ends early
     head["nextn.pre_projection.weight"][:] = 0
     head["nextn.pre_projection.weight"][:N_EMBD, N_EMBD:] = step
     head["nextn.post_projection.weight"][:] = np.eye(N_EMBD, N_EMBD_HEAD)

@@ -129,7 +129,7 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
     gain = 3.0 if name in ("output.weight", "markov_w1.weight") else 1.0
     found = np.float32(gain / math.sqrt(shape[-1])) * noise
     if name == "output.weight" and shape[0] == N_VOCAB_MIN:
-        found[:N_CONTROL] *= np.float32(0.01)  # a draft does not end by itself
+        found[:N_CONTROL] *= np.float32(0.01)  # a draft never ends early
     return found
 
 

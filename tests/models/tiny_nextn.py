@@ -349,7 +349,7 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
         gain = math.sqrt(shape[-1])
     found = np.float32(gain / math.sqrt(shape[-1])) * noise
     if is_output and "attn_output" not in name:
-        found[:N_CONTROL] *= np.float32(0.01)  # the text does not end by itself
+        found[:N_CONTROL] *= np.float32(0.01)  # the text never ends early
     return found
 
 
@@ -379,7 +379,7 @@ def counting_weights(kind: Kind, gain: float = 0.0) -> Weights:
     for name, w in found.items():
         if name == "output.weight" or name.endswith("shared_head_head.weight"):
             w[:] = points[:-1]
-            w[:N_CONTROL] *= np.float32(0.01)  # the text does not end by itself
+            w[:N_CONTROL] *= np.float32(0.01)  # the text never ends early
         elif name.endswith(("token_embd.weight", "embed_tokens.weight")):
             w[:] = points[1:]
         elif name.endswith("eh_proj.weight"):

@@ -11,10 +11,11 @@ import pytest
 import tiny_assistant
 from assistant_oracle import Assistant
 from head_oracle import (
+    COUNTED,
     GREEDY,
     PROMPT,
-    SEEDED,
     drafter_of,
+    each_sampling,
     require_all,
     steps,
     text_in,
@@ -30,10 +31,8 @@ from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
 from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.drafters import head
 
-COUNTED = range(20, 26)  # a prompt for a model that counts
 NEARLY = 0.55  # a gain of the sublayers with which a counting model often does not count
 each_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-each_sampling = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,14 @@ import tiny_nextn
 from dflash_oracle import Block
 from gguf import GGUFReader
 from head_oracle import (
+    COUNTED,
     GREEDY,
     PROMPT,
     SEEDED,
     drafter_of,
+    each_sampling,
     require_all,
+    require_refused,
     steps,
     text_in,
     tokens_of,
@@ -35,12 +38,10 @@ from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.drafters import head
 
 MODEL = {"late_scale": 0.25, "late_from": 0}
-COUNTED = range(20, 26)  # a prompt for a model that counts
 NEARLY = 0.55  # a gain of the sublayers with which a counting model often does not count
 COUNTING = next(kind for kind in KINDS if kind.name == "dspark")
 FROM_SECOND = next(kind for kind in KINDS if kind.name == "dspark from the second row")
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-each_sampling = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def test_a_draft_ends_where_it_is_unsure(new_context, model, made):
 
 
 def test_a_second_turn_and_another_text_are_followed(new_context, context, made):
-    """Tokens in the K/V cache are not evaluated again, except those that the head has not read."""
+    """Tokens in the K/V cache are not evaluated again, except tokens that the head has not read."""
     of_kind = made(KINDS[3])
     oracle = of_kind.oracle(new_context(context.model, n_batch=256))
     first = [*PROMPT, *tokens_of(steps(context, of_kind.path))]
@@ -377,18 +378,16 @@ UNKNOWN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_head_is_refused(context, tmp_path, case):
     changes, why = BROKEN[case]
-    with pytest.raises(ModelFileError, match=why) as error:
-        drafter_of(context, written(tmp_path / "head.gguf", **changes))
-    assert "\n" not in str(error.value)
+    path = written(tmp_path / "head.gguf", **changes)
+    require_refused(context, path, ModelFileError, why)
 
 
 @pytest.mark.parametrize("case", FOREIGN)
 def test_a_head_for_another_model_is_refused(context, tmp_path, case):
     changes, why = FOREIGN[case]
-    with pytest.raises(ArgumentError, match=why) as error:
-        drafter_of(context, written(tmp_path / "head.gguf", **changes))
-    assert str(error.value).endswith("take the head that was made for this model")
-    assert "\n" not in str(error.value)
+    path = written(tmp_path / "head.gguf", **changes)
+    text = require_refused(context, path, ArgumentError, why)
+    assert text.endswith("take the head that was made for this model")
 
 
 def test_sizes_of_heads_may_be_left_out(new_context, context, tmp_path):

@@ -3,14 +3,13 @@ text that are always those of its oracle."""
 
 import random
 import re
-from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tiny_nextn
 from head_oracle import GREEDY, OWN, PROMPT, require_all, steps, text_in, tokens_of
-from nextn_oracle import Chain, OwnHead
+from nextn_oracle import Chain, OwnHead, opened_models
 from tiny_nextn import HY_V3, MIMO2, N_LAYER, STEP35
 
 from pyselfspec import Completion, Fixed, Model
@@ -38,16 +37,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 @pytest.fixture(scope="module")
 def model_of(tmp_path_factory):
-    folder, models = tmp_path_factory.mktemp("later"), {}
-    with ExitStack() as stack:
-
-        def model(kind):
-            if kind not in models:
-                path = folder / f"{len(models)}.gguf"
-                tiny_nextn.write(path, tiny_nextn.weights(kind), kind)
-                models[kind] = stack.enter_context(Model(path))
-            return models[kind]
-
+    with opened_models(tmp_path_factory.mktemp("later")) as model:
         yield model
 
 

@@ -3,7 +3,6 @@ known to work, and never in the way."""
 
 import re
 import warnings
-from contextlib import ExitStack
 from dataclasses import replace
 
 import command_line
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_nextn
 from head_oracle import (
+    COUNTED,
     GREEDY,
     OWN,
     PROMPT,
@@ -20,7 +20,7 @@ from head_oracle import (
     text_in,
     tokens_of,
 )
-from nextn_oracle import OwnHead, oracle_of
+from nextn_oracle import OwnHead, opened_models, oracle_of
 from tiny_nextn import (
     DEEPSEEK2,
     DEEPSEEK32,
@@ -51,7 +51,6 @@ from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.resolve import resolve
 
 WARM = SamplingParams(temperature=0.7, seed=7)
-COUNTED = range(20, 26)  # a prompt for a model that counts
 each_kind = pytest.mark.parametrize("kind", (*KINDS, *HYBRID_KINDS), ids=lambda kind: kind.name)
 
 
@@ -67,16 +66,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model_of(folder):
     """Loaded models by kind, with random weights."""
-    models = {}
-    with ExitStack() as stack:
-
-        def model(kind):
-            if kind not in models:
-                path = folder / f"{len(models)}.gguf"
-                tiny_nextn.write(path, tiny_nextn.weights(kind), kind)
-                models[kind] = stack.enter_context(Model(path))
-            return models[kind]
-
+    with opened_models(folder) as model:
         yield model
 
 

@@ -7,7 +7,7 @@ mask tokens, which see each other. llama.cpp would end the process for files of 
 
 from __future__ import annotations
 
-from ...errors import ArgumentError, ModelFileError, UnsupportedError
+from ...errors import ModelFileError, UnsupportedError
 from ..file import GgufFile
 from ..header import BROKEN, Header, short
 from .head_file import (
@@ -18,6 +18,7 @@ from .head_file import (
     bytes_read,
     require_blocks,
     require_own_tokens,
+    require_states,
     require_types,
     require_vocabulary,
     require_width,
@@ -41,11 +42,7 @@ def read(header: Header, file: GgufFile, target: GgufFile) -> HeadFile:
     require_width(header, file)
     require_types(file, OWN_TOKENS)
     require_own_tokens(header, file)
-    if file.n_embd != target.n_embd:
-        raise ArgumentError(
-            f"is a head for a model with states of {file.n_embd} values, but {target.path.name} "
-            f"has {target.n_embd}"
-        )
+    require_states(file.n_embd, target)
     blocks = require_blocks(header, target)
     require_vocabulary(header, file, target)
     if OWN_TOKENS in names and OUTPUT not in names:

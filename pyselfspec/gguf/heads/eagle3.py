@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...errors import ArgumentError, ModelFileError
 from ..file import TOKEN_EMBEDDING, GgufFile
-from ..header import BROKEN, Header, short
+from ..header import BROKEN, Header
 from .head_file import (
     OUTPUT,
     OWN_TOKENS,
@@ -14,6 +14,7 @@ from .head_file import (
     bytes_read,
     require_blocks,
     require_own_tokens,
+    require_states,
     require_types,
     require_vocabulary,
     require_width,
@@ -57,12 +58,7 @@ def _require_sound(header: Header, file: GgufFile) -> None:
 
 def _require_fit(header: Header, file: GgufFile, target: GgufFile) -> None:
     tensors = {tensor.name: tensor for tensor in file.tensors}
-    n_embd = value(header, "target_hidden_size")
-    if n_embd != target.n_embd:
-        raise ArgumentError(
-            f"is a head for a model with states of {short(n_embd)} values, but {target.path.name} "
-            f"has {target.n_embd}"
-        )
+    require_states(value(header, "target_hidden_size"), target)
     require_vocabulary(header, file, target)
     embedding, output = tensors.get(TOKEN_EMBEDDING), tensors.get(OUTPUT)
     if (embedding is None or output is None) and file.n_embd != target.n_embd:

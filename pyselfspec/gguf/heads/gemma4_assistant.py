@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ...errors import ArgumentError, ModelFileError
 from ..file import GgufFile
-from ..header import BROKEN, Header, read_header, short
-from .head_file import HeadFile, Kind, require_types, require_vocabulary, value
+from ..header import BROKEN, Header, read_header
+from .head_file import HeadFile, Kind, require_states, require_types, require_vocabulary, value
 
 ARCHITECTURE = "gemma4-assistant"
 TARGETS = frozenset({"gemma4"})
@@ -33,12 +33,7 @@ def read(header: Header, file: GgufFile, target: GgufFile) -> HeadFile:
             f"is an assistant for {' or '.join(TARGETS)}, but {target.path.name} is "
             f"{target.architecture}"
         )
-    n_state = value(header, "embedding_length_out")
-    if n_state != target.n_embd:
-        raise ArgumentError(
-            f"is a head for a model with states of {short(n_state)} values, but "
-            f"{target.path.name} has {target.n_embd}"
-        )
+    require_states(value(header, "embedding_length_out"), target)
     require_vocabulary(header, file, target)
     _require_same_cells(header, windows, target, read_header(target.path))
     return HeadFile(

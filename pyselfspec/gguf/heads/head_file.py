@@ -107,6 +107,15 @@ def require_vocabulary(header: Header, file: GgufFile, target: GgufFile) -> None
             )
 
 
+def require_states(n: Value | None, target: GgufFile) -> None:
+    """Require that a head takes states of as many values as its model's."""
+    if n != target.n_embd:
+        raise ArgumentError(
+            f"is a head for a model with states of {short(n)} values, but {target.path.name} has "
+            f"{target.n_embd}"
+        )
+
+
 def require_width(header: Header, file: GgufFile) -> None:
     """Require that the states of a head are as wide as it is."""
     n_out = value(header, "embedding_length_out")

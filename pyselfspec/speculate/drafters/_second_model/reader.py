@@ -38,9 +38,9 @@ class SecondModel(Closing):
 
     n_ctx: most tokens of all texts together, in its own tokens; capped at its training length.
 
-    Raises ModelFileError for a file that is no model, ArgumentError for a model that was trained on
-    shorter texts than the texts' context holds, UnsupportedError for one whose memory cannot roll
-    back.
+    Raises ModelFileError for a file that is not a model, ArgumentError for a model that was trained
+    on shorter texts than the texts' context holds, UnsupportedError for a model whose memory cannot
+    roll back.
     """
 
     def __init__(self, context: Context, path: Path, n_ctx: int) -> None:

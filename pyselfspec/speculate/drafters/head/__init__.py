@@ -105,7 +105,7 @@ def _tuned(model: Model) -> Path | None:
 def make(context: Context, options: Options) -> Drafter:
     """Return a drafter. The head is opened once for all texts of a context.
 
-    Raises ModelFileError or ArgumentError for a file that is no head for this model, and
+    Raises ModelFileError or ArgumentError for a file that is not a head for this model, and
     UnsupportedError for a memory that cannot roll back. If the architecture cannot return the
     hidden states that the head reads, the first pass over a prompt raises.
     """

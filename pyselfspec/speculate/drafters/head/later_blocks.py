@@ -91,8 +91,8 @@ class LaterBlocks:
             self.read(text, n_rows, self._left[:0])
 
     def start(self, states: NDArray[np.float32]) -> None:
-        """Begin a draft. states: those that block 0 left in the rows since the last call, up to
-        that of the text's last token, float32 [n, n_embd]."""
+        """Begin a draft. states: left by block 0 in the rows since the last call, up to the row of
+        the text's last token, float32 [n, n_embd]."""
         self._blocks[0].waiting += list(states[:-1])
         self._left = states[-1:]
 
