@@ -53,6 +53,8 @@ BOTH_IN_EACH_BLOCK = frozenset({"falcon-h1"})
 # Their graphs rotate the keys of the index that selects cells, 64 values at least.
 ROTATED_INDEX = frozenset({"deepseek32", "glm-dsa"})
 INDEX_UNIT = 64
+# The graphs of deepseek4 assert this number of hyper-connections.
+N_STREAMS = 4
 MAY_BE_SECTIONED = frozenset({"bailingmoe3", "dflash", "glm4", "glm4moe", "hunyuan_vl"})
 ROPE_SCALING_TYPES = ("none", "linear", "yarn", "longrope")
 
@@ -433,6 +435,7 @@ def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
     _check_rope_sections(values)
     _check_experts(values)
     _check_index(values)
+    _check_streams(values)
 
 
 def _check_recurrent(architecture: str, tensors: tuple[TensorInfo, ...], n_layer: int) -> None:
@@ -463,6 +466,17 @@ def _check_index(values: _Hparams) -> None:
         raise ModelFileError(
             f"{values.key('attention.indexer.key_length')} is {size}, not a multiple of "
             f"{INDEX_UNIT}; {BROKEN}"
+        )
+
+
+def _check_streams(values: _Hparams) -> None:
+    """Refuse another number of hyper-connections: llama.cpp would end the process."""
+    if values.architecture != "deepseek4":
+        return
+    n = values.number("hyper_connection.count", N_STREAMS)
+    if n != N_STREAMS:
+        raise ModelFileError(
+            f"{values.key('hyper_connection.count')} is {n}, not {N_STREAMS}; {BROKEN}"
         )
 
 

@@ -47,7 +47,7 @@ struct selfspec_batch {
     const selfspec_pass pass;
 
     const float   * hidden     = nullptr; // [n_tokens, n_embd]
-    float         * hidden_out = nullptr; // [n_tokens, n_hidden_at * n_embd]
+    float         * hidden_out = nullptr; // [n_tokens, sum of the widths at hidden_at]
     const int32_t * among      = nullptr; // [n_among] ids
     selfspec_best * best       = nullptr; // [n_tokens]
     float         * listed     = nullptr; // [n_tokens, n_among] receives the logits of the listed tokens

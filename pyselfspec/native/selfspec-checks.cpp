@@ -249,8 +249,9 @@ static bool selfspec_check_states(
         const selfspec_batch & ss, const llama_model & model, const llama_ubatch & ubatch, const llm_graph_result & res) {
     for (const int il : ss.pass.hidden_at) {
         const auto * states = selfspec_states_at(ss, res, il);
-        if (!states || states->ne[0] != model.hparams.n_embd || states->ne[1] != ubatch.n_tokens || !ggml_is_matrix(states) ||
-                !ggml_is_contiguous(states)) {
+        // hyper-connections keep several states per token, which only the model's own head reads
+        const int64_t n_values = il > (int) model.hparams.n_layer() ? model.hparams.n_embd_out() : model.hparams.n_embd;
+        if (!states || ggml_nelements(states) != n_values*ubatch.n_tokens || !ggml_is_contiguous(states)) {
             return selfspec_fault(ss, model, il, "the states entering it are not one vector per token");
         }
     }

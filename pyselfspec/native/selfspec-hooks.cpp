@@ -254,16 +254,22 @@ static void selfspec_copy_best(const selfspec_batch & ss, const llama_ubatch & u
 // Copies the states row by row, those of all requested blocks side by side.
 static void selfspec_copy_hidden(
         const selfspec_batch & ss, const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
-    const size_t n_blocks = ss.pass.hidden_at.size();
+    const auto n_values = [&](int il) { return (size_t) ggml_nelements(selfspec_states_at(ss, res, il))/ubatch.n_tokens; };
+    size_t row = 0;
+    for (const int il : ss.pass.hidden_at) {
+        row += n_values(il);
+    }
 
-    for (size_t k = 0; k < n_blocks; ++k) {
-        ggml_tensor  * hidden  = selfspec_states_at(ss, res, ss.pass.hidden_at[k]);
+    float * out = ss.hidden_out;
+    for (const int il : ss.pass.hidden_at) {
+        ggml_tensor  * hidden  = selfspec_states_at(ss, res, il);
         ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, hidden);
+        const size_t   size    = n_values(il)*sizeof(float);
 
         for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-            const size_t dst = ubatch.data->batch_idxs[i]*n_blocks + k;
-            ggml_backend_tensor_get_async(backend, hidden, ss.hidden_out + dst*hidden->ne[0], i*hidden->nb[1], hidden->nb[1]);
+            ggml_backend_tensor_get_async(backend, hidden, out + ubatch.data->batch_idxs[i]*row, i*size, size);
         }
+        out += n_values(il);
     }
 }
 

@@ -193,7 +193,8 @@ SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * ses
 //   hidden_at  [n_hidden_at] copy the states entering these blocks to hidden_out (1..n_layer; n_layer: the states leaving the
 //              last block; n_layer + 1: the states that the model's own next-token-prediction blocks or Gemma 4's assistants
 //              read), or NULL
-//   hidden_out [n_tokens, n_hidden_at * n_embd] receives the states, those of one row side by side
+//   hidden_out [n_tokens, sum of widths] receives the states, those of one row side by side: n_embd values of each block, at
+//              n_layer + 1 as many as the head reads
 //   head       a selfspec_head
 //   among      [n_among] ids in ascending order, or NULL: with SELFSPEC_HEAD_BEST, find the best of these tokens only, reading
 //              only their rows of the head's weights; selfspec_logits() returns their logits. At most
@@ -241,8 +242,8 @@ SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int3
 // must be NULL.
 //   nextn      of the blocks that predict the token after next, the one that runs, counted from 0; each has K/V of its own
 //              in the cells that all share. 0 for a head in a file of its own
-//   states     [n_tokens, n_embd] fused states, the target's at n_layer + 1, or states_out of an earlier row; n_embd of the
-//              target for heads that take its states as they are
+//   states     [n_tokens, n_embd] fused states, the target's at n_layer + 1, or states_out of an earlier row; as wide as the
+//              target's for heads that take its states as they are
 //   states_out [number of outputs, n_embd] receives the states after rows with an output, the input of later rows
 // Rows of a DFlash head belong to one sequence and have either states [n_tokens, n_features], of the target's blocks as for
 // selfspec_draft_fuse() and without outputs, whose K/V are kept; or tokens, all with outputs: one after those states, and mask

@@ -377,12 +377,8 @@ class Context(Closing):
             self._require_states(what.enter, len(rows))
         states = None
         blocks = what.blocks_left
-        last = self.model.n_layer + self.model.leaves_last_states
-        for block in blocks:
-            if not 1 <= block <= last:
-                raise ArgumentError(f"hidden_at is 1 to {last}, got {block}")
         if blocks:
-            states = np.empty((len(rows), len(blocks) * self.model.n_embd), np.float32)
+            states = np.empty((len(rows), self._n_left(blocks)), np.float32)
         with self.lock:
             self._require_positions(rows)
             self.sequence_table.invalidate(rows, what.in_place)
@@ -481,6 +477,15 @@ class Context(Closing):
                     f"position {pos} is not allowed, the next batch of sequence {seq_id} "
                     f"starts at {self.sequence(seq_id).n_past}"
                 )
+
+    def _n_left(self, blocks: Sequence[int]) -> int:
+        """Return the number of values per token in the states that enter these blocks."""
+        n_layer, n_last = self.model.n_layer, self.model.last_states_width
+        last = n_layer + bool(n_last)
+        for block in blocks:
+            if not 1 <= block <= last:
+                raise ArgumentError(f"hidden_at is 1 to {last}, got {block}")
+        return sum(self.model.n_embd if block <= n_layer else n_last for block in blocks)
 
     def _require_states(self, hidden: Hidden, n_rows: int) -> None:
         shape = hidden.numpy().shape

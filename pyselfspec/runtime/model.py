@@ -150,9 +150,10 @@ class Model(Closing):
         return True
 
     @property
-    def leaves_last_states(self) -> bool:
-        """Whether passes can leave the states after the last block for a head."""
-        return heads.leaves_last_states(self.file, self.own_head)
+    def last_states_width(self) -> int:
+        """The number of values per token that passes can leave for a head after the last block; 0
+        if they leave none."""
+        return heads.last_states_width(self.file, self.own_head)
 
     def _load(self, n_gpu_layers: int | None, has_broken_head: bool) -> None:
         if not self.rpc and (n_gpu_layers == 0 or not devices.gpus()):

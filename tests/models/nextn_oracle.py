@@ -8,13 +8,16 @@ import tiny_nextn
 from head_oracle import Oracle, fed_forward, normed
 from tiny_nextn import (
     LATENT,
-    N_EMBD,
     N_EXPERT,
+    N_GROUPS,
     N_HEAD,
     N_HEAD_KV,
     N_LAYER,
     N_PLAIN_LATENT,
     N_ROT_LATENT,
+    N_SINKHORN,
+    N_STREAMS,
+    STREAMS_EPS,
     WINDOW,
     has_experts,
 )
@@ -27,12 +30,12 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def turned(x, kind):
+def turned(x, kind, sign=1):
     """The first n_rot values of each head turned by the row's position. x: [n_rows, n_head,
     size]."""
     part, rest = x[..., : kind.n_rot], x[..., kind.n_rot :]
     angles = np.arange(len(x))[:, None] * kind.base ** (-np.arange(0, kind.n_rot, 2) / kind.n_rot)
-    turn = np.exp(1j * angles)[:, None]
+    turn = np.exp(sign * 1j * angles)[:, None]
     if kind.neighbours:
         z = (part[..., 0::2] + 1j * part[..., 1::2]) * turn
         part = np.stack([z.real, z.imag], -1).reshape(part.shape)
@@ -95,6 +98,25 @@ def attended_latent(x, w, kind):
     return w["attn_output.weight"] @ mixed.reshape(-1)
 
 
+def turned_end(x, kind, sign=1):
+    """The last n_rot values of each head turned."""
+    plain, end = x[..., : -kind.n_rot], x[..., -kind.n_rot :]
+    return np.concatenate([plain, turned(end, kind, sign)], -1)
+
+
+def attended_grouped(x, w, kind):
+    low = normed(x @ w["attn_q_a.weight"].T, w["attn_q_a_norm.weight"])
+    q = normed((low @ w["attn_q_b.weight"].T).reshape(len(x), N_HEAD, -1))
+    kv = normed(x @ w["attn_kv.weight"].T, w["attn_kv_a_norm.weight"])
+    q, kv = turned_end(q, kind), turned_end(kv[:, None], kind)[:, 0]
+    scores = np.einsum("hd,nd->hn", q[-1], kv) / math.sqrt(HEAD_DIM)
+    mixed = np.zeros_like(q)
+    mixed[-1] = shares(scores, kind, w["attn_sinks.weight"]) @ kv
+    groups = turned_end(mixed, kind, -1)[-1].reshape(N_GROUPS, -1)
+    low = np.einsum("glk,gk->gl", w["attn_output_a.weight"], groups)
+    return w["attn_output_b.weight"] @ low.reshape(-1)
+
+
 def squared(z, up, down):
     return down @ np.maximum(up @ z, 0) ** 2
 
@@ -103,7 +125,10 @@ def fed_through(z, w, kind, number):
     if not has_experts(kind, number):
         return fed_forward(z, *(w[f"ffn_{part}.weight"] for part in ("gate", "up", "down")))
     share = w["ffn_gate_inp.weight"] @ z
-    share = np.exp(share) if kind.has_qwen_experts else sigmoid(share)
+    if kind.has_streams:
+        share = np.sqrt(np.log1p(np.exp(share)))
+    else:
+        share = np.exp(share) if kind.has_qwen_experts else sigmoid(share)
     fed = squared if kind.is_nemotron else fed_forward
     parts = [f"ffn_{part}_{{}}.weight" for part in ("gate", "up", "down")[kind.is_nemotron :]]
     found = fed(z, *(w[part.format("shexp")] for part in parts))
@@ -144,7 +169,8 @@ class OwnHead(Oracle):
 
     def rows(self, text):
         self._context.sequence().drop()
-        return list(text), np.vstack([np.zeros((1, N_EMBD)), self._states(text[:-1])])
+        states = self._states(text[:-1])
+        return list(text), np.vstack([np.zeros_like(states[:1]), states])
 
     def _states(self, tokens):
         if self._kind.is_nemotron:  # its last states cannot be copied, but follow from the logits
@@ -165,6 +191,56 @@ class OwnHead(Oracle):
         left = y + fed_through(z, w, kind, self._number)
         last = self._normed(left, self._last_norm, kind.mean_norm or kind.is_nemotron)
         return last if kind.reads_normed else left, kind.logit_scale * (self._output @ last)
+
+
+class StreamsHead(OwnHead):
+    """The head of a model with hyper-connections (Zhu et al., "Hyper-Connections",
+    https://arxiv.org/abs/2409.19606; with mixtures that are doubly stochastic)."""
+
+    def __init__(self, context, weights, kind):
+        super().__init__(context, weights, kind)
+        parts = ("fn", "base", "scale")
+        self._last = tuple(weights[f"output_hc_{part}.weight"] for part in parts)
+
+    def _states(self, tokens):
+        left = self._context.decode(tokens, hidden_at=N_LAYER + 1).hidden
+        return np.asarray(left, np.float64)
+
+    def run(self, tokens, given):
+        w, kind = self._w, self._kind
+        embedded = normed(self._embedding[tokens], w["nextn.enorm.weight"])
+        embedded = np.repeat(embedded[:, None], N_STREAMS, 1)
+        states = normed(given.reshape(len(given), N_STREAMS, -1), w["nextn.hnorm.weight"])
+        x = np.concatenate([embedded, states], -1) @ w["nextn.eh_proj.weight"].T
+        inner = np.stack([connected(row, w, "attn")[0] @ row for row in x])
+        left = x[-1]
+        for part in ("attn", "ffn"):
+            share, out, among = connected(left, w, part)
+            if part == "attn":
+                added = attended_grouped(normed(inner, w["attn_norm.weight"]), w, kind)
+            else:
+                read = normed(share @ left, w["ffn_norm.weight"])
+                added = fed_through(read, w, kind, self._number)
+            left = out[:, None] * added + among.T @ left
+        fn, base, scale = self._last
+        share = sigmoid(fn @ normed(left.reshape(-1)) * scale + base) + STREAMS_EPS
+        return left.reshape(-1), self._output @ normed(share @ left, self._last_norm)
+
+
+def connected(x, w, part):
+    """How much of each stream a sublayer reads, how much of its output each takes, and how much
+    each takes of the others, [from, to]. x: [n_streams, n_embd]."""
+    fn, base, scale = (w[f"hc_{part}_{name}.weight"] for name in ("fn", "base", "scale"))
+    sizes = np.cumsum([N_STREAMS, N_STREAMS])
+    pairs = zip(np.split(fn @ normed(x.reshape(-1)), sizes), np.split(base, sizes), strict=True)
+    read, taken, among = (each * s + b for (each, b), s in zip(pairs, scale, strict=True))
+    among = np.exp(among.reshape(N_STREAMS, N_STREAMS))
+    among = among / among.sum(1, keepdims=True) + STREAMS_EPS
+    for i in range(N_SINKHORN):
+        if i:
+            among = among / (among.sum(1, keepdims=True) + STREAMS_EPS)
+        among = among / (among.sum(0, keepdims=True) + STREAMS_EPS)
+    return sigmoid(read) + STREAMS_EPS, 2 * sigmoid(taken), among
 
 
 class Chain(Oracle):
@@ -217,4 +293,6 @@ def opened_models(folder):
 
 
 def oracle_of(context, weights, kind):
+    if kind.has_streams:
+        return StreamsHead(context, weights, kind)
     return (Chain if kind.n_nextn > 1 else OwnHead)(context, weights, kind)

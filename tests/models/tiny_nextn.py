@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ SUBLAYER_GAIN = 0.2  # so that the last token says most about the next one
 WINDOW = 8
 LATENT, N_ROT_LATENT, N_PLAIN_LATENT = 32, 16, 16  # sizes of latent attention
 N_INDEX = 64  # values of a key of the index that selects cells
+N_STREAMS, N_SINKHORN, STREAMS_EPS = 4, 3, 1e-6  # of hyper-connections
+N_GROUPS, N_LOW_OUT = 2, 16  # groups of heads, each with an output of low rank
+RATIOS = (0, 4, 128, 0)  # how many tokens share a compressed cell, in each block
 RECURRENT = (0, 2)  # blocks of hybrid models
 N_CONV, N_MIXED = 4, N_EMBD + 2 * N_HEAD_KV * HEAD_DIM  # window and channels of convolutions
 
@@ -48,7 +52,7 @@ class Kind:
     own: tensors that the block has in place of the model's: embed_tokens, shared_head_head,
         shared_head_norm.
     attention: "heads", "gated" (Q with a gate for each value), "fused" (Q, K, V in one tensor, with
-        sinks), or "latent".
+        sinks), "latent", or "grouped" (one K that is also V, with sinks; outputs in groups).
     has_qk_norm, has_gates, has_index: further tensors of its attention.
     is_parallel: attention and feed-forward read one normed state.
     has_dense_head: no experts in the blocks after the others.
@@ -62,6 +66,7 @@ class Kind:
     n_rot: values of a head that the first block after the others rotates.
     base: of the rotation in that block.
     has_window: whether that block looks at the last WINDOW tokens only.
+    has_streams: whether hyper-connections keep N_STREAMS states per token.
     """
 
     arch: str
@@ -80,6 +85,7 @@ class Kind:
     n_rot: int = HEAD_DIM
     base: float = 10000.0
     has_window: bool = False
+    has_streams: bool = False
     post_norm: str = "ffn_norm"
     is_nemotron: bool = False
     mixer: str = ""
@@ -126,6 +132,14 @@ COHERE2MOE = Kind("cohere2moe", is_parallel=True, neighbours=True, mean_norm=Tru
 DEEPSEEK2 = Kind("deepseek2", attention="latent", neighbours=True, n_rot=N_ROT_LATENT)
 DEEPSEEK32 = replace(DEEPSEEK2, arch="deepseek32", has_index=True)
 GLM_DSA = replace(DEEPSEEK2, arch="glm-dsa", has_index=True)
+DEEPSEEK4 = Kind(
+    "deepseek4",
+    attention="grouped",
+    neighbours=True,
+    n_rot=N_ROT_LATENT,
+    has_window=True,
+    has_streams=True,
+)
 
 # Hybrid architectures.
 QWEN35 = Kind(
@@ -181,6 +195,8 @@ KINDS = (
     DEEPSEEK2.with_own(*ALL),
     DEEPSEEK32.with_own("shared_head_norm"),
     GLM_DSA,
+    DEEPSEEK4,
+    DEEPSEEK4.with_own(*ALL),
 )
 
 
@@ -196,6 +212,17 @@ def _attention(kind: Kind) -> Shapes:
             "attn_kv_a_norm.weight": (LATENT,),
             "attn_k_b.weight": (N_HEAD, LATENT, N_PLAIN_LATENT),
             "attn_v_b.weight": (N_HEAD, HEAD_DIM, LATENT),
+        }
+    elif kind.attention == "grouped":
+        return {
+            "attn_q_a.weight": (LATENT, N_EMBD),
+            "attn_q_a_norm.weight": (LATENT,),
+            "attn_q_b.weight": (n_q, LATENT),
+            "attn_kv.weight": (HEAD_DIM, N_EMBD),
+            "attn_kv_a_norm.weight": (HEAD_DIM,),
+            "attn_sinks.weight": (N_HEAD,),
+            "attn_output_a.weight": (N_GROUPS, N_LOW_OUT, n_q // N_GROUPS),
+            "attn_output_b.weight": (N_EMBD, N_GROUPS * N_LOW_OUT),
         }
     elif kind.attention == "fused":
         shapes = {"attn_qkv.weight": (n_q + 2 * n_kv, N_EMBD), "attn_sinks.weight": (N_HEAD,)}
@@ -218,6 +245,34 @@ def _attention(kind: Kind) -> Shapes:
             "indexer.attn_q_b.weight": (N_HEAD * N_INDEX, LATENT),
         }
     return shapes | {"attn_output.weight": (N_EMBD, n_q)}
+
+
+def _streams(block: int) -> Shapes:
+    """Shapes of the hyper-connections of a block, and of what compresses its K/V."""
+    shapes: Shapes = {}
+    for part in ("attn", "ffn"):
+        n = (2 + N_STREAMS) * N_STREAMS
+        shapes |= {
+            f"hc_{part}_fn.weight": (n, N_STREAMS * N_EMBD),
+            f"hc_{part}_base.weight": (n,),
+            f"hc_{part}_scale.weight": (3,),
+        }
+    ratio = RATIOS[block]
+    parts = {"attn": HEAD_DIM, "indexer": N_INDEX} if ratio == 4 else {"attn": HEAD_DIM}
+    for part, n in parts.items() if ratio else ():
+        n_wide = (2 if ratio == 4 else 1) * n
+        shapes |= {
+            f"{part}_compressor_kv.weight": (n_wide, N_EMBD),
+            f"{part}_compressor_gate.weight": (n_wide, N_EMBD),
+            f"{part}_compressor_ape.weight": (ratio, n_wide),
+            f"{part}_compressor_norm.weight": (n,),
+        }
+    if ratio == 4:
+        shapes |= {
+            "indexer.proj.weight": (N_HEAD, N_EMBD),
+            "indexer.attn_q_b.weight": (N_HEAD * N_INDEX, LATENT),
+        }
+    return shapes
 
 
 def _mixer(kind: Kind) -> Shapes:
@@ -288,7 +343,7 @@ def _feed_forward(kind: Kind, has_experts: bool) -> Shapes:
 
 
 def has_experts(kind: Kind, block: int) -> bool:
-    if kind.has_qwen_experts:
+    if kind.has_qwen_experts or kind.has_streams:
         return True
     return not kind.is_dense and 0 < block < (N_LAYER if kind.has_dense_head else math.inf)
 
@@ -300,6 +355,12 @@ def _shapes(kind: Kind) -> Shapes:
         "output_norm.weight": (N_EMBD,),
         "output.weight": (N_VOCAB_MIN, N_EMBD),
     }
+    if kind.has_streams:
+        shapes |= {
+            "output_hc_fn.weight": (N_STREAMS, N_STREAMS * N_EMBD),
+            "output_hc_base.weight": (N_STREAMS,),
+            "output_hc_scale.weight": (1,),
+        }
     own = {
         "embed_tokens": (N_VOCAB_MIN, N_EMBD),
         "shared_head_head": (N_VOCAB_MIN, N_EMBD),
@@ -308,6 +369,7 @@ def _shapes(kind: Kind) -> Shapes:
     for block in range(N_LAYER + kind.n_nextn):
         of_block: Shapes = {"attn_norm.weight": (N_EMBD,)}
         of_block |= _mixer(kind) if kind.is_recurrent(block) else _attention(kind)
+        of_block |= _streams(block) if kind.has_streams else {}
         is_whole = block >= N_LAYER or not kind.is_nemotron
         if is_whole:
             of_block |= _feed_forward(kind, has_experts(kind, block))
@@ -394,11 +456,13 @@ def write(
     *,
     n_nextn: int | None = None,
     n_index: int = N_INDEX,
+    metadata: Mapping[str, int | list[int]] | None = None,
 ) -> Path:
     """Write the model and return its path.
 
     n_nextn: blocks after the others that it announces, if not all.
     n_index: size of the keys of an index that it announces.
+    metadata: other values than its own, by names without the architecture, for DEEPSEEK4.
     """
     path = Path(path)
     n_nextn = kind.n_nextn if n_nextn is None else n_nextn
@@ -414,6 +478,8 @@ def write(
         if n_nextn:
             writer.add_uint32(f"{kind.arch}.nextn_predict_layers", n_nextn)
         _add_attention(writer, kind, N_LAYER + n_nextn, n_index)
+        if kind.has_streams:
+            _add_streams(writer, kind, N_LAYER + n_nextn, metadata or {})
         _add_experts(writer, kind)
         add_spm_vocab(writer)
         for name, data in tensors.items():
@@ -459,7 +525,7 @@ def _add_attention(writer: GGUFWriter, kind: Kind, n_block: int, n_index: int) -
             ("group_count", N_HEAD_KV),
         ):
             writer.add_uint32(f"{kind.arch}.ssm.{name}", n)
-    if kind.has_index:
+    if kind.has_index or kind.has_streams:
         writer.add_uint32(f"{kind.arch}.attention.indexer.head_count", N_HEAD)
         writer.add_uint32(f"{kind.arch}.attention.indexer.key_length", n_index)
         writer.add_uint32(f"{kind.arch}.attention.indexer.top_k", 512)
@@ -473,6 +539,29 @@ def _add_attention(writer: GGUFWriter, kind: Kind, n_block: int, n_index: int) -
         writer.add_float32(f"{kind.arch}.rope.freq_base_swa", kind.base)
     if kind.value_scale != 1:
         writer.add_float32(f"{kind.arch}.attention.value_scale", kind.value_scale)
+
+
+def _add_streams(
+    writer: GGUFWriter, kind: Kind, n_block: int, metadata: Mapping[str, int | list[int]]
+) -> None:
+    writer.add_q_lora_rank(LATENT)
+    values: dict[str, int | list[int]] = {
+        "attention.output_group_count": N_GROUPS,
+        "attention.output_lora_rank": N_LOW_OUT,
+        "attention.compress_ratios": list(RATIOS[:n_block]),
+        "hyper_connection.count": N_STREAMS,
+        "hyper_connection.sinkhorn_iterations": N_SINKHORN,
+        "hash_layer_count": 0,
+    }
+    for name, value in (values | metadata).items():
+        key = f"{kind.arch}.{name}"
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        else:
+            writer.add_uint32(key, value)
+    writer.add_float32(f"{kind.arch}.hyper_connection.epsilon", STREAMS_EPS)
+    writer.add_float32(f"{kind.arch}.attention.compress_rope_freq_base", 160000.0)
+    writer.add_array(f"{kind.arch}.swiglu_clamp_exp", [0.0] * n_block)
 
 
 def _heads_kv(kind: Kind, n: int, n_block: int) -> int | list[int]:
@@ -492,5 +581,6 @@ def _add_experts(writer: GGUFWriter, kind: Kind) -> None:
     writer.add_expert_shared_count(1)
     writer.add_expert_weights_norm(True)
     writer.add_expert_weights_scale(1.0)
-    writer.add_uint32(f"{kind.arch}.expert_gating_func", 2)  # sigmoid
+    gating = 4 if kind.has_streams else 2  # the root of softplus, or sigmoid
+    writer.add_uint32(f"{kind.arch}.expert_gating_func", gating)
     writer.add_leading_dense_block_count(1)

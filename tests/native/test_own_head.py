@@ -23,6 +23,7 @@ from head_oracle import (
 from nextn_oracle import OwnHead, opened_models, oracle_of
 from tiny_nextn import (
     DEEPSEEK2,
+    DEEPSEEK4,
     DEEPSEEK32,
     GLM4MOE,
     GLM_DSA,
@@ -55,6 +56,9 @@ each_kind = pytest.mark.parametrize("kind", (*KINDS, *HYBRID_KINDS), ids=lambda 
 
 
 each_hybrid = pytest.mark.parametrize("kind", HYBRID_KINDS, ids=lambda kind: kind.name)
+each_with_snapshots = pytest.mark.parametrize(
+    "kind", (*HYBRID_KINDS, DEEPSEEK4), ids=lambda kind: kind.name
+)
 NEARLY = 6.0  # a gain of the sublayers with which a counting model often does not count
 
 
@@ -119,13 +123,14 @@ def test_a_head_that_knows_is_always_right(new_context, folder, kind):
         assert tokens_of(warm) == tokens_of(plain)
 
 
-@each_hybrid
+@each_with_snapshots
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_rejected_tokens_leave_the_states_of_hybrid_models(new_context, folder, kind, sampling):
     """The head counts on where the model, whose recurrent states have a say, does not, so that a
     part of its tokens is rejected."""
     path = folder / "nearly.gguf"
-    tiny_nextn.write(path, tiny_nextn.counting_weights(kind, gain=NEARLY), kind)
+    gain = 4.0 if kind.has_streams else NEARLY  # there, a sublayer adds to every stream
+    tiny_nextn.write(path, tiny_nextn.counting_weights(kind, gain), kind)
     with Model(path) as model:
         prompts = [[*COUNTED], [*COUNTED, 70, 71, 20, 21]]
         plain = [
@@ -161,7 +166,7 @@ def written(context, prompts, draft, sampling):
     return texts
 
 
-@each_hybrid
+@each_with_snapshots
 def test_the_heads_of_hybrid_models_are_found_by_themselves(new_context, model_of, kind):
     context = new_context(model_of(kind))
     assert not context.can_rollback and context.max_rollback
@@ -201,7 +206,8 @@ def test_states_for_it_do_not_change_a_pass(new_context, model_of, kind):
     context, other = new_context(model), new_context(model)
     want = other.run(Rows.of(0, 0, PROMPT, "last")).logits
     states = []
-    several = N_LAYER + 1 if kind.is_nemotron else (1, N_LAYER + 1)  # its others are not copied
+    has_one = kind.is_nemotron or kind.has_streams  # whose other states are not copied
+    several = N_LAYER + 1 if has_one else (1, N_LAYER + 1)
     for leave in (None, N_LAYER + 1, several, None):
         context.sequence().drop()
         decoded = context.run(Rows.of(0, 0, PROMPT, "last"), Pass(leave=leave))
@@ -390,6 +396,29 @@ def test_keys_of_an_index_that_cannot_be_rotated_are_refused(folder, kind, n_ind
     path = tiny_nextn.write(folder / "index.gguf", tiny_nextn.weights(kind), kind, n_index=n_index)
     why = f"indexer.key_length is {n_index}, not a multiple of 64; "
     with pytest.raises(ModelFileError, match=re.escape(why)):
+        Model(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("hash_layer_count", N_LAYER + 1, "a draft head whose experts are chosen by hash"),
+        ("attention.compress_ratios", [0, 4, 128, 4], "a draft head with compressed K/V"),
+    ],
+)
+def test_heads_of_deepseek4_that_would_end_the_process_are_refused(folder, name, value, why):
+    path = folder / "refused.gguf"
+    tiny_nextn.write(path, tiny_nextn.weights(DEEPSEEK4), DEEPSEEK4, metadata={name: value})
+    with pytest.raises(UnsupportedError, match=why):
+        heads.own(gguf_file.check(path))
+
+
+def test_another_number_of_hyper_connections_is_refused(folder):
+    """llama.cpp would end the process in the first pass."""
+    path = folder / "streams.gguf"
+    metadata = {"hyper_connection.count": 2}
+    tiny_nextn.write(path, tiny_nextn.weights(DEEPSEEK4), DEEPSEEK4, metadata=metadata)
+    with pytest.raises(ModelFileError, match=r"hyper_connection.count is 2, not 4; "):
         Model(path)
 
 

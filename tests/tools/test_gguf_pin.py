@@ -123,6 +123,11 @@ def test_keys_of_an_index_are_rotated(tree: Path, architecture: str) -> None:
     assert f"int nrot = {file.INDEX_UNIT};" in text
 
 
+def test_hyper_connections(tree: Path) -> None:
+    text = model_source(tree, "deepseek4")
+    assert f"GGML_ASSERT(hc == {file.N_STREAMS});" in text
+
+
 def test_scaling_types(tree: Path) -> None:
     text = read(tree, "src/llama-model.cpp")
     table = text[text.index("LLAMA_ROPE_SCALING_TYPES = {") :]
@@ -153,15 +158,15 @@ def test_types_without_a_matrix_product(tree: Path) -> None:
 
 
 def test_demands_on_heads_in_model_files(tree: Path) -> None:
-    """All architectures with a graph for such heads are in the table, except for two: states of
-    deepseek4 are those of several streams, and the graph of glm5-next is not written yet."""
+    """All architectures with a graph for such heads are in the table, except for glm5-next, whose
+    graph is not written yet."""
     sources = model_sources(tree)
     graphs = {
         name: source
         for name in architectures(tree).values()
         if "LLM_GRAPH_TYPE_DECODER_MTP" in (source := sources.get(re.sub("[-_.]", "", name), ""))
     }
-    assert graphs.keys() - heads.OWN_HEADS.keys() == {"deepseek4", "glm5-next"}
+    assert graphs.keys() - heads.OWN_HEADS.keys() == {"glm5-next"}
     assert not heads.OWN_HEADS.keys() - graphs.keys()
     for name, demands in heads.OWN_HEADS.items():
         asserted = [each for each in graphs[name].splitlines() if "GGML_ASSERT(" in each]

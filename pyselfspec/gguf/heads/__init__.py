@@ -29,7 +29,7 @@ __all__ = [
     "check",
     "has_tuned",
     "is_head",
-    "leaves_last_states",
+    "last_states_width",
     "own",
     "tuned_path",
 ]
@@ -47,9 +47,12 @@ def is_head(architecture: str) -> bool:
     return architecture in READERS
 
 
-def leaves_last_states(target: GgufFile, own_head: HeadFile | None) -> bool:
-    """Return whether passes of a model can leave the states after its last block for a head."""
-    return own_head is not None or target.architecture in gemma4_assistant.TARGETS
+def last_states_width(target: GgufFile, own_head: HeadFile | None) -> int:
+    """Return the number of values per token that passes of a model can leave for a head after its
+    last block; 0 if they leave none."""
+    if own_head is not None:
+        return own_head.n_state
+    return target.n_embd if target.architecture in gemma4_assistant.TARGETS else 0
 
 
 def check(path: Path, target: GgufFile) -> HeadFile:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import ModelFileError, UnsupportedError
-from ..file import BLOCK_NAME, NOT_FOR_WEIGHTS, GgufFile
+from ..file import BLOCK_NAME, N_STREAMS, NOT_FOR_WEIGHTS, GgufFile
 from ..header import TensorInfo, Value, read_header, short
 from .head_file import HeadFile, Kind
 
@@ -23,11 +23,13 @@ class OwnHeads:
     n_most: most blocks of this kind in a file, of which each drafts at a position of its own; 0:
         any number.
     not_with: metadata that llama.cpp does not support together with a head.
+    has_streams: whether hyper-connections keep several states per token, which the head reads.
     """
 
     tensors: tuple[str, ...] = ()
     n_most: int = 0
     not_with: tuple[str, ...] = ()
+    has_streams: bool = False
 
 
 _LATENT = ("attn_k_b", "attn_q_a", "ffn_gate_inp")
@@ -36,6 +38,7 @@ OWN_HEADS = {
     "cohere2moe": OwnHeads(("ffn_gate_inp",), 1),
     "deepseek2": OwnHeads((*_LATENT, "ffn_gate_shexp"), 1, ("attention.temperature_scale",)),
     "deepseek32": OwnHeads(_LATENT, 1),
+    "deepseek4": OwnHeads(("ffn_gate_inp", "hc_attn_fn", "hc_ffn_fn"), 1, has_streams=True),
     "glm-dsa": OwnHeads(_LATENT, 1),
     "glm4moe": OwnHeads(("ffn_gate_inp",), 1, ("rope.dimension_sections",)),
     "hy_v3": OwnHeads(),
@@ -71,12 +74,13 @@ def own(target: GgufFile) -> HeadFile | None:
     uses_target_output = "nextn.shared_head_head.weight" not in tensors
     n_bytes = block_bytes - (embedding.n_bytes if embedding else 0)
     n_bytes += target.head_bytes if uses_target_output else 0
+    n_state = target.n_embd * (N_STREAMS if known.has_streams else 1)
     return HeadFile(
         target,
         Kind(n_first=1, n_chained=_n_blocks(n_blocks)),
         (target.n_layer + 1,),
-        n_features=target.n_embd,
-        n_state=target.n_embd,
+        n_features=n_state,
+        n_state=n_state,
         n_bytes_read=n_bytes,
     )
 
@@ -110,12 +114,10 @@ def _require_own(
         value = metadata.get(key)
         if any(value) if isinstance(value, tuple) else value:
             raise UnsupportedError(f"llama.cpp cannot run its draft head together with {key}")
-    n_out = metadata.get(f"{target.architecture}.embedding_length_out", target.n_embd)
-    if n_out != target.n_embd:
-        raise ModelFileError(
-            f"{target.architecture}.embedding_length_out is {short(n_out)}, but its draft head "
-            f"leaves states of {target.n_embd} values"
-        )
+    if known.has_streams:
+        _require_streams(metadata, target)
+    else:
+        _require_width(metadata, target)
     for block in range(target.n_layer, target.n_layer + _n_blocks(n_blocks)):
         tensors = _in_block(target, block)
         for name in (*BLOCK_INPUT, *known.tensors):
@@ -127,3 +129,22 @@ def _require_own(
                     f"tensor {tensor.name!r} of its draft head is {tensor.type}, which is no type "
                     "for weights"
                 )
+
+
+def _require_width(metadata: Mapping[str, Value], target: GgufFile) -> None:
+    n_out = metadata.get(f"{target.architecture}.embedding_length_out", target.n_embd)
+    if n_out != target.n_embd:
+        raise ModelFileError(
+            f"{target.architecture}.embedding_length_out is {short(n_out)}, but its draft head "
+            f"leaves states of {target.n_embd} values"
+        )
+
+
+def _require_streams(metadata: Mapping[str, Value], target: GgufFile) -> None:
+    """Require a head that sees all K and V in its window, and chooses experts by its state."""
+    n_hashed = metadata.get(f"{target.architecture}.hash_layer_count", 0)
+    if isinstance(n_hashed, int) and n_hashed > target.n_layer:
+        raise UnsupportedError("llama.cpp cannot run a draft head whose experts are chosen by hash")
+    ratios = metadata.get(f"{target.architecture}.attention.compress_ratios")
+    if isinstance(ratios, tuple) and any(ratios[target.n_layer : target.n_layer + 1]):
+        raise UnsupportedError("llama.cpp cannot run a draft head with compressed K/V")
