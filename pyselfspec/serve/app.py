@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
-from . import chat, completions
 from .auth import require_host, require_key
+from .endpoints import chat, completions
 from .errors import ApiError, ErrorBody, handle, json_response, unsupported
 from .events import ClientGone
 from .limits import BodyLimit

@@ -277,6 +277,7 @@ class _RunningText:
             sampling=job.sampling,
             stop=job.stop,
             logprobs=job.logprobs,
+            shown=dict(job.shown),
         )
         with_tokens = job.shows_tokens or job.logprobs is not None
         self._deltas = DeltaBuilder(self.completion, with_tokens=with_tokens)
@@ -305,6 +306,7 @@ class _RunningText:
             completion.draft,
             completion.estimated_speedup,
             completion.mask,
+            completion.stopped_by,
         )
         return self._deltas.delta(text, 0), finished
 

@@ -32,7 +32,8 @@ class TooLateError(SelfSpecError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A text to generate. logprobs, stop: as for Completion.
+    """A text to generate. logprobs, stop: as for Completion. shown: control tokens that the text
+    shows, with their texts.
 
     shows_tokens: whether its deltas list tokens with their sources.
     """
@@ -44,6 +45,7 @@ class Job:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     shows_tokens: bool = False
+    shown: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,14 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The end of a text. reason: finish_reason of the Completion. draft: name of the drafter, None
-    for plain decoding. estimated_speedup, mask: attributes of the Completion."""
+    for plain decoding. estimated_speedup, mask, stopped_by: attributes of the Completion."""
 
     reason: str
     stats: GenerationStats
     draft: str | None
     estimated_speedup: float | None = None
     mask: LayerMask | None = None
+    stopped_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ N_TOP = 20
 N_TOOLS = 128
 N_BIASES = 1024
 N_DRAFT = 256  # characters
+N_VARIABLES = 16  # of chat templates
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
@@ -143,7 +144,11 @@ class NamedTool(BaseModel):
 
 
 class ChatRequest(TextRequest):
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions; requests of other protocols become one of these.
+
+    reasoning_format: "none" leaves thoughts in the text, with their markers. chat_template_kwargs:
+    variables of the chat template, such as enable_thinking.
+    """
 
     messages: list[dict[str, Any]] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
@@ -153,6 +158,9 @@ class ChatRequest(TextRequest):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = Field(None, max_length=32)
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=N_VARIABLES)] | None = None
     modalities: list[str] | None = None
     functions: list[Any] | None = None
     function_call: Any = None

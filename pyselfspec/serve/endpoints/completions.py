@@ -9,14 +9,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..runtime.logprobs import LogProbs
-from ..speculate.completion import count_for_message
-from .errors import ApiError
-from .fields import finish_reason
-from .jobs import Delta, Finished, Job
-from .responses import Answer, Json, ResponseWriter, respond
-from .schemas import N_CHOICES, CompletionRequest
-from .service import Service
+from ...runtime.logprobs import LogProbs
+from ...speculate.completion import count_for_message
+from ..errors import ApiError
+from ..fields import finish_reason
+from ..jobs import Delta, Finished, Job
+from ..responses import Answer, ChoiceWriter, Json, respond
+from ..schemas import N_CHOICES, CompletionRequest
+from ..service import Service
 
 N_PREDICT = 16  # tokens of a completion without max_tokens, as in OpenAI's API
 
@@ -73,7 +73,7 @@ def _tokens(service: Service, prompt: str | Sequence[int]) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-class CompletionWriter(ResponseWriter):
+class CompletionWriter(ChoiceWriter):
     OBJECT = CHUNK_OBJECT = "text_completion"
     ID_PREFIX = "cmpl"
 
