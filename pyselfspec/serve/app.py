@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -16,8 +17,9 @@ from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .auth import require_host, require_key
-from .endpoints import chat, completions
-from .errors import ApiError, ErrorBody, handle, json_response, unsupported
+from .endpoints import chat, completions, messages
+from .endpoints.messages_request import CountRequest, MessagesRequest
+from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
 from .events import ClientGone
 from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
@@ -28,12 +30,18 @@ from .service import Service
 
 CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
 N_PATH = 200  # characters of a path that an error repeats
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The request is invalid or refused."},
-    "5XX": {"model": ErrorBody, "description": "The server failed."},
-}
+
+
+def _errors(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    return {
+        "4XX": {"model": body, "description": "The request is invalid or refused."},
+        "5XX": {"model": body, "description": "The server failed."},
+    }
+
+
 # Exceptions that requests cause. All others are logged too.
 EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
+MESSAGE_ERRORS = _errors(messages.MessageError)
 STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {SSE: {}}}}
 
 
@@ -53,7 +61,7 @@ def make(service: Service) -> FastAPI:
         version=__version__,
         docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
-        responses=ERRORS,
+        responses=_errors(ErrorBody),
     )
     guarded = [Depends(check_access)]
 
@@ -64,6 +72,14 @@ def make(service: Service) -> FastAPI:
     @app.post("/v1/chat/completions", dependencies=guarded, responses=STREAMS)
     async def post_chat(body: ChatRequest, request: Request) -> Response:
         return await chat.answer(service, body, request)
+
+    @app.post(messages.PATH, dependencies=guarded, responses=STREAMS | MESSAGE_ERRORS)
+    async def post_messages(body: MessagesRequest, request: Request) -> Response:
+        return await messages.answer(service, body, request)
+
+    @app.post(f"{messages.PATH}/count_tokens", dependencies=guarded, responses=MESSAGE_ERRORS)
+    async def post_count_tokens(body: CountRequest) -> Response:
+        return await messages.count(service, body)
 
     @app.post("/v1/embeddings", dependencies=guarded)
     async def post_embeddings(_body: EmbeddingRequest) -> Response:
@@ -101,7 +117,7 @@ def make(service: Service) -> FastAPI:
     app.mount("/", fallback, name="page")
     app.router.default = fallback  # no mount matches a path with a newline
     for kind in (*EXPECTED, Exception):
-        app.add_exception_handler(kind, handle)
+        app.add_exception_handler(kind, _error)
     app.add_exception_handler(ClientGone, _no_response)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
     if settings.origins:
@@ -109,10 +125,16 @@ def make(service: Service) -> FastAPI:
             CORSMiddleware,
             allow_origins=list(settings.origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
         )
     app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))
     return app
+
+
+async def _error(request: Request, error: Exception) -> Response:
+    """Handle any exception of an endpoint."""
+    is_message = request.scope["path"].startswith(messages.PATH)
+    return error_response(error, messages.error_body if is_message else ApiError.body)
 
 
 async def _no_response(_request: Request, _error: Exception) -> Response:
