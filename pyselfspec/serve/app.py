@@ -17,8 +17,9 @@ from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .auth import require_host, require_key
-from .endpoints import chat, completions, messages
+from .endpoints import chat, completions, messages, responses
 from .endpoints.messages_request import CountRequest, MessagesRequest
+from .endpoints.responses_request import ResponsesRequest
 from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
 from .events import ClientGone
 from .limits import BodyLimit
@@ -81,6 +82,18 @@ def make(service: Service) -> FastAPI:
     async def post_count_tokens(body: CountRequest) -> Response:
         return await messages.count(service, body)
 
+    @app.post(responses.PATH, dependencies=guarded, responses=STREAMS)
+    async def post_responses(body: ResponsesRequest, request: Request) -> Response:
+        return await responses.answer(service, body, request)
+
+    @app.get(f"{responses.PATH}/{{name}}", dependencies=guarded)
+    async def get_response(name: str, request: Request) -> Response:
+        return responses.get(service, name, request)
+
+    @app.delete(f"{responses.PATH}/{{name}}", dependencies=guarded)
+    async def delete_response(name: str, request: Request) -> Response:
+        return responses.delete(service, name, request)
+
     @app.post("/v1/embeddings", dependencies=guarded)
     async def post_embeddings(_body: EmbeddingRequest) -> Response:
         raise unsupported("model", f"{settings.name} generates text; this server has no embeddings")
@@ -124,7 +137,7 @@ def make(service: Service) -> FastAPI:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
         )
     app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Collection
 
@@ -30,6 +31,12 @@ def _given_key(request: Request) -> str:
     """Return the key of a request, in the header of OpenAI's or of Anthropic's API; "" if none."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     return given.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def owner_of(request: Request) -> str:
+    """Return a name for whoever sent a request: a hash of the key, "" without one."""
+    key = _given_key(request)
+    return hashlib.sha256(key.encode(errors="replace")).hexdigest() if key else ""
 
 
 def require_host(request: Request, allowed: Collection[str]) -> None:

@@ -21,6 +21,7 @@ from .metrics import Metrics
 from .requests import RequestReader, draft_label
 from .settings import Settings
 from .sources import describe_sources
+from .stored import ResponseStore
 
 
 class Service:
@@ -43,6 +44,7 @@ class Service:
         self.settings = settings
         self.template = template
         self.metrics = Metrics(engine)
+        self.stored = ResponseStore()
         self._created_at = int(time.time())
         self._mask = mask
         n_train = self.model.n_ctx_train

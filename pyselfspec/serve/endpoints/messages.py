@@ -57,7 +57,7 @@ async def answer(service: Service, body: MessagesRequest, request: Request) -> R
     """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
     asked = to_chat(body)
     chat = await open_chat(service, asked)
-    head = {"id": new_id("msg"), "model": service.settings.name}
+    head = {"id": new_id("msg", "_"), "model": service.settings.name}
     stops = body.stop_sequences or ()
     writer = MessageWriter(head, chat.reader(), chat.n_prompt, stops, stream=body.stream)
     return await respond(service, request, chat.jobs, writer)

@@ -94,7 +94,7 @@ class MessagesRequest(CountRequest):
 
 def to_chat(body: CountRequest) -> ChatRequest:
     """Return the chat request that a request means. Raises ApiError for what is not supported."""
-    chat = ChatRequest(messages=_messages(body))
+    chat = ChatRequest.model_validate({"messages": _messages(body)})
     chat.tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None
     chat.tool_choice = _choice(body.tool_choice)
     if body.thinking is not None:
