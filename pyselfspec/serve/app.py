@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
@@ -17,9 +18,11 @@ from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .auth import require_host, require_key
-from .endpoints import chat, completions, messages, responses
+from .endpoints import chat, completions, infill, messages, responses, tokens
+from .endpoints.infill import InfillRequest
 from .endpoints.messages_request import CountRequest, MessagesRequest
 from .endpoints.responses_request import ResponsesRequest
+from .endpoints.tokens import DetokenizeRequest, TokenizeRequest
 from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
 from .events import ClientGone
 from .limits import BodyLimit
@@ -65,10 +68,47 @@ def make(service: Service) -> FastAPI:
         responses=_errors(ErrorBody),
     )
     guarded = [Depends(check_access)]
+    for add in (_add_completions, _add_chats, _add_tokens, _add_models):
+        add(app, service, guarded)
+
+    @app.get("/health", dependencies=[Depends(check_host)])
+    async def get_health() -> Response:
+        if not service.engine.is_alive:
+            raise ApiError(503, "the engine has stopped; restart the server")
+        return json_response({"status": "ok"})
+
+    fallback = _PageOrError(_methods(app))
+    app.mount("/", fallback, name="page")
+    app.router.default = fallback  # no mount matches a path with a newline
+    for kind in (*EXPECTED, Exception):
+        app.add_exception_handler(kind, _error)
+    app.add_exception_handler(ClientGone, _no_response)
+    app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
+        )
+    app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))
+    return app
+
+
+def _add_completions(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of completions of texts."""
 
     @app.post("/v1/completions", dependencies=guarded, responses=STREAMS)
     async def post_completions(body: CompletionRequest, request: Request) -> Response:
         return await completions.complete(service, body, request)
+
+    @app.post("/infill", dependencies=guarded, responses=STREAMS)
+    async def post_infill(body: InfillRequest, request: Request) -> Response:
+        return await infill.infill(service, body, request)
+
+
+def _add_chats(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of chats."""
 
     @app.post("/v1/chat/completions", dependencies=guarded, responses=STREAMS)
     async def post_chat(body: ChatRequest, request: Request) -> Response:
@@ -94,9 +134,31 @@ def make(service: Service) -> FastAPI:
     async def delete_response(name: str, request: Request) -> Response:
         return responses.delete(service, name, request)
 
+
+def _add_tokens(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of prompts and their tokens."""
+
+    @app.post("/tokenize", dependencies=guarded)
+    async def post_tokenize(body: TokenizeRequest) -> Response:
+        return await tokens.tokenize(service, body)
+
+    @app.post("/detokenize", dependencies=guarded)
+    async def post_detokenize(body: DetokenizeRequest) -> Response:
+        return await tokens.detokenize(service, body)
+
+    @app.post("/apply-template", dependencies=guarded)
+    async def post_apply_template(body: ChatRequest) -> Response:
+        return await tokens.apply_template(service, body)
+
+
+def _add_models(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of the model and the server."""
+
     @app.post("/v1/embeddings", dependencies=guarded)
     async def post_embeddings(_body: EmbeddingRequest) -> Response:
-        raise unsupported("model", f"{settings.name} generates text; this server has no embeddings")
+        raise unsupported(
+            "model", f"{service.settings.name} generates text; this server has no embeddings"
+        )
 
     @app.get("/v1/models", dependencies=guarded)
     async def get_models() -> Response:
@@ -104,10 +166,11 @@ def make(service: Service) -> FastAPI:
 
     @app.get("/v1/models/{name:path}", dependencies=guarded)
     async def get_model(name: str) -> Response:
-        if name != settings.name:
+        own = service.settings.name
+        if name != own:
             raise ApiError(
                 404,
-                f"this server has one model, {settings.name!r}, not {on_one_line(name[:N_PATH])!r}",
+                f"this server has one model, {own!r}, not {on_one_line(name[:N_PATH])!r}",
                 param="model",
             )
         return json_response(service.card())
@@ -116,32 +179,9 @@ def make(service: Service) -> FastAPI:
     async def get_props() -> Response:
         return json_response(service.props())
 
-    @app.get("/metrics", dependencies=guarded, response_class=PlainTextResponse)
+    @app.get("/metrics", response_class=PlainTextResponse, dependencies=guarded)
     async def get_metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
-
-    @app.get("/health", dependencies=[Depends(check_host)])
-    async def get_health() -> Response:
-        if not service.engine.is_alive:
-            raise ApiError(503, "the engine has stopped; restart the server")
-        return json_response({"status": "ok"})
-
-    fallback = _PageOrError(_methods(app))
-    app.mount("/", fallback, name="page")
-    app.router.default = fallback  # no mount matches a path with a newline
-    for kind in (*EXPECTED, Exception):
-        app.add_exception_handler(kind, _error)
-    app.add_exception_handler(ClientGone, _no_response)
-    app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
-    if settings.origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(settings.origins),
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
-        )
-    app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))
-    return app
 
 
 async def _error(request: Request, error: Exception) -> Response:

@@ -128,7 +128,7 @@ class ChoiceWriter(ResponseWriter):
         }
 
     def whole(self, answers: Sequence[Answer]) -> Json:
-        choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
+        choices = [self._choice(i, answer) for i, answer in enumerate(self._chosen(answers))]
         body = self._head | {"object": self.OBJECT, "choices": choices}
         body["usage"] = usage(self._n_prompt, [each.finished for each in answers])
         if self.request.shows:
@@ -141,6 +141,10 @@ class ChoiceWriter(ResponseWriter):
             return []
         body = self._head | {"object": self.CHUNK_OBJECT, "choices": []}
         return [body | {"usage": usage(self._n_prompt, found)}]
+
+    def _chosen(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """Return the answers that become choices."""
+        return answers
 
     @abstractmethod
     def _choice(self, i: int, answer: Answer) -> Json: ...

@@ -42,7 +42,7 @@ def test_requests_get_what_the_schema_says(is_right: bool, served: Served) -> No
     mode = GenerationMode.POSITIVE if is_right else GenerationMode.NEGATIVE
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
-    assert len(operations) >= 12
+    assert len(operations) >= 16
     for operation in operations:
         if not is_right and not list(operation.body):
             continue  # there is nothing to be wrong
