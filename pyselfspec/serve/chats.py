@@ -19,6 +19,7 @@ from .errors import ApiError
 from .jobs import Job
 from .schemas import ChatRequest
 from .service import Service
+from .thoughts import ThoughtLimit
 from .tools import ToolUse, describe_tools
 
 N_TAIL = 16  # tokens at the end of a prompt, which may begin thoughts
@@ -51,6 +52,10 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     reads_plainly = grammar is not None or body.reasoning_format == "none"
     form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
     shown = visible_tokens(service.model, form)
+    thinks = _begun_thoughts(service.model, prompt, form, shown)
+    limit = _thought_limit(template, body, form, thinks)
+    if limit is not None and thinks is not None and body.reasoning_budget_tokens == 0:
+        prompt, limit, thinks = (*prompt, *limit.end_tokens), None, None
     reader = service.requests
     n_predict = reader.n_predict(prompt, body.max_completion_tokens or body.max_tokens, None)
     jobs = tuple(
@@ -63,10 +68,11 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows,
             shown=shown,
+            thoughts=limit,
         )
         for sampling in reader.samplings(body, grammar)
     )
-    return Chat(jobs, len(prompt), use, form, _begun_thoughts(service.model, prompt, form, shown))
+    return Chat(jobs, len(prompt), use, form, thinks)
 
 
 def require_template(service: Service) -> ChatTemplate:
@@ -179,6 +185,20 @@ def _control_tokens(model: Model, text: str) -> list[tuple[int, str]]:
     """Return the control tokens in a text that consists of tokens and words."""
     tokens = model.tokenize(text, add_special=False)
     return [(t, vocabulary.text_of(model, t)) for t in tokens if not model.piece(t)]
+
+
+def _thought_limit(
+    template: ChatTemplate, body: ChatRequest, form: AnswerForm, thinks: str | None
+) -> ThoughtLimit | None:
+    """Return the limit of thoughts, None without one."""
+    budget = body.reasoning_budget_tokens
+    pairs = [pair for pair in form.think if thinks in (None, pair[1])]
+    if budget is None or budget < 0 or not pairs:
+        return None
+    opening, close = pairs[0]
+    end = f"\n{close}\n\n" if close[1] == "/" else close
+    tokens = tuple(template.marker_tokens(end))
+    return ThoughtLimit(max(1, budget), opening, close, thinks is not None, end, tokens)
 
 
 def _begun_thoughts(

@@ -11,6 +11,7 @@ from ..runtime.logprobs import LogProbs
 from ..runtime.sampling import SamplingParams
 from ..speculate.config import DraftConfig
 from ..speculate.stats import GenerationStats
+from .thoughts import ThoughtLimit
 
 MODEL = "full"  # the source of tokens that were not drafted; "model" is the name of a drafter
 
@@ -33,7 +34,7 @@ class TooLateError(SelfSpecError):
 @dataclass(frozen=True, slots=True)
 class Job:
     """A text to generate. logprobs, stop: as for Completion. shown: control tokens that the text
-    shows, with their texts.
+    shows, with their texts. thoughts: their limit.
 
     shows_tokens: whether its deltas list tokens with their sources.
     """
@@ -46,6 +47,7 @@ class Job:
     logprobs: int | None = None
     shows_tokens: bool = False
     shown: tuple[tuple[int, str], ...] = ()
+    thoughts: ThoughtLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The end of a text. reason: finish_reason of the Completion. draft: name of the drafter, None
-    for plain decoding. estimated_speedup, mask, stopped_by: attributes of the Completion."""
+    for plain decoding. The other fields are attributes of the Completion."""
 
     reason: str
     stats: GenerationStats
@@ -86,6 +88,7 @@ class Finished:
     estimated_speedup: float | None = None
     mask: LayerMask | None = None
     stopped_by: str | None = None
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

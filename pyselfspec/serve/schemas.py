@@ -156,7 +156,8 @@ class NamedTool(BaseModel):
 class ChatRequest(TextRequest):
     """POST /v1/chat/completions; requests of other protocols become one of these.
 
-    reasoning_format: "none" leaves thoughts in the text, with their markers. chat_template_kwargs:
+    reasoning_format: "none" leaves thoughts in the text, with their markers.
+    reasoning_budget_tokens: most tokens of thoughts, -1 for no limit. chat_template_kwargs:
     variables of the chat template, such as enable_thinking.
     """
 
@@ -170,6 +171,7 @@ class ChatRequest(TextRequest):
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = Field(None, max_length=32)
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
+    reasoning_budget_tokens: int | None = Field(None, ge=-1)
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=N_VARIABLES)] | None = None
     modalities: list[str] | None = None
     functions: list[Any] | None = None

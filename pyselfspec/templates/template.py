@@ -112,6 +112,10 @@ class ChatTemplate:
         """Return the token ids of the beginning of an answer, to append to those of `tokens`."""
         return self._tokenizer.answer(text)
 
+    def marker_tokens(self, text: str) -> list[int]:
+        """Return the token ids of text of the template's own, to append to those of `tokens`."""
+        return self._tokenizer.markers(text)
+
     def text(
         self,
         messages: Messages,

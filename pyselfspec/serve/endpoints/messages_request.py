@@ -98,6 +98,7 @@ def to_chat(body: CountRequest) -> ChatRequest:
     chat.tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None
     chat.tool_choice = _choice(body.tool_choice)
     if body.thinking is not None:
+        chat.reasoning_budget_tokens = body.thinking.budget_tokens
         chat.chat_template_kwargs = {"enable_thinking": body.thinking.type != "disabled"}
     if body.output_config is not None:
         chat.reasoning_effort = body.output_config.effort
