@@ -161,11 +161,14 @@ def _add_models(app: FastAPI, service: Service, guarded: Sequence[params.Depends
         )
 
     @app.get("/v1/models", dependencies=guarded)
-    async def get_models() -> Response:
-        return json_response({"object": "list", "data": [service.card()]})
+    async def get_models(request: Request) -> Response:
+        card = service.card()
+        if messages.is_for(request):
+            return json_response(messages.model_list(card))
+        return json_response({"object": "list", "data": [card]})
 
     @app.get("/v1/models/{name:path}", dependencies=guarded)
-    async def get_model(name: str) -> Response:
+    async def get_model(name: str, request: Request) -> Response:
         own = service.settings.name
         if name != own:
             raise ApiError(
@@ -173,7 +176,8 @@ def _add_models(app: FastAPI, service: Service, guarded: Sequence[params.Depends
                 f"this server has one model, {own!r}, not {on_one_line(name[:N_PATH])!r}",
                 param="model",
             )
-        return json_response(service.card())
+        card = service.card()
+        return json_response(messages.model_card(card) if messages.is_for(request) else card)
 
     @app.get("/props", dependencies=guarded)
     async def get_props() -> Response:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ArgumentError
-from ..runtime import json_schema, vocabulary
+from ..runtime import json_schema
 from ..runtime.model import Model
 from ..templates.messages import ASSISTANT, FIELDS
 from ..templates.template import ChatTemplate
@@ -51,7 +51,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     grammar = await asyncio.to_thread(_grammar, body, use)
     reads_plainly = grammar is not None or body.reasoning_format == "none"
     form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
-    shown = visible_tokens(service.model, form)
+    shown = service.shown_markers(form)
     thinks = _begun_thoughts(service.model, prompt, form, shown)
     limit = _thought_limit(template, body, form, thinks)
     if limit is not None and thinks is not None and body.reasoning_budget_tokens == 0:
@@ -167,24 +167,6 @@ def _answer_form(template: ChatTemplate, use: ToolUse, reads_plainly: bool) -> A
     return (
         AnswerForm((), calls, ()) if reads_plainly else AnswerForm(form.think, calls, form.silent)
     )
-
-
-def visible_tokens(model: Model, form: AnswerForm) -> tuple[tuple[int, str], ...]:
-    """Return the markers of a form that are control tokens of a model, which have no text."""
-    found = []
-    for text in form.texts:
-        tokens = model.tokenize(text, add_special=False)
-        if len(tokens) == 1 and not model.piece(tokens[0]):
-            found.append((tokens[0], text))
-        elif len(tokens) > 1:  # a marker of several, such as <|channel|>analysis<|message|>
-            found += _control_tokens(model, text)
-    return tuple(dict(found).items())
-
-
-def _control_tokens(model: Model, text: str) -> list[tuple[int, str]]:
-    """Return the control tokens in a text that consists of tokens and words."""
-    tokens = model.tokenize(text, add_special=False)
-    return [(t, vocabulary.text_of(model, t)) for t in tokens if not model.piece(t)]
 
 
 def _thought_limit(

@@ -260,6 +260,14 @@ def test_thoughts_are_blocks_of_their_own(served: Served, demo: Model) -> None:
     assert '"reasoning_content":"' in chunks
 
 
+def test_models(served: Served) -> None:
+    client = served.anthropic(KEY)
+    assert [each.id for each in client.models.list()] == ["demo"]
+    assert client.models.retrieve("demo").display_name == "demo"
+    with pytest.raises(anthropic.NotFoundError, match="one model"):
+        client.models.retrieve("other")
+
+
 def test_errors_have_the_shape_of_the_protocol(served: Served) -> None:
     client = served.anthropic(KEY)
     with pytest.raises(anthropic.BadRequestError, match="image") as bad:

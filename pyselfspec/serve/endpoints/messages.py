@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -51,6 +52,28 @@ def error_body(error: ApiError) -> Json:
     kind = "invalid_request_error" if error.status < 500 else "api_error"
     details = MessageErrorDetails(type=_TYPES.get(error.status, kind), message=str(error))
     return MessageError(error=details).model_dump()
+
+
+def is_for(request: Request) -> bool:
+    """Return whether a request is by a client of this API, to a path that others have too."""
+    return "anthropic-version" in request.headers
+
+
+def model_card(card: Json) -> Json:
+    """Return the entry of a model in this API. card: that of OpenAI's API."""
+    created = datetime.fromtimestamp(card["created"], UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "type": "model",
+        "id": card["id"],
+        "display_name": card["id"],
+        "created_at": created,
+    }
+
+
+def model_list(card: Json) -> Json:
+    """Return the list of the only model."""
+    name = card["id"]
+    return {"data": [model_card(card)], "has_more": False, "first_id": name, "last_id": name}
 
 
 async def answer(service: Service, body: MessagesRequest, request: Request) -> Response:
