@@ -67,6 +67,7 @@ def model_card(card: Json) -> Json:
         "id": card["id"],
         "display_name": card["id"],
         "created_at": created,
+        "lifecycle": "active",
     }
 
 
