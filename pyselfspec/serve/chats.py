@@ -39,7 +39,11 @@ class Chat:
     def reader(self) -> AnswerReader:
         """Return a reader for one answer."""
         return AnswerReader(
-            self.form, self.use.functions, thinks=self.thinks, is_call=self.use.is_required
+            self.form,
+            self.use.functions,
+            thinks=self.thinks,
+            is_call=self.use.is_required,
+            n_calls=self.use.n_calls,
         )
 
 

@@ -29,16 +29,18 @@ INSTRUCTION = (
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools of a request. names: functions that may be called. is_required: whether the answer
-    must be a call."""
+    must be a call. n_calls: most calls of an answer, None for no limit."""
 
     tools: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
     is_required: bool = False
+    n_calls: int | None = None
 
     @classmethod
     def of(cls, request: ChatRequest) -> ToolUse:
         """Read a request. Raises ApiError for a tool_choice that is none of its tools."""
         choice, tools = request.tool_choice, request.tools or []
+        n_calls = 1 if request.parallel_tool_calls is False else None
         if choice == "none":
             return cls()
         if not tools:
@@ -58,8 +60,8 @@ class ToolUse:
                     f"tool_choice names {choice.function.name!r}; the tools are {', '.join(names)}",
                     param="tool_choice",
                 )
-            return cls(given, (choice.function.name,), is_required=True)
-        return cls(given, names, is_required=choice == "required")
+            return cls(given, (choice.function.name,), is_required=True, n_calls=n_calls)
+        return cls(given, names, is_required=choice == "required", n_calls=n_calls)
 
     @property
     def functions(self) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pyselfspec.errors import ArgumentError
+from pyselfspec.serve.answers import reader as reader_module
 from pyselfspec.serve.answers.call_forms import CALL_FORMS
 from pyselfspec.serve.answers.form import AnswerForm
 from pyselfspec.serve.answers.parts import Called, Part, Said, Thought
@@ -199,6 +200,24 @@ def test_calls_are_read_as_soon_as_they_are_whole() -> None:
     reader = AnswerReader(AnswerForm.of(""), FUNCTIONS)
     parts = reader.push('<tool_call>{"name": "stop", "arguments": {}}</tool_call>\n<tool_')
     assert plain(parts) == [OTHER]
+
+
+def test_at_most_one_call_is_read_if_asked() -> None:
+    text = '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
+    for seed in range(4):
+        reader = AnswerReader(AnswerForm.of(""), FUNCTIONS, n_calls=1)
+        assert plain(read(reader, f"So. {text}\n{text} and more", seed)) == [Said("So. "), OTHER]
+        bare = AnswerReader(AnswerForm.of(""), FUNCTIONS, n_calls=1)
+        calls = '{"name": "stop"}; {"name": "stop"}'
+        assert plain(read(bare, calls, seed)) == [OTHER]
+
+
+def test_an_answer_full_of_markers_is_read_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(reader_module, "read_calls", lambda _form, body, _: tried.append(body))
+    text = "<tool_call>" + "x</tool_call>" * 500
+    assert read(AnswerReader(AnswerForm.of(""), FUNCTIONS), text, 0) == [Said(text)]
+    assert len(tried) <= reader_module.N_TRIES + 1
 
 
 def test_thoughts_that_the_prompt_has_opened() -> None:

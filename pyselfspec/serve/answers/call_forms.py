@@ -29,14 +29,14 @@ _INVOKE_PARAMETER = re.compile(
     r"<parameter name=\"([^\"]+)\"[^>]*>\n?(.*?)\n?</parameter>", re.DOTALL
 )
 _DEEPSEEK = re.compile(
-    r"(?:function<｜tool▁sep｜>)?\s*([\w.-]+)(?:<｜tool▁sep｜>|\s*\n)(.*)", re.DOTALL
+    r"(?:function<｜tool▁sep｜>)?\s*([\w.-]{1,64})(?:<｜tool▁sep｜>|\s*\n)(.*)", re.DOTALL
 )
 _KIMI = re.compile(
-    r"\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*)", re.DOTALL
+    r"\s*(?:functions\.)?([\w.-]{1,64}?)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*)", re.DOTALL
 )
-_MISTRAL = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\](.*)", re.DOTALL)
-_HARMONY = re.compile(r"([\w.-]+)(?:(?!<\|message\|>).)*<\|message\|>(.*)", re.DOTALL)
-_GEMMA = re.compile(r"\s*([\w.-]+)(\{.*\})\s*", re.DOTALL)
+_MISTRAL = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\](.*)", re.DOTALL)
+_HARMONY = re.compile(r"([\w.-]{1,64})(?:(?!<\|message\|>).)*<\|message\|>(.*)", re.DOTALL)
+_GEMMA = re.compile(r"\s*([\w.-]{1,64})(\{.*\})\s*", re.DOTALL)
 _GEMMA_KEY = re.compile(r"([{,]\s*)([\w.$-]+)(\s*:)")
 
 

@@ -9,6 +9,8 @@ from .call_forms import CallForm, Functions, bare_calls, read_calls
 from .form import AnswerForm
 from .parts import Called, Part, Said, Thought
 
+N_TRIES = 16  # closing markers within a call at most: an answer must not cost much to read
+
 
 @dataclass(frozen=True, slots=True)
 class _Bare:
@@ -25,7 +27,7 @@ class AnswerReader:
 
     functions: schemas of the arguments, by function; empty if the answer has no calls. thinks: the
     closing marker of thoughts that the prompt has opened. is_call: whether the answer must be a
-    call.
+    call. n_calls: most calls to read, None for all; what follows them is left out.
 
     Holds back what may be a marker or a part of a call until that is decided.
     """
@@ -37,6 +39,7 @@ class AnswerReader:
         *,
         thinks: str | None = None,
         is_call: bool = False,
+        n_calls: int | None = None,
     ) -> None:
         self._functions = functions
         self._openers: dict[str, CallForm | _Thinking | None] = dict.fromkeys(form.silent)
@@ -51,6 +54,8 @@ class AnswerReader:
         self._begun = False  # text that is not white space has come
         self._trims = thinks is not None  # white space is left out until text comes
         self._n_tried = 0  # characters of a call in which no end was found
+        self._n_tries = 0  # closing markers of a call that were not its end
+        self._n_left = n_calls
 
     def push(self, text: str) -> list[Part]:
         """Take a piece; return the parts that are certain."""
@@ -60,7 +65,7 @@ class AnswerReader:
         parts: list[Part] = []
         while self._advance(parts):
             pass
-        return parts
+        return self._limited(parts)
 
     def finish(self) -> list[Part]:
         """Return the parts at the end of the answer."""
@@ -74,8 +79,20 @@ class AnswerReader:
         else:
             calls = bare_calls(held, self._functions) if isinstance(inside, _Bare) else None
         if calls:
-            return [*parts, *map(Called, calls)]
-        return [*parts, *([Said(held)] if held else [])]
+            return self._limited([*parts, *map(Called, calls)])
+        return self._limited([*parts, *([Said(held)] if held else [])])
+
+    def _limited(self, parts: list[Part]) -> list[Part]:
+        """Return the parts up to the last call that may be read."""
+        if self._n_left is None:
+            return parts
+        kept: list[Part] = []
+        for part in parts:
+            if self._n_left == 0:
+                break
+            kept.append(part)
+            self._n_left -= isinstance(part, Called)
+        return kept
 
     def _advance(self, parts: list[Part], *, is_last: bool = False) -> bool:
         """Read up to the next change of state; return whether there was one."""
@@ -149,14 +166,14 @@ class AnswerReader:
         """Read a call whose end has come. Its arguments may contain the closing marker."""
         if form.close is None:
             return False
-        while (at := self._held.find(form.close, self._n_tried)) >= 0:
+        while (at := self._held.find(form.close, self._n_tried)) >= 0 and self._n_tries < N_TRIES:
             calls = read_calls(form, self._held[:at], self._functions)
-            self._n_tried = at + 1
+            self._n_tried, self._n_tries = at + 1, self._n_tries + 1
             if calls:
                 parts += map(Called, calls)
                 self._held = self._held[at + len(form.close) :]
                 self._inside, self._begun, self._trims = None, True, True
-                self._n_tried = 0
+                self._n_tried = self._n_tries = 0
                 return True
         return False
 

@@ -97,6 +97,8 @@ def to_chat(body: CountRequest) -> ChatRequest:
     chat = ChatRequest.model_validate({"messages": _messages(body)})
     chat.tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None
     chat.tool_choice = _choice(body.tool_choice)
+    if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use:
+        chat.parallel_tool_calls = False
     if body.thinking is not None:
         chat.reasoning_budget_tokens = body.thinking.budget_tokens
         chat.chat_template_kwargs = {"enable_thinking": body.thinking.type != "disabled"}

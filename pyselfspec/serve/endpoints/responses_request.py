@@ -108,6 +108,7 @@ def to_chat(body: ResponsesRequest, history: Sequence[Item] = ()) -> ChatRequest
     chat = ChatRequest.model_validate({"messages": messages})
     chat.tools = [_tool(tool, i) for i, tool in enumerate(body.functions)] or None
     chat.tool_choice = _choice(body)
+    chat.parallel_tool_calls = body.parallel_tool_calls
     chat.max_tokens, chat.stream = body.max_output_tokens, bool(body.stream)
     chat.temperature, chat.top_p, chat.seed = body.temperature, body.top_p, body.seed
     chat.reasoning_effort = body.reasoning.effort if body.reasoning else None
