@@ -260,6 +260,22 @@ def test_thoughts_are_blocks_of_their_own(served: Served, demo: Model) -> None:
     assert '"reasoning_content":"' in chunks
 
 
+def test_an_answer_that_has_begun_goes_on(served: Served) -> None:
+    """The last message is its beginning, which is not repeated."""
+    begun = [*HELLO, {"role": "assistant", "content": "The king"}]
+    body = {"messages": begun, "max_tokens": 12, "seed": 3}
+    got = served.post("/v1/messages", body).json()
+    same = body | {"pyselfspec": {"continue": True}}
+    want = served.post("/v1/chat/completions", same).json()
+    assert got["content"][0]["text"] == want["choices"][0]["message"]["content"]
+    counted = served.post("/v1/messages/count_tokens", {"messages": begun}).json()
+    assert counted["input_tokens"] == want["usage"]["prompt_tokens"]
+    assert chat_of(messages=begun, pyselfspec={"draft": None}).pyselfspec.model_fields_set == {
+        "draft",
+        "continues",
+    }
+
+
 def test_models(served: Served) -> None:
     client = served.anthropic(KEY)
     assert [each.id for each in client.models.list()] == ["demo"]

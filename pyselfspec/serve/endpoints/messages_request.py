@@ -66,7 +66,7 @@ class OutputConfig(BaseModel):
 
 
 class CountRequest(BaseModel):
-    """POST /v1/messages/count_tokens."""
+    """POST /v1/messages/count_tokens. pyselfspec: as in chat completions."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -77,10 +77,11 @@ class CountRequest(BaseModel):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    pyselfspec: DraftSettings | None = None
 
 
 class MessagesRequest(CountRequest):
-    """POST /v1/messages. pyselfspec: as in chat completions."""
+    """POST /v1/messages."""
 
     max_tokens: int = Field(ge=1)
     stream: bool = False
@@ -89,7 +90,6 @@ class MessagesRequest(CountRequest):
     top_p: Finite | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, lt=2**31)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    pyselfspec: DraftSettings | None = None
 
 
 def to_chat(body: CountRequest) -> ChatRequest:
@@ -111,8 +111,22 @@ def to_chat(body: CountRequest) -> ChatRequest:
     if isinstance(body, MessagesRequest):
         chat.max_tokens, chat.stream, chat.stop = body.max_tokens, body.stream, body.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
-        chat.seed, chat.pyselfspec = body.seed, body.pyselfspec
+        chat.seed = body.seed
+    chat.pyselfspec = _settings(body)
     return chat
+
+
+def _settings(body: CountRequest) -> DraftSettings | None:
+    """Return the settings of drafts, with those of an answer that the last message begins."""
+    last, given = body.messages[-1], body.pyselfspec
+    if last.role != "assistant" or not _is_text(last.content):
+        return given
+    fields = given.model_dump(exclude_unset=True, by_alias=True) if given else {}
+    return DraftSettings.model_validate(fields | {"continue": True})
+
+
+def _is_text(content: str | Blocks) -> bool:
+    return isinstance(content, str) or all(block.get("type") == "text" for block in content)
 
 
 def _messages(body: CountRequest) -> list[dict[str, Any]]:
