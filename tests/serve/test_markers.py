@@ -62,8 +62,8 @@ def test_thoughts_stay_in_the_text_if_asked(served: Served) -> None:
     assert answer(served, "a", reasoning_format="none") == (None, "a" * 4)
 
 
-def test_special_tokens_in_variables_are_text(served: Served) -> None:
-    """As in messages: the template alone writes special tokens."""
+def test_variables_replace_nothing_of_a_request(served: Served) -> None:
+    """There are few of them, and none has the name of the template's own."""
     path, body = "/apply-template", CHAT | {"chat_template_kwargs": {"messages": "<eot>"}}
     assert served.post(path, body).json() == served.post(path, CHAT).json()
     many = {"chat_template_kwargs": {str(i): i for i in range(17)}}

@@ -234,7 +234,7 @@ def test_a_tool_must_be_called(served: Served) -> None:
 
 
 def test_a_conversation_goes_on_from_a_response(served: Served) -> None:
-    """As if the client had sent all of it. Nothing of it is read again."""
+    """The text is the one after the whole conversation, of which nothing is read again."""
     client, options = client_of(served), {"model": "demo", "max_output_tokens": 12}
     first = client.responses.create(input="Who are you?", extra_body={"seed": 1}, **options)  # type: ignore[call-overload]
     chained = client.responses.create(

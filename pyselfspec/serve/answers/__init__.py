@@ -1,2 +1,2 @@
-"""What an answer consists of: thoughts, text and calls of tools, read from the text of a model
-while it streams. Pure; knows neither HTTP nor a protocol."""
+"""Parts of an answer: thoughts, text and calls of tools, read from the text of a model while it
+streams. Pure; knows neither HTTP nor a protocol."""

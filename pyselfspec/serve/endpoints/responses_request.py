@@ -85,7 +85,7 @@ class ResponsesRequest(BaseModel):
 
     @property
     def functions(self) -> list[FunctionTool]:
-        """The tools that the model is told of."""
+        """The tools that the prompt describes."""
         return [tool for tool in self.tools or () if tool.type == "function"]
 
     def require_supported(self) -> None:
