@@ -87,6 +87,37 @@ def text_of(model: Model, token: int) -> str:
     return str(data.decode(errors="replace"))
 
 
+def control_text(model: Model, token: int) -> str:
+    """Return the text of a control token, "" for any other token."""
+    with model.in_use:
+        is_control = bool(llama.llama_vocab_get_attr(model.vocab, token) & CONTROL)
+    return text_of(model, token) if is_control else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FillTokens:
+    """The tokens before the parts of a prompt for filling in the middle. separator: before another
+    file, None for a model without one."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    separator: int | None
+
+
+def fill_tokens(model: Model) -> FillTokens | None:
+    """Return the tokens for filling in the middle, None for a model without them."""
+    with model.in_use:
+        vocab = model.require_tokenizer()
+        prefix, suffix, middle, separator = (
+            int(getattr(llama, f"llama_vocab_fim_{name}")(vocab))
+            for name in ("pre", "suf", "mid", "sep")
+        )
+    if min(prefix, suffix, middle) < 0:
+        return None
+    return FillTokens(prefix, suffix, middle, separator if separator >= 0 else None)
+
+
 def bos_and_eos(model: Model) -> tuple[str, str]:
     """Return the texts of the tokens that begin and end a text; "" if there is none."""
     with model.in_use:

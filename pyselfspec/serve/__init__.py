@@ -1,5 +1,6 @@
-"""An OpenAI-compatible server: one model, several texts at once.
+"""A server with the APIs of OpenAI and Anthropic: one model, several texts at once.
 
-engine.py owns the context, in a thread of its own; app.py handles HTTP requests, in asyncio's
-thread. jobs.py has the data that travels between them.
+engine.py owns the context, in a thread of its own; app.py routes requests, in asyncio's thread.
+jobs.py has the data that travels between them. endpoints/ translates protocols, one file for each;
+chats.py is what those of chats share, and answers/ reads thoughts and calls in answers.
 """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -15,9 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
-from . import chat, completions
 from .auth import require_host, require_key
-from .errors import ApiError, ErrorBody, handle, json_response, unsupported
+from .endpoints import chat, completions, infill, messages, responses, tokens
+from .endpoints.infill import InfillRequest
+from .endpoints.messages_request import CountRequest, MessagesRequest
+from .endpoints.responses_request import ResponsesRequest
+from .endpoints.tokens import DetokenizeRequest, TokenizeRequest
+from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
 from .events import ClientGone
 from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
@@ -28,12 +34,18 @@ from .service import Service
 
 CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
 N_PATH = 200  # characters of a path that an error repeats
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The request is invalid or refused."},
-    "5XX": {"model": ErrorBody, "description": "The server failed."},
-}
+
+
+def _errors(body: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    return {
+        "4XX": {"model": body, "description": "The request is invalid or refused."},
+        "5XX": {"model": body, "description": "The server failed."},
+    }
+
+
 # Exceptions that requests cause. All others are logged too.
 EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
+MESSAGE_ERRORS = _errors(messages.MessageError)
 STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {SSE: {}}}}
 
 
@@ -53,43 +65,11 @@ def make(service: Service) -> FastAPI:
         version=__version__,
         docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
-        responses=ERRORS,
+        responses=_errors(ErrorBody),
     )
     guarded = [Depends(check_access)]
-
-    @app.post("/v1/completions", dependencies=guarded, responses=STREAMS)
-    async def post_completions(body: CompletionRequest, request: Request) -> Response:
-        return await completions.complete(service, body, request)
-
-    @app.post("/v1/chat/completions", dependencies=guarded, responses=STREAMS)
-    async def post_chat(body: ChatRequest, request: Request) -> Response:
-        return await chat.answer(service, body, request)
-
-    @app.post("/v1/embeddings", dependencies=guarded)
-    async def post_embeddings(_body: EmbeddingRequest) -> Response:
-        raise unsupported("model", f"{settings.name} generates text; this server has no embeddings")
-
-    @app.get("/v1/models", dependencies=guarded)
-    async def get_models() -> Response:
-        return json_response({"object": "list", "data": [service.card()]})
-
-    @app.get("/v1/models/{name:path}", dependencies=guarded)
-    async def get_model(name: str) -> Response:
-        if name != settings.name:
-            raise ApiError(
-                404,
-                f"this server has one model, {settings.name!r}, not {on_one_line(name[:N_PATH])!r}",
-                param="model",
-            )
-        return json_response(service.card())
-
-    @app.get("/props", dependencies=guarded)
-    async def get_props() -> Response:
-        return json_response(service.props())
-
-    @app.get("/metrics", dependencies=guarded, response_class=PlainTextResponse)
-    async def get_metrics() -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+    for add in (_add_completions, _add_chats, _add_tokens, _add_models):
+        add(app, service, guarded)
 
     @app.get("/health", dependencies=[Depends(check_host)])
     async def get_health() -> Response:
@@ -101,18 +81,117 @@ def make(service: Service) -> FastAPI:
     app.mount("/", fallback, name="page")
     app.router.default = fallback  # no mount matches a path with a newline
     for kind in (*EXPECTED, Exception):
-        app.add_exception_handler(kind, handle)
+        app.add_exception_handler(kind, _error)
     app.add_exception_handler(ClientGone, _no_response)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
         )
     app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))
     return app
+
+
+def _add_completions(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of completions of texts."""
+
+    @app.post("/v1/completions", dependencies=guarded, responses=STREAMS)
+    async def post_completions(body: CompletionRequest, request: Request) -> Response:
+        return await completions.complete(service, body, request)
+
+    @app.post("/infill", dependencies=guarded, responses=STREAMS)
+    async def post_infill(body: InfillRequest, request: Request) -> Response:
+        return await infill.infill(service, body, request)
+
+
+def _add_chats(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of chats."""
+
+    @app.post("/v1/chat/completions", dependencies=guarded, responses=STREAMS)
+    async def post_chat(body: ChatRequest, request: Request) -> Response:
+        return await chat.answer(service, body, request)
+
+    @app.post(messages.PATH, dependencies=guarded, responses=STREAMS | MESSAGE_ERRORS)
+    async def post_messages(body: MessagesRequest, request: Request) -> Response:
+        return await messages.answer(service, body, request)
+
+    @app.post(f"{messages.PATH}/count_tokens", dependencies=guarded, responses=MESSAGE_ERRORS)
+    async def post_count_tokens(body: CountRequest) -> Response:
+        return await messages.count(service, body)
+
+    @app.post(responses.PATH, dependencies=guarded, responses=STREAMS)
+    async def post_responses(body: ResponsesRequest, request: Request) -> Response:
+        return await responses.answer(service, body, request)
+
+    @app.get(f"{responses.PATH}/{{name}}", dependencies=guarded)
+    async def get_response(name: str, request: Request) -> Response:
+        return responses.get(service, name, request)
+
+    @app.delete(f"{responses.PATH}/{{name}}", dependencies=guarded)
+    async def delete_response(name: str, request: Request) -> Response:
+        return responses.delete(service, name, request)
+
+
+def _add_tokens(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of prompts and their tokens."""
+
+    @app.post("/tokenize", dependencies=guarded)
+    async def post_tokenize(body: TokenizeRequest) -> Response:
+        return await tokens.tokenize(service, body)
+
+    @app.post("/detokenize", dependencies=guarded)
+    async def post_detokenize(body: DetokenizeRequest) -> Response:
+        return await tokens.detokenize(service, body)
+
+    @app.post("/apply-template", dependencies=guarded)
+    async def post_apply_template(body: ChatRequest) -> Response:
+        return await tokens.apply_template(service, body)
+
+
+def _add_models(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of the model and the server."""
+
+    @app.post("/v1/embeddings", dependencies=guarded)
+    async def post_embeddings(_body: EmbeddingRequest) -> Response:
+        raise unsupported(
+            "model", f"{service.settings.name} generates text; this server has no embeddings"
+        )
+
+    @app.get("/v1/models", dependencies=guarded)
+    async def get_models(request: Request) -> Response:
+        card = service.card()
+        if messages.is_for(request):
+            return json_response(messages.model_list(card))
+        return json_response({"object": "list", "data": [card]})
+
+    @app.get("/v1/models/{name:path}", dependencies=guarded)
+    async def get_model(name: str, request: Request) -> Response:
+        own = service.settings.name
+        if name != own:
+            raise ApiError(
+                404,
+                f"this server has one model, {own!r}, not {on_one_line(name[:N_PATH])!r}",
+                param="model",
+            )
+        card = service.card()
+        return json_response(messages.model_card(card) if messages.is_for(request) else card)
+
+    @app.get("/props", dependencies=guarded)
+    async def get_props() -> Response:
+        return json_response(service.props())
+
+    @app.get("/metrics", response_class=PlainTextResponse, dependencies=guarded)
+    async def get_metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def _error(request: Request, error: Exception) -> Response:
+    """Handle any exception of an endpoint."""
+    is_message = request.scope["path"].startswith(messages.PATH)
+    return error_response(error, messages.error_body if is_message else ApiError.body)
 
 
 async def _no_response(_request: Request, _error: Exception) -> Response:

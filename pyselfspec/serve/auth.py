@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Collection
 
@@ -17,14 +18,25 @@ def require_key(request: Request, key: str | None) -> None:
     """Raise ApiError unless the request has the key. Compares in constant time."""
     if key is None:
         return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    matches = hmac.compare_digest(given.strip().encode(errors="replace"), key.encode())
-    if scheme.lower() != "bearer" or not matches:
+    matches = hmac.compare_digest(_given_key(request).encode(errors="replace"), key.encode())
+    if not matches:
         raise ApiError(
             401,
             "the API key is missing or wrong; send it as Authorization: Bearer KEY",
             code="invalid_api_key",
         )
+
+
+def _given_key(request: Request) -> str:
+    """Return the key of a request, in the header of OpenAI's or of Anthropic's API; "" if none."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def owner_of(request: Request) -> str:
+    """Return a name for whoever sent a request: a hash of the key, "" without one."""
+    key = _given_key(request)
+    return hashlib.sha256(key.encode(errors="replace")).hexdigest() if key else ""
 
 
 def require_host(request: Request, allowed: Collection[str]) -> None:

@@ -27,7 +27,7 @@ class DeltaBuilder:
         for i, (token, source) in enumerate(zip(step.tokens, step.sources, strict=True)):
             if model.has_vocab and not model.is_eog(token):
                 logprobs = completion.logprobs[first + i] if completion.logprobs else None
-                self._tokens.push(model.piece(token), (source or MODEL, logprobs))
+                self._tokens.push(completion.piece(token), (source or MODEL, logprobs))
 
     def delta(self, text: str, us: int) -> Delta:
         """Return the delta of the next piece of text. us: microseconds that it took."""

@@ -78,6 +78,7 @@ class Engine(Closing):
         self._changed = threading.Condition()  # guards the fields below
         self._waiting: deque[Ticket] = deque()
         self._closing = False
+        self._ended = False
         self._cut_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="pyselfspec engine", daemon=True)
         self._thread.start()
@@ -98,6 +99,17 @@ class Engine(Closing):
                     "may; try again later"
                 )
             self._waiting.extend(tickets)
+            self._changed.notify()
+
+    def resume(self, ticket: Ticket) -> None:
+        """Queue the rest of an answer that has begun, before all others.
+
+        Raises ShutdownError if the engine has ended.
+        """
+        with self._changed:
+            if self._ended:
+                raise ShutdownError
+            self._waiting.appendleft(ticket)
             self._changed.notify()
 
     def cancel(self, ticket: Ticket) -> None:
@@ -149,7 +161,8 @@ class Engine(Closing):
         with self._changed:
             while not (self._running or self._waiting or self._closing):
                 self._changed.wait()
-            return bool(self._running or self._waiting)
+            self._ended = not (self._running or self._waiting)
+            return not self._ended
 
     def _step(self) -> None:
         now = time.monotonic()
@@ -277,6 +290,7 @@ class _RunningText:
             sampling=job.sampling,
             stop=job.stop,
             logprobs=job.logprobs,
+            shown=dict(job.shown),
         )
         with_tokens = job.shows_tokens or job.logprobs is not None
         self._deltas = DeltaBuilder(self.completion, with_tokens=with_tokens)
@@ -305,6 +319,8 @@ class _RunningText:
             completion.draft,
             completion.estimated_speedup,
             completion.mask,
+            completion.stopped_by,
+            tuple(completion.tokens),
         )
         return self._deltas.delta(text, 0), finished
 

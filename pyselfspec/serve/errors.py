@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import ContextFullError, DecodeError, ModelFileError, SelfSpecError
@@ -123,12 +123,15 @@ def to_json(content: Any) -> bytes:
     return text.encode(errors="replace")
 
 
-async def handle(_request: Request, error: Exception) -> Response:
-    """Handle any exception of an endpoint."""
+def error_response(
+    error: Exception, body_of: Callable[[ApiError], dict[str, Any]] = ApiError.body
+) -> Response:
+    """Return the response to any exception of an endpoint. body_of: writes an error in the format
+    of the endpoint's protocol."""
     found = as_api_error(error)
     headers = {"Retry-After": str(RETRY_S)} if found.status in (429, 503) else {}
     if found.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, HTTPException) and error.headers:
         headers |= dict(error.headers)
-    return json_response(found.body(), found.status, headers)
+    return json_response(body_of(found), found.status, headers)

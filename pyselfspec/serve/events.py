@@ -12,6 +12,7 @@ from starlette.requests import Request
 from .engine import Engine
 from .errors import as_api_error
 from .jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
+from .thoughts import first_part, joined, next_part
 
 T = TypeVar("T")
 
@@ -34,9 +35,15 @@ class JobEvents:
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._n_left = len(jobs)
         self._loop = asyncio.get_running_loop()
-        deadline = time.monotonic() + timeout_s
-        self._tickets = [Ticket(job, self._emitter(i), deadline) for i, job in enumerate(jobs)]
+        self._deadline = time.monotonic() + timeout_s
+        self._jobs = list(jobs)
+        self._texts: list[list[str]] = [[] for _ in jobs]  # of jobs whose thoughts have a limit
+        self._first: dict[int, Finished] = {}  # ends of first parts
+        self._tickets = [self._ticket(i, first_part(job)) for i, job in enumerate(jobs)]
         engine.submit(self._tickets)
+
+    def _ticket(self, i: int, job: Job) -> Ticket:
+        return Ticket(job, self._emitter(i), self._deadline)
 
     def _emitter(self, i: int) -> Callable[[Event], None]:
         def emit(event: Event) -> None:
@@ -67,9 +74,26 @@ class JobEvents:
             i, event = await self._events.get()
             if isinstance(event, Failed):
                 raise as_api_error(event.error) from event.error
-            self._n_left -= isinstance(event, Finished)
-            if isinstance(event, Delta | Finished):
+            if isinstance(event, Delta):
+                self._observe(i, event)
                 yield i, event
+            elif isinstance(event, Finished):
+                if (rest := next_part(self._jobs[i], "".join(self._texts[i]), event)) is not None:
+                    yield i, self._resume(i, event, *rest)
+                    continue
+                self._n_left -= 1
+                yield i, joined(self._first[i], event) if i in self._first else event
+
+    def _observe(self, i: int, delta: Delta) -> None:
+        if self._jobs[i].thoughts is not None:
+            self._texts[i].append(delta.text)
+
+    def _resume(self, i: int, finished: Finished, end: str, rest: Job) -> Delta:
+        """Submit the rest of a job; return the text that ends its thoughts."""
+        self._jobs[i], self._first[i] = rest, finished
+        self._tickets[i] = self._ticket(i, rest)
+        self._engine.resume(self._tickets[i])
+        return Delta(end, (), (), 0)
 
 
 async def until_disconnect(request: Request, work: Awaitable[T]) -> T:

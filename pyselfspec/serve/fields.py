@@ -13,9 +13,9 @@ from .jobs import Finished, TokenText
 _STOP_REASONS = ("eog", "stop")  # of a Completion; OpenAI calls both "stop", all others "length"
 
 
-def new_id(prefix: str) -> str:
+def new_id(prefix: str, separator: str = "-") -> str:
     """Return a random id of a response."""
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return f"{prefix}{separator}{secrets.token_hex(12)}"
 
 
 def finish_reason(finished: Finished) -> str:

@@ -11,6 +11,7 @@ from ..runtime.logprobs import LogProbs
 from ..runtime.sampling import SamplingParams
 from ..speculate.config import DraftConfig
 from ..speculate.stats import GenerationStats
+from .thoughts import ThoughtLimit
 
 MODEL = "full"  # the source of tokens that were not drafted; "model" is the name of a drafter
 
@@ -32,7 +33,8 @@ class TooLateError(SelfSpecError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A text to generate. logprobs, stop: as for Completion.
+    """A text to generate. logprobs, stop: as for Completion. shown: control tokens that the text
+    shows, with their texts. thoughts: their limit.
 
     shows_tokens: whether its deltas list tokens with their sources.
     """
@@ -44,6 +46,8 @@ class Job:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     shows_tokens: bool = False
+    shown: tuple[tuple[int, str], ...] = ()
+    thoughts: ThoughtLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,15 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The end of a text. reason: finish_reason of the Completion. draft: name of the drafter, None
-    for plain decoding. estimated_speedup, mask: attributes of the Completion."""
+    for plain decoding. The other fields are attributes of the Completion."""
 
     reason: str
     stats: GenerationStats
     draft: str | None
     estimated_speedup: float | None = None
     mask: LayerMask | None = None
+    stopped_by: str | None = None
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

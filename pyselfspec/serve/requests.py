@@ -82,8 +82,13 @@ class RequestReader:
             )
         return f"the drafter {name} does not work with this model; {available}"
 
-    def samplings(self, request: TextRequest, grammar: str | None) -> list[SamplingParams]:
-        """Return the sampling of each choice. Seeds count up from that of the first."""
+    def samplings(
+        self, request: TextRequest, grammar: str | None, n: int | None = None
+    ) -> list[SamplingParams]:
+        """Return the sampling of each choice. Seeds count up from that of the first.
+
+        n: number of choices, by default that of the request.
+        """
         given = ((name, getattr(request, name)) for name in TextRequest.SAMPLING)
         fields = {name: value for name, value in given if value is not None}
         if request.logit_bias is not None:
@@ -91,7 +96,7 @@ class RequestReader:
         common = replace(self.sampling, **fields, grammar=grammar).with_seed()
         first = common.seed if request.seed is None else request.seed
         assert first is not None
-        return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(request.n)]
+        return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(n or request.n)]
 
     def _bias(self, biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
         """Return (token, bias) pairs. Raises ApiError for a key that is not a token id."""

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ..runtime.logprobs import LogProbs
-from .errors import as_api_error, json_response, to_json
+from .errors import ApiError, as_api_error, json_response, to_json
 from .events import JobEvents, until_disconnect
 from .fields import new_id, token_fields, usage
 from .jobs import Delta, Finished, Job, TokenText
@@ -21,7 +21,6 @@ from .service import Service
 
 SSE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not buffer it
-DONE = b"data: [DONE]\n\n"
 
 Json = dict[str, Any]
 
@@ -56,16 +55,69 @@ class Answer:
 
 
 class ResponseWriter(ABC):
-    """Writes the JSON of one response, whole or in chunks. In chunks, i is the index of a choice.
+    """Writes one response in the format of a protocol, whole or as events of a stream.
+
+    Knows neither HTTP nor the engine. i is the index of an answer in the request.
+    """
+
+    END: ClassVar[bytes] = b""  # after the last event
+
+    def __init__(self, *, stream: bool) -> None:
+        self.stream = stream
+
+    @abstractmethod
+    def whole(self, answers: Sequence[Answer]) -> Json:
+        """Return the response without a stream."""
+
+    def first(self, n: int) -> list[Json]:
+        """Return the events before any text of n answers."""
+        return []
+
+    def chunks(self, i: int, event: Delta | Finished) -> list[Json]:
+        """Return the events for an event of an answer."""
+        return self.delta(i, event) if isinstance(event, Delta) else self.end(i, event)
+
+    @abstractmethod
+    def delta(self, i: int, delta: Delta) -> list[Json]:
+        """Return the events for a delta."""
+
+    @abstractmethod
+    def end(self, i: int, finished: Finished) -> list[Json]:
+        """Return the events for the end of an answer."""
+
+    def last(self, found: Sequence[Finished]) -> list[Json]:
+        """Return the events after all answers have ended."""
+        return []
+
+    def error(self, error: ApiError) -> list[Json]:
+        """Return the events for an error after the stream has begun."""
+        return [error.body()]
+
+    def encode(self, event: Json) -> bytes:
+        """Return a server-sent event."""
+        return b"data: " + to_json(event) + b"\n\n"
+
+
+class NamedEventWriter(ResponseWriter):
+    """A writer for protocols whose events have names, which they repeat in the field "type"."""
+
+    def encode(self, event: Json) -> bytes:
+        return b"event: " + str(event["type"]).encode() + b"\n" + super().encode(event)
+
+
+class ChoiceWriter(ResponseWriter):
+    """Writes completions and chat completions of OpenAI's API, whose answers are choices.
 
     n_prompt: tokens of all prompts.
     """
 
+    END = b"data: [DONE]\n\n"
     OBJECT: ClassVar[str]  # the field "object" of a whole response
     CHUNK_OBJECT: ClassVar[str]
     ID_PREFIX: ClassVar[str]
 
     def __init__(self, service: Service, request: TextRequest, n_prompt: int) -> None:
+        super().__init__(stream=request.stream)
         self.request = request
         self._model = service.model
         self._n_prompt = n_prompt
@@ -76,7 +128,7 @@ class ResponseWriter(ABC):
         }
 
     def whole(self, answers: Sequence[Answer]) -> Json:
-        choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
+        choices = [self._choice(i, answer) for i, answer in enumerate(self._chosen(answers))]
         body = self._head | {"object": self.OBJECT, "choices": choices}
         body["usage"] = usage(self._n_prompt, [each.finished for each in answers])
         if self.request.shows:
@@ -84,28 +136,15 @@ class ResponseWriter(ABC):
             body["pyselfspec"] = token_fields(tokens, sum(each.us for each in answers))
         return body
 
-    def first(self, n: int) -> list[Json]:
-        """Return the chunks before any text of n choices."""
-        return []
-
-    def chunks(self, i: int, event: Delta | Finished) -> list[Json]:
-        """Return the chunks for an event of a choice."""
-        return self.delta(i, event) if isinstance(event, Delta) else self.end(i, event)
-
-    @abstractmethod
-    def delta(self, i: int, delta: Delta) -> list[Json]:
-        """Return the chunks for a delta."""
-
-    @abstractmethod
-    def end(self, i: int, finished: Finished) -> list[Json]:
-        """Return the chunks for the end of a choice."""
-
     def last(self, found: Sequence[Finished]) -> list[Json]:
-        """Return the chunks after all choices have ended."""
         if not self.request.includes_usage:
             return []
         body = self._head | {"object": self.CHUNK_OBJECT, "choices": []}
         return [body | {"usage": usage(self._n_prompt, found)}]
+
+    def _chosen(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """Return the answers that become choices."""
+        return answers
 
     @abstractmethod
     def _choice(self, i: int, answer: Answer) -> Json: ...
@@ -124,7 +163,7 @@ async def respond(
 
     Raises ClientGone and ApiError. A stream that has begun reports errors as events.
     """
-    if writer.request.stream:
+    if writer.stream:
         return await _stream(service, request, jobs, writer)
     return json_response(writer.whole(await _collect(service, request, jobs)))
 
@@ -174,19 +213,17 @@ async def _sse_events(
     with events:
         try:
             for chunk in writer.first(n):
-                yield _sse_event(chunk)
+                yield writer.encode(chunk)
             async for i, event in events:
                 _observe(service, answers, i, event, start)
                 for chunk in writer.chunks(i, event):
-                    yield _sse_event(chunk)
+                    yield writer.encode(chunk)
             for chunk in writer.last([each.finished for each in answers]):
-                yield _sse_event(chunk)
+                yield writer.encode(chunk)
         except Exception as error:
-            yield _sse_event(as_api_error(error).body())
+            for chunk in writer.error(as_api_error(error)):
+                yield writer.encode(chunk)
             return
     service.metrics.answer.observe(time.monotonic() - start)
-    yield DONE
-
-
-def _sse_event(chunk: Json) -> bytes:
-    return b"data: " + to_json(chunk) + b"\n\n"
+    if writer.END:
+        yield writer.END

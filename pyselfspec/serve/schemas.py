@@ -15,6 +15,7 @@ N_TOP = 20
 N_TOOLS = 128
 N_BIASES = 1024
 N_DRAFT = 256  # characters
+N_VARIABLES = 16  # of chat templates
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
@@ -94,22 +95,32 @@ class TextRequest(BaseModel):
 
 
 class CompletionRequest(TextRequest):
-    """POST /v1/completions. prompt: a text or token ids, or a list of either."""
+    """POST /v1/completions. prompt: a text or token ids, or a list of either. suffix: text after
+    the answer. best_of: answers to choose from, by their log probability per token."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: int | None = Field(None, ge=0, le=N_TOP)
     echo: bool = False
     suffix: str | None = None
-    best_of: int | None = None
+    best_of: int | None = Field(None, ge=1, le=N_CHOICES)
+
+    @property
+    def n_generated(self) -> int:
+        """The number of answers to generate for each prompt."""
+        return max(self.n, self.best_of or self.n)
 
     def require_supported(self) -> None:
-        """Raise ApiError for options that this server does not support."""
-        if self.echo:
-            raise unsupported("echo", "echo is not supported; leave it out")
-        if self.suffix:
-            raise unsupported("suffix", "suffix is not supported; leave it out")
-        if self.best_of not in (None, self.n):
-            raise unsupported("best_of", "best_of is not supported; use n")
+        """Raise ApiError for options that this server does not support, or that contradict."""
+        if self.echo and self.logprobs is not None:
+            raise unsupported(
+                "echo", "echo has no logprobs of the prompt here; leave out echo or logprobs"
+            )
+        if self.echo and self.suffix:
+            raise unsupported("echo", "give echo or suffix, not both")
+        if self.best_of is not None and self.best_of < self.n:
+            raise unsupported("best_of", f"best_of is {self.best_of}, less than n, {self.n}")
+        if self.n_generated > self.n and self.stream:
+            raise unsupported("best_of", "best_of cannot be streamed; leave out stream")
 
 
 class JsonSchema(BaseModel):
@@ -143,7 +154,12 @@ class NamedTool(BaseModel):
 
 
 class ChatRequest(TextRequest):
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions; requests of other protocols become one of these.
+
+    reasoning_format: "none" leaves thoughts in the text, with their markers.
+    reasoning_budget_tokens: most tokens of thoughts, -1 for no limit. chat_template_kwargs:
+    variables of the chat template, such as enable_thinking.
+    """
 
     messages: list[dict[str, Any]] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
@@ -153,6 +169,10 @@ class ChatRequest(TextRequest):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = Field(None, max_length=32)
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = None
+    reasoning_budget_tokens: int | None = Field(None, ge=-1)
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=N_VARIABLES)] | None = None
     modalities: list[str] | None = None
     functions: list[Any] | None = None
     function_call: Any = None

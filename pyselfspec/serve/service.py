@@ -13,14 +13,17 @@ from ..runtime.model import Model
 from ..speculate.config import DraftConfig
 from ..templates.template import ChatTemplate
 from ..util import build
+from .answers.form import AnswerForm
 from .engine import Engine
 from .events import JobEvents
 from .fields import mask_fields
 from .jobs import Job
+from .markers import visible_tokens
 from .metrics import Metrics
 from .requests import RequestReader, draft_label
 from .settings import Settings
 from .sources import describe_sources
+from .stored import ResponseStore
 
 
 class Service:
@@ -43,6 +46,8 @@ class Service:
         self.settings = settings
         self.template = template
         self.metrics = Metrics(engine)
+        self.stored = ResponseStore()
+        self._shown: dict[AnswerForm, tuple[tuple[int, str], ...]] = {}  # one or two forms
         self._created_at = int(time.time())
         self._mask = mask
         n_train = self.model.n_ctx_train
@@ -58,6 +63,12 @@ class Service:
     @property
     def model(self) -> Model:
         return self.engine.context.model
+
+    def shown_markers(self, form: AnswerForm) -> tuple[tuple[int, str], ...]:
+        """Return the control tokens that answers of a form show, with their texts."""
+        if form not in self._shown:
+            self._shown[form] = visible_tokens(self.model, form)
+        return self._shown[form]
 
     def submit(self, jobs: Sequence[Job]) -> JobEvents:
         """Queue jobs. Raises BusyError or ShutdownError."""

@@ -1,24 +1,24 @@
-"""Tools: their description in the prompt, the grammar of calls, and the calls in an answer.
+"""Tools of a request: their description in the prompt, and the grammar of calls.
 
-Calls have the format of Hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>. See
+Templates without tools get a description of calls in the format of Hermes:
+<tool_call>{"name": ..., "arguments": {...}}</tool_call>. See
 https://github.com/NousResearch/Hermes-Function-Calling, which many models were trained with.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..runtime import json_schema
-from ..templates.messages import ToolCall
+from .answers.call_forms import HERMES_CLOSE as CLOSE
+from .answers.call_forms import HERMES_OPEN as OPEN
 from .errors import ApiError
 from .schemas import ChatRequest, NamedTool
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 INSTRUCTION = (
     "You may call these functions, given as JSON:\n{tools}\n"
     f'To call one, answer with {OPEN}{{{{"name": NAME, "arguments": OBJECT}}}}{CLOSE} alone. '
@@ -29,16 +29,18 @@ INSTRUCTION = (
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools of a request. names: functions that may be called. is_required: whether the answer
-    must be a call."""
+    must be a call. n_calls: most calls of an answer, None for no limit."""
 
     tools: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
     is_required: bool = False
+    n_calls: int | None = None
 
     @classmethod
     def of(cls, request: ChatRequest) -> ToolUse:
         """Read a request. Raises ApiError for a tool_choice that is none of its tools."""
         choice, tools = request.tool_choice, request.tools or []
+        n_calls = 1 if request.parallel_tool_calls is False else None
         if choice == "none":
             return cls()
         if not tools:
@@ -58,15 +60,18 @@ class ToolUse:
                     f"tool_choice names {choice.function.name!r}; the tools are {', '.join(names)}",
                     param="tool_choice",
                 )
-            return cls(given, (choice.function.name,), is_required=True)
-        return cls(given, names, is_required=choice == "required")
+            return cls(given, (choice.function.name,), is_required=True, n_calls=n_calls)
+        return cls(given, names, is_required=choice == "required", n_calls=n_calls)
+
+    @property
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """The JSON schemas of the arguments of the functions that may be called, by name."""
+        found = {tool["function"]["name"]: tool["function"] for tool in self.tools}
+        return {name: found[name].get("parameters") or {"type": "object"} for name in self.names}
 
     def grammar(self) -> str:
         """Return the GBNF of a call. Raises ArgumentError for an invalid JSON schema."""
-        functions = {tool["function"]["name"]: tool["function"] for tool in self.tools}
-        return json_schema.calls_to_gbnf(
-            {name: functions[name].get("parameters") or {"type": "object"} for name in self.names}
-        )
+        return json_schema.calls_to_gbnf(self.functions)
 
 
 def describe_tools(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[dict[str, Any]]:
@@ -102,74 +107,3 @@ def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
         content = said.get("content") if isinstance(said.get("content"), str) else ""
         said["content"] = "\n".join(filter(None, [content, *texts]))
     return said
-
-
-class CallReader:
-    """Separates the text of a streamed answer from its calls.
-
-    Holds back text that may be a call until that is decided: text after <tool_call> or a prefix of
-    it, and a whole answer that begins like a JSON object.
-    """
-
-    def __init__(self, use: ToolUse) -> None:
-        self._use = use
-        self._held = ""
-        self._holds = use.is_required
-        self._begun = False  # anything but white space has come
-
-    def push(self, text: str) -> str:
-        """Take a piece; return the text that is certainly not part of a call."""
-        if not self._use.tools:
-            return text
-        self._held += text
-        if not self._begun and (start := self._held.lstrip()):
-            self._begun = True
-            self._holds |= start.startswith("{")
-        if self._holds or not self._begun:
-            return ""
-        at = self._held.find(OPEN)
-        if at >= 0:
-            self._holds = True
-        else:
-            at = len(self._held) - _n_beginning(self._held, OPEN)
-        given, self._held = self._held[:at], self._held[at:]
-        return given
-
-    def finish(self) -> tuple[str, list[ToolCall]]:
-        """Return the rest of the text and the calls; one of them is empty."""
-        calls = calls_in(self._held, self._use.names) if self._use.tools else []
-        return ("" if calls else self._held), calls
-
-
-def _n_beginning(text: str, marker: str) -> int:
-    """Return the length of the longest suffix of the text that is a prefix of the marker."""
-    return next((n for n in range(len(marker) - 1, 0, -1) if text.endswith(marker[:n])), 0)
-
-
-def calls_in(text: str, names: Sequence[str]) -> list[ToolCall]:
-    """Return the calls that a text consists of; an empty list if any part is not a call."""
-    decoder = json.JSONDecoder()
-    calls = []
-    rest = text.strip()
-    while rest:
-        rest = rest.removeprefix(OPEN).lstrip()
-        try:
-            found, end = decoder.raw_decode(rest)
-        except (ValueError, RecursionError):
-            return []
-        call = _call(found, names)
-        if call is None:
-            return []
-        calls.append(call)
-        rest = rest[end:].lstrip().removeprefix(CLOSE).lstrip(" \n\r\t,;")
-    return calls
-
-
-def _call(found: Any, names: Sequence[str]) -> ToolCall | None:
-    if not isinstance(found, dict) or found.get("name") not in names:
-        return None
-    arguments = found.get("arguments", found.get("parameters", {}))
-    if not isinstance(arguments, dict):
-        return None
-    written = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(f"call_{secrets.token_hex(12)}", found["name"], written)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TypedDict, Unpack
 
@@ -43,6 +43,7 @@ class Completion(TextRecord):
     seq: the sequence for the text, by default sequence 0.
     n_predict: most tokens to generate.
     stop: strings that end the text.
+    shown: texts of control tokens that the text shows, by token id; others add nothing to it.
     logprobs: number of likeliest tokens to keep with their log probabilities for every token of the
         text, in ``logprobs``; 0: the token alone; None: nothing.
 
@@ -67,6 +68,7 @@ class Completion(TextRecord):
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
         logprobs: int | None = None,
+        shown: Mapping[int, str] | None = None,
         **drafting: Unpack[DraftFields],
     ) -> None:
         model = context.model
@@ -86,10 +88,17 @@ class Completion(TextRecord):
         self._drafter = self.config.drafter
         self.controller = self._make_controller()
         self._started = False
-        piece = model.piece if model.has_vocab else lambda _token: b""
-        super().__init__(len(self.prompt), n_predict, TextStream(piece, model.is_eog, stop))
+        self._shown = {token: text.encode() for token, text in (shown or {}).items()}
+        super().__init__(len(self.prompt), n_predict, TextStream(self.piece, model.is_eog, stop))
         if self._setup is not None:
             self._drafter = self._setup.make()  # last: a later error would leave it open
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes that a token adds to the text."""
+        model = self.context.model
+        if (shown := self._shown.get(token)) is not None:
+            return shown
+        return model.piece(token) if model.has_vocab else b""
 
     @property
     def draft(self) -> str | None:
@@ -244,6 +253,7 @@ class CompletionOptions(TypedDict, total=False):
     sampling: SamplingParams | None
     stop: Sequence[str]
     logprobs: int | None
+    shown: Mapping[int, str] | None
 
 
 class _AllOptions(CompletionOptions, DraftFields, total=False):

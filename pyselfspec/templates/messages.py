@@ -11,7 +11,9 @@ from ..errors import ArgumentError
 
 SYSTEM, USER, ASSISTANT, TOOL, DEVELOPER = "system", "user", "assistant", "tool", "developer"
 ROLES = (SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL)
-FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal"}
+FIELDS = {
+    "role", "content", "reasoning_content", "name", "tool_calls", "tool_call_id", "refusal",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class ToolCall:
 class Message:
     """One message. content: text, parts of text, or None for an answer of tool calls only.
 
+    reasoning: thoughts before the content, for templates that show them.
     tokens: the generated token ids of an answer, without its end token. A later turn reads these,
     which are in the K/V cache, instead of tokenizing the text again.
     """
@@ -41,6 +44,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     tokens: tuple[int, ...] | None = None
+    reasoning: str | None = None
 
     @property
     def text(self) -> str:
@@ -53,6 +57,8 @@ class Message:
         if isinstance(content, tuple):
             content = [{"type": "text", "text": part} for part in content]
         data: dict[str, Any] = {"role": self.role, "content": content}
+        if self.reasoning is not None:
+            data["reasoning_content"] = self.reasoning
         if self.name is not None:
             data["name"] = self.name
         if self.tool_calls:
@@ -101,7 +107,8 @@ def _message(data: Message | Mapping[str, Any], where: str) -> Message:
             raise ArgumentError(f"{where} has no content; give a string or a list of parts")
         content = ""
     name, call_id = (_text_or_none(data, key, where) for key in ("name", "tool_call_id"))
-    return Message(role, content, name, calls, call_id)
+    reasoning = _text_or_none(data, "reasoning_content", where) if role == ASSISTANT else None
+    return Message(role, content, name, calls, call_id, reasoning=reasoning)
 
 
 def _content(content: Any, where: str) -> str | tuple[str, ...] | None:

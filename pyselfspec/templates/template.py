@@ -32,7 +32,7 @@ class ChatTemplate:
     """Renders messages as Hugging Face's library does, and tokenizes them as llama.cpp does.
 
     source: the template. tool_use: another template for messages with tools, None to use `source`.
-    stop: strings that end an answer. now: the clock that templates see.
+    all_sources: both. stop: strings that end an answer. now: the clock that templates see.
 
     Raises ModelFileError for a template with a syntax error, ArgumentError for a model without a
     tokenizer.
@@ -56,7 +56,7 @@ class ChatTemplate:
             self._tool_use = None if tool_use is None else Renderer(tool_use, now=now)
         except ArgumentError as error:
             raise ModelFileError(f"{model.path.name}: {error}") from None
-        self._sources = source + (tool_use or "")
+        self.all_sources = source + (tool_use or "")
         self._bos, self._eos = vocabulary.bos_and_eos(model)
 
     @classmethod
@@ -84,14 +84,17 @@ class ChatTemplate:
         *,
         tools: Tools | None = None,
         add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Return the token ids of a prompt, with one BOS token if model or template add it.
+
+        variables: others that the template may read, such as enable_thinking.
 
         An answer whose message has tokens keeps them, unless the template changes its text.
 
         Raises ArgumentError for invalid messages, and for messages that the template refuses.
         """
-        conversion = _Conversion(self, parse(messages), tools, add_generation_prompt)
+        conversion = _Conversion(self, parse(messages), tools, add_generation_prompt, variables)
         text, answers = conversion.with_answers()
         start = self.model.start_token
         found: list[int] = []
@@ -109,21 +112,26 @@ class ChatTemplate:
         """Return the token ids of the beginning of an answer, to append to those of `tokens`."""
         return self._tokenizer.answer(text)
 
+    def marker_tokens(self, text: str) -> list[int]:
+        """Return the token ids of text of the template's own, to append to those of `tokens`."""
+        return self._tokenizer.markers(text)
+
     def text(
         self,
         messages: Messages,
         *,
         tools: Tools | None = None,
         add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the rendered prompt, for display: special tokens in messages look like those of
         the template."""
-        conversion = _Conversion(self, parse(messages), tools, add_generation_prompt)
+        conversion = _Conversion(self, parse(messages), tools, add_generation_prompt, variables)
         return conversion.guard.restore(conversion.text({}))[0]
 
     @cached_property
     def _tokenizer(self) -> TemplateTokenizer:
-        return TemplateTokenizer(self.model, self._sources)
+        return TemplateTokenizer(self.model, self.all_sources)
 
     @cached_property
     def _wants_parts(self) -> bool:
@@ -131,23 +139,29 @@ class ChatTemplate:
 
         def shows(content: Any) -> bool:
             with suppress(ArgumentError):
-                return NEEDLE in self._rendered([{"role": USER, "content": content}], None, False)
+                message = {"role": USER, "content": content}
+                return NEEDLE in self._rendered([message], None, False, {})
             return False
 
         return not shows(NEEDLE) and shows([{"type": "text", "text": NEEDLE}])
 
     def _rendered(
-        self, messages: list[dict[str, Any]], tools: Any, add_generation_prompt: bool
+        self,
+        messages: list[dict[str, Any]],
+        tools: Any,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
     ) -> str:
         rendering = self._tool_use if tools and self._tool_use else self._default
-        return rendering.text(
-            messages=messages,
-            tools=tools,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=self._bos,
-            eos_token=self._eos,
-        )
+        own = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self._bos,
+            "eos_token": self._eos,
+        }
+        return rendering.text(**{**variables, **own})
 
 
 class _Conversion:
@@ -159,13 +173,15 @@ class _Conversion:
         messages: Sequence[Message],
         tools: Tools | None,
         add_generation_prompt: bool,
+        variables: Mapping[str, Any] | None,
     ) -> None:
         self._template = template
         self._messages = messages
         self._markers = template._tokenizer
         self._add_generation_prompt = add_generation_prompt
         said = [message.to_dict() for message in messages]
-        self.guard = Guard(avoid=(*texts_in([said, tools]), template._sources))
+        self.guard = Guard(avoid=(*texts_in([said, tools, variables]), template.all_sources))
+        self._variables = each_text(dict(variables), self._whole) if variables else {}
         self._tools = each_text(tools, self._whole) if tools else None
 
     def with_answers(self) -> tuple[str, dict[str, tuple[int, ...]]]:
@@ -207,7 +223,9 @@ class _Conversion:
             self._shown(message, placeholders.get(i), as_objects)
             for i, message in enumerate(self._messages)
         ]
-        return self._template._rendered(shown, self._tools, self._add_generation_prompt)
+        return self._template._rendered(
+            shown, self._tools, self._add_generation_prompt, self._variables
+        )
 
     def _shown(self, message: Message, placeholder: str | None, as_objects: bool) -> dict[str, Any]:
         """Return a message as templates see it. as_objects: decode arguments of tool calls."""
@@ -216,8 +234,14 @@ class _Conversion:
             content = self._content(message) if placeholder is None else placeholder
             wants_parts = self._template._wants_parts
             data["content"] = [{"type": "text", "text": content}] if wants_parts else content
-        if message.role == DEVELOPER and DEVELOPER not in self._template._sources:
+        if message.role == DEVELOPER and DEVELOPER not in self._template.all_sources:
             data["role"] = SYSTEM
+        if "reasoning_content" in data:
+            data["reasoning_content"] = self.guard.hide(
+                data["reasoning_content"], self._markers.all
+            )
+            if not (message.text and message.tool_calls):  # which gpt-oss refuses together
+                data["thinking"] = data["reasoning_content"]
         for key in {"name", "tool_call_id"} & data.keys():
             data[key] = self.guard.hide(data[key], self._markers.all)
         for call in data.get("tool_calls", ()) if as_objects else ():

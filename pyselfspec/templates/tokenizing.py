@@ -63,6 +63,10 @@ class TemplateTokenizer:
         """Return the token ids of an answer after its prompt; control tokens stay plain text."""
         return self._tokenized(text, parse_special=False, follows=True)
 
+    def markers(self, text: str) -> list[int]:
+        """Return the token ids of text of the template after its prompt."""
+        return self._parsed(text, follows=True)
+
     def _stretches(self, text: str) -> list[range]:
         """Return the ranges between control tokens, before the first and after the last."""
         ends = [

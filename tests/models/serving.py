@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 
@@ -33,6 +34,16 @@ class Served:
     def openai(self, key: str = "none") -> openai.OpenAI:
         return openai.OpenAI(
             base_url=f"{self.url}/v1", api_key=key, max_retries=0, http_client=self.client
+        )
+
+    def anthropic(self, key: str = "none") -> anthropic.Anthropic:
+        """Return a client that refuses responses which are not as the API's types say."""
+        return anthropic.Anthropic(
+            base_url=self.url,
+            api_key=key,
+            max_retries=0,
+            timeout=PATIENCE_S,
+            _strict_response_validation=True,
         )
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:

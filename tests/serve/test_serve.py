@@ -313,7 +313,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": ["x"] * 17}, "choices"),
     ("completions", {"prompt": "x", "temperature": -1}, "temperature"),
     ("completions", {"prompt": "x", "stop": [""]}, "stop"),
-    ("completions", {"prompt": "x", "echo": True}, "echo"),
+    ("completions", {"prompt": "x", "echo": True, "logprobs": 1}, "echo"),
+    ("completions", {"prompt": "x", "echo": True, "suffix": "y"}, "echo"),
+    ("completions", {"prompt": "x", "suffix": "y"}, "no tokens for filling in"),
+    ("completions", {"prompt": "x", "n": 3, "best_of": 2}, "best_of"),
     ("completions", {"prompt": "x", "logit_bias": {"-5": 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"9" * 99: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"0" * 12 + "9" * 9: 1}}, "logit_bias"),
@@ -410,6 +413,15 @@ def test_a_key_is_needed(key: str | None, narrow: Served) -> None:
         response = narrow.client.get(f"{narrow.url}/{path}", headers=headers)
         assert response.status_code == (200 if key == KEY else 401)
     assert narrow.client.get(f"{narrow.url}/health").status_code == 200
+
+
+def test_all_of_the_api_needs_the_key(narrow: Served) -> None:
+    paths = narrow.client.get(f"{narrow.url}/openapi.json").json()["paths"]
+    assert len(paths) > 12
+    for path in paths.keys() - {"/health"}:
+        for method in paths[path]:
+            response = narrow.client.request(method, narrow.url + path, json={})
+            assert response.status_code == 401, path
 
 
 def test_names_of_foreign_sites_are_refused(served: Served) -> None:
@@ -572,7 +584,7 @@ def test_odd_paths_are_not_served(
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
-@pytest.mark.parametrize("path", ["/v1/responses", "/api/chat", "/completion", "/nothing.js"])
+@pytest.mark.parametrize("path", ["/v1/nothing", "/api/chat", "/completion", "/nothing.js"])
 def test_paths_that_are_not_served(method: str, path: str, served: Served) -> None:
     response = served.client.request(method, served.url + path, json={})
     assert response.status_code == 404

@@ -10,7 +10,10 @@ import pytest
 
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime import json_schema
-from pyselfspec.serve.tools import CallReader, ToolUse, describe_tools
+from pyselfspec.serve.answers.form import AnswerForm
+from pyselfspec.serve.answers.parts import Called, Said
+from pyselfspec.serve.answers.reader import AnswerReader
+from pyselfspec.serve.tools import ToolUse, describe_tools
 
 FUNCTION = {"name": "buy", "parameters": {"type": "object"}}
 USE = ToolUse(({"type": "function", "function": FUNCTION},), ("buy",))
@@ -21,13 +24,15 @@ OTHER = '{"name": "steal", "arguments": {}}'
 def read(text: str, use: ToolUse, seed: int) -> tuple[str, list[tuple[str, str]]]:
     """In pieces of all sizes: the text, and the calls."""
     rng = random.Random(seed)
-    reader, said = CallReader(use), ""
+    reader, parts = AnswerReader(AnswerForm(), use.functions), []
     while text:
         n = rng.randint(1, 9)
-        said += reader.push(text[:n])
+        parts += reader.push(text[:n])
         text = text[n:]
-    rest, calls = reader.finish()
-    return said + rest, [(call.name, call.arguments) for call in calls]
+    parts += reader.finish()
+    said = "".join(part.text for part in parts if isinstance(part, Said))
+    calls = [part.call for part in parts if isinstance(part, Called)]
+    return said, [(call.name, call.arguments) for call in calls]
 
 
 BOUGHT = ("buy", '{"what": "<bread>"}')

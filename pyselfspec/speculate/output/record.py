@@ -54,6 +54,11 @@ class TextRecord:
         self.finish_reason = self._stream.finish_reason or limit
         return self._grow(self._stream.finish())
 
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended the text, None if none did."""
+        return self._stream.stopped_by
+
     def _grow(self, piece: str) -> str:
         self.text += piece
         return piece

@@ -33,6 +33,7 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
         self.finish_reason: str | None = None  # "eog" or "stop" once the text has ended
+        self.stopped_by: str | None = None  # the stop string that ended the text
 
     def consume(self, token: int) -> bool:
         """Add the next token to the text; return True if the text ends with it."""
@@ -40,10 +41,11 @@ class TextStream:
             self.finish_reason = "eog"
             return True
         self._held += self._decoder.decode(self._piece(token))
-        found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
+        found = [(at + len(s), at, s) for s in self._stop if (at := self._held.find(s)) >= 0]
         if found:
             # the stop string that is complete first, wherever tokens end
-            self._held = self._held[: min(found)[1]]
+            _, at, self.stopped_by = min(found)
+            self._held = self._held[:at]
             self.finish_reason = "stop"
         return bool(found)
 

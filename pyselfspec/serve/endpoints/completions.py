@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..runtime.logprobs import LogProbs
-from ..speculate.completion import count_for_message
-from .errors import ApiError
-from .fields import finish_reason
-from .jobs import Delta, Finished, Job
-from .responses import Answer, Json, ResponseWriter, respond
-from .schemas import N_CHOICES, CompletionRequest
-from .service import Service
+from ...runtime.logprobs import LogProbs
+from ...speculate.completion import count_for_message
+from ..errors import ApiError
+from ..fields import finish_reason
+from ..fill_in import fill_prompt
+from ..jobs import Delta, Finished, Job
+from ..responses import Answer, ChoiceWriter, Json, respond
+from ..schemas import N_CHOICES, CompletionRequest
+from ..service import Service
 
 N_PREDICT = 16  # tokens of a completion without max_tokens, as in OpenAI's API
 
@@ -25,13 +27,16 @@ async def complete(service: Service, body: CompletionRequest, request: Request) 
     """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
     body.require_supported()
     prompts = await asyncio.to_thread(_prompts, service, body)
-    if len(prompts) * body.n > N_CHOICES:
+    n_each = body.n_generated
+    if len(prompts) * n_each > N_CHOICES:
+        name = "n" if n_each == body.n else "best_of"
         raise ApiError(
             400,
-            f"{len(prompts)} prompts with n={body.n} make {len(prompts) * body.n} choices; "
+            f"{len(prompts)} prompts with {name}={n_each} make {len(prompts) * n_each} choices; "
             f"a request has at most {N_CHOICES}",
-            param="n",
+            param=name,
         )
+    ranks = n_each > body.n  # by log probabilities
     reader = service.requests
     jobs = [
         Job(
@@ -40,13 +45,13 @@ async def complete(service: Service, body: CompletionRequest, request: Request) 
             sampling=sampling,
             drafting=reader.drafting(body),
             stop=body.stops,
-            logprobs=body.logprobs,
+            logprobs=0 if ranks and body.logprobs is None else body.logprobs,
             shows_tokens=body.shows,
         )
         for prompt in prompts
-        for sampling in reader.samplings(body, body.grammar)
+        for sampling in reader.samplings(body, body.grammar, n_each)
     ]
-    writer = CompletionWriter(service, body, sum(map(len, prompts)))
+    writer = CompletionWriter(service, body, prompts)
     return await respond(service, request, jobs, writer)
 
 
@@ -56,7 +61,16 @@ def _prompts(service: Service, body: CompletionRequest) -> list[tuple[int, ...]]
         given = [given]
     if not given:
         raise ApiError(400, "prompt is empty; give at least one", param="prompt")
-    return [_tokens(service, prompt) for prompt in given]
+    if not body.suffix:
+        return [_tokens(service, prompt) for prompt in given]
+    if not all(isinstance(prompt, str) for prompt in given):
+        raise ApiError(400, "suffix needs prompts of text, not token ids", param="prompt")
+    reader = service.requests
+    n_max = reader.n_share - min(body.max_tokens or N_PREDICT, reader.n_share // 2)
+    return [
+        fill_prompt(service.model, prompt, body.suffix, n_max=n_max, param="suffix")
+        for prompt in given
+    ]
 
 
 def _tokens(service: Service, prompt: str | Sequence[int]) -> tuple[int, ...]:
@@ -73,14 +87,24 @@ def _tokens(service: Service, prompt: str | Sequence[int]) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-class CompletionWriter(ResponseWriter):
+class CompletionWriter(ChoiceWriter):
     OBJECT = CHUNK_OBJECT = "text_completion"
     ID_PREFIX = "cmpl"
 
-    def __init__(self, service: Service, request: CompletionRequest, n_prompt: int) -> None:
-        super().__init__(service, request, n_prompt)
+    def __init__(
+        self, service: Service, request: CompletionRequest, prompts: Sequence[tuple[int, ...]]
+    ) -> None:
+        super().__init__(service, request, sum(map(len, prompts)))
+        self._n, self._n_generated = request.n, request.n_generated
+        self._echoes = _prompt_texts(service, request, prompts) if request.echo else ()
         self._has_logprobs = request.logprobs is not None
         self._n_chars: dict[int, int] = {}  # characters of each choice so far
+
+    def first(self, n: int) -> list[Json]:
+        return [
+            self._chunk(_choice_fields(i, self._echo(i), None, None))
+            for i in range(n if self._echoes else 0)
+        ]
 
     def delta(self, i: int, delta: Delta) -> list[Json]:
         logprobs = self._logprobs(i, delta.logprobs)
@@ -91,7 +115,23 @@ class CompletionWriter(ResponseWriter):
 
     def _choice(self, i: int, answer: Answer) -> Json:
         logprobs = self._logprobs(i, answer.logprobs)
-        return _choice_fields(i, answer.text, logprobs, finish_reason(answer.finished))
+        text = self._echo(i) + answer.text
+        return _choice_fields(i, text, logprobs, finish_reason(answer.finished))
+
+    def _chosen(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """Return for each prompt the answers with the highest log probability per token."""
+        if self._n_generated == self._n:
+            return answers
+        groups = [
+            answers[at : at + self._n_generated] for at in range(0, len(answers), self._n_generated)
+        ]
+        return [
+            each for group in groups for each in sorted(group, key=_rank, reverse=True)[: self._n]
+        ]
+
+    def _echo(self, i: int) -> str:
+        """Return the text before the answer of a choice."""
+        return self._echoes[i // self._n] if self._echoes else ""
 
     def _logprobs(self, i: int, found: Sequence[tuple[str, LogProbs]]) -> Json | None:
         """Return the field "logprobs". text_offset counts from the beginning of the answer."""
@@ -112,6 +152,26 @@ class CompletionWriter(ResponseWriter):
 
     def _text(self, token: int) -> str:
         return self._model.piece(token).decode(errors="replace")
+
+
+def _rank(answer: Answer) -> float:
+    """Return the log probability per token."""
+    logprobs = [each.logprob for _, each in answer.logprobs]
+    return sum(logprobs) / len(logprobs) if logprobs else -math.inf
+
+
+def _prompt_texts(
+    service: Service, request: CompletionRequest, prompts: Sequence[tuple[int, ...]]
+) -> tuple[str, ...]:
+    """Return the text of each prompt, as it was given or as its tokens say."""
+    given: Any = request.prompt
+    texts = [given] if isinstance(given, str) else list(given)
+    return tuple(
+        text if isinstance(text, str) else service.model.detokenize(prompt)
+        for text, prompt in zip(
+            texts if len(texts) == len(prompts) else [None] * len(prompts), prompts, strict=True
+        )
+    )
 
 
 def _choice_fields(i: int, text: str, logprobs: Json | None, reason: str | None) -> Json:

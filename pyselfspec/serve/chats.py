@@ -1,0 +1,197 @@
+"""Chats: the jobs of a chat request, and a reader of each answer. Endpoints of all chat protocols
+turn their requests into a ChatRequest, and write the parts of the answers in their own way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ArgumentError
+from ..runtime import json_schema
+from ..runtime.model import Model
+from ..templates.messages import ASSISTANT, FIELDS
+from ..templates.template import ChatTemplate
+from .answers.form import AnswerForm
+from .answers.reader import AnswerReader
+from .errors import ApiError
+from .jobs import Job
+from .schemas import ChatRequest
+from .service import Service
+from .thoughts import ThoughtLimit
+from .tools import ToolUse, describe_tools
+
+N_TAIL = 16  # tokens at the end of a prompt, which may begin thoughts
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat that can be answered. n_prompt: tokens of the prompt. form: of the answers. thinks:
+    the marker that ends thoughts which the prompt has begun, None if it has not."""
+
+    jobs: tuple[Job, ...]
+    n_prompt: int
+    use: ToolUse
+    form: AnswerForm
+    thinks: str | None
+
+    def reader(self) -> AnswerReader:
+        """Return a reader for one answer."""
+        return AnswerReader(
+            self.form,
+            self.use.functions,
+            thinks=self.thinks,
+            is_call=self.use.is_required,
+            n_calls=self.use.n_calls,
+        )
+
+
+async def open_chat(service: Service, body: ChatRequest) -> Chat:
+    """Return a chat. Raises ApiError, and errors of the template and of the model."""
+    body.require_supported()
+    template, use = require_template(service), ToolUse.of(body)
+    prompt = await asyncio.to_thread(chat_tokens, template, body, use)
+    grammar = await asyncio.to_thread(_grammar, body, use)
+    reads_plainly = grammar is not None or body.reasoning_format == "none"
+    form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
+    shown = service.shown_markers(form)
+    thinks = _begun_thoughts(service.model, prompt, form, shown)
+    limit = _thought_limit(template, body, form, thinks)
+    if limit is not None and thinks is not None and body.reasoning_budget_tokens == 0:
+        prompt, limit, thinks = (*prompt, *limit.end_tokens), None, None
+    reader = service.requests
+    n_predict = reader.n_predict(prompt, body.max_completion_tokens or body.max_tokens, None)
+    jobs = tuple(
+        Job(
+            prompt=prompt,
+            n_predict=n_predict,
+            sampling=sampling,
+            drafting=reader.drafting(body),
+            stop=(*body.stops, *template.stop),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            shows_tokens=body.shows,
+            shown=shown,
+            thoughts=limit,
+        )
+        for sampling in reader.samplings(body, grammar)
+    )
+    return Chat(jobs, len(prompt), use, form, thinks)
+
+
+def require_template(service: Service) -> ChatTemplate:
+    """Return the chat template. Raises ApiError for a model without one."""
+    if service.template is None:
+        raise ApiError(
+            400,
+            f"{service.settings.name} has no chat template, so it was not trained to chat; use "
+            "/v1/completions, or start the server with --chat-template",
+            param="messages",
+            code="no_chat_template",
+        )
+    return service.template
+
+
+def chat_tokens(template: ChatTemplate, body: ChatRequest, use: ToolUse) -> tuple[int, ...]:
+    """Return the prompt of a request."""
+    messages, tools = _messages(template, body, use)
+    begun = _begun(messages) if body.continues else ""
+    tokens = template.tokens(
+        messages[:-1] if begun else messages, tools=tools, variables=_variables(body)
+    )
+    return (*tokens, *template.answer_tokens(begun))
+
+
+def chat_text(template: ChatTemplate, body: ChatRequest, use: ToolUse) -> str:
+    """Return the prompt of a request as text."""
+    messages, tools = _messages(template, body, use)
+    return template.text(messages, tools=tools, variables=_variables(body))
+
+
+def _messages(
+    template: ChatTemplate, body: ChatRequest, use: ToolUse
+) -> tuple[list[dict[str, Any]], Sequence[Mapping[str, Any]] | None]:
+    """Return the messages and tools for the template. Ignores fields of messages that a template
+    does not show."""
+    messages = [
+        {key: value for key, value in message.items() if key in FIELDS and value is not None}
+        for message in body.messages
+    ]
+    renders_tools = "tools" in template.source
+    if not renders_tools:
+        messages = describe_tools(messages, use)
+    return messages, use.tools if renders_tools and use.tools else None
+
+
+def _variables(body: ChatRequest) -> dict[str, Any]:
+    given = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        given.setdefault("reasoning_effort", body.reasoning_effort)
+        if body.reasoning_effort == "none":
+            given.setdefault("enable_thinking", False)
+    return given
+
+
+def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the answer to continue. Raises ApiError if the last message is not an answer."""
+    role, text = messages[-1].get("role"), messages[-1].get("content")
+    if role != ASSISTANT or not isinstance(text, str) or not text or len(messages) < 2:
+        raise ApiError(
+            400,
+            "to continue an answer, end the messages with it: role assistant, content a string",
+            param="messages",
+        )
+    return text
+
+
+def _grammar(body: ChatRequest, use: ToolUse) -> str | None:
+    """Return the GBNF grammar of the answer, if any. Raises ApiError for an unsupported schema."""
+    try:
+        return use.grammar() if use.is_required else _format_grammar(body)
+    except ArgumentError as error:
+        param = "tools" if use.is_required else "response_format"
+        raise ApiError(400, str(error), param=param) from None
+
+
+def _format_grammar(body: ChatRequest) -> str | None:
+    style = body.response_format
+    if style is None or style.type == "text":
+        return body.grammar
+    if style.type == "json_object":
+        return json_schema.to_gbnf({"type": "object"})
+    if style.json_schema is None:
+        raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
+    return json_schema.to_gbnf(style.json_schema.schema_)
+
+
+def _answer_form(template: ChatTemplate, use: ToolUse, reads_plainly: bool) -> AnswerForm:
+    """Return the form of the answers. reads_plainly: thoughts are not looked for."""
+    form = AnswerForm.of(template.all_sources)
+    calls = form.calls if use.tools else ()
+    return (
+        AnswerForm((), calls, ()) if reads_plainly else AnswerForm(form.think, calls, form.silent)
+    )
+
+
+def _thought_limit(
+    template: ChatTemplate, body: ChatRequest, form: AnswerForm, thinks: str | None
+) -> ThoughtLimit | None:
+    """Return the limit of thoughts, None without one."""
+    budget = body.reasoning_budget_tokens
+    pairs = [pair for pair in form.think if thinks in (None, pair[1])]
+    if budget is None or budget < 0 or not pairs:
+        return None
+    opening, close = pairs[0]
+    end = f"\n{close}\n\n" if close[1] == "/" else close
+    tokens = tuple(template.marker_tokens(end))
+    return ThoughtLimit(max(1, budget), opening, close, thinks is not None, end, tokens)
+
+
+def _begun_thoughts(
+    model: Model, prompt: Sequence[int], form: AnswerForm, shown: Sequence[tuple[int, str]]
+) -> str | None:
+    """Return the marker that ends thoughts which the end of the prompt opens, None if none does."""
+    texts = dict(shown)
+    pieces = [texts[t].encode() if t in texts else model.piece(t) for t in prompt[-N_TAIL:]]
+    tail = b"".join(pieces).decode(errors="replace").rstrip()
+    return next((close for mark, close in form.think if tail.endswith(mark.rstrip())), None)

@@ -1,0 +1,1 @@
+"""One file for each endpoint: requests in its protocol, and its responses."""

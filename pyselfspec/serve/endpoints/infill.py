@@ -1,0 +1,121 @@
+"""POST /infill: text for a gap, in llama-server's format, which llama.vim and llama.vscode use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..fields import statistics
+from ..fill_in import fill_prompt
+from ..jobs import Delta, Finished, Job
+from ..responses import Answer, Json, ResponseWriter, respond
+from ..schemas import TextRequest
+from ..service import Service
+
+N_PREDICT = 128  # tokens of an answer, if a request has no limit
+N_FILES = 1024
+
+
+class ExtraFile(BaseModel):
+    """A part of another file."""
+
+    filename: str | None = None
+    text: str
+
+
+class InfillRequest(TextRequest):
+    """POST /infill. prompt: text after input_prefix, at the cursor. n_predict: most tokens, -1 for
+    the server's default."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[ExtraFile] = Field(default=[], max_length=N_FILES)
+    prompt: str = ""
+    n_predict: int | None = Field(None, ge=-1)
+
+    @property
+    def most(self) -> int:
+        """The most tokens to generate."""
+        given = self.n_predict if self.n_predict is not None else self.max_tokens
+        return given if given is not None and given > 0 else N_PREDICT
+
+
+async def infill(service: Service, body: InfillRequest, request: Request) -> Response:
+    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+    reader = service.requests
+    n_predict = min(body.most, reader.n_ctx // 2)
+    prompt = await asyncio.to_thread(
+        fill_prompt,
+        service.model,
+        body.input_prefix + body.prompt,
+        body.input_suffix,
+        n_max=reader.n_share - n_predict,
+        extra=[(each.filename or "file", each.text) for each in body.input_extra],
+        param="input_prefix",
+    )
+    job = Job(
+        prompt=prompt,
+        n_predict=reader.n_predict(prompt, n_predict, N_PREDICT),
+        sampling=reader.samplings(body, body.grammar)[0],
+        drafting=reader.drafting(body),
+        stop=body.stops,
+    )
+    writer = InfillWriter(service.settings.name, len(prompt), reader.n_ctx, stream=body.stream)
+    return await respond(service, request, [job], writer)
+
+
+class InfillWriter(ResponseWriter):
+    """Writes an answer. name: of the model. n_prompt: tokens of the prompt."""
+
+    def __init__(self, name: str, n_prompt: int, n_ctx: int, *, stream: bool) -> None:
+        super().__init__(stream=stream)
+        self._name = name
+        self._n_prompt = n_prompt
+        self._n_ctx = n_ctx
+
+    def whole(self, answers: Sequence[Answer]) -> Json:
+        [answer] = answers
+        return {"content": answer.text} | self._end(answer.finished)
+
+    def delta(self, i: int, delta: Delta) -> list[Json]:
+        return [{"content": delta.text, "stop": False}] if delta.text else []
+
+    def end(self, i: int, finished: Finished) -> list[Json]:
+        return [{"content": ""} | self._end(finished)]
+
+    def _end(self, finished: Finished) -> Json:
+        """Return the fields at the end of an answer. Times are in milliseconds."""
+        stats = finished.stats
+        n_read = self._n_prompt - stats.n_prompt_reused
+        prompt_ms = stats.prefill_us / 1000
+        predicted_ms = max(0, stats.total_us - stats.prefill_us) / 1000
+        kind = {"eog": "eos", "stop": "word"}.get(finished.reason, "limit")
+        return {
+            "stop": True,
+            "stop_type": kind,
+            "stopping_word": finished.stopped_by or "",
+            "model": self._name,
+            "tokens_evaluated": self._n_prompt,
+            "tokens_predicted": stats.n_generated,
+            "tokens_cached": stats.n_prompt_reused,
+            "truncated": False,
+            "generation_settings": {"n_ctx": self._n_ctx},
+            "timings": {
+                "prompt_n": n_read,
+                "prompt_ms": prompt_ms,
+                "prompt_per_second": _rate(n_read, prompt_ms),
+                "predicted_n": stats.n_generated,
+                "predicted_ms": predicted_ms,
+                "predicted_per_second": _rate(stats.n_generated, predicted_ms),
+            },
+            "pyselfspec": statistics([finished]),
+        }
+
+
+def _rate(n: int, ms: float) -> float:
+    """Return tokens per second."""
+    return 1000 * n / ms if ms > 0 else 0.0

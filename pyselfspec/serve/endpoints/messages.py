@@ -1,0 +1,238 @@
+"""POST /v1/messages: Anthropic's Messages API, which Claude Code and its SDKs use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..answers.parts import Called, Part, Said, Thought
+from ..answers.reader import AnswerReader
+from ..chats import chat_tokens, open_chat, require_template
+from ..errors import ApiError, json_response
+from ..fields import new_id, statistics
+from ..jobs import Delta, Finished
+from ..responses import Answer, Json, NamedEventWriter, respond
+from ..service import Service
+from ..tools import ToolUse
+from .messages_request import CountRequest, MessagesRequest, to_chat
+
+PATH = "/v1/messages"
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class MessageErrorDetails(BaseModel):
+    type: str
+    message: str
+
+
+class MessageError(BaseModel):
+    """The body of every response with a status of 400 or above."""
+
+    type: Literal["error"] = "error"
+    error: MessageErrorDetails
+
+
+def error_body(error: ApiError) -> Json:
+    """Return an error in the format of this API."""
+    kind = "invalid_request_error" if error.status < 500 else "api_error"
+    details = MessageErrorDetails(type=_TYPES.get(error.status, kind), message=str(error))
+    return MessageError(error=details).model_dump()
+
+
+def is_for(request: Request) -> bool:
+    """Return whether a request is by a client of this API, to a path that others have too."""
+    return "anthropic-version" in request.headers
+
+
+def model_card(card: Json) -> Json:
+    """Return the entry of a model in this API. card: that of OpenAI's API."""
+    created = datetime.fromtimestamp(card["created"], UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "type": "model",
+        "id": card["id"],
+        "display_name": card["id"],
+        "created_at": created,
+        "lifecycle": "active",
+    }
+
+
+def model_list(card: Json) -> Json:
+    """Return the list of the only model."""
+    name = card["id"]
+    return {"data": [model_card(card)], "has_more": False, "first_id": name, "last_id": name}
+
+
+async def answer(service: Service, body: MessagesRequest, request: Request) -> Response:
+    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+    asked = to_chat(body)
+    chat = await open_chat(service, asked)
+    head = {"id": new_id("msg", "_"), "model": service.settings.name}
+    stops = body.stop_sequences or ()
+    writer = MessageWriter(head, chat.reader(), chat.n_prompt, stops, stream=body.stream)
+    return await respond(service, request, chat.jobs, writer)
+
+
+async def count(service: Service, body: CountRequest) -> Response:
+    """Handle a request for the number of tokens of a prompt."""
+    asked = to_chat(body)
+    template, use = require_template(service), ToolUse.of(asked)
+    tokens = await asyncio.to_thread(chat_tokens, template, asked, use)
+    return json_response({"input_tokens": len(tokens)})
+
+
+class MessageWriter(NamedEventWriter):
+    """Writes a message. head: its fields that are known before. n_prompt: tokens of the prompt.
+    stops: stop sequences of the request."""
+
+    def __init__(
+        self,
+        head: Json,
+        reader: AnswerReader,
+        n_prompt: int,
+        stops: Sequence[str] = (),
+        *,
+        stream: bool,
+    ) -> None:
+        super().__init__(stream=stream)
+        self._head = head | {"type": "message", "role": "assistant"}
+        self._reader = reader
+        self._n_prompt = n_prompt
+        self._stops = tuple(stops)
+        self._n_blocks = 0
+        self._open: type[Part] | None = None  # the kind of the block that deltas go on with
+        self._has_called = False
+
+    def whole(self, answers: Sequence[Answer]) -> Json:
+        [answer] = answers
+        parts = [*self._reader.push(answer.text), *self._reader.finish()]
+        self._has_called = any(isinstance(part, Called) for part in parts)
+        body = self._head | {"content": [_block(part) for part in _joined(parts)]}
+        body |= self._stop(answer.finished)
+        return body | {"usage": _usage(self._n_prompt, answer.finished)}
+
+    def first(self, n: int) -> list[Json]:
+        usage = {"input_tokens": self._n_prompt, "output_tokens": 0}
+        message = self._head | {"content": [], "stop_reason": None, "stop_sequence": None}
+        return [{"type": "message_start", "message": message | {"usage": usage}}]
+
+    def delta(self, i: int, delta: Delta) -> list[Json]:
+        return [event for part in self._reader.push(delta.text) for event in self._events(part)]
+
+    def end(self, i: int, finished: Finished) -> list[Json]:
+        rest = [event for part in self._reader.finish() for event in self._events(part)]
+        return [
+            *rest,
+            *self._close(),
+            {
+                "type": "message_delta",
+                "delta": self._stop(finished),
+                "usage": _usage(self._n_prompt, finished),
+            },
+        ]
+
+    def last(self, found: Sequence[Finished]) -> list[Json]:
+        return [{"type": "message_stop"}]
+
+    def error(self, error: ApiError) -> list[Json]:
+        return [error_body(error)]
+
+    def _events(self, part: Part) -> list[Json]:
+        """Return the events of a part, which goes on with the open block or begins one."""
+        events: list[Json] = []
+        if self._open is not type(part) or isinstance(part, Called):
+            events = [
+                *self._close(),
+                self._event("content_block_start", content_block=_empty(part)),
+            ]
+            self._open = type(part)
+            self._has_called |= isinstance(part, Called)
+        return [*events, self._event("content_block_delta", delta=_delta(part))]
+
+    def _close(self) -> list[Json]:
+        if self._open is None:
+            return []
+        event = self._event("content_block_stop")
+        self._open = None
+        self._n_blocks += 1
+        return [event]
+
+    def _event(self, kind: str, **fields: Any) -> Json:
+        return {"type": kind, "index": self._n_blocks, **fields}
+
+    def _stop(self, finished: Finished) -> Json:
+        reason = "end_turn" if finished.reason in ("eog", "stop") else "max_tokens"
+        stopped_by = finished.stopped_by if finished.stopped_by in self._stops else None
+        if self._has_called:
+            reason = "tool_use"
+        elif stopped_by is not None:
+            reason = "stop_sequence"
+        return {"stop_reason": reason, "stop_sequence": stopped_by}
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    """Return parts; neighbours of text or of thoughts are joined."""
+    found: list[Part] = []
+    for part in parts:
+        last = found[-1] if found else None
+        if isinstance(part, Said) and isinstance(last, Said):
+            found[-1] = Said(last.text + part.text)
+        elif isinstance(part, Thought) and isinstance(last, Thought):
+            found[-1] = Thought(last.text + part.text)
+        else:
+            found.append(part)
+    return found
+
+
+def _block(part: Part) -> Json:
+    match part:
+        case Said():
+            return {"type": "text", "text": part.text}
+        case Thought():
+            return {"type": "thinking", "thinking": part.text, "signature": ""}
+    return _empty(part) | {"input": json.loads(part.call.arguments)}
+
+
+def _empty(part: Part) -> Json:
+    """Return the block of a part at its start, before any delta."""
+    match part:
+        case Said():
+            return _block(Said(""))
+        case Thought():
+            return _block(Thought(""))
+    return {"type": "tool_use", "id": part.call.id, "name": part.call.name, "input": {}}
+
+
+def _delta(part: Part) -> Json:
+    match part:
+        case Said():
+            return {"type": "text_delta", "text": part.text}
+        case Thought():
+            return {"type": "thinking_delta", "thinking": part.text}
+    return {"type": "input_json_delta", "partial_json": part.call.arguments}
+
+
+def _usage(n_prompt: int, finished: Finished) -> Json:
+    """Return the field "usage". input_tokens counts what was evaluated."""
+    n_reused = min(n_prompt, finished.stats.n_prompt_reused)
+    return {
+        "input_tokens": n_prompt - n_reused,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": n_reused,
+        "output_tokens": finished.stats.n_generated,
+        "pyselfspec": statistics([finished]),
+    }

@@ -1,0 +1,256 @@
+"""Requests of Anthropic's Messages API, and what they mean as a ChatRequest. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..errors import ApiError, unsupported
+from ..schemas import (
+    N_STOPS,
+    N_TOOLS,
+    ChatRequest,
+    DraftSettings,
+    Finite,
+    Function,
+    JsonSchema,
+    NamedFunction,
+    NamedTool,
+    ResponseFormat,
+    Stop,
+    Tool,
+)
+
+# Claude Code begins the system prompt with this line, which changes with every request: with it, no
+# prefix could be reused.
+BILLING = "x-anthropic-billing-header:"
+
+Blocks = list[dict[str, Any]]
+
+
+class Said(BaseModel):
+    """One message. content: a text, or blocks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Blocks
+
+
+class CustomTool(BaseModel):
+    type: str | None = None
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(BaseModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(BaseModel):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = Field(None, ge=1)
+
+
+class OutputFormat(BaseModel):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(BaseModel):
+    format: OutputFormat | None = None
+    effort: str | None = Field(None, max_length=32)
+
+
+class CountRequest(BaseModel):
+    """POST /v1/messages/count_tokens. pyselfspec: as in chat completions."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    model: str | None = None
+    messages: list[Said] = Field(min_length=1)
+    system: str | Blocks | None = None
+    tools: list[CustomTool] | None = Field(None, max_length=N_TOOLS)
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    pyselfspec: DraftSettings | None = None
+
+
+class MessagesRequest(CountRequest):
+    """POST /v1/messages."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool = False
+    stop_sequences: Annotated[list[Stop], Field(max_length=N_STOPS)] | None = None
+    temperature: Finite | None = Field(None, ge=0)
+    top_p: Finite | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=0, lt=2**31)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+
+
+def to_chat(body: CountRequest) -> ChatRequest:
+    """Return the chat request that a request means. Raises ApiError for what is not supported."""
+    chat = ChatRequest.model_validate({"messages": _messages(body)})
+    chat.tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None
+    chat.tool_choice = _choice(body.tool_choice)
+    if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use:
+        chat.parallel_tool_calls = False
+    if body.thinking is not None:
+        chat.reasoning_budget_tokens = body.thinking.budget_tokens
+        chat.chat_template_kwargs = {"enable_thinking": body.thinking.type != "disabled"}
+    if body.output_config is not None:
+        chat.reasoning_effort = body.output_config.effort
+        if style := body.output_config.format:
+            chat.response_format = ResponseFormat(
+                type="json_schema", json_schema=JsonSchema(schema=style.schema_)
+            )
+    if isinstance(body, MessagesRequest):
+        chat.max_tokens, chat.stream, chat.stop = body.max_tokens, body.stream, body.stop_sequences
+        chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
+        chat.seed = body.seed
+    chat.pyselfspec = _settings(body)
+    return chat
+
+
+def _settings(body: CountRequest) -> DraftSettings | None:
+    """Return the settings of drafts, with those of an answer that the last message begins."""
+    last, given = body.messages[-1], body.pyselfspec
+    if last.role != "assistant" or not _is_text(last.content):
+        return given
+    fields = given.model_dump(exclude_unset=True, by_alias=True) if given else {}
+    return DraftSettings.model_validate(fields | {"continue": True})
+
+
+def _is_text(content: str | Blocks) -> bool:
+    return isinstance(content, str) or all(block.get("type") == "text" for block in content)
+
+
+def _messages(body: CountRequest) -> list[dict[str, Any]]:
+    system = _texts(body.system or "", "system")
+    kept = [text for text in system if not text.startswith(BILLING) and text]
+    found = [{"role": "system", "content": "\n\n".join(kept)}] if kept else []
+    for i, said in enumerate(body.messages):
+        where = f"messages[{i}].content"
+        if said.role == "assistant":
+            found.append(_answer(said.content, where))
+        elif said.role == "system":
+            found.append({"role": "system", "content": "\n\n".join(_texts(said.content, where))})
+        else:
+            found += _from_user(said.content, where)
+    return found
+
+
+def _texts(content: str | Blocks, where: str) -> list[str]:
+    """Return the texts of blocks that may be texts only."""
+    if isinstance(content, str):
+        return [content]
+    return [_text(block, f"{where}[{i}]") for i, block in enumerate(content)]
+
+
+def _text(block: dict[str, Any], where: str) -> str:
+    """Return the text of a block, which may be a document of plain text."""
+    kind = block.get("type")
+    source = block.get("source")
+    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
+        return _string(source, "data", f"{where}.source")
+    if kind != "text":
+        raise unsupported(
+            where, f"{where} has the type {str(kind)[:40]!r}; only text is supported here"
+        )
+    return _string(block, "text", where)
+
+
+def _string(block: dict[str, Any], key: str, where: str) -> str:
+    value = block.get(key)
+    if not isinstance(value, str):
+        raise ApiError(400, f"{where}.{key} must be a string", param=where)
+    return value
+
+
+def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
+    """Return the results of tools, each a message, and the texts between them."""
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    found: list[dict[str, Any]] = []
+    for i, block in enumerate(content):
+        at = f"{where}[{i}]"
+        if block.get("type") == "tool_result":
+            result = "\n".join(_texts(_result(block, at), f"{at}.content"))
+            name = _string(block, "tool_use_id", at)
+            found.append({"role": "tool", "tool_call_id": name, "content": result})
+        elif found and found[-1]["role"] == "user":
+            found[-1]["content"].append({"type": "text", "text": _text(block, at)})
+        else:
+            found.append({"role": "user", "content": [{"type": "text", "text": _text(block, at)}]})
+    if not found:
+        raise ApiError(400, f"{where} is empty; give at least one block", param=where)
+    return found
+
+
+def _result(block: dict[str, Any], where: str) -> str | Blocks:
+    content = block.get("content") or ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        raise ApiError(400, f"{where}.content must be a string or a list of blocks", param=where)
+    return content
+
+
+def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
+    """Return an answer with its thoughts and calls."""
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    texts, thoughts, calls = [], [], []
+    for i, block in enumerate(content):
+        at = f"{where}[{i}]"
+        match block.get("type"):
+            case "thinking":
+                thoughts.append(_string(block, "thinking", at))
+            case "redacted_thinking":
+                pass  # another server's, which cannot be read
+            case "tool_use":
+                given = {"name": _string(block, "name", at), "arguments": _arguments(block)}
+                calls.append({"id": _string(block, "id", at), "function": given})
+            case _:
+                texts.append(_text(block, at))
+    answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
+    if thoughts:
+        answer["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        answer["tool_calls"] = calls
+    return answer
+
+
+def _arguments(block: dict[str, Any]) -> str:
+    return json.dumps(block.get("input") or {}, ensure_ascii=False)
+
+
+def _tool(tool: CustomTool, where: str) -> Tool:
+    if tool.type not in (None, "custom"):
+        raise unsupported(
+            where, f"{where} has the type {tool.type[:40]!r}; this server runs no tools of its own"
+        )
+    return Tool(
+        function=Function(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.input_schema,
+        )
+    )
+
+
+def _choice(choice: ToolChoice | None) -> Any:
+    match choice:
+        case None:
+            return None
+        case ToolChoice(type="any"):
+            return "required"
+        case ToolChoice(type="tool", name=str(name)):
+            return NamedTool(function=NamedFunction(name=name))
+        case ToolChoice(type="tool"):
+            raise ApiError(400, "tool_choice of the type tool needs a name", param="tool_choice")
+    return choice.type

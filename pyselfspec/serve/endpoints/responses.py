@@ -1,0 +1,316 @@
+"""POST /v1/responses: OpenAI's Responses API, which Codex and OpenAI's packages for agents use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..answers.parts import Called, Part, Said, Thought
+from ..answers.reader import AnswerReader
+from ..auth import owner_of
+from ..chats import open_chat
+from ..errors import ApiError, json_response, to_json
+from ..fields import finish_reason, new_id, statistics
+from ..jobs import Delta, Finished
+from ..responses import Answer, Json, NamedEventWriter, respond
+from ..service import Service
+from ..stored import Stored
+from .responses_request import N_ID, ResponsesRequest, input_messages, to_chat
+
+PATH = "/v1/responses"
+
+
+async def answer(service: Service, body: ResponsesRequest, request: Request) -> Response:
+    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+    owner, history = owner_of(request), _history(service, body, request)
+    chat = await open_chat(service, to_chat(body, history))
+    said = (*history, *input_messages(body.input))
+
+    def keep(response: Json, message: Json) -> None:
+        messages = (*said, message)
+        size = len(to_json(messages)) + len(to_json(response))
+        service.stored.put(owner, Stored(response, messages, size))
+
+    def n_tokens(text: str) -> int:
+        return len(service.model.tokenize(text, add_special=False)) if text else 0
+
+    writer = ResponseApiWriter(
+        response_head(body, service.settings.name),
+        chat.reader(),
+        chat.n_prompt,
+        n_tokens=n_tokens,
+        keep=None if body.store is False else keep,
+        stream=bool(body.stream),
+    )
+    return await respond(service, request, chat.jobs, writer)
+
+
+def get(service: Service, name: str, request: Request) -> Response:
+    """Return a stored response. Raises ApiError if this key has none of this id."""
+    found = service.stored.get(owner_of(request), name)
+    if found is None:
+        raise ApiError(404, _not_found(name))
+    return json_response(found.body)
+
+
+def delete(service: Service, name: str, request: Request) -> Response:
+    """Remove a stored response. Raises ApiError if this key has none of this id."""
+    if service.stored.pop(owner_of(request), name) is None:
+        raise ApiError(404, _not_found(name))
+    return json_response({"id": name, "object": "response.deleted", "deleted": True})
+
+
+def _history(
+    service: Service, body: ResponsesRequest, request: Request
+) -> tuple[dict[str, Any], ...]:
+    name = body.previous_response_id
+    if name is None:
+        return ()
+    found = service.stored.get(owner_of(request), name)
+    if found is None:
+        raise ApiError(
+            400,
+            f"{_not_found(name)}; send the whole conversation as input",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return found.messages
+
+
+def _not_found(name: str) -> str:
+    return f"there is no response {name[:N_ID]!r} of this API key; the server keeps the latest ones"
+
+
+def response_head(body: ResponsesRequest, name: str) -> Json:
+    """Return the fields of a response that are known before its answer. name: of the model."""
+    choice: Any = body.tool_choice or "auto"
+    return {
+        "id": new_id("resp", "_"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": name,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None},
+        "store": body.store is not False,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+        "tools": [
+            {"parameters": {}, "strict": False} | tool.model_dump(exclude_none=True)
+            for tool in body.functions
+        ],
+        "truncation": "disabled",
+        "usage": None,
+    }
+
+
+@dataclass(slots=True)
+class _Output:
+    """An item of the output. pieces: of its text."""
+
+    kind: type[Part]
+    item: Json
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def closed(self, status: str) -> Json:
+        """Return the item at its end."""
+        body = self.item | {"status": status}
+        if self.kind is Said:
+            body["content"] = [_text_part(self.text)]
+        elif self.kind is Thought:
+            body["content"] = [{"type": "reasoning_text", "text": self.text}]
+        else:
+            body["arguments"] = self.text
+        return body
+
+
+class ResponseApiWriter(NamedEventWriter):
+    """Writes a response. head: its fields that are known before. n_prompt: tokens of the prompt.
+    n_tokens: counts those of a text. keep: receives the response and its answer as a message."""
+
+    def __init__(
+        self,
+        head: Json,
+        reader: AnswerReader,
+        n_prompt: int,
+        *,
+        n_tokens: Callable[[str], int] = len,
+        keep: Callable[[Json, Json], None] | None = None,
+        stream: bool,
+    ) -> None:
+        super().__init__(stream=stream)
+        self._head = head
+        self._reader = reader
+        self._n_prompt = n_prompt
+        self._n_tokens = n_tokens
+        self._keep = keep
+        self._n_events = 0
+        self._outputs: list[_Output] = []
+        self._done: list[Json] = []  # items that have ended
+
+    def whole(self, answers: Sequence[Answer]) -> Json:
+        [answer] = answers
+        for part in (*self._reader.push(answer.text), *self._reader.finish()):
+            self._part(part)
+        return self._finished(answer.finished)
+
+    def first(self, n: int) -> list[Json]:
+        response = self._head | {"status": "in_progress", "output": []}
+        return [
+            self._event("response.created", response=response),
+            self._event("response.in_progress", response=response),
+        ]
+
+    def delta(self, i: int, delta: Delta) -> list[Json]:
+        return [event for part in self._reader.push(delta.text) for event in self._part(part)]
+
+    def end(self, i: int, finished: Finished) -> list[Json]:
+        events = [event for part in self._reader.finish() for event in self._part(part)]
+        events += self._close(_status(finished))
+        response = self._finished(finished)
+        return [*events, self._event(f"response.{response['status']}", response=response)]
+
+    def error(self, error: ApiError) -> list[Json]:
+        details = {"code": "server_error", "message": str(error)}
+        response = self._head | {"status": "failed", "output": self._done, "error": details}
+        return [self._event("response.failed", response=response)]
+
+    def _event(self, kind: str, **fields: Any) -> Json:
+        self._n_events += 1
+        return {"type": kind, "sequence_number": self._n_events - 1, **fields}
+
+    def _part(self, part: Part) -> list[Json]:
+        """Return the events of a part, which goes on with the last item or begins one."""
+        events = []
+        is_open = len(self._outputs) > len(self._done)
+        if not is_open or self._outputs[-1].kind is not type(part) or isinstance(part, Called):
+            events = self._close()
+            output = _Output(type(part), _new_item(part))
+            self._outputs.append(output)
+            item = output.item
+            events.append(self._item_event("response.output_item.added", item=item))
+            if not isinstance(part, Called):
+                empty = _text_part("") if isinstance(part, Said) else _thought_part("")
+                events.append(self._content_event("response.content_part.added", part=empty))
+        output = self._outputs[-1]
+        text = part.call.arguments if isinstance(part, Called) else part.text
+        output.pieces.append(text)
+        if isinstance(part, Called):
+            kind = "response.function_call_arguments.delta"
+            return [*events, self._item_event(kind, item_id=output.item["id"], delta=text)]
+        if isinstance(part, Thought):
+            return [*events, self._content_event("response.reasoning_text.delta", delta=text)]
+        kind = "response.output_text.delta"
+        return [*events, self._content_event(kind, delta=text, logprobs=[])]
+
+    def _close(self, status: str = "completed") -> list[Json]:
+        """Return the events at the end of the last item."""
+        if len(self._outputs) == len(self._done):
+            return []
+        output = self._outputs[-1]
+        item, text = output.closed(status), output.text
+        if output.kind is Called:
+            kind = "response.function_call_arguments.done"
+            events = [self._item_event(kind, item_id=item["id"], name=item["name"], arguments=text)]
+        else:
+            is_said = output.kind is Said
+            kind = "response.output_text.done" if is_said else "response.reasoning_text.done"
+            part = _text_part(text) if is_said else _thought_part(text)
+            more: Json = {"logprobs": []} if is_said else {}
+            events = [
+                self._content_event(kind, text=text, **more),
+                self._content_event("response.content_part.done", part=part),
+            ]
+        events.append(self._item_event("response.output_item.done", item=item))
+        self._done.append(item)
+        return events
+
+    def _item_event(self, kind: str, **fields: Any) -> Json:
+        return self._event(kind, output_index=len(self._outputs) - 1, **fields)
+
+    def _content_event(self, kind: str, **fields: Any) -> Json:
+        name = self._outputs[-1].item["id"]
+        return self._item_event(kind, item_id=name, content_index=0, **fields)
+
+    def _finished(self, finished: Finished) -> Json:
+        status = _status(finished)
+        self._close(status)
+        response = self._head | {"status": status, "output": self._done}
+        if status == "incomplete":
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        response["usage"] = self._usage(finished)
+        if self._keep is not None:
+            self._keep(response, self._message())
+        return response
+
+    def _message(self) -> Json:
+        """Return the answer as a message of a chat."""
+        text = "".join(each.text for each in self._outputs if each.kind is Said)
+        thoughts = "".join(each.text for each in self._outputs if each.kind is Thought)
+        calls = [
+            {
+                "id": each.item["call_id"],
+                "function": {"name": each.item["name"], "arguments": each.text},
+            }
+            for each in self._outputs
+            if each.kind is Called
+        ]
+        message: Json = {"role": "assistant", "content": text}
+        if thoughts:
+            message["reasoning_content"] = thoughts
+        return message | ({"tool_calls": calls} if calls else {})
+
+    def _usage(self, finished: Finished) -> Json:
+        stats = finished.stats
+        thoughts = "".join(each.text for each in self._outputs if each.kind is Thought)
+        n_reused = min(self._n_prompt, stats.n_prompt_reused)
+        return {
+            "input_tokens": self._n_prompt,
+            "input_tokens_details": {"cached_tokens": n_reused, "cache_write_tokens": 0},
+            "output_tokens": stats.n_generated,
+            "output_tokens_details": {
+                "reasoning_tokens": min(self._n_tokens(thoughts), stats.n_generated)
+            },
+            "total_tokens": self._n_prompt + stats.n_generated,
+            "pyselfspec": statistics([finished]),
+        }
+
+
+def _status(finished: Finished) -> str:
+    return "completed" if finish_reason(finished) == "stop" else "incomplete"
+
+
+def _text_part(text: str) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _thought_part(text: str) -> Json:
+    return {"type": "reasoning_text", "text": text}
+
+
+def _new_item(part: Part) -> Json:
+    match part:
+        case Said():
+            item = {"id": new_id("msg", "_"), "type": "message", "role": "assistant", "content": []}
+        case Thought():
+            item = {"id": new_id("rs", "_"), "type": "reasoning", "summary": [], "content": []}
+        case _:
+            item = {"id": new_id("fc", "_"), "type": "function_call", "arguments": ""}
+            item |= {"call_id": part.call.id, "name": part.call.name}
+    return item | {"status": "in_progress"}
