@@ -67,9 +67,6 @@ struct ColumnBlock {
     float   unused;
 };
 
-// VNNI multiplies unsigned weights, so signed ones get an offset; without VNNI it would overflow 16-bit sums of two products.
-constexpr int SIGN_OFFSET = HAS_VNNI ? 128 : 0;
-
 constexpr int64_t K_STEP = 256;
 
 struct Activations {
@@ -142,7 +139,7 @@ template <int MAX, typename F> void in_tiles(int64_t row0, int64_t row1, int n_t
 }
 
 // Tokens that a quantised kernel takes at once: as many accumulators as the registers hold.
-constexpr int TILE = VB == 64 ? 8 : 4;
+constexpr int TILE = VB == 32 ? 4 : 8;
 
 }  // namespace selfspec
 #endif
