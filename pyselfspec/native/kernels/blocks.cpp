@@ -201,7 +201,7 @@ template <typename P, int T> void add_step(const P & p, const BlockStep * const 
 
 // Flattened: sums are in registers only if nothing that takes them is called.
 template <typename P, int T>
-[[gnu::flatten]] void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
+[[gnu::flatten, gnu::noinline]] void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
     using block = typename P::block;
     const int64_t n_blocks = weights.k/32;
     const BlockStep * in[T];

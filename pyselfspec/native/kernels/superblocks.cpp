@@ -205,7 +205,7 @@ inline void add_block(const Block & block, const Token * tokens, int64_t k, vf (
 
 // block(i): block i of the row. Flattened: sums are in registers only if nothing that takes them is called.
 template <typename P, int T, typename F>
-[[gnu::flatten]] void row_times_tokens(int64_t n_blocks, const Token * tokens, int64_t row, F block) {
+[[gnu::flatten, gnu::noinline]] void row_times_tokens(int64_t n_blocks, const Token * tokens, int64_t row, F block) {
     vf sums[T];
     each<T>([&](auto t) { sums[t] = zero(); });
     for (int64_t i = 0; i < n_blocks; i++) {
