@@ -1,4 +1,4 @@
-"""Instructions of the inner loops on 64-bit ARM, ours and upstream's: ``python tools/arm_loops.py``.
+"""Instructions of the inner loops on 64-bit ARM, ours and upstream's: python tools/arm_loops.py
 
 Cross-compiles the kernels and upstream's products of the pinned llama.cpp, and counts the
 instructions in the disassembly of their inner loops. Needs GNU's cross compiler; nothing is run, so
@@ -134,9 +134,7 @@ def rows(instructions: str, folder: Path) -> Iterable[list[str]]:
         ]
 
 
-def _width(
-    name: str, n: int, code: dict[str, list[tuple[int, str]]], instructions: str
-) -> str:
+def _width(name: str, n: int, code: dict[str, list[tuple[int, str]]], instructions: str) -> str:
     loops = [inner_loop(code[each], instructions, n) for each in ours(name, n, code)]
     return " / ".join(f"{per_line(loop, name):.0f}" for loop in loops if loop)
 
@@ -145,7 +143,9 @@ def _width(
 @click.option("--instructions", type=click.Choice(list(MARCHS)), default="dotprod")
 def main(instructions: str) -> None:
     if not shutil.which(PREFIX + "g++"):
-        raise click.ClickException(f"there is no compiler {PREFIX}g++: install g++-aarch64-linux-gnu")
+        raise click.ClickException(
+            f"there is no compiler {PREFIX}g++: install g++-aarch64-linux-gnu"
+        )
     print("| type | upstream, 1 token | ours, " + " | ".join(map(str, WIDTHS)) + " |")
     print("|---|" + "---:|" * (len(WIDTHS) + 1))
     with tempfile.TemporaryDirectory() as folder:
