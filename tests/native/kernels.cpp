@@ -22,6 +22,7 @@ namespace {
 
 std::mt19937 rng(1);
 int          n_failed = 0;
+int64_t      n_compared = 0;  // results
 
 struct Aligned {
     explicit Aligned(size_t size) : data((char *) aligned_alloc(64, size), free) {}
@@ -223,6 +224,7 @@ void check(const Case & c) {
             tokens[t].out = wide.data() + t*c.n_rows;
         }
         c.scheme.kernel(weights, 0, c.n_rows, tokens.data(), width);
+        n_compared += width*c.n_rows;
         if (memcmp(wide.data(), one.data(), width*c.n_rows*sizeof(float)) != 0) {
             return fail(c, width, "other bits than at width 1");
         }
@@ -304,6 +306,6 @@ int main() {
         n_failed += unrounded.form.layout != Layout::f32;
         check_all(type, unrounded, false);
     }
-    printf("%d kinds of weights, %d wrong\n", n_kinds, n_failed);
+    printf("%d kinds of weights, %lld results compared, %d wrong\n", n_kinds, (long long) n_compared, n_failed);
     return n_failed > 0;
 }

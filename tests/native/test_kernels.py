@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -159,7 +160,7 @@ def checked(name: str, folder: Path, program: str, sources: Sequence[str]) -> st
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_products(name: str, tmp_path: Path) -> None:
     said = checked(name, tmp_path, "kernels", SOURCES)
-    assert said == f"{N_KINDS} kinds of weights, 0 wrong\n"
+    assert re.fullmatch(rf"{N_KINDS} kinds of weights, \d+ results compared, 0 wrong\n", said)
 
 
 @pytest.mark.parametrize("name", ["AVX2", "AVX-512"])

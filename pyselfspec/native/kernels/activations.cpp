@@ -19,11 +19,7 @@ static size_t value_size(Form form) {
     switch (form.layout) {
         case Layout::f32:  return 4;
         case Layout::f16:  return 2;
-#if defined(__AVX512BF16__)
-        case Layout::bf16: return 2;
-#else
-        case Layout::bf16: return 4;
-#endif
+        case Layout::bf16: return HAS_BF16 ? 2 : 4;
         default:           return 1;
     }
 }
@@ -54,39 +50,22 @@ Activations activation_view(Form form, int64_t k, const char * base) {
 // Rounds n values (a multiple of 32) to bytes, q = x/scale to the nearest even; returns the scale. Absolute values are
 // compared as integers, among which NaN is the largest: it becomes the scale, so that the results are NaN as well.
 static float quantise(const float * x, int n, int8_t * q) {
-    const __m256i size = _mm256_set1_epi32(0x7fffffff);
-    __m256i top = _mm256_setzero_si256();
-    for (int i = 0; i < n; i += 8) {
-        top = _mm256_max_epi32(top, _mm256_and_si256(size, _mm256_loadu_si256((const __m256i *) (x + i))));
+    const vi size = repeat32(0x7fffffff);
+    vi top = zero_i();
+    for (int i = 0; i < n; i += VL) {
+        top = max32(top, and_(size, load(x + i)));
     }
-    __m128i top4 = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-    top4 = _mm_max_epi32(top4, _mm_shuffle_epi32(top4, 0x4e));
-    top4 = _mm_max_epi32(top4, _mm_shuffle_epi32(top4, 0xb1));
-    const float largest = _mm_cvtss_f32(_mm_castsi128_ps(top4));
-
-    const __m256  inverse = _mm256_set1_ps(largest != 0 ? 127/largest : 0);
-    const __m256i order   = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const auto rounded = [&](int i) { return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), inverse)); };
+    const int32_t bits = largest32(top);
+    float largest;
+    memcpy(&largest, &bits, sizeof(bits));
+    const float inverse = largest != 0 ? 127/largest : 0;
     for (int i = 0; i < n; i += 32) {
-        const __m256i lo = _mm256_packs_epi32(rounded(i), rounded(i + 8));
-        const __m256i hi = _mm256_packs_epi32(rounded(i + 16), rounded(i + 24));
-        _mm256_storeu_si256((__m256i *) (q + i), _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order));
+        store_rounded(q + i, x + i, inverse);
     }
     return largest/127;
 }
 
 static int16_t sum_of(const int8_t * q, int64_t n) { return (int16_t) std::accumulate(q, q + n, 0); }
-
-#if !defined(__AVX512BF16__)
-// Rounds to bfloat16, to the nearest even, stored as float. NaN stays NaN.
-static __m256 to_bf16(__m256 x) {
-    const __m256i bits = _mm256_castps_si256(x);
-    const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i up   = _mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)));
-    const __m256i high = _mm256_and_si256(up, _mm256_set1_epi32((int) 0xffff0000));
-    return _mm256_blendv_ps(_mm256_castsi256_ps(high), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-}
-#endif
 
 // Writes block i of a step.
 static void prepare_block(Form form, BlockStep & step, int64_t i, const float * x) {
@@ -118,21 +97,17 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             break;
         case Layout::f16:
             for (int64_t i = 0; i < n; i += 8) {
-                const __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
-                _mm_storeu_si128((__m128i *) ((ggml_fp16_t *) base + k0 + i), h);
+                store_halves((ggml_fp16_t *) base + k0 + i, x + i);
             }
             break;
         case Layout::bf16:
-#if defined(__AVX512BF16__)
-            for (int64_t i = 0; i < n; i += 16) {
-                const __m256bh b = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
-                memcpy((ggml_bf16_t *) base + k0 + i, &b, sizeof(b));
-            }
+            for (int64_t i = 0; i < n; i += VL) {
+#if defined(SELFSPEC_BF16)
+                store_bf16((ggml_bf16_t *) base + k0 + i, load_f(x + i));
 #else
-            for (int64_t i = 0; i < n; i += 8) {
-                _mm256_storeu_ps(floats + i, to_bf16(_mm256_loadu_ps(x + i)));
-            }
+                store_f(floats + i, round_to_bf16(load_f(x + i)));
 #endif
+            }
             break;
         case Layout::steps:
         case Layout::steps_sums:

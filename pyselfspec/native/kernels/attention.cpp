@@ -29,7 +29,7 @@ namespace {
 
 constexpr int         CELLS          = 32;  // cells of a block
 constexpr int         QUERIES        = 4;   // queries that are multiplied at once
-constexpr int         VECTORS        = VB == 64 ? 4 : 2;  // vectors of a result that are summed at once
+constexpr int         VECTORS        = VB == 32 ? 2 : 4;  // vectors of a result that are summed at once
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 constexpr float       ONE            = 1 << 30;    // the integer for a weight of one in sums of weights
 constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
@@ -296,7 +296,7 @@ inline void unpack_row(ggml_type type, const char * row, int64_t n, float * out)
             for (int64_t i = 0; i < n; i += 32, row += sizeof(ggml_fp16_t) + 32) {
                 uint16_t scale;
                 memcpy(&scale, row, sizeof(scale));
-                const vf scales = repeat_f(_cvtsh_ss(scale));
+                const vf scales = repeat_f(from_half(scale));
                 for (int j = 0; j < 32; j += VL) {
                     store_f(out + i + j, mul(scales, load_i8(row + sizeof(scale) + j)));
                 }
@@ -325,7 +325,7 @@ void unpack(const ggml_tensor * t, const char * block, const Cells & cells, int6
     for (int i = 0; i < cells.n; i++) {
         const char * const row = block + cells.of[i]*stride;
         for (size_t at = 0; at < bytes; at += 64) {
-            _mm_prefetch(row + CELLS*stride + at, _MM_HINT_T0);  // the row in the next block
+            fetch_near(row + CELLS*stride + at);  // the row in the next block
         }
         unpack_row(t->type, row, n, out + cells.of[i]*width);
     }

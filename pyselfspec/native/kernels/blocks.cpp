@@ -18,76 +18,37 @@ namespace {
 
 // --- reading the parts of the blocks of a step; `at(i)` is the address of block i ---
 
-inline __m128i load128(const void * p)            { return _mm_loadu_si128((const __m128i *) p); }
-inline __m256i join(__m128i a, __m128i b)         { return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1); }
-
-// Returns part(i) of the even blocks, or of the odd ones.
-template <typename F> vi every_second(int first, F part) {
-#if defined(SELFSPEC_AVX512)
-    // any execution unit can load from memory, while an insertion needs the shuffle unit
-    vi all = _mm512_castsi128_si512(part(first));
-    all = _mm512_mask_broadcast_i64x2(all, 0x0c, part(first + 2));
-    all = _mm512_mask_broadcast_i64x2(all, 0x30, part(first + 4));
-    return _mm512_mask_broadcast_i64x2(all, 0xc0, part(first + 6));
-#else
-    return join(part(first), part(first + 2));
-#endif
-}
-
 // 16 bytes of every block: one vector of the first eight of each side by side, one of the last eight.
 struct Sides {
     vi first, last;
     template <typename At> Sides(At at, size_t offset) {
-        const auto part = [&](int i) { return load128((const char *) at(i) + offset); };
+        const auto part = [&](int i) { return load16((const char *) at(i) + offset); };
         const vi even = every_second(0, part), odd = every_second(1, part);
         first = low64(even, odd);
         last  = high64(even, odd);
     }
 };
 
-// The first eight bytes of every block: scale, minimum, fifth bits.
-template <typename At> vi heads(At at) {
-    const auto two = [&](int i) {
-        const __m128i first = _mm_loadl_epi64((const __m128i *) at(i));
-        return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), (const __m64 *) at(i + 1)));
-    };
-#if defined(SELFSPEC_AVX512)
-    return _mm512_inserti64x4(_mm512_castsi256_si512(join(two(0), two(2))), join(two(4), two(6)), 1);
-#else
-    return join(two(0), two(2));
-#endif
-}
-
 // The scales of blocks that begin with them, for types that need nothing else of the head.
 template <typename At> vf leading_scales(At at) {
-    const auto four = [&](int i) {
-        const auto d = [&](int j) { return (uint64_t) at(i + j)->d << 16*j; };
-        return _mm_cvtsi64_si128((int64_t) (d(0) | d(1) | d(2) | d(3)));
-    };
-#if defined(SELFSPEC_AVX512)
-    const __m128i all = _mm_unpacklo_epi64(four(0), four(4));
-    return _mm512_cvtph_ps(join(_mm_unpacklo_epi16(all, all), _mm_unpackhi_epi16(all, all)));
-#else
-    const __m128i all = four(0);
-    return _mm256_cvtph_ps(_mm_unpacklo_epi16(all, all));
-#endif
+    return twice([&](int i) { return at(i)->d; });
 }
 
-// --- the parts of heads: half WORD of each as floats, byte BYTE of each in all eight bytes ---
+// --- the parts of heads, the first eight bytes of every block (scale, minimum, fifth bits): half WORD of each as floats, byte BYTE of each in all eight bytes ---
 
 template <int WORD> vf halves(vi heads) {
     constexpr char A = 2*WORD, B = 8 + 2*WORD;
-    return low_halves(shuffle8(heads, _mm_setr_epi8(A, A + 1, A, A + 1, B, B + 1, B, B + 1, -1, -1, -1, -1, -1, -1, -1, -1)));
+    return low_halves(shuffle8(heads, bytes16(A, A + 1, A, A + 1, B, B + 1, B, B + 1, -1, -1, -1, -1, -1, -1, -1, -1)));
 }
 
 template <int BYTE> vi spread(vi heads) {
     constexpr char A = BYTE, B = 8 + BYTE;
-    return shuffle8(heads, _mm_setr_epi8(A, A, A, A, A, A, A, A, B, B, B, B, B, B, B, B));
+    return shuffle8(heads, bytes16(A, A, A, A, A, A, A, A, B, B, B, B, B, B, B, B));
 }
 
 // A power of two in one byte, its exponent with 128 added.
 inline vf powers(vi heads) {
-    const vi e = shuffle8(heads, _mm_setr_epi8(0, -1, -1, -1, 0, -1, -1, -1, 8, -1, -1, -1, 8, -1, -1, -1));
+    const vi e = shuffle8(heads, bytes16(0, -1, -1, -1, 0, -1, -1, -1, 8, -1, -1, -1, 8, -1, -1, -1));
     return power_of_two(e);
 }
 
@@ -124,13 +85,11 @@ struct Small {
     }
 };
 
-// Signed weights, with SIGN_OFFSET. Without VNNI the sign is applied to the activation: sums of two products then fit 16 bits
-// (2*127*128 < 2^15).
+// Signed weights, with SIGN_OFFSET.
 struct Wide {
     static vi dot(vi sum, const Vectors & w, const BlockStep & in) {
-        each<4>([&](auto j) {
-            const vi a = load(in.values[j]);
-            sum = HAS_VNNI ? dot4(sum, w[j], a) : dot4(sum, abs8(w[j]), sign8(a, w[j]));
+        each<2>([&](auto j) {
+            sum = dot8_signed(sum, w[2*j], w[2*j + 1], load(in.values[2*j]), load(in.values[2*j + 1]));
         });
         return sum;
     }
@@ -150,7 +109,7 @@ struct Q4_1 : Small {
     Vectors w;
     vf scale, min;
     template <typename At> explicit Q4_1(At at) {
-        const vi head = heads(at);
+        const vi head = eights(at);
         scale = halves<0>(head);
         min   = halves<1>(head);
         nibbles(at, 4, w);
@@ -163,7 +122,7 @@ struct Q5_0 : Small {
     Vectors w;
     vf scale;
     template <typename At> explicit Q5_0(At at) {
-        const vi head = heads(at);
+        const vi head = eights(at);
         scale = halves<0>(head);
         nibbles(at, 6, w);
         add_fifth<2>(head, w);
@@ -176,7 +135,7 @@ struct Q5_1 : Small {
     Vectors w;
     vf scale, min;
     template <typename At> explicit Q5_1(At at) {
-        const vi head = heads(at);
+        const vi head = eights(at);
         scale = halves<0>(head);
         min   = halves<1>(head);
         nibbles(at, 8, w);
@@ -190,8 +149,8 @@ struct MXFP4 : Small {
     static constexpr Form FORM = {Layout::steps, 12};
     Vectors w;
     vf scale;
-    template <typename At> explicit MXFP4(At at) : scale(powers(heads(at))) {
-        const __m128i table = _mm_add_epi8(load128(kvalues_mxfp4), _mm_set1_epi8(12));
+    template <typename At> explicit MXFP4(At at) : scale(powers(eights(at))) {
+        const v16 table = plus8(load16(kvalues_mxfp4), 12);
         nibbles(at, 1, w);
         each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
     }
@@ -203,7 +162,7 @@ struct IQ4_NL : Wide {
     Vectors w;
     vf scale;
     template <typename At> explicit IQ4_NL(At at) : scale(leading_scales(at)) {
-        const __m128i table = _mm_add_epi8(load128(kvalues_iq4nl), _mm_set1_epi8((char) SIGN_OFFSET));
+        const v16 table = plus8(load16(kvalues_iq4nl), SIGN_OFFSET);
         nibbles(at, 2, w);
         each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
     }
@@ -240,8 +199,9 @@ template <typename P, int T> void add_step(const P & p, const BlockStep * const 
     });
 }
 
+// Flattened: sums are in registers only if nothing that takes them is called.
 template <typename P, int T>
-void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
+[[gnu::flatten, gnu::noinline]] void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
     using block = typename P::block;
     const int64_t n_blocks = weights.k/32;
     const BlockStep * in[T];

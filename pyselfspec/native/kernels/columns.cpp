@@ -5,7 +5,7 @@
 // 32-bit lanes 2c and 2c+1 of the product belong to row c. No sum ever crosses lanes before the end.
 #include "product.h"
 
-#if defined(SELFSPEC_KERNELS)
+#if defined(__AVX2__) && defined(SELFSPEC_KERNELS)
 
 #define GGML_COMMON_IMPL_CPP
 #include "repack.h"  // declares the blocks
@@ -346,4 +346,11 @@ Scheme column_scheme(ggml_type type) {
 }
 
 }  // namespace selfspec
+
+#elif defined(SELFSPEC_KERNELS)
+
+// Upstream's repacking is switched off for other processors, see CMakeLists.txt.
+namespace selfspec {
+Scheme column_scheme(ggml_type) { return {}; }
+}
 #endif

@@ -37,14 +37,14 @@ struct F16 : F16_F32 {
     static vf  load_a(const value * p)  { return load_f16(p); }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(SELFSPEC_BF16)
 struct BF16 {
     using weight = ggml_bf16_t;
     using value  = ggml_bf16_t;
     static constexpr int LANES = 2*VL;
     static vi  load_w(const weight * p) { return load(p); }
     static vi  load_a(const value * p)  { return load(p); }
-    static vf  mac(vi w, vi a, vf acc)  { return _mm512_dpbf16_ps(acc, (__m512bh) w, (__m512bh) a); }
+    static vf  mac(vi w, vi a, vf acc)  { return mac_bf16(w, a, acc); }
 };
 #else
 using BF16 = BF16_F32;
@@ -106,9 +106,9 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
 
 template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    constexpr int ROWS = VB == 64 ? 6 : 3;
+    constexpr int ROWS = VB == 32 ? 3 : 6;
     int64_t row = row0;
-    if (n_tokens == 1 && VB == 64) {  // with AVX2 one row would wait for its own sum before adding the next product
+    if (n_tokens == 1 && VB == 64) {  // elsewhere one row would wait for its own sum before adding the next product
         for (; row < row1; row++) {
             tile<W, 1, 1>(weights, row, tokens);
         }

@@ -67,9 +67,6 @@ struct ColumnBlock {
     float   unused;
 };
 
-// VNNI multiplies unsigned weights, so signed ones get an offset; without VNNI it would overflow 16-bit sums of two products.
-constexpr int SIGN_OFFSET = HAS_VNNI ? 128 : 0;
-
 constexpr int64_t K_STEP = 256;
 
 struct Activations {
@@ -111,10 +108,10 @@ Scheme file_scheme(ggml_type type, ggml_prec precision);   // the first of the t
 
 // Calls f(0), f(1), ... with compile-time constants. The compiler keeps an array in registers only if every index is constant
 // from the start: unrolling a loop later is too late, and a loop that clears an array becomes a slow `rep stos`.
-template <typename F, int... I> inline void each(F f, std::integer_sequence<int, I...>) {
+template <typename F, int... I> [[gnu::always_inline]] inline void each(F f, std::integer_sequence<int, I...>) {
     (f(std::integral_constant<int, I>()), ...);
 }
-template <int N, typename F> inline void each(F f) { each(f, std::make_integer_sequence<int, N>()); }
+template <int N, typename F> [[gnu::always_inline]] inline void each(F f) { each(f, std::make_integer_sequence<int, N>()); }
 
 // Calls f(n, first) for tiles of n <= MAX tokens, n as a compile-time constant.
 template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
@@ -142,7 +139,7 @@ template <int MAX, typename F> void in_tiles(int64_t row0, int64_t row1, int n_t
 }
 
 // Tokens that a quantised kernel takes at once: as many accumulators as the registers hold.
-constexpr int TILE = VB == 64 ? 8 : 4;
+constexpr int TILE = VB == 32 ? 4 : 8;
 
 }  // namespace selfspec
 #endif
