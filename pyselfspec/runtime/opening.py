@@ -12,7 +12,7 @@ from . import kv_types, memory
 from .checkpoints import N_CHECKPOINTS
 from .context import Context
 from .context_handle import ContextHandle
-from .ffi import load
+from .ffi import calls, load
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .kv_types import CACHE_TYPE
@@ -93,7 +93,11 @@ def open_context(
     params.n_batch = params.n_ubatch = n_batch
     params.n_threads = params.n_threads_batch = n_threads
     params.n_seq_max = n_seq_max
-    if n_snapshots is None:
+    replays = n_snapshots is None and target is None and model.replays_states
+    if replays:
+        params.n_seq_max *= 2  # the upper half holds the states before a pass
+        n_snapshots = 0
+    elif n_snapshots is None:
         n_snapshots = 0 if target is not None else _default_snapshots(model, n_seq_max)
     params.n_rs_seq = n_snapshots
     params.kv_unified = True  # forks share cells only in a unified cache
@@ -111,12 +115,12 @@ def open_context(
             type_v,
             n_threads=n_threads,
             free=model.free_bytes,
-            n_state_bytes=model.state_bytes * n_seq_max * (1 + n_snapshots),
+            n_state_bytes=model.state_bytes * params.n_seq_max * (1 + n_snapshots),
         )
     with model.in_use:
         return Context(
             model,
-            _open_handle(model, params, n_ctx),
+            _open_handle(model, params, n_ctx, n_replayed=n_seq_max if replays else 0),
             n_threads=n_threads,
             n_seq_max=n_seq_max,
             flash_attn=flash_attn,
@@ -145,7 +149,7 @@ def _default_snapshots(model: Model, n_seq_max: int) -> int:
     return max(N_SNAPSHOTS_MIN, min(MAX_DRAFT, n_fit))
 
 
-def _open_handle(model: Model, params: Any, n_ctx: int) -> ContextHandle:
+def _open_handle(model: Model, params: Any, n_ctx: int, *, n_replayed: int) -> ContextHandle:
     load.clear_log_error()
     context = llama.llama_init_from_model(model.handle, params)
     what = f"a context of {n_ctx} tokens"
@@ -154,6 +158,8 @@ def _open_handle(model: Model, params: Any, n_ctx: int) -> ContextHandle:
     handle = ContextHandle(context, is_owned=True)
     try:
         memory.require_room(model.file, f"a pass in {what}", n_threads=params.n_threads)
+        if n_replayed:
+            calls.replay_for(handle.session, n_replayed)
     except DecodeError:
         handle.close()
         raise
