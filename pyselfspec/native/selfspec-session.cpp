@@ -440,7 +440,9 @@ int selfspec_session::decode_in_slot(
         try {
             const auto in_slot = slots.use(want->pass, n_tokens, n_outputs);
             const int  result  = ctx->decode(batch);
-            *graph = ctx->gf_res_prev_active ? ctx->gf_res_prev_active->get_gf() : nullptr;
+            if (graph && ctx->gf_res_prev_active) {
+                *graph = ctx->gf_res_prev_active->get_gf();
+            }
             return result;
         } catch (...) {
             drop_slot();

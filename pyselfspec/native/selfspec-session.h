@@ -140,7 +140,7 @@ private:
     std::string build_dry(const selfspec_pass & pass, int32_t n_rows = 1, const graph_check & check = [](ggml_cgraph *) { return true; });
     void        require_done(int status, int32_t n_tokens, const std::string & why) const;
     int         decode_in_slot(const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs,
-        ggml_cgraph ** graph);
+        ggml_cgraph ** graph = nullptr);
     uint8_t     skippable(int32_t il);
 
     const float * logits_of(int32_t row) const;
