@@ -7,7 +7,6 @@
 #include "llama-memory-recurrent.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 namespace {
@@ -27,18 +26,12 @@ struct operation {
 
 // Returns NULL for an operation that does not advance a state.
 const operation * known(ggml_op op) {
-    static const operation ssm_scan    = { 0, { -1, 2, 1, -1, 2, 2 }, 6 };
+    static const operation ssm_scan    = { 0, { -1, 2, 1, -1, 2, 2 }, 6 }; // the seventh source are ids of states
     static const operation gated_delta = { 5, { 2, 2, 2, 2, 2, -1 }, 6 };
-    static const operation wkv6        = { 5, { 2, 2, 2, -1, 2, -1 }, 6 };
-    static const operation wkv7        = { 6, { 2, 2, 2, 2, 2, 2, -1 }, 7 };
-    static const operation linear_attn = { 4, { 2, 2, 2, 2, -1 }, 5 };
     switch (op) {
-        case GGML_OP_SSM_SCAN:         return &ssm_scan;
-        case GGML_OP_GATED_DELTA_NET:  return &gated_delta;
-        case GGML_OP_RWKV_WKV6:        return &wkv6;
-        case GGML_OP_RWKV_WKV7:        return &wkv7;
-        case GGML_OP_GATED_LINEAR_ATTN: return &linear_attn;
-        default:                       return nullptr;
+        case GGML_OP_SSM_SCAN:        return &ssm_scan;
+        case GGML_OP_GATED_DELTA_NET: return &gated_delta;
+        default:                      return nullptr;
     }
 }
 
@@ -49,18 +42,10 @@ void keep(ggml_tensor * t) {
     }
 }
 
-bool joins(const ggml_tensor * t, int dim) {
-    return t->op == GGML_OP_CONCAT && t->op_params[0] == dim;
-}
-
-// Keeps the vectors of which the last ones are stored: the window of a convolution, or the last row, of one kind or two.
-void keep_stored(ggml_tensor * stored) {
-    ggml_tensor * root = root_of(stored);
-    if (joins(root, 1)) {
-        keep(root->src[0]);
-        keep(root->src[1]);
-    } else if (stored->view_src && !known(root->op)) {
-        keep(root);
+// A window of a convolution is the end of the vectors before the pass and in it, joined: keep them all.
+void keep_window(ggml_tensor * stored) {
+    if (root_of(stored)->op == GGML_OP_CONCAT) {
+        keep(stored);
     }
 }
 
@@ -69,8 +54,8 @@ void keep_stored(ggml_tensor * stored) {
 void selfspec_keep_inputs(ggml_cgraph * gf) {
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
         ggml_tensor * node = ggml_graph_node(gf, i);
-        if (node->op == GGML_OP_CPY && root_of(node)->op == GGML_OP_NONE) {
-            keep_stored(node->src[0]);
+        if (node->op == GGML_OP_CPY) {
+            keep_window(node->src[0]);
         }
         const operation * op = known(node->op);
         for (int j = 0; op && j < op->n_src; ++j) {
@@ -139,10 +124,7 @@ private:
         if (known(source->op)) {
             return add_scan(source, to);
         }
-        if (joins(source, 1)) {
-            return add_last_row(source->src[0], to, 0) && add_last_row(source->src[1], to, source->src[0]->ne[0]);
-        }
-        return joins(source, 0) ? add_window(node->src[0], source, to) : add_last_row(node->src[0], to, 0);
+        return source->op == GGML_OP_CONCAT && add_window(node->src[0], source, to);
     }
 
     // Where a node writes.
@@ -160,18 +142,13 @@ private:
         return { states, node->view_offs % row, n_seqs_of(node), rows.after - first };
     }
 
-    int64_t n_seqs_of(const ggml_tensor * node) const {
+    static int64_t n_seqs_of(const ggml_tensor * node) {
         const ggml_tensor * from = node->src[0];
         const ggml_tensor * root = from->view_src ? from->view_src : from;
-        const operation   * op   = known(root->op);
-        if (!op) {
-            return root->ne[2]; // windows or rows
-        }
-        const ggml_tensor * state = root->src[op->state];
         switch (root->op) {
             case GGML_OP_SSM_SCAN:        return root->src[1]->ne[3];
-            case GGML_OP_GATED_DELTA_NET: return state->ne[3];
-            default:                      return state->ne[1];
+            case GGML_OP_GATED_DELTA_NET: return root->src[2]->ne[3];
+            default:                      return root->ne[2]; // windows
         }
     }
 
@@ -192,15 +169,10 @@ private:
     ggml_tensor * kept_rows(ggml_tensor * t, int dim, const place & to) {
         std::vector<int64_t> ne(t->ne, t->ne + GGML_MAX_DIMS);
         std::vector<size_t>  nb(t->nb, t->nb + GGML_MAX_DIMS);
-        const int64_t n_rows = rows.n_rows;
-        size_t offset;
-        if (ne[dim] == n_rows && ne[dim + 1] == to.n_seqs) {
-            offset = to.seq*nb[dim + 1];
-        } else if (ne[dim] == n_rows*to.n_seqs && ne[dim + 1] == 1) {
-            offset = to.seq*n_rows*nb[dim];
-        } else {
+        if (ne[dim] != rows.n_rows || ne[dim + 1] != to.n_seqs) {
             return nullptr;
         }
+        const size_t offset = to.seq*nb[dim + 1];
         ne[dim]     = rows.n_keep;
         ne[dim + 1] = 1;
         for (int k = dim + 1; k < GGML_MAX_DIMS; ++k) {
@@ -226,12 +198,7 @@ private:
     ggml_tensor * state_before(ggml_tensor * scan, const operation & op, const place & to) {
         ggml_tensor * read = scan->src[op.state];
         std::vector<int64_t> ne(read->ne, read->ne + GGML_MAX_DIMS);
-        const bool by_id = scan->op == GGML_OP_SSM_SCAN;
-        if (by_id || scan->op == GGML_OP_GATED_DELTA_NET) {
-            ne[3] = 1;
-        } else {
-            ne[1] = 1;
-        }
+        ne[3] = 1;
         const int64_t n = ne[0]*ne[1]*ne[2]*ne[3];
         if (n != to.states->ne[0] || read->type != GGML_TYPE_F32) {
             return nullptr;
@@ -263,21 +230,10 @@ private:
     }
 
     ggml_tensor * scanned(ggml_tensor * scan, const std::vector<ggml_tensor *> & src) {
-        switch (scan->op) {
-            case GGML_OP_SSM_SCAN:
-                return ggml_ssm_scan(ctx.get(), src[0], src[1], src[2], src[3], src[4], src[5], ids, 1);
-            case GGML_OP_GATED_DELTA_NET:
-                return ggml_gated_delta_net(ctx.get(), src[0], src[1], src[2], src[3], src[4], src[5], 1);
-            case GGML_OP_RWKV_WKV6:
-                return ggml_rwkv_wkv6(ctx.get(), src[0], src[1], src[2], src[3], src[4], src[5]);
-            case GGML_OP_RWKV_WKV7:
-                return ggml_rwkv_wkv7(ctx.get(), src[0], src[1], src[2], src[3], src[4], src[5], src[6]);
-            default: {
-                float scale;
-                std::memcpy(&scale, scan->op_params, sizeof(scale));
-                return ggml_gated_linear_attn(ctx.get(), src[0], src[1], src[2], src[3], src[4], scale);
-            }
+        if (scan->op == GGML_OP_SSM_SCAN) {
+            return ggml_ssm_scan(ctx.get(), src[0], src[1], src[2], src[3], src[4], src[5], ids, 1);
         }
+        return ggml_gated_delta_net(ctx.get(), src[0], src[1], src[2], src[3], src[4], src[5], 1);
     }
 
     // A window of a convolution: the last vectors of all that came before and in the pass, one element of each per row.
@@ -292,23 +248,9 @@ private:
         return true;
     }
 
-    // The last row of the pass, a vector. first: where it begins in the state, in elements.
-    bool add_last_row(ggml_tensor * last, const place & to, int64_t first) {
-        ggml_tensor * all = last->view_src;
-        if (!all || all->ne[1] != rows.n_rows || all->ne[2] != to.n_seqs || ggml_nelements(last) != all->ne[0]*to.n_seqs ||
-                last->view_offs != (rows.n_rows - 1)*all->nb[1]) {
-            return false;
-        }
-        ggml_tensor * kept = shared(all, { all->ne[0], 1, 1, 1 }, { all->nb, all->nb + GGML_MAX_DIMS },
-            (rows.n_keep - 1)*all->nb[1] + to.seq*all->nb[2]);
-        write(kept, to, all->ne[0], first*sizeof(float));
-        return true;
-    }
-
-    void write(ggml_tensor * from, const place & to, int64_t n, size_t first = 0) {
+    void write(ggml_tensor * from, const place & to, int64_t n) {
         const size_t size = sizeof(float);
-        ggml_tensor * cell = shared(to.states, { n, 1, 1, 1 }, { size, n*size, n*size, n*size },
-            rows.after*to.states->nb[1] + to.in_row + first);
+        ggml_tensor * cell = shared(to.states, { n, 1, 1, 1 }, { size, n*size, n*size, n*size }, rows.after*to.states->nb[1] + to.in_row);
         ggml_build_forward_expand(out, ggml_cpy(ctx.get(), from, cell));
     }
 

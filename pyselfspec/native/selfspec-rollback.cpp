@@ -48,12 +48,24 @@ int64_t selfspec_state_bytes(const llama_model & model) {
 
 bool selfspec_replays(const llama_model & model) {
     switch (model.arch) {
-        case LLM_ARCH_DEEPSEEK4:  // a memory of its own
-        case LLM_ARCH_QWEN4EXP:
-        case LLM_ARCH_MINIMAX_01: // states depend on how the rows were split into passes
-            return false;
+        case LLM_ARCH_BAILINGMOE3:
+        case LLM_ARCH_FALCON_H1:
+        case LLM_ARCH_GRANITE_HYBRID:
+        case LLM_ARCH_JAMBA:
+        case LLM_ARCH_KIMI_K3:
+        case LLM_ARCH_KIMI_LINEAR:
+        case LLM_ARCH_LFM2:
+        case LLM_ARCH_LFM2MOE:
+        case LLM_ARCH_MAMBA:
+        case LLM_ARCH_MAMBA2:
+        case LLM_ARCH_NEMOTRON_H:
+        case LLM_ARCH_NEMOTRON_H_MOE:
+        case LLM_ARCH_QWEN35:
+        case LLM_ARCH_QWEN35MOE:
+        case LLM_ARCH_QWEN3NEXT:
+            return true;
         default:
-            return llm_arch_is_recurrent(model.arch) || llm_arch_is_hybrid(model.arch);
+            return false; // untested, or states that are not all in a llama_memory_recurrent
     }
 }
 
@@ -110,6 +122,11 @@ static int64_t rows_of(const selfspec_span & span) {
     return span.last - span.first + 1;
 }
 
+// Whether the inputs of the last pass are still in memory, and no fork shares the state after it.
+bool selfspec_rollback::can_replay(int32_t seq_id) const {
+    return last_graph && generation == replay->generation() && states->cells[cell_of(seq_id)].seq_id.size() == 1;
+}
+
 int32_t selfspec_rollback::cell_of(int32_t seq_id) const {
     return states->cells[seq_id].tail;
 }
@@ -127,7 +144,7 @@ void selfspec_rollback::begin(const std::vector<selfspec_span> & spans, selfspec
     }
     std::fill(tails.begin(), tails.end(), tail());
     last_graph = nullptr;
-    if (!replay) {
+    if (!replay || spans.empty()) {
         return;
     }
     for (int32_t seq_id = 0; seq_id < n_texts; ++seq_id) {
@@ -168,8 +185,8 @@ bool selfspec_rollback::can_keep(int32_t seq_id, int64_t n_keep) const {
     const auto  & found = tails[seq_id];
     const int64_t last  = ctx.get_memory()->seq_pos_max(seq_id);
     const int64_t n     = last + 1 - n_keep;
-    if (replay && (!last_graph || generation != replay->generation())) {
-        return n <= 0;
+    if (replay && n > 0 && !can_replay(seq_id)) {
+        return false;
     }
     return n <= 0 || (last == found.last && !pending[seq_id] && n <= std::min(limit(), found.n_rows - 1));
 }

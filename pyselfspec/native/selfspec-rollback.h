@@ -1,8 +1,11 @@
-// The removal of the last tokens of a sequence, and checkpoints of recurrent states.
+// The removal of the last tokens of a sequence, by snapshots or by replay, and checkpoints of recurrent states.
 //
 // A K/V cache can remove any tail. A recurrent state cannot go back, but llama.cpp can keep snapshots of it, one for each of
 // the last rows of a pass (n_rs_seq). It also accepts removals that no snapshot covers, and then goes on from another state;
 // here they are refused. A removal is possible directly after a pass, once, and leaves at least the first row of the pass.
+//
+// A replay (selfspec-replay.h) needs the state before the pass. A fork of the sequence keeps it: llama.cpp then writes the
+// state after the pass to another cell. The upper half of the context's sequences are such forks.
 
 #pragma once
 
@@ -85,6 +88,7 @@ private:
     bool          is_kept(const std::vector<selfspec_span> & spans) const;
     bool          replay_to(int32_t seq_id, int32_t n_keep);
     int32_t       cell_of(int32_t seq_id) const;
+    bool          can_replay(int32_t seq_id) const;
 
     llama_context & ctx;
     const bool      is_cache;

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
 N_SEQ = 4
 N_SNAPSHOTS_MIN = 2  # a draft of two tokens
+TINY_STATES = 64  # snapshots for the longest draft cost little in this part of the weights' bytes
 N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
 N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 N_CTX_UNIT = 256  # llama.cpp rounds up to it, but derives other sizes before it does
@@ -57,8 +58,9 @@ def open_context(
         attention, and quantized K heads whose size is a multiple of 32.
     n_snapshots: for recurrent and hybrid models, the snapshots of its state that each sequence
         keeps: the most draft tokens that can be removed without a checkpoint. llama.cpp has them
-        for some architectures only. Default: up to 15, fewer where states are large beside the
-        weights.
+        for some architectures only. Default: none where the state can be computed again from the
+        rows of the last pass, which removes up to 15 tokens; else up to 15, fewer where states are
+        large beside the weights.
     n_checkpoints: for such models, the most checkpoints of states that the context keeps, to which
         texts can go back.
     target: for draft heads, the context that they draft for, whose model provides what the head's
@@ -93,7 +95,7 @@ def open_context(
     params.n_batch = params.n_ubatch = n_batch
     params.n_threads = params.n_threads_batch = n_threads
     params.n_seq_max = n_seq_max
-    replays = n_snapshots is None and target is None and model.replays_states
+    replays = n_snapshots is None and target is None and _replays(model, n_seq_max, n_batch)
     if replays:
         params.n_seq_max *= 2  # the upper half holds the states before a pass
         n_snapshots = 0
@@ -139,6 +141,14 @@ def _set_target(params: Any, model: Model, target: Context | None, is_causal: bo
         params.ctx_other = target.handle
         if target.model is model:
             params.ctx_type = llama.LLAMA_CONTEXT_TYPE_MTP
+
+
+def _replays(model: Model, n_seq_max: int, n_batch: int) -> bool:
+    """Return whether removed tokens are replayed: where states are not tiny beside the weights,
+    and all weights are on the CPU."""
+    if not model.replays_states or model.n_gpu_layers or 2 * n_seq_max > min(n_batch, N_SEQ_MAX):
+        return False
+    return MAX_DRAFT * model.state_bytes * TINY_STATES > model.file.n_bytes
 
 
 def _default_snapshots(model: Model, n_seq_max: int) -> int:

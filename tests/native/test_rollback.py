@@ -144,6 +144,37 @@ def test_more_than_the_snapshots_is_refused(context: Context, text: list[int]) -
     refused(context, 3)
 
 
+def test_a_state_that_a_fork_shares_is_not_replayed(
+    model: Model, text: list[int], expected: Logits
+) -> None:
+    with opened(model, REPLAY) as context:
+        context.decode(text[:8])
+        fork = context.sequence().fork(1)
+        refused(context, 6)
+        for seq in (fork, context.sequence()):
+            got = context.decode(text[8:10], seq=seq).logits
+            np.testing.assert_array_equal(got, expected[8:10])
+
+
+def test_replays_after_prompts_in_pieces_and_passes_of_others(
+    model: Model, text: list[int], expected: Logits
+) -> None:
+    """Cells of states change places; passes of one token and of many alternate."""
+    rng = np.random.default_rng(seed := 11)
+    print(f"seed {seed}")
+    with opened(model, REPLAY) as context:
+        sequences = [context.sequence(i) for i in range(3)]
+        for _ in range(30):
+            seq = sequences[int(rng.integers(3))]
+            if seq.n_past + 8 >= N_TEXT:
+                seq.drop()
+            pos, n_right = seq.n_past, int(rng.integers(1, 5))
+            rows = [*text[pos : pos + n_right], *[9] * int(rng.integers(0, 5))]
+            got = context.decode(rows, seq=seq).logits[:n_right]
+            np.testing.assert_array_equal(got, expected[pos : pos + n_right])
+            seq.rollback(pos + n_right)
+
+
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_fork_after_a_removal_sees_what_the_sequence_sees(
     model: Model, context: Context, text: list[int], expected: Logits, first: int
@@ -382,6 +413,7 @@ def test_the_next_turn_reads_what_is_new(model: Model, text: list[int]) -> None:
 
 
 def test_snapshots_are_few_where_states_are_large(model: Model) -> None:
+    # llama.cpp's 256 sequences do not hold the states before a pass of 200
     with model.context(n_ctx=256, n_threads=1, n_seq_max=200) as context:
         assert context.max_rollback == (2 if has_snapshots(model) else 0)
 
