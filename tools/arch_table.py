@@ -11,8 +11,9 @@ table is the same from run to run. Each model runs in a process of its own. The 
 
     model            the toy model's file
     memory           attention, recurrent, hybrid or none
-    drafts           how rejected draft tokens are removed: any (number of them), snapshots (as many
-                     as the context keeps) or checkpoints (by going back to one)
+    drafts           how rejected draft tokens are removed: any (number of them), replay (of the
+                     last pass), snapshots (as many as the context keeps) or checkpoints (by going
+                     back to one)
     in_place         whether K/V of existing cells can be rewritten
     skip_attn        blocks whose attention a mask can skip
     skip_ffn         blocks whose feed-forward part a mask can skip
@@ -165,7 +166,7 @@ def removal(context: Context) -> str:
     if context.can_rollback:
         return "any"
     if context.max_rollback:
-        return "snapshots"
+        return "replay" if context.model.replays_states else "snapshots"
     return "checkpoints" if context.can_draft else NOTHING
 
 
@@ -423,6 +424,7 @@ def measured(folder: Path) -> list[Row]:
 
 DRAFTERS = {
     "any": "all",
+    "replay": "`ngram`, heads, second models",
     "snapshots": "`ngram`, heads, second models",
     "checkpoints": "`ngram`, second models",
     NOTHING: "none",

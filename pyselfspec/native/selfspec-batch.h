@@ -23,6 +23,8 @@ struct selfspec_pass {
     int32_t nextn      = 0;    // of the blocks that predict the token after next, the one that runs in a draft head's context
     bool    in_place   = false;
     bool    has_tokens = true; // false: the ids in the batch are placeholders
+    int32_t cell       = -1;   // where states are replayed, the one that the graph reads; -1: any
+    bool    keeps      = false; // the inputs of operations on recurrent states, for a replay
 
     std::vector<int32_t> hidden_at; // copy the states entering these blocks, 1..n_layer + 1
 

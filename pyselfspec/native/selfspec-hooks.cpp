@@ -1,6 +1,7 @@
 #include "selfspec-batch.h"
 #include "selfspec-checks.h"
 #include "selfspec-inputs.h"
+#include "selfspec-replay.h"
 #include "selfspec-session.h"
 
 #include "ggml-backend.h"
@@ -26,7 +27,7 @@ static const selfspec_pass & selfspec_pass_of(const llama_ubatch & ubatch) {
 }
 
 static auto selfspec_key(const selfspec_pass & p) {
-    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.nextn, p.in_place, p.has_tokens);
+    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.nextn, p.in_place, p.has_tokens, p.cell, p.keeps);
 }
 
 bool selfspec_pass::operator==(const selfspec_pass & other) const { return selfspec_key(*this) == selfspec_key(other); }
@@ -209,6 +210,10 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
     const bool ok = selfspec_check_graph(*ss, model, ubatch, res) && (ss->pass.n_among == 0 || selfspec_shorten_head(*ss, model, res));
     if (ok && ss->pass.head == SELFSPEC_HEAD_BEST) {
         selfspec_add_best(res, ss->pass.n_among > 0);
+    }
+
+    if (ok && ss->pass.keeps) {
+        selfspec_keep_inputs(gf);
     }
 
     // the next part of this batch may need a new graph

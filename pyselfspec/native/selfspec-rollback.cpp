@@ -6,6 +6,7 @@
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache-msa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-idx.h"
 #include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
@@ -45,21 +46,127 @@ int64_t selfspec_state_bytes(const llama_model & model) {
     return n_floats*(int64_t) sizeof(float);
 }
 
+bool selfspec_replays(const llama_model & model) {
+    switch (model.arch) {
+        case LLM_ARCH_BAILINGMOE3:
+        case LLM_ARCH_FALCON_H1:
+        case LLM_ARCH_GRANITE_HYBRID:
+        case LLM_ARCH_JAMBA:
+        case LLM_ARCH_KIMI_K3:
+        case LLM_ARCH_KIMI_LINEAR:
+        case LLM_ARCH_LFM2:
+        case LLM_ARCH_LFM2MOE:
+        case LLM_ARCH_MAMBA:
+        case LLM_ARCH_MAMBA2:
+        case LLM_ARCH_NEMOTRON_H:
+        case LLM_ARCH_NEMOTRON_H_MOE:
+        case LLM_ARCH_QWEN35:
+        case LLM_ARCH_QWEN35MOE:
+        case LLM_ARCH_QWEN3NEXT:
+            return true;
+        default:
+            return false; // untested, or states that are not all in a llama_memory_recurrent
+    }
+}
+
+// Returns the recurrent part of a memory whose states are all in it, else NULL.
+static llama_memory_recurrent * states_of(llama_memory_i * memory, const llama_model & model) {
+    if (!holds_states(memory, model) || dynamic_cast<llama_memory_hybrid_idx *>(memory)) {
+        return nullptr;
+    }
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
+        return hybrid->get_mem_recr();
+    }
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return hybrid->get_mem_recr();
+    }
+    return dynamic_cast<llama_memory_recurrent *>(memory);
+}
+
+// Removes the K/V of a hybrid memory from a position on.
+static bool remove_kv(llama_memory_i * memory, int32_t seq_id, llama_pos from) {
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
+        return hybrid->get_mem_attn()->seq_rm(seq_id, from, -1);
+    }
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return hybrid->get_mem_attn()->seq_rm(seq_id, from, -1);
+    }
+    return true;
+}
+
+static constexpr int32_t MAX_REPLAY = 15; // the longest draft
+
 static constexpr llama_state_seq_flags STATE_ONLY = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
 
 selfspec_rollback::selfspec_rollback(llama_context & ctx) :
     ctx(ctx), is_cache(removes_any_tail(ctx.get_memory())), is_recurrent(holds_states(ctx.get_memory(), ctx.get_model())),
-    tails(ctx.n_seq_max()), pending(ctx.n_seq_max()) {}
+    tails(ctx.n_seq_max()), pending(ctx.n_seq_max()), states(states_of(ctx.get_memory(), ctx.get_model())), n_texts((int32_t) ctx.n_seq_max()) {}
 
 int32_t selfspec_rollback::limit() const {
-    return is_cache ? INT32_MAX : (int32_t) ctx.get_cparams().n_rs_seq;
+    return is_cache ? INT32_MAX : replay ? MAX_REPLAY : (int32_t) ctx.get_cparams().n_rs_seq;
 }
 
-void selfspec_rollback::ran(const std::vector<selfspec_span> & spans) {
+void selfspec_rollback::replay_for(int32_t n_seq) {
+    if (!states || 2*n_seq > (int32_t) ctx.n_seq_max()) {
+        selfspec_refuse("the context cannot keep a state before a pass for each of " + std::to_string(n_seq) + " sequences");
+    }
+    n_texts = n_seq;
+    replay  = std::make_unique<selfspec_replay>(ctx, *states);
+}
+
+bool selfspec_rollback::knows(ggml_cgraph * graph, int32_t n_rows) {
+    return replay->knows(graph, { n_rows, 1, 0, 0 });
+}
+
+static int64_t rows_of(const selfspec_span & span) {
+    return span.last - span.first + 1;
+}
+
+// Whether the inputs of the last pass are still in memory, and no fork shares the state after it.
+bool selfspec_rollback::can_replay(int32_t seq_id) const {
+    return last_graph && generation == replay->generation() && states->cells[cell_of(seq_id)].seq_id.size() == 1;
+}
+
+int32_t selfspec_rollback::cell_of(int32_t seq_id) const {
+    return states->cells[seq_id].tail;
+}
+
+// Whether the state before such a pass is kept: where more than one row for each sequence, all in one ubatch, may be removed.
+bool selfspec_rollback::is_kept(const std::vector<selfspec_span> & spans) const {
+    const int64_t n = spans.empty() ? 0 : rows_of(spans[0]);
+    return replay && n > 1 && n <= MAX_REPLAY + 1 && n*spans.size() <= ctx.n_ubatch() &&
+        std::all_of(spans.begin(), spans.end(), [&](const auto & span) { return rows_of(span) == n; });
+}
+
+void selfspec_rollback::begin(const std::vector<selfspec_span> & spans, selfspec_pass & pass) {
     if (is_cache) {
         return;
     }
-    const auto rows_of = [](const selfspec_span & span) { return span.last - span.first + 1; };
+    std::fill(tails.begin(), tails.end(), tail());
+    last_graph = nullptr;
+    if (!replay || spans.empty()) {
+        return;
+    }
+    for (int32_t seq_id = 0; seq_id < n_texts; ++seq_id) {
+        states->seq_rm(n_texts + seq_id, -1, -1);
+    }
+    pass.cell  = cell_of(spans[0].seq_id);
+    pass.keeps = is_kept(spans);
+    for (const auto & span : spans) {
+        if (pass.keeps) {
+            states->seq_cp(span.seq_id, n_texts + span.seq_id, -1, -1);
+        }
+    }
+}
+
+void selfspec_rollback::ran(const std::vector<selfspec_span> & spans, ggml_cgraph * graph) {
+    if (is_cache) {
+        return;
+    }
+    if (replay) {
+        last_graph = is_kept(spans) ? graph : nullptr;
+        generation = replay->generation();
+    }
     // llama.cpp evaluates sequences with different numbers of rows one after another; the later ones may move the state of
     // the earlier ones without their snapshots
     const bool together = std::all_of(spans.begin(), spans.end(), [&](const auto & span) { return rows_of(span) == rows_of(spans[0]); });
@@ -78,6 +185,9 @@ bool selfspec_rollback::can_keep(int32_t seq_id, int64_t n_keep) const {
     const auto  & found = tails[seq_id];
     const int64_t last  = ctx.get_memory()->seq_pos_max(seq_id);
     const int64_t n     = last + 1 - n_keep;
+    if (replay && n > 0 && !can_replay(seq_id)) {
+        return false;
+    }
     return n <= 0 || (last == found.last && !pending[seq_id] && n <= std::min(limit(), found.n_rows - 1));
 }
 
@@ -89,12 +199,30 @@ bool selfspec_rollback::keep(int32_t seq_id, int64_t n_keep) {
     if (!memory || n_keep > memory->seq_pos_max(seq_id)) {
         return true;
     }
+    if (replay && n_keep > 0) {
+        return replay_to(seq_id, (int32_t) n_keep);
+    }
     if (!memory->seq_rm(seq_id, n_keep <= 0 ? -1 : (llama_pos) n_keep, -1)) {
         return false;
     }
     tails[seq_id]   = {};
     pending[seq_id] = n_keep > 0;
     return true;
+}
+
+bool selfspec_rollback::replay_to(int32_t seq_id, int32_t n_keep) {
+    auto        & found  = tails[seq_id];
+    const int32_t n_cut  = (int32_t) (found.last + 1 - n_keep);
+    const int32_t before = cell_of(n_texts + seq_id);
+    const int32_t after  = cell_of(seq_id);
+    const bool    done   = replay->run(last_graph, { found.n_rows, found.n_rows - n_cut, before, after });
+    found = {};
+    if (!done) {
+        ctx.get_memory()->seq_rm(seq_id, -1, -1);
+        return false;
+    }
+    states->cells[after].pos = n_keep - 1;
+    return remove_kv(ctx.get_memory(), seq_id, n_keep);
 }
 
 void selfspec_rollback::drop(int32_t seq_id) {

@@ -162,7 +162,7 @@ selfspec_facts selfspec_session::facts() const {
     facts.n_vocab       = (int32_t) model.vocab.n_tokens();
     facts.n_batch       = (int32_t) ctx->n_batch();
     facts.n_ubatch      = (int32_t) ctx->n_ubatch();
-    facts.n_seq_max     = (int32_t) ctx->n_seq_max();
+    facts.n_seq_max     = rollback.n_seq();
     facts.n_outputs_max = (int32_t) cparams.n_outputs_max;
     facts.memory_bits   = memory_bits();
     facts.has_memory    = ctx->get_memory() != nullptr;
@@ -201,9 +201,10 @@ void selfspec_session::check_graph(const selfspec_pass & pass) {
 }
 
 // Builds the graph of a pass without computing it. Returns the fault that was found, or "".
-std::string selfspec_session::build_dry(const selfspec_pass & pass) {
+std::string selfspec_session::build_dry(const selfspec_pass & pass, int32_t n_rows, const graph_check & check) {
     n_graph_checks++;
 
+    rollback.forget_graph();
     ctx->synchronize();
     ctx->sched_reserve();
 
@@ -211,8 +212,8 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
     const auto mctx = ctx->memory ? ctx->memory->init_full() : nullptr;
 
     llama_batch_allocr balloc(model.hparams.n_pos_per_embd());
-    // one token for every sequence, as llama_context::graph_reserve(): a full memory context spans all streams
-    llama_ubatch ubatch = balloc.ubatch_reserve(1, ctx->n_seq_max());
+    // tokens for every sequence, as llama_context::graph_reserve(): a full memory context spans all streams
+    llama_ubatch ubatch = balloc.ubatch_reserve(n_rows, ctx->n_seq_max());
     ubatch.selfspec = want;
 
     // the callbacks of a build leave marks in the scheduler, so the graph that waits for reuse is dropped, as in graph_reserve()
@@ -232,7 +233,7 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
     const auto gparams = ctx->graph_params(res, ubatch, mctx.get(), ctx->memory ? decoder : LLM_GRAPH_TYPE_ENCODER);
     res->reset();
 
-    const bool ok = model.build_graph(gparams) && selfspec_finish_graph(model, ubatch, *res);
+    const bool ok = model.build_graph(gparams) && selfspec_finish_graph(model, ubatch, *res) && check(res->get_gf());
 
     ggml_backend_sched_reset(ctx->sched.get());
 
@@ -240,6 +241,17 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass) {
         return architecture(model) + ": the graph of this pass cannot be built";
     }
     return want->found.error;
+}
+
+void selfspec_session::replay_for(int32_t n_seq) {
+    rollback.replay_for(n_seq);
+
+    selfspec_pass pass;
+    pass.keeps = true;
+    const std::string fault = build_dry(pass, 2, [this](ggml_cgraph * graph) { return rollback.knows(graph, 2); });
+    if (!fault.empty()) {
+        rollback.stop_replay();
+    }
 }
 
 //
@@ -278,6 +290,7 @@ int32_t selfspec_session::decode(
         batch.set_token_pos(i, &pos);
         batch.set_output(i, rows.outputs[i] != 0);
     }
+    rollback.begin(spans, pass);
     const auto want = std::make_shared<selfspec_batch>(std::move(pass), n_layer);
     want->hidden     = states.in;
     want->hidden_out = states.out;
@@ -286,9 +299,9 @@ int32_t selfspec_session::decode(
     // the graph keeps all rows up to these states
     const restored<bool> leave_nextn(ctx->cparams.embeddings_nextn, want->pass.leaves(n_layer + 1));
 
-    rollback.ran({});
-    require_done(decode_in_slot(want, spans, n_outputs), rows.n, want->found.error);
-    rollback.ran(spans);
+    ggml_cgraph * graph = nullptr;
+    require_done(decode_in_slot(want, spans, n_outputs, &graph), rows.n, want->found.error);
+    rollback.ran(spans, graph);
     if (!best.empty()) {
         ctx->n_outputs = 0; // the buffer for logits holds those of an earlier pass
     }
@@ -414,7 +427,7 @@ template <typename F> int selfspec_session::undone_if_failed(const ends & kept, 
 // memory is reserved when the context is created. After a failure the memory holds none of the batch's rows, and the slot
 // with its unallocated plan is dropped.
 int selfspec_session::decode_in_slot(
-        const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs) {
+        const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs, ggml_cgraph ** graph) {
     const attachment attached(*this, want);
     const ends    kept     = ends_before(rows, want->pass.in_place);
     const int32_t n_tokens = (int32_t) batch.tokens.size();
@@ -426,7 +439,11 @@ int selfspec_session::decode_in_slot(
     int status = undone_if_failed(kept, [&] {
         try {
             const auto in_slot = slots.use(want->pass, n_tokens, n_outputs);
-            return ctx->decode(batch);
+            const int  result  = ctx->decode(batch);
+            if (graph && ctx->gf_res_prev_active) {
+                *graph = ctx->gf_res_prev_active->get_gf();
+            }
+            return result;
         } catch (...) {
             drop_slot();
             throw;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+struct ggml_cgraph;
 struct ggml_tensor;
 struct llama_context;
 struct llama_model;
@@ -67,6 +69,7 @@ struct selfspec_session {
     int32_t memory_bits() const;
     int32_t can_keep(int32_t seq_id, int32_t n) const;
     void    keep(int32_t seq_id, int32_t n);
+    void    replay_for(int32_t n_seq); // removals stay impossible if a graph of the model is not known
     void    fork(int32_t seq_id, int32_t copy);
     int64_t state_size(int32_t seq_id) const;
     void    save_state(int32_t seq_id, uint8_t * out, int64_t size) const;
@@ -132,9 +135,12 @@ private:
     const selfspec_best * known_best(int32_t row) const;
 
     const std::vector<int64_t> & own_tokens();
-    std::string build_dry(const selfspec_pass & pass);
+    using graph_check = std::function<bool(ggml_cgraph *)>;
+
+    std::string build_dry(const selfspec_pass & pass, int32_t n_rows = 1, const graph_check & check = [](ggml_cgraph *) { return true; });
     void        require_done(int status, int32_t n_tokens, const std::string & why) const;
-    int         decode_in_slot(const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs);
+    int         decode_in_slot(const std::shared_ptr<selfspec_batch> & want, const std::vector<selfspec_span> & rows, int32_t n_outputs,
+        ggml_cgraph ** graph = nullptr);
     uint8_t     skippable(int32_t il);
 
     const float * logits_of(int32_t row) const;

@@ -76,6 +76,13 @@ int32_t selfspec_max_rollback(selfspec_session * session) {
     return session->guarded([&]() -> int32_t { return session->rollback.limit(); });
 }
 
+int32_t selfspec_replay_for(selfspec_session * session, int32_t n_seq) {
+    return session->guarded([&]() -> int32_t {
+        session->replay_for(n_seq);
+        return SELFSPEC_OK;
+    });
+}
+
 int32_t selfspec_fork(selfspec_session * session, int32_t seq_id, int32_t copy) {
     return session->guarded([&]() -> int32_t {
         session->fork(seq_id, copy);
@@ -104,6 +111,10 @@ int32_t selfspec_load_state(selfspec_session * session, int32_t seq_id, const ui
         session->load_state(seq_id, state, size, n);
         return SELFSPEC_OK;
     });
+}
+
+int32_t selfspec_model_replays(const llama_model * model) {
+    return model && selfspec_replays(*model);
 }
 
 int64_t selfspec_model_state_bytes(const llama_model * model) {

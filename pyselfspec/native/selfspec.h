@@ -113,6 +113,10 @@ SELFSPEC_API int32_t selfspec_keep(struct selfspec_session * session, int32_t se
 // selfspec_status.
 SELFSPEC_API int32_t selfspec_max_rollback(struct selfspec_session * session);
 
+// Keep the inputs of each short pass and the state before it instead of snapshots, so that a removal computes the state again.
+// For a context with twice n_seq sequences, whose upper half then holds these states and no tokens. Returns a selfspec_status.
+SELFSPEC_API int32_t selfspec_replay_for(struct selfspec_session * session, int32_t n_seq);
+
 // Let sequence `copy`, which must be empty, hold the tokens of sequence seq_id. Returns a selfspec_status.
 SELFSPEC_API int32_t selfspec_fork(struct selfspec_session * session, int32_t seq_id, int32_t copy);
 
@@ -125,6 +129,9 @@ SELFSPEC_API int64_t selfspec_state_size(struct selfspec_session * session, int3
 SELFSPEC_API int32_t selfspec_save_state(struct selfspec_session * session, int32_t seq_id, uint8_t * out, int64_t size);
 SELFSPEC_API int32_t selfspec_load_state(
         struct selfspec_session * session, int32_t seq_id, const uint8_t * state, int64_t size, int32_t n);
+
+// Return 1 when removals can compute the recurrent states of the model again (selfspec_replay_for), 0 when they cannot.
+SELFSPEC_API int32_t selfspec_model_replays(const struct llama_model * model);
 
 // Return the bytes of the recurrent state of one sequence, 0 for a model without one. A context holds one state for each
 // sequence, and as many more as it keeps snapshots.

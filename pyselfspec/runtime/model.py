@@ -322,6 +322,13 @@ class Model(Closing):
             return calls.model_state_bytes(self.handle)
 
     @cached_property
+    def replays_states(self) -> bool:
+        """Whether contexts can compute a recurrent state again from the rows of the last pass, and
+        then need no snapshots of it."""
+        with self.in_use:
+            return calls.model_replays(self.handle)
+
+    @cached_property
     def head_size_k(self) -> int:
         """The number of values of K in one attention head."""
         key = f"{self.file.architecture}.attention.key_length"

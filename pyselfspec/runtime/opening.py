@@ -12,7 +12,7 @@ from . import kv_types, memory
 from .checkpoints import N_CHECKPOINTS
 from .context import Context
 from .context_handle import ContextHandle
-from .ffi import load
+from .ffi import calls, load
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .kv_types import CACHE_TYPE
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 N_CTX = 4096  # tokens, or the model's training context when that is shorter
 N_SEQ = 4
 N_SNAPSHOTS_MIN = 2  # a draft of two tokens
+TINY_STATES = 64  # snapshots for the longest draft cost little in this part of the weights' bytes
 N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
 N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 N_CTX_UNIT = 256  # llama.cpp rounds up to it, but derives other sizes before it does
@@ -57,8 +58,9 @@ def open_context(
         attention, and quantized K heads whose size is a multiple of 32.
     n_snapshots: for recurrent and hybrid models, the snapshots of its state that each sequence
         keeps: the most draft tokens that can be removed without a checkpoint. llama.cpp has them
-        for some architectures only. Default: up to 15, fewer where states are large beside the
-        weights.
+        for some architectures only. Default: none where the state can be computed again from the
+        rows of the last pass, which removes up to 15 tokens; else up to 15, fewer where states are
+        large beside the weights.
     n_checkpoints: for such models, the most checkpoints of states that the context keeps, to which
         texts can go back.
     target: for draft heads, the context that they draft for, whose model provides what the head's
@@ -93,7 +95,11 @@ def open_context(
     params.n_batch = params.n_ubatch = n_batch
     params.n_threads = params.n_threads_batch = n_threads
     params.n_seq_max = n_seq_max
-    if n_snapshots is None:
+    replays = n_snapshots is None and target is None and _replays(model, n_seq_max, n_batch)
+    if replays:
+        params.n_seq_max *= 2  # the upper half holds the states before a pass
+        n_snapshots = 0
+    elif n_snapshots is None:
         n_snapshots = 0 if target is not None else _default_snapshots(model, n_seq_max)
     params.n_rs_seq = n_snapshots
     params.kv_unified = True  # forks share cells only in a unified cache
@@ -111,12 +117,12 @@ def open_context(
             type_v,
             n_threads=n_threads,
             free=model.free_bytes,
-            n_state_bytes=model.state_bytes * n_seq_max * (1 + n_snapshots),
+            n_state_bytes=model.state_bytes * params.n_seq_max * (1 + n_snapshots),
         )
     with model.in_use:
         return Context(
             model,
-            _open_handle(model, params, n_ctx),
+            _open_handle(model, params, n_ctx, n_replayed=n_seq_max if replays else 0),
             n_threads=n_threads,
             n_seq_max=n_seq_max,
             flash_attn=flash_attn,
@@ -137,6 +143,14 @@ def _set_target(params: Any, model: Model, target: Context | None, is_causal: bo
             params.ctx_type = llama.LLAMA_CONTEXT_TYPE_MTP
 
 
+def _replays(model: Model, n_seq_max: int, n_batch: int) -> bool:
+    """Return whether removed tokens are replayed: where states are not tiny beside the weights,
+    and all weights are on the CPU."""
+    if not model.replays_states or model.n_gpu_layers or 2 * n_seq_max > min(n_batch, N_SEQ_MAX):
+        return False
+    return MAX_DRAFT * model.state_bytes * TINY_STATES > model.file.n_bytes
+
+
 def _default_snapshots(model: Model, n_seq_max: int) -> int:
     """Return as many snapshots as the longest draft needs, as long as those of all sequences take
     at most a quarter of the bytes of the weights."""
@@ -145,7 +159,7 @@ def _default_snapshots(model: Model, n_seq_max: int) -> int:
     return max(N_SNAPSHOTS_MIN, min(MAX_DRAFT, n_fit))
 
 
-def _open_handle(model: Model, params: Any, n_ctx: int) -> ContextHandle:
+def _open_handle(model: Model, params: Any, n_ctx: int, *, n_replayed: int) -> ContextHandle:
     load.clear_log_error()
     context = llama.llama_init_from_model(model.handle, params)
     what = f"a context of {n_ctx} tokens"
@@ -154,6 +168,8 @@ def _open_handle(model: Model, params: Any, n_ctx: int) -> ContextHandle:
     handle = ContextHandle(context, is_owned=True)
     try:
         memory.require_room(model.file, f"a pass in {what}", n_threads=params.n_threads)
+        if n_replayed:
+            calls.replay_for(handle.session, n_replayed)
     except DecodeError:
         handle.close()
         raise

@@ -11,6 +11,7 @@ import pytest
 
 from pyselfspec import Context, Model
 from pyselfspec.errors import ModelFileError
+from pyselfspec.runtime.passes import Rows
 from tools import archs
 
 pytestmark = pytest.mark.archs
@@ -152,3 +153,51 @@ def logits_at(model: Model, tokens: list[int], width: int) -> archs.Logits:
 def test_hidden_states_enter_most_architectures(results: list[archs.Result]) -> None:
     entered = [result for result in results if result.enter_exact and not result.enter_refused]
     assert len(entered) >= 90
+
+
+REPLAYED = {
+    *("bailingmoe3-moe", "falcon-h1-dense", "granitehybrid-dense", "jamba-dense", "kimi-k3-moe"),
+    *("kimi-linear-moe", "lfm2-dense", "lfm2moe-moe", "mamba-dense", "mamba2-dense"),
+    *("nemotron_h-dense", "nemotron_h_moe-dense", "qwen35-dense", "qwen35moe-moe"),
+    "qwen3next-moe",
+}
+
+
+def test_states_are_computed_again_where_that_is_known(archs_folder: Path) -> None:
+    """Two sequences in each pass, random removals: the bits of one token at a time."""
+    rng = np.random.default_rng(seed := 2)
+    print(f"seed {seed}")
+    replayed = set()
+    for path in sorted(archs_folder.glob("*.gguf")):
+        try:
+            model = Model(path)
+        except ModelFileError:
+            continue
+        with model:
+            if model.replays_states:
+                replayed.add(path.stem)
+                check_replay(model, rng)
+    assert replayed == REPLAYED
+
+
+def check_replay(model: Model, rng: np.random.Generator) -> None:
+    text = [int(token) for token in rng.integers(3, model.n_vocab, 48)]
+    options = {"n_ctx": 256, "n_batch": 64, "n_threads": 1, "n_seq_max": 3}
+    with model.context(**options, n_snapshots=0) as context:
+        expected = np.concatenate([context.decode([token]).logits for token in text])
+    with model.context(**options) as context:
+        assert context.max_rollback == 15
+        sequences = [context.sequence(0), context.sequence(2)]
+        while all(seq.n_past + 8 < len(text) for seq in sequences):
+            width = int(rng.integers(1, 9))
+            starts = [seq.n_past for seq in sequences]
+            n_right = [int(n) for n in rng.integers(1, width + 1, 2)]
+            rows = [
+                Rows.of(seq.seq_id, at, [*text[at : at + n], *[9] * (width - n)], "all")
+                for seq, at, n in zip(sequences, starts, n_right, strict=True)
+            ]
+            context.run(Rows.joined(rows))
+            for i, (seq, at, n) in enumerate(zip(sequences, starts, n_right, strict=True)):
+                got = np.stack([context.logits(width * i + row) for row in range(n)])
+                np.testing.assert_array_equal(got, expected[at : at + n], model.path.name)
+                seq.rollback(at + n)

@@ -1,4 +1,5 @@
-"""Recurrent and hybrid models: removing draft tokens by snapshots, and going back to checkpoints.
+"""Recurrent and hybrid models: removing draft tokens by snapshots or by replay, and going back to
+checkpoints.
 
 Every result is compared, bit for bit, with a context without snapshots that reads one token at a
 time and never removes any.
@@ -21,6 +22,8 @@ from pyselfspec.runtime.passes import Rows
 WITH_SNAPSHOTS = ("lfm2", "qwen35", "nemotron_h", "mamba2")
 ARCHITECTURES = (*WITH_SNAPSHOTS, "mamba")
 N_SNAPSHOTS = 7
+REPLAY = None  # the default where states are large
+N_REPLAYED = 15
 N_TEXT = 40
 
 Logits = NDArray[np.float32]
@@ -49,13 +52,13 @@ def expected(model: Model, text: list[int]) -> Logits:
         return np.concatenate([context.decode([token]).logits for token in text])
 
 
-@pytest.fixture
-def context(model: Model) -> Iterator[Context]:
-    with opened(model) as context:
+@pytest.fixture(params=[N_SNAPSHOTS, REPLAY], ids=["snapshots", "replay"])
+def context(model: Model, request: pytest.FixtureRequest) -> Iterator[Context]:
+    with opened(model, request.param) as context:
         yield context
 
 
-def opened(model: Model, n_snapshots: int = N_SNAPSHOTS) -> Context:
+def opened(model: Model, n_snapshots: int | None = N_SNAPSHOTS) -> Context:
     return model.context(n_ctx=256, n_batch=64, n_threads=1, n_seq_max=3, n_snapshots=n_snapshots)
 
 
@@ -63,14 +66,14 @@ def has_snapshots(model: Model) -> bool:
     return model.file.architecture in WITH_SNAPSHOTS
 
 
-def needs_snapshots(model: Model) -> None:
-    if not has_snapshots(model):
+def needs_removal(context: Context) -> None:
+    if not context.max_rollback:
         pytest.skip("llama.cpp keeps no snapshots for this architecture")
 
 
 def test_a_context_says_how_it_removes_tokens(model: Model, context: Context) -> None:
     assert not context.can_rollback and context.has_states and context.can_draft
-    assert context.max_rollback == (N_SNAPSHOTS if has_snapshots(model) else 0)
+    assert context.max_rollback in ((N_SNAPSHOTS if has_snapshots(model) else 0), N_REPLAYED)
     with opened(model, n_snapshots=0) as without:
         assert without.max_rollback == 0 and without.can_draft
 
@@ -79,7 +82,7 @@ def test_a_context_says_how_it_removes_tokens(model: Model, context: Context) ->
 def test_bits_after_every_removal(
     model: Model, context: Context, text: list[int], expected: Logits, n_removed: int
 ) -> None:
-    needs_snapshots(model)
+    needs_removal(context)
     seq = context.sequence()
     context.decode(text[:5])
     wrong = [7] * n_removed
@@ -93,7 +96,7 @@ def test_bits_after_every_removal(
 def test_bits_of_random_drafts(
     model: Model, context: Context, text: list[int], expected: Logits
 ) -> None:
-    needs_snapshots(model)
+    needs_removal(context)
     rng = np.random.default_rng(seed := 3)
     print(f"seed {seed}")
     seq, pos = context.sequence(), 0
@@ -129,7 +132,7 @@ def test_a_removal_that_reaches_back_over_the_last_pass_is_refused(
 def test_a_second_removal_before_a_pass_is_refused(
     model: Model, context: Context, text: list[int], expected: Logits
 ) -> None:
-    needs_snapshots(model)
+    needs_removal(context)
     context.decode(text[:8])
     context.sequence().rollback(6)
     refused(context, 5)
@@ -137,15 +140,46 @@ def test_a_second_removal_before_a_pass_is_refused(
 
 
 def test_more_than_the_snapshots_is_refused(context: Context, text: list[int]) -> None:
-    context.decode(text[: N_SNAPSHOTS + 4])
+    context.decode(text[: context.max_rollback + 4])
     refused(context, 3)
+
+
+def test_a_state_that_a_fork_shares_is_not_replayed(
+    model: Model, text: list[int], expected: Logits
+) -> None:
+    with opened(model, REPLAY) as context:
+        context.decode(text[:8])
+        fork = context.sequence().fork(1)
+        refused(context, 6)
+        for seq in (fork, context.sequence()):
+            got = context.decode(text[8:10], seq=seq).logits
+            np.testing.assert_array_equal(got, expected[8:10])
+
+
+def test_replays_after_prompts_in_pieces_and_passes_of_others(
+    model: Model, text: list[int], expected: Logits
+) -> None:
+    """Cells of states change places; passes of one token and of many alternate."""
+    rng = np.random.default_rng(seed := 11)
+    print(f"seed {seed}")
+    with opened(model, REPLAY) as context:
+        sequences = [context.sequence(i) for i in range(3)]
+        for _ in range(30):
+            seq = sequences[int(rng.integers(3))]
+            if seq.n_past + 8 >= N_TEXT:
+                seq.drop()
+            pos, n_right = seq.n_past, int(rng.integers(1, 5))
+            rows = [*text[pos : pos + n_right], *[9] * int(rng.integers(0, 5))]
+            got = context.decode(rows, seq=seq).logits[:n_right]
+            np.testing.assert_array_equal(got, expected[pos : pos + n_right])
+            seq.rollback(pos + n_right)
 
 
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_fork_after_a_removal_sees_what_the_sequence_sees(
     model: Model, context: Context, text: list[int], expected: Logits, first: int
 ) -> None:
-    needs_snapshots(model)
+    needs_removal(context)
     context.decode(text[:8])
     context.sequence().rollback(5)
     context.sequence().fork(2)
@@ -166,7 +200,7 @@ def test_a_fork_goes_its_own_way(context: Context, text: list[int], expected: Lo
 def test_sequences_with_as_many_rows_share_a_pass(
     model: Model, context: Context, text: list[int], expected: Logits, ids: tuple[int, int]
 ) -> None:
-    needs_snapshots(model)
+    needs_removal(context)
     one, other = map(context.sequence, ids)
     context.decode(text[:3], seq=one)
     context.decode(text[:6], seq=other)
@@ -228,7 +262,7 @@ def test_a_checkpoint_restores_the_bits(
 def test_a_checkpoint_holds_what_a_removal_left(
     model: Model, context: Context, text: list[int], expected: Logits
 ) -> None:
-    needs_snapshots(model)
+    needs_removal(context)
     seq = context.sequence()
     context.decode([*text[:6], 4, 4])
     seq.rollback(6)
@@ -303,9 +337,9 @@ def test_calls_with_wrong_arguments_change_nothing(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("n_snapshots", [0, 2, N_SNAPSHOTS])
+@pytest.mark.parametrize("n_snapshots", [0, 2, N_SNAPSHOTS, REPLAY])
 def test_copies_leave_the_text_as_it_is(
-    model: Model, text: list[int], n_snapshots: int, temperature: float
+    model: Model, text: list[int], n_snapshots: int | None, temperature: float
 ) -> None:
     sampling = SamplingParams(temperature=temperature, seed=5)
     prompt = text[:9] * 2
@@ -379,6 +413,7 @@ def test_the_next_turn_reads_what_is_new(model: Model, text: list[int]) -> None:
 
 
 def test_snapshots_are_few_where_states_are_large(model: Model) -> None:
+    # llama.cpp's 256 sequences do not hold the states before a pass of 200
     with model.context(n_ctx=256, n_threads=1, n_seq_max=200) as context:
         assert context.max_rollback == (2 if has_snapshots(model) else 0)
 

@@ -247,6 +247,12 @@ def max_rollback(session: int) -> int:
     return _result(session, native.selfspec_max_rollback(session))
 
 
+def replay_for(session: int, n_seq: int) -> None:
+    """Let removals of n_seq sequences compute their recurrent states again, instead of reading
+    snapshots. The context must have been made with twice as many sequences."""
+    _check(session, native.selfspec_replay_for(session, n_seq))
+
+
 def fork(session: int, seq_id: int, copy: int) -> None:
     """Let an empty sequence hold the tokens of another one."""
     _check(session, native.selfspec_fork(session, seq_id, copy))
@@ -271,6 +277,11 @@ def load_state(session: int, seq_id: int, state: NDArray[np.uint8], n: int) -> N
 def model_state_bytes(model: int) -> int:
     """Return the bytes of a sequence's recurrent state; 0 for a model without one."""
     return int(native.selfspec_model_state_bytes(model))
+
+
+def model_replays(model: int) -> bool:
+    """Return whether recurrent states of the model can be computed again after a pass."""
+    return bool(native.selfspec_model_replays(model))
 
 
 def reserve(session: int, seq_id: int, n: int) -> None:

@@ -37,6 +37,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_can_keep": (INT32, ADDRESS, INT32, INT32),
     "selfspec_keep": (INT32, ADDRESS, INT32, INT32),
     "selfspec_max_rollback": (INT32, ADDRESS),
+    "selfspec_replay_for": (INT32, ADDRESS, INT32),
     "selfspec_fork": (INT32, ADDRESS, INT32, INT32),
     "selfspec_state_size": (INT64, ADDRESS, INT32),
     "selfspec_save_state": (INT32, ADDRESS, INT32, ADDRESS, INT64),
@@ -75,6 +76,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     # no session
     "selfspec_type_width": (INT32, INT32, BOOL),
     "selfspec_model_state_bytes": (INT64, ADDRESS),
+    "selfspec_model_replays": (INT32, ADDRESS),
     # ggml's own, which the stock bindings leave out
     "ggml_backend_load": (ADDRESS, TEXT),
     "ggml_backend_dev_count": (SIZE,),
