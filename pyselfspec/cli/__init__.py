@@ -26,6 +26,7 @@ from ..errors import SelfSpecError, UnknownModelError, out_of_memory
 from ..runtime.processor import cpu_backend, variant
 from ..util import build
 from ..util.paths import on_one_line
+from ..util.streams import take_any_text
 from ._folder import CommandFolder
 from ._signals import as_ctrl_c, exit_status
 from ._words import in_options
@@ -68,8 +69,7 @@ class Program(CommandFolder):
             warnings.showwarning = _one_line_warning
             if sys.stdout is None:
                 raise OSError("stdout is closed")
-            if hasattr(sys.stdout, "reconfigure"):
-                sys.stdout.reconfigure(errors="replace")  # terminals without Unicode
+            take_any_text(sys.stdout)
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result

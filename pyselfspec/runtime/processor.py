@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 
 from ..errors import LibraryError
-from ..util import build
+from ..util import build, libraries
 
 VARIABLE = "PYSELFSPEC_CPU"  # names a variant, to compare it with the others
 _PREFIX = "ggml-cpu"
+_LIBRARY = "selfspec-processor"
 
 # Both end the sentence about what the processor lacks.
 _BUILT_ELSEWHERE = (
@@ -68,10 +69,12 @@ def cpu_backend() -> str:
 
 def _offered(names: Iterable[str]) -> frozenset[str]:
     """Return the instruction sets that the processor has and the system allows."""
-    [*files] = build.LIB_DIR.glob("*selfspec-processor*")
+    file = libraries.find(build.LIB_DIR, _LIBRARY)
+    if file is None:
+        raise LibraryError(libraries.why_missing(build.LIB_DIR, _LIBRARY))
     try:
-        has = ctypes.CDLL(str(files[0])).selfspec_processor_has
-    except (IndexError, OSError, AttributeError):
+        has = ctypes.CDLL(str(file)).selfspec_processor_has
+    except (OSError, AttributeError):
         raise LibraryError(
             f"the library in {build.LIB_DIR} is not pyselfspec's, or not for this kind of "
             "processor; install pyselfspec again"
