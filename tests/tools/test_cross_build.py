@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import subprocess
 import zipfile
@@ -15,6 +16,9 @@ from pyselfspec.runtime.ffi.prototypes import PROTOTYPES
 from tools import cross_build
 from tools.cross_build import TARGETS, bound, faults
 from tools.exports import Library, NotALibraryError, read
+
+ROOT = Path(__file__).resolve().parents[2]
+MINGW = "x86_64-w64-mingw32-gcc"  # Debian: mingw-w64
 
 AT = 0x1000  # address of the only section of the DLL below
 PLACE = 0x400  # its place in the file
@@ -207,3 +211,23 @@ def test_a_wheel_is_checked_from_the_command_line(tmp_path: Path) -> None:
     assert f"llama                        x86-64, {len(bound())} exported" in done.output
     done = CliRunner().invoke(cross_build.main, ["check", str(wheel(tmp_path, dll([], [])))])
     assert done.exit_code == 1 and "llama does not export llama_" in done.output
+
+
+@pytest.mark.skipif(not (shutil.which(MINGW) and shutil.which("cmake")), reason="no such compiler")
+def test_other_compilers_for_windows_are_refused(tmp_path: Path) -> None:
+    command = ["cmake", "-S", ROOT / "pyselfspec" / "native", "-B", tmp_path / "build"]
+    options = {
+        "CMAKE_SYSTEM_NAME": "Windows",
+        "CMAKE_C_COMPILER": MINGW,
+        "CMAKE_CXX_COMPILER": MINGW.replace("gcc", "g++"),
+        "PYSELFSPEC_LLAMA_CPP_DIR": tmp_path,
+        "PYSELFSPEC_BUILD_ID": "x",
+        "PYSELFSPEC_UPSTREAM": "x",
+    }
+    command += [f"-D{name}={value}" for name, value in options.items()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert (
+        "compile with Clang (-DCMAKE_TOOLCHAIN_FILE=vendor/toolchains/windows.cmake)"
+        in " ".join(done.stderr.split())
+    )
