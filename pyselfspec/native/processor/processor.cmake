@@ -23,7 +23,8 @@ endif()
 function(instruction_sets target result)
     get_target_property(options ${target} COMPILE_OPTIONS)
     list(FILTER options INCLUDE REGEX "^-m")
-    separate_arguments(flags NATIVE_COMMAND "${CMAKE_CXX_FLAGS}")
+    # some compilers are a program and its first arguments
+    separate_arguments(flags NATIVE_COMMAND "${CMAKE_CXX_COMPILER_ARG1} ${CMAKE_CXX_FLAGS}")
     execute_process(
         COMMAND ${CMAKE_CXX_COMPILER} ${flags} ${options} -E -P -x c++ "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/needs.h"
         OUTPUT_VARIABLE table
