@@ -15,7 +15,7 @@ from pyselfspec.runtime import processor
 from pyselfspec.util import build
 
 TABLE = Path(__file__).parents[2] / "pyselfspec/native/processor/instruction-sets.h"
-SETS = re.findall(r"^INSTRUCTION_SET\((\w+)", TABLE.read_text(), re.MULTILINE)
+SETS = re.findall(r"^INSTRUCTION_SET(?:_ARM)?\((\w+)", TABLE.read_text(), re.MULTILINE)
 
 OLD, MIDDLE, WIDE = "ggml-cpu-old", "ggml-cpu-middle", "ggml-cpu-wide"
 NEEDS = {OLD: ["sse4_2"], MIDDLE: ["sse4_2", "avx2"], WIDE: ["sse4_2", "avx2", "avx512f"]}

@@ -2,7 +2,13 @@
 
 # The variants of upstream in the portable build, from the least demanding to the best: Python loads the last one that the
 # processor supports. PORTABLE.md explains why the others are left out.
-set(variants sse42 haswell alderlake skylakex cascadelake zen4)
+if(PYSELFSPEC_ARM AND APPLE)
+    set(variants apple_m1)
+elseif(PYSELFSPEC_ARM)
+    set(variants armv8.0_1 armv8.2_1)
+else()
+    set(variants sse42 haswell alderlake skylakex cascadelake zen4)
+endif()
 
 get_property(targets DIRECTORY "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src" PROPERTY BUILDSYSTEM_TARGETS)
 list(FILTER targets INCLUDE REGEX "^ggml-cpu")
@@ -13,6 +19,7 @@ if(PYSELFSPEC_PORTABLE)
     list(REMOVE_ITEM targets ${cpu_backends})
     foreach(target IN LISTS targets)
         set_property(TARGET ${target} PROPERTY SOURCES "${CMAKE_CURRENT_LIST_DIR}/processor.c")
+        set_property(TARGET ${target} PROPERTY COMPILE_OPTIONS "")  # the compiler may not know the processor
         list(REMOVE_ITEM GGML_AVAILABLE_BACKENDS ${target})
     endforeach()
 else()
