@@ -1,4 +1,4 @@
-"""The wheels, made and tried: ``python tools/wheels.py build FOLDER``, see the folder ``wheels``."""
+"""Wheels, made and tried: ``python tools/wheels.py build FOLDER``, see the folder ``wheels``."""
 
 import sys
 from pathlib import Path

@@ -33,9 +33,7 @@ def build(folder: Path, target: Target, compiler: str) -> None:
     """Put the wheel and those of its dependencies into FOLDER."""
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
-        raise click.ClickException(
-            f"{', '.join(missing)} not installed: pip install '.[wheels]'"
-        )
+        raise click.ClickException(f"{', '.join(missing)} not installed: pip install '.[wheels]'")
     begun = time.monotonic()
     for older in folder.glob(f"pyselfspec-*{target.arch}.whl"):
         older.unlink()

@@ -116,6 +116,13 @@ thread_local leader leading;
 }  // namespace
 
 void selfspec_team_run(selfspec_work work, void * data, unsigned n_threads) {
+    if (current.of) {  // in a function that a team runs: one thread, as is OpenMP's default
+        const member before = current;
+        current = {};
+        work(data);
+        current = before;
+        return;
+    }
     const unsigned n_helpers = n_threads > 1 ? leading.provide(n_threads - 1) : 0;
     team & t = *leading.own;
     t.work = work;

@@ -6,7 +6,8 @@
 using selfspec_work = void (*)(void * data);
 
 // Runs work(data) in n_threads threads, of which the calling one is number 0, and returns when all have finished. Helpers wait
-// for the next call of the thread that they belong to. Fewer threads take part where the system gives no more.
+// for the next call of the thread that they belong to. Fewer threads take part where the system gives no more, and in a
+// function that a team runs it is one.
 void selfspec_team_run(selfspec_work work, void * data, unsigned n_threads);
 
 // In a function that a team runs; elsewhere the calling thread is alone.
