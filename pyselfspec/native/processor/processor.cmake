@@ -9,6 +9,10 @@ elseif(PYSELFSPEC_ARM)
 else()
     set(variants sse42 haswell alderlake skylakex cascadelake zen4)
 endif()
+if(PYSELFSPEC_VARIANTS)  # only some, with commas between them: to try a build sooner
+    string(REPLACE "," ";" variants "${PYSELFSPEC_VARIANTS}")
+    unset(PYSELFSPEC_VARIANTS CACHE)
+endif()
 
 get_property(targets DIRECTORY "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src" PROPERTY BUILDSYSTEM_TARGETS)
 list(FILTER targets INCLUDE REGEX "^ggml-cpu")
@@ -24,6 +28,16 @@ if(PYSELFSPEC_PORTABLE)
     endforeach()
 else()
     set(cpu_backends ${targets})
+endif()
+
+# Zig's Clang takes the name of a processor where others take that of an architecture.
+if(PYSELFSPEC_ARM AND "${CMAKE_CXX_COMPILER}" MATCHES "zig")
+    foreach(target IN LISTS cpu_backends)
+        get_target_property(options ${target} COMPILE_OPTIONS)
+        list(TRANSFORM options REPLACE "^-march=armv8-a" "-mcpu=generic")
+        list(TRANSFORM options REPLACE "^-march=armv8\\.([0-9])-a" "-mcpu=generic+v8_\\1a")
+        set_property(TARGET ${target} PROPERTY COMPILE_OPTIONS ${options})
+    endforeach()
 endif()
 
 # The compiler shows which instruction sets the flags of a backend switch on: names in the table that became 1.

@@ -1,9 +1,4 @@
 # Our threads in every CPU backend, in place of an OpenMP runtime: see team.cpp. Compilers still read ggml's directives.
-set(default OFF)
-if(PYSELFSPEC_PORTABLE AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
-    set(default ON)
-endif()
-option(PYSELFSPEC_THREADS "Threads of our own instead of an OpenMP runtime" ${default})
 if(PYSELFSPEC_THREADS)
     find_package(Threads REQUIRED)
     set(directives "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src/ggml-cpu/ggml-cpu.c")  # the one file that has any
