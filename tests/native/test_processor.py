@@ -106,7 +106,7 @@ def test_the_machine_is_looked_at_before_the_library(monkeypatch: pytest.MonkeyP
     """Whose probe could not be loaded at all."""
     monkeypatch.setattr(processor.platform, "machine", lambda: "riscv64")
     processor.cpu_backend.cache_clear()
-    with pytest.raises(LibraryError, match="and this is .* on riscv64; install the wheel for it"):
+    with pytest.raises(LibraryError, match="on riscv64; install the wheel for it"):
         processor.cpu_backend()
 
 

