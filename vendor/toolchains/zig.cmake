@@ -22,8 +22,10 @@ endforeach()
 set(CMAKE_AR "$ENV{ZIG}")
 set(CMAKE_RANLIB "$ENV{ZIG}")
 
-# Neither OpenMP nor a library of the building machine: ggml's own threads compute.
-set(GGML_OPENMP OFF CACHE BOOL "")
+# No library of the building machine.
+if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    set(GGML_OPENMP OFF CACHE BOOL "")  # ggml's own threads compute
+endif()
 set(GGML_NATIVE OFF CACHE BOOL "")
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

@@ -1,6 +1,6 @@
-// Instruction sets beyond baseline x86-64 that compilers use on their own or that ggml requests. For each: the macro that a
-// compiler defines when it uses the set, the place where CPUID reports it (leaf, subleaf, register, bit), and the registers
-// that the system must save for it.
+// Instruction sets beyond the baseline of a kind of processor that compilers use on their own or that ggml requests. For each:
+// the macro that a compiler defines when it uses the set, and where the processor or the system reports it. On x86-64, that is
+// the place in CPUID (leaf, subleaf, register, bit), and the registers that the system must save for the set.
 INSTRUCTION_SET(sse3,             __SSE3__,            1, 0, ECX,  0, NONE)
 INSTRUCTION_SET(ssse3,            __SSSE3__,           1, 0, ECX,  9, NONE)
 INSTRUCTION_SET(sse4_1,           __SSE4_1__,          1, 0, ECX, 19, NONE)
@@ -36,3 +36,19 @@ INSTRUCTION_SET(avx512_bitalg,    __AVX512BITALG__,    7, 0, ECX, 12, ZMM)
 INSTRUCTION_SET(avx512_vpopcntdq, __AVX512VPOPCNTDQ__, 7, 0, ECX, 14, ZMM)
 INSTRUCTION_SET(avx512_bf16,      __AVX512BF16__,      7, 1, EAX,  5, ZMM)
 INSTRUCTION_SET(avx512_fp16,      __AVX512FP16__,      7, 0, EDX, 23, ZMM)
+
+// On aarch64: the word and the bit of Linux' auxiliary vector, and the name that macOS has for the set.
+INSTRUCTION_SET_ARM(crc32,     __ARM_FEATURE_CRC32,                  HWCAP,   7, "FEAT_CRC32")
+INSTRUCTION_SET_ARM(atomics,   __ARM_FEATURE_ATOMICS,                HWCAP,   8, "FEAT_LSE")
+INSTRUCTION_SET_ARM(rdm,       __ARM_FEATURE_QRDMX,                  HWCAP,  12, "FEAT_RDM")
+INSTRUCTION_SET_ARM(fp16,      __ARM_FEATURE_FP16_VECTOR_ARITHMETIC, HWCAP,  10, "FEAT_FP16")
+INSTRUCTION_SET_ARM(fp16fml,   __ARM_FEATURE_FP16_FML,               HWCAP,  23, "FEAT_FHM")
+INSTRUCTION_SET_ARM(fcma,      __ARM_FEATURE_COMPLEX,                HWCAP,  14, "FEAT_FCMA")
+INSTRUCTION_SET_ARM(jscvt,     __ARM_FEATURE_JCVT,                   HWCAP,  13, "FEAT_JSCVT")
+INSTRUCTION_SET_ARM(frint,     __ARM_FEATURE_FRINT,                  HWCAP2,  8, "FEAT_FRINTTS")
+INSTRUCTION_SET_ARM(dotprod,   __ARM_FEATURE_DOTPROD,                HWCAP,  20, "FEAT_DotProd")
+INSTRUCTION_SET_ARM(bf16,      __ARM_FEATURE_BF16_VECTOR_ARITHMETIC, HWCAP2, 14, "FEAT_BF16")
+INSTRUCTION_SET_ARM(i8mm,      __ARM_FEATURE_MATMUL_INT8,            HWCAP2, 13, "FEAT_I8MM")
+INSTRUCTION_SET_ARM(sve,       __ARM_FEATURE_SVE,                    HWCAP,  22, "FEAT_SVE")
+INSTRUCTION_SET_ARM(sve2,      __ARM_FEATURE_SVE2,                   HWCAP2,  1, "FEAT_SVE2")
+INSTRUCTION_SET_ARM(sme,       __ARM_FEATURE_SME,                    HWCAP2, 23, "FEAT_SME")

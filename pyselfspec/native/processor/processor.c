@@ -39,13 +39,52 @@ int selfspec_processor_has(const char * instruction_set) {
     if (strcmp(instruction_set, #name) == 0) {                           \
         return has(leaf, subleaf, reg, bit, registers);                  \
     }
+#define INSTRUCTION_SET_ARM(...)
+#include "instruction-sets.h"
+    return 0;
+}
+
+#elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
+
+#if defined(__linux__)
+#include <sys/auxv.h>
+
+enum { HWCAP = AT_HWCAP, HWCAP2 = AT_HWCAP2 };
+
+static int has(int word, int bit, const char * feature) {
+    (void) feature;
+    return getauxval((unsigned long) word) >> bit & 1;
+}
+#else
+#include <stdio.h>
+#include <sys/sysctl.h>
+
+enum { HWCAP, HWCAP2 };
+
+static int has(int word, int bit, const char * feature) {
+    (void) word;
+    (void) bit;
+    char name[64];
+    int value = 0;
+    size_t size = sizeof(value);
+    snprintf(name, sizeof(name), "hw.optional.arm.%s", feature);
+    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value;
+}
+#endif
+
+int selfspec_processor_has(const char * instruction_set) {
+#define INSTRUCTION_SET(...)
+#define INSTRUCTION_SET_ARM(name, macro, word, bit, feature) \
+    if (strcmp(instruction_set, #name) == 0) {               \
+        return has(word, bit, feature);                      \
+    }
 #include "instruction-sets.h"
     return 0;
 }
 
 #else
 
-// No instruction sets are required of other processors, see processor.cmake.
+// No instruction sets are required of other processors and systems, see processor.cmake.
 int selfspec_processor_has(const char * instruction_set) {
     return instruction_set && 0;
 }

@@ -2,7 +2,17 @@
 
 # The variants of upstream in the portable build, from the least demanding to the best: Python loads the last one that the
 # processor supports. PORTABLE.md explains why the others are left out.
-set(variants sse42 haswell alderlake skylakex cascadelake zen4)
+if(PYSELFSPEC_ARM AND APPLE)
+    set(variants apple_m1)
+elseif(PYSELFSPEC_ARM)
+    set(variants armv8.0_1 armv8.2_1)
+else()
+    set(variants sse42 haswell alderlake skylakex cascadelake zen4)
+endif()
+if(PYSELFSPEC_VARIANTS)  # only some, with commas between them: to try a build sooner
+    string(REPLACE "," ";" variants "${PYSELFSPEC_VARIANTS}")
+    unset(PYSELFSPEC_VARIANTS CACHE)
+endif()
 
 get_property(targets DIRECTORY "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src" PROPERTY BUILDSYSTEM_TARGETS)
 list(FILTER targets INCLUDE REGEX "^ggml-cpu")
@@ -13,10 +23,21 @@ if(PYSELFSPEC_PORTABLE)
     list(REMOVE_ITEM targets ${cpu_backends})
     foreach(target IN LISTS targets)
         set_property(TARGET ${target} PROPERTY SOURCES "${CMAKE_CURRENT_LIST_DIR}/processor.c")
+        set_property(TARGET ${target} PROPERTY COMPILE_OPTIONS "")  # the compiler may not know the processor
         list(REMOVE_ITEM GGML_AVAILABLE_BACKENDS ${target})
     endforeach()
 else()
     set(cpu_backends ${targets})
+endif()
+
+# Zig's Clang takes the name of a processor where others take that of an architecture.
+if(PYSELFSPEC_ARM AND "${CMAKE_CXX_COMPILER}" MATCHES "zig")
+    foreach(target IN LISTS cpu_backends)
+        get_target_property(options ${target} COMPILE_OPTIONS)
+        list(TRANSFORM options REPLACE "^-march=armv8-a" "-mcpu=generic")
+        list(TRANSFORM options REPLACE "^-march=armv8\\.([0-9])-a" "-mcpu=generic+v8_\\1a")
+        set_property(TARGET ${target} PROPERTY COMPILE_OPTIONS ${options})
+    endforeach()
 endif()
 
 # The compiler shows which instruction sets the flags of a backend switch on: names in the table that became 1.

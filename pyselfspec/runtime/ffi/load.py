@@ -22,8 +22,6 @@ from ...util.paths import on_one_line
 from ..processor import cpu_backend
 from .prototypes import AbortCallback, declared
 
-SPIN_COUNT = "1000"  # rounds of a loop, some ten microseconds: as long as waking a thread takes
-
 PARTS = ("ggml", "ggml-base")  # libraries that the library of llama.cpp needs
 
 BAD_ALLOC = "std::bad_alloc"  # what C++ calls a lack of memory
@@ -40,6 +38,7 @@ def _import_llama_cpp() -> Any:
     cpu_backend()  # raises; a library for another processor would end the process
     bindings.require_version()
     if "llama_cpp.llama_cpp" not in sys.modules:
+        _require_alone()
         before = os.environ.get("LLAMA_CPP_LIB_PATH")
         os.environ["LLAMA_CPP_LIB_PATH"] = str(build.LIB_DIR)
         try:
@@ -69,6 +68,23 @@ def _import_llama_cpp() -> Any:
     return module
 
 
+def _require_alone() -> None:
+    """Raise LibraryError where another package's llama.cpp is loaded: the linker would take that
+    one's libraries for the parts of ours that have the same names."""
+    try:
+        lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
+    except OSError:  # another system than Linux
+        return
+    files = {Path(line.split(maxsplit=5)[5]) for line in lines if "/" in line}
+    for file in sorted(files):
+        is_llama_cpp = re.match(r"lib(llama|ggml(-base|-cpu.*)?)\.so", file.name)
+        if is_llama_cpp and file.parent != build.LIB_DIR.resolve():
+            raise LibraryError(
+                f"another llama.cpp is in this process ({file}); use pyselfspec in a process of "
+                "its own, or import pyselfspec and load a model with it first"
+            )
+
+
 class Together:
     """Several libraries as one: a function is that of the first that has it."""
 
@@ -94,10 +110,6 @@ def _library(module: Any, system: str = sys.platform) -> Any:
 
 @cache
 def _load() -> Any:
-    # Read by GCC's OpenMP when it is loaded. By default threads spin at barriers for about a
-    # millisecond, which stalls them all wherever another program wants the cores.
-    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a hundred lines of gdb, on stdout
     module = _import_llama_cpp()
     library = _library(module)
