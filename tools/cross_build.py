@@ -142,7 +142,7 @@ def faults(libraries: Mapping[str, Library], target: Target) -> list[str]:
         if name in libraries and (missing := functions - libraries[name].exported):
             found.append(f"{name} does not export {', '.join(sorted(missing))}")
     together = [libraries[name].exported for name in (LLAMA, *PARTS) if name in libraries]
-    if missing := PROTOTYPES.keys() - frozenset().union(*together):
+    if missing := frozenset(PROTOTYPES).difference(*together):
         found.append(f"no library exports {', '.join(sorted(missing))}")
     for name, library in libraries.items():
         found += [f"{name}: {fault}" for fault in _faults(library, libraries, target)]
