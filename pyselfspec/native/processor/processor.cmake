@@ -65,7 +65,7 @@ foreach(target IN LISTS cpu_backends)
     string(APPEND cpu_backend_facts "    \"${target}\": \"${needs}\",\n")
 endforeach()
 
-add_library(selfspec-processor MODULE "${CMAKE_CURRENT_LIST_DIR}/processor.c")
+add_library(selfspec-processor SHARED "${CMAKE_CURRENT_LIST_DIR}/processor.c")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND NOT MSVC)
     target_compile_options(selfspec-processor PRIVATE -march=x86-64)  # also where CFLAGS say otherwise
 endif()
