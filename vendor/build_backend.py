@@ -10,10 +10,11 @@ import source  # first: it tells users of an older Python that they need a newer
 
 # isort: on
 import os
+import platform as machine_facts
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from scikit_build_core import build as _build
@@ -42,21 +43,45 @@ ConfigSettings = dict[str, list[str] | str]
 COMPILERS = ("c++", "g++", "clang++")
 
 
-def check_platform(platform: str = sys.platform) -> None:
-    """Raise SourceError on Windows: its compiler would leave our kernels empty without a warning,
-    and functions of ggml are not found through the library of llama.cpp there."""
-    if platform in ("win32", "cygwin"):
+def check_platform(platform: str = sys.platform, machine: str = machine_facts.machine()) -> None:
+    """Raise SourceError where nothing of this has been built: on Cygwin, and on Windows for other
+    processors than x86-64."""
+    if platform == "cygwin" or (platform == "win32" and machine.upper() not in ("AMD64", "X86_64")):
         raise source.SourceError(
-            "pyselfspec runs on Linux and macOS, not on Windows itself: install it in WSL, the "
-            "Windows Subsystem for Linux."
+            "pyselfspec is built for Linux, for macOS, and for Windows on x86-64, and this is "
+            f"{platform} on {machine}: install it in WSL, the Windows Subsystem for Linux."
         )
 
 
-def check_compiler(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise SourceError when CMake would find no C++ compiler."""
-    cmake_args = environ.get("CMAKE_ARGS", "")
+def is_compiler_chosen(environ: Mapping[str, str], settings: Collection[str] = ()) -> bool:
+    """Tell whether the user has chosen a compiler for CMake. settings: names of those that pip was
+    given."""
+    cmake_args = " ".join([environ.get("CMAKE_ARGS", ""), *settings])
     chosen_for_cmake = "CMAKE_CXX_COMPILER" in cmake_args or "TOOLCHAIN" in cmake_args
-    if chosen_for_cmake or "CMAKE_TOOLCHAIN_FILE" in environ:
+    return chosen_for_cmake or "CMAKE_TOOLCHAIN_FILE" in environ
+
+
+def platform_settings(
+    root: Path,
+    settings: Collection[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    platform: str = sys.platform,
+) -> dict[str, list[str] | str]:
+    """Return what a build needs besides on Windows: the compiler that comes as a Python package.
+    Microsoft's does not know our kernels' operations, GCC misplaces AVX registers there."""
+    if platform != "win32" or is_compiler_chosen(environ, settings):
+        return {}
+    toolchain = root / "vendor" / "toolchains" / "windows.cmake"
+    return {
+        "cmake.define.CMAKE_TOOLCHAIN_FILE": toolchain.as_posix(),
+        "cmake.args": ["-GNinja"],  # Visual Studio's projects take its own compiler only
+    }
+
+
+def check_compiler(environ: Mapping[str, str] = os.environ, settings: Collection[str] = ()) -> None:
+    """Raise SourceError when CMake would find no C++ compiler. settings: as for
+    `is_compiler_chosen`."""
+    if is_compiler_chosen(environ, settings):
         return
     named = shlex.split(environ.get("CXX", ""))[:1]
     candidates = named or COMPILERS
@@ -72,13 +97,17 @@ def _with_source(config_settings: ConfigSettings | None) -> ConfigSettings:
     project = source.Project(Path(__file__).resolve().parent.parent)
     try:
         check_platform()
-        check_compiler()
+        given = {
+            **platform_settings(project.root, config_settings or {}),
+            **(config_settings or {}),
+        }
+        check_compiler(settings=given)
         prepared = source.prepare(project)
     except source.SourceError as error:
         # pip prints the text of a SystemExit without a traceback.
         raise SystemExit(f"pyselfspec: {error}") from None
     return {
-        **(config_settings or {}),
+        **given,
         "cmake.define.PYSELFSPEC_LLAMA_CPP_DIR": prepared.path.as_posix(),
         "cmake.define.PYSELFSPEC_BUILD_ID": prepared.build_id,
         "cmake.define.PYSELFSPEC_UPSTREAM": project.pin.requirement,

@@ -25,7 +25,8 @@ from .. import __version__
 from ..errors import SelfSpecError, UnknownModelError, out_of_memory
 from ..runtime.processor import cpu_backend, variant
 from ..util import build
-from ..util.paths import on_one_line
+from ..util.paths import elsewhere, on_one_line
+from ..util.streams import take_any_text
 from ._folder import CommandFolder
 from ._signals import as_ctrl_c, exit_status
 from ._words import in_options
@@ -44,7 +45,7 @@ def one_line_errors() -> Iterator[None]:
         raise  # click ends quietly when the reader of a pipe has gone
     except OSError as error:
         where = error.filename or ("stdout" if error.errno == ENOSPC else "stdin or stdout")
-        message = on_one_line(f"{where}: {error.strerror or error}")
+        message = on_one_line(f"{where}: {error.strerror or error}{elsewhere(where)}")
         raise click.ClickException(message) from error
     except MemoryError:
         raise click.ClickException(in_options(out_of_memory())) from None
@@ -68,8 +69,7 @@ class Program(CommandFolder):
             warnings.showwarning = _one_line_warning
             if sys.stdout is None:
                 raise OSError("stdout is closed")
-            if hasattr(sys.stdout, "reconfigure"):
-                sys.stdout.reconfigure(errors="replace")  # terminals without Unicode
+            take_any_text(sys.stdout)
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result

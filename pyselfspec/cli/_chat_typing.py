@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import sys
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -45,6 +44,11 @@ def typing_waits() -> Iterator[str]:
 
     Ctrl-C still interrupts. Restores the terminal at the end. Yields the keys typed before.
     """
+    try:
+        import termios
+    except ImportError:  # the console of Windows keeps keys and does not show them
+        yield ""
+        return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     waiting = termios.tcgetattr(terminal)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# Sent by docker, systemd and batch systems, and by terminals that are closed.
-NAMES = ("SIGTERM", "SIGHUP")
+# Sent by docker, systemd and batch systems, and by terminals that are closed: those of Windows send
+# the third.
+NAMES = ("SIGTERM", "SIGHUP", "SIGBREAK")
 
 
 class Ended(KeyboardInterrupt):

@@ -19,6 +19,7 @@ from pathlib import Path
 from ..runtime.ffi import load
 
 HIDING = {"PYTHONSAFEPATH", "NO_LOCAL_GGUF"}  # would hide a program's own modules from it
+WINDOWS_ERROR = 0xC0000000  # the least status that stands for one, such as an access violation
 N_KEPT = 100  # last lines of the log, where the reason of a failure is
 # The last line of a traceback, or what llama.cpp's programs log as an error.
 _ERROR = re.compile(
@@ -32,9 +33,22 @@ class Failed(Exception):
 
     def __init__(self, status: int, lines: Sequence[str]) -> None:
         self.reason = _reason(lines)
-        if status < 0:
-            self.reason = f"{signal.Signals(-status).name} ended it, {self.reason}"
+        ended = _ended_by(status)
+        self.reason = f"{ended} ended it, {self.reason}" if ended else self.reason
         super().__init__(self.reason)
+
+
+def _ended_by(status: int) -> str:
+    """Return what ended a program before its own end: a signal, or an error that Windows gives as
+    its status; "" if nothing did."""
+    if status >= WINDOWS_ERROR:
+        return f"error 0x{status:08X} of Windows"
+    if status >= 0:
+        return ""
+    try:
+        return signal.Signals(-status).name
+    except ValueError:  # not one of those with a name
+        return f"signal {-status}"
 
 
 def run(*arguments: str | Path) -> Generator[str, None, None]:

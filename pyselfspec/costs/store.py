@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -26,6 +24,7 @@ from ..runtime.ffi.devices import gpus, system_info
 from ..util import build, paths, records
 from ..util.files import locked, require_target
 from ..util.machine import usable_cores
+from ..util.processor_name import processor_name
 from .chances import LENGTHS, N_SURENESS, Counts
 from .table import N_WIDTH, CostTable
 
@@ -70,12 +69,7 @@ def key_of(context: Context) -> StoreKey:
 @cache
 def machine() -> str:
     """Return the processor's name, the number of usable cores, and GPUs that the library sees."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        named = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE)
-        name = named[1] if named else name
-    return ", ".join([name, f"{usable_cores()} cores", *gpus()])
+    return ", ".join([processor_name(), f"{usable_cores()} cores", *gpus()])
 
 
 #

@@ -121,7 +121,8 @@ def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
         if watched
         else subprocess.DEVNULL,  # pip's progress bar; our stdout is for paths
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         check=False,
     )
     if done.returncode:

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
+#if defined(_WIN32) && !defined(__MINGW32__)
 #    define SELFSPEC_API __declspec(dllexport)
 #else
 #    define SELFSPEC_API __attribute__((visibility("default")))

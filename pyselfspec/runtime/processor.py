@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 
 from ..errors import LibraryError
-from ..util import build
+from ..util import build, libraries
 
 VARIABLE = "PYSELFSPEC_CPU"  # names a variant, to compare it with the others
 _PREFIX = "ggml-cpu"
+_LIBRARY = "selfspec-processor"
 
 # Both end the sentence about what the processor lacks.
 _BUILT_ELSEWHERE = (
@@ -52,6 +54,23 @@ def choose(needs: Mapping[str, Sequence[str]], offered: Set[str], wanted: str = 
     )
 
 
+def require_target(target: str, system: str, machine: str) -> None:
+    """Raise LibraryError where the library was built for another system or kind of processor.
+
+    target: both, as CMake names them; system and machine: as Python does.
+    """
+    other_names = {"amd64": "x86_64", "arm64": "aarch64"}
+    built, here = (
+        tuple(other_names.get(word.lower(), word.lower()) for word in words)
+        for words in (target.split(), (system, machine))
+    )
+    if built != here:
+        raise LibraryError(
+            f"this pyselfspec was built for {' on '.join(target.split())}, and this is {system} "
+            f"on {machine}; install the wheel for it, or the source (pip install .)"
+        )
+
+
 def _listed(names: list[str], n_max: int = 4) -> str:
     more = len(names) - n_max
     return ", ".join(names[:n_max]) + (f" and {more} more instruction sets" if more > 0 else "")
@@ -61,6 +80,7 @@ def _listed(names: list[str], n_max: int = 4) -> str:
 def cpu_backend() -> str:
     """Return the name of the CPU backend's library for this processor. Raises LibraryError when
     there is none."""
+    require_target(build.TARGET, platform.system(), platform.machine())
     needs = {name: sets.split() for name, sets in build.CPU_BACKENDS.items()}
     offered = _offered({name for sets in needs.values() for name in sets})
     return choose(needs, offered, os.environ.get(VARIABLE, ""))
@@ -68,10 +88,12 @@ def cpu_backend() -> str:
 
 def _offered(names: Iterable[str]) -> frozenset[str]:
     """Return the instruction sets that the processor has and the system allows."""
-    [*files] = build.LIB_DIR.glob("*selfspec-processor*")
+    file = libraries.find(build.LIB_DIR, _LIBRARY)
+    if file is None:
+        raise LibraryError(libraries.why_missing(build.LIB_DIR, _LIBRARY))
     try:
-        has = ctypes.CDLL(str(files[0])).selfspec_processor_has
-    except (IndexError, OSError, AttributeError):
+        has = ctypes.CDLL(str(file)).selfspec_processor_has
+    except (OSError, AttributeError):
         raise LibraryError(
             f"the library in {build.LIB_DIR} is not pyselfspec's, or not for this kind of "
             "processor; install pyselfspec again"

@@ -20,9 +20,10 @@ BACKENDS: tuple[str, ...]
 CPU_BACKENDS: dict[str, str]
 DYNAMIC: bool  # backends are files to load, none is linked
 LIB_DIR: Path
+TARGET: str  # system and processor that it was built for, such as "Linux x86_64"
 UPSTREAM: str  # requirement of the bindings, such as "llama-cpp-python==1.0"
 
-_WRITTEN = ("BUILD_ID", "BACKENDS", "CPU_BACKENDS", "DYNAMIC", "UPSTREAM")
+_WRITTEN = ("BUILD_ID", "BACKENDS", "CPU_BACKENDS", "DYNAMIC", "TARGET", "UPSTREAM")
 
 
 def __getattr__(name: str) -> Any:

@@ -86,7 +86,16 @@ def _remove_abandoned(beside: Path) -> None:
             lock = folder / LOCK
             if time.time() - lock.stat().st_mtime > YOUNG_S:
                 with FileLock(lock, timeout=0):
-                    shutil.rmtree(folder)
+                    _empty(folder, lock)
+                shutil.rmtree(folder)  # Windows does not remove an open file, such as the lock
+
+
+def _empty(folder: Path, kept: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != kept:
+            path.unlink()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,11 +41,19 @@ def available(root: Path = ROOT) -> int | None:
 
 def address_space(root: Path = ROOT) -> int | None:
     """Bytes that may still be mapped under a limit on address space (ulimit -v); None without."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _limit()
     used = _numbers(root / "proc/self/status").get("VmSize:")
-    if limit == resource.RLIM_INFINITY or used is None:
+    return None if limit is None or used is None else max(0, limit - used * KIB)
+
+
+def _limit() -> int | None:
+    """Bytes of address space that the process may have in all; None without a limit."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
         return None
-    return max(0, limit - used * KIB)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _left_in_cgroups(root: Path) -> Iterator[int]:
@@ -78,6 +85,6 @@ def _numbers(file: Path) -> dict[str, int]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

@@ -12,6 +12,7 @@ SAMPLE_TEXT = _SHIPPED / "sample.txt"
 REQUESTS = _SHIPPED / "requests.toml"  # prompts of tune, if none are given
 PROMPTS = _SHIPPED / "prompts.jsonl"  # prompts of benchmarks, if none are given
 REPORT = _SHIPPED / "bench.html"  # template of their report
+KINDS = ("data", "cache")  # of the user's folders
 _PASSWORD = re.compile(r"(://[^/@\s:]*):[^/\s]*@")  # in a URL
 
 
@@ -44,9 +45,23 @@ def cache(name: str) -> Path:
     return _user_folder("cache") / name
 
 
+def elsewhere(path: str | bytes | int) -> str:
+    """Return the end of a message about a path that cannot be written: which variable names another
+    place, where the path is in one of the user's folders; else nothing."""
+    if not isinstance(path, int):
+        for kind in KINDS:
+            if Path(os.fsdecode(path)).is_relative_to(_user_folder(kind)):
+                return f"; set {_variable(kind)} to a folder that can be written and has room"
+    return ""
+
+
+def _variable(kind: str) -> str:
+    return f"XDG_{kind.upper()}_HOME"
+
+
 def _user_folder(kind: str) -> Path:
     """XDG_DATA_HOME and XDG_CACHE_HOME come first on every system."""
-    if folder := os.environ.get(f"XDG_{kind.upper()}_HOME", "").strip():
+    if folder := os.environ.get(_variable(kind), "").strip():
         return Path(folder) / "pyselfspec"
     import platformdirs
 

@@ -510,6 +510,48 @@ def test_a_device_without_room_is_named(folder: Path, tmp_path: Path, monkeypatc
     check_error(outcome, FAILED, "scan.jsonl: No space left")
 
 
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [
+        ("demo --size 40M", "XDG_CACHE_HOME"),
+        ("models pull smollm2-135m --yes", "XDG_CACHE_HOME"),
+        ("layers calibrate demo", "XDG_CACHE_HOME"),
+    ],
+)
+def test_a_home_that_cannot_be_written_is_one_sentence(
+    command: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", os.devnull)  # also root cannot make folders there
+    for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    outcome = run_alone(*command.split())
+    check_error(outcome, FAILED, f"Not a directory; set {variable} to a folder that can be")
+
+
+def test_a_home_without_room_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    outcome = run("demo", "--size", "40M")
+    check_error(outcome, FAILED, "No space left on device; set XDG_CACHE_HOME to a folder")
+
+
+def test_generate_does_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what it would remember for the next time is lost."""
+    args = ("generate", folder / "tiny.gguf", "-p", "hi", "-n", "8", "-t", "1", "--temp", "0")
+    wanted = run_alone(*args)
+    monkeypatch.setenv("HOME", os.devnull)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    monkeypatch.setenv("XDG_DATA_HOME", os.devnull)
+    outcome = run_alone(*args)
+    assert (outcome.status, outcome.stdout) == (0, wanted.stdout), outcome.stderr
+
+
 def test_passwords_of_databases_stay_secret(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

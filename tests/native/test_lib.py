@@ -80,6 +80,14 @@ def test_another_library_was_first(other_lib: Path, run_python: Any) -> None:
     assert str(other_lib) in error
 
 
+def test_another_llama_cpp_was_loaded(other_lib: Path, run_python: Any) -> None:
+    """By a package with bindings of its own: ours would be linked with some of its libraries."""
+    [base] = other_lib.glob("libggml-base.*")
+    code = f"import ctypes; ctypes.CDLL({str(base)!r}); import pyselfspec.runtime.ffi.load; {USE}"
+    error = error_of(run_python(code))
+    assert error.startswith(f"LibraryError: another llama.cpp is in this process ({base}); use ")
+
+
 def test_llama_cpp_afterwards_gets_our_library(run_python: Any) -> None:
     code = "import pyselfspec, llama_cpp; print(llama_cpp.llama_cpp._lib._name)"
     run = run_python(code)

@@ -74,6 +74,42 @@ def test_names_for_people(backend: str, name: str) -> None:
     assert processor.variant(backend) == name
 
 
+@pytest.mark.parametrize(
+    ("target", "system", "machine"),
+    [
+        ("Linux x86_64", "Linux", "x86_64"),
+        ("Linux aarch64", "Linux", "aarch64"),
+        ("Darwin arm64", "Darwin", "arm64"),
+        ("Windows AMD64", "Windows", "AMD64"),
+        ("Linux arm64", "Linux", "aarch64"),
+    ],
+)
+def test_a_build_for_this_machine(target: str, system: str, machine: str) -> None:
+    processor.require_target(target, system, machine)
+
+
+@pytest.mark.parametrize(
+    ("target", "system", "machine", "said"),
+    [
+        ("Linux x86_64", "Linux", "aarch64", "Linux on x86_64, and this is Linux on aarch64; ins"),
+        ("Linux x86_64", "Darwin", "x86_64", "Linux on x86_64, and this is Darwin on x86_64; ins"),
+        ("Darwin arm64", "Linux", "aarch64", "Darwin on arm64, and this is Linux on aarch64; ins"),
+    ],
+)
+def test_a_build_for_another_machine(target: str, system: str, machine: str, said: str) -> None:
+    with pytest.raises(LibraryError) as error:
+        processor.require_target(target, system, machine)
+    assert said in str(error.value) and str(error.value).count("\n") == 0
+
+
+def test_the_machine_is_looked_at_before_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose probe could not be loaded at all."""
+    monkeypatch.setattr(processor.platform, "machine", lambda: "riscv64")
+    processor.cpu_backend.cache_clear()
+    with pytest.raises(LibraryError, match="on riscv64; install the wheel for it"):
+        processor.cpu_backend()
+
+
 def test_the_build_says_what_it_needs() -> None:
     sets = [name for needs in build.CPU_BACKENDS.values() for name in needs.split()]
     assert {*sets} <= {*SETS}

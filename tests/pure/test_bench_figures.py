@@ -255,7 +255,7 @@ def test_a_file_is_taken_up_where_it_ended(tmp_path: Path) -> None:
     with BenchFile(path, replace(SETUP, date="later", command="other")) as file:
         assert file.found.runs == EVERY[:1] and file.found.widths == RESULTS.widths
         file.add(EVERY[1])
-    assert from_json_lines(path.read_text()).runs == EVERY[:2]
+    assert from_json_lines(path.read_text(encoding="utf-8")).runs == EVERY[:2]
 
 
 @needs.filelock

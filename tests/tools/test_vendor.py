@@ -328,12 +328,27 @@ def test_an_older_python_is_told_in_one_sentence() -> None:
     assert done.stderr == "pyselfspec needs Python 3.11 or newer, this is 3.10.\n"
 
 
-def test_windows_is_refused_by_name() -> None:
-    with pytest.raises(SourceError, match="not on Windows") as e:
-        build_backend.check_platform("win32")
-    assert "\n" not in str(e.value) and "WSL" in str(e.value)
+def test_systems_that_nothing_was_built_for_are_refused_by_name() -> None:
+    for platform, machine in (("cygwin", "x86_64"), ("win32", "ARM64"), ("win32", "x86")):
+        with pytest.raises(SourceError, match=f"this is {platform} on {machine}") as e:
+            build_backend.check_platform(platform, machine)
+        assert "\n" not in str(e.value) and "WSL" in str(e.value)
+    for platform, machine in (("linux", "aarch64"), ("darwin", "arm64"), ("win32", "AMD64")):
+        build_backend.check_platform(platform, machine)
+
+
+def test_windows_gets_the_compiler_that_was_tried() -> None:
+    given = build_backend.platform_settings(ROOT, environ={}, platform="win32")
+    toolchain = given["cmake.define.CMAKE_TOOLCHAIN_FILE"]
+    assert isinstance(toolchain, str) and Path(toolchain).is_file()
+    build_backend.check_compiler({"PATH": ""}, settings=given)
+    for chosen in ("-DCMAKE_CXX_COMPILER=clang-cl", "-DCMAKE_TOOLCHAIN_FILE=mine.cmake"):
+        environ = {"CMAKE_ARGS": chosen}
+        assert build_backend.platform_settings(ROOT, environ=environ, platform="win32") == {}
+    mine = ["cmake.define.CMAKE_TOOLCHAIN_FILE"]
+    assert build_backend.platform_settings(ROOT, mine, environ={}, platform="win32") == {}
     for platform in ("linux", "darwin"):
-        build_backend.check_platform(platform)
+        assert build_backend.platform_settings(ROOT, environ={}, platform=platform) == {}
 
 
 def test_missing_compiler_is_said_before_cmake_runs(tmp_path: Path) -> None:

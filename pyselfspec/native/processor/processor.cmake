@@ -9,6 +9,10 @@ elseif(PYSELFSPEC_ARM)
 else()
     set(variants sse42 haswell alderlake skylakex cascadelake zen4)
 endif()
+if(PYSELFSPEC_VARIANTS)  # only some, with commas between them: to try a build sooner
+    string(REPLACE "," ";" variants "${PYSELFSPEC_VARIANTS}")
+    unset(PYSELFSPEC_VARIANTS CACHE)
+endif()
 
 get_property(targets DIRECTORY "${PYSELFSPEC_LLAMA_CPP_DIR}/ggml/src" PROPERTY BUILDSYSTEM_TARGETS)
 list(FILTER targets INCLUDE REGEX "^ggml-cpu")
@@ -26,11 +30,22 @@ else()
     set(cpu_backends ${targets})
 endif()
 
+# Zig's Clang takes the name of a processor where others take that of an architecture.
+if(PYSELFSPEC_ARM AND "${CMAKE_CXX_COMPILER}" MATCHES "zig")
+    foreach(target IN LISTS cpu_backends)
+        get_target_property(options ${target} COMPILE_OPTIONS)
+        list(TRANSFORM options REPLACE "^-march=armv8-a" "-mcpu=generic")
+        list(TRANSFORM options REPLACE "^-march=armv8\\.([0-9])-a" "-mcpu=generic+v8_\\1a")
+        set_property(TARGET ${target} PROPERTY COMPILE_OPTIONS ${options})
+    endforeach()
+endif()
+
 # The compiler shows which instruction sets the flags of a backend switch on: names in the table that became 1.
 function(instruction_sets target result)
     get_target_property(options ${target} COMPILE_OPTIONS)
     list(FILTER options INCLUDE REGEX "^-m")
-    separate_arguments(flags NATIVE_COMMAND "${CMAKE_CXX_FLAGS}")
+    # some compilers are a program and its first arguments
+    separate_arguments(flags NATIVE_COMMAND "${CMAKE_CXX_COMPILER_ARG1} ${CMAKE_CXX_FLAGS}")
     execute_process(
         COMMAND ${CMAKE_CXX_COMPILER} ${flags} ${options} -E -P -x c++ "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/needs.h"
         OUTPUT_VARIABLE table
@@ -50,7 +65,7 @@ foreach(target IN LISTS cpu_backends)
     string(APPEND cpu_backend_facts "    \"${target}\": \"${needs}\",\n")
 endforeach()
 
-add_library(selfspec-processor MODULE "${CMAKE_CURRENT_LIST_DIR}/processor.c")
+add_library(selfspec-processor SHARED "${CMAKE_CURRENT_LIST_DIR}/processor.c")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND NOT MSVC)
     target_compile_options(selfspec-processor PRIVATE -march=x86-64)  # also where CFLAGS say otherwise
 endif()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import UnsupportedError
-from ...util import build
+from ...util import build, libraries
 from .load import llama, native
 from .prototypes import ADDRESS, SIZE, TEXT
 
@@ -34,7 +34,7 @@ def gpus() -> tuple[str, ...]:
 
 def has_cuda() -> bool:
     """Return whether this library was built with CUDA; the machine may still have no GPU."""
-    return any(build.LIB_DIR.glob("*ggml-cuda*"))
+    return libraries.find(build.LIB_DIR, "ggml-cuda") is not None
 
 
 def system_info() -> str:

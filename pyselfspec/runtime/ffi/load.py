@@ -6,6 +6,7 @@ load our library.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import re
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import LibraryError, Parameter, SelfSpecError, out_of_memory
-from ...util import bindings, build
+from ...util import bindings, build, libraries
 from ...util.paths import on_one_line
 from ..processor import cpu_backend
 from .prototypes import AbortCallback, declared
 
-SPIN_COUNT = "1000"  # rounds of a loop, some ten microseconds: as long as waking a thread takes
+PARTS = ("ggml", "ggml-base")  # libraries that the library of llama.cpp needs
 
 BAD_ALLOC = "std::bad_alloc"  # what C++ calls a lack of memory
 NO_REASON = ("it gives no reason; ", Parameter("see its log"))
@@ -37,6 +38,7 @@ def _import_llama_cpp() -> Any:
     cpu_backend()  # raises; a library for another processor would end the process
     bindings.require_version()
     if "llama_cpp.llama_cpp" not in sys.modules:
+        _require_alone()
         before = os.environ.get("LLAMA_CPP_LIB_PATH")
         os.environ["LLAMA_CPP_LIB_PATH"] = str(build.LIB_DIR)
         try:
@@ -66,15 +68,51 @@ def _import_llama_cpp() -> Any:
     return module
 
 
+def _require_alone() -> None:
+    """Raise LibraryError where another package's llama.cpp is loaded: the linker would take that
+    one's libraries for the parts of ours that have the same names."""
+    try:
+        lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
+    except OSError:  # another system than Linux
+        return
+    files = {Path(line.split(maxsplit=5)[5]) for line in lines if "/" in line}
+    for file in sorted(files):
+        is_llama_cpp = re.match(r"lib(llama|ggml(-base|-cpu.*)?)\.so", file.name)
+        if is_llama_cpp and file.parent != build.LIB_DIR.resolve():
+            raise LibraryError(
+                f"another llama.cpp is in this process ({file}); use pyselfspec in a process of "
+                "its own, or import pyselfspec and load a model with it first"
+            )
+
+
+class Together:
+    """Several libraries as one: a function is that of the first that has it."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+        self._name = parts[0]._name
+
+    def __getattr__(self, name: str) -> Any:
+        for part in self._parts:
+            if hasattr(part, name):
+                return getattr(part, name)
+        raise AttributeError(f"{self._name} and its parts have no {name}")
+
+
+def _library(module: Any, system: str = sys.platform) -> Any:
+    """Return the library of the bindings, with those that it needs: only Windows does not look for
+    a function in these, too. system: as sys.platform."""
+    if system != "win32":
+        return module._lib
+    parts = [libraries.find(build.LIB_DIR, name, system) for name in PARTS]
+    return Together(module._lib, *(ctypes.CDLL(str(file)) for file in parts if file))
+
+
 @cache
 def _load() -> Any:
-    # Read by GCC's OpenMP when it is loaded. By default threads spin at barriers for about a
-    # millisecond, which stalls them all wherever another program wants the cores.
-    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a hundred lines of gdb, on stdout
     module = _import_llama_cpp()
-    library = module._lib
+    library = _library(module)
     if not hasattr(library, "selfspec_build_id"):
         raise LibraryError(
             f"the library in {build.LIB_DIR} is not pyselfspec's; install pyselfspec again"
@@ -115,7 +153,9 @@ def _load_backends(library: Any) -> None:
     load_backend = declared(library, "ggml_backend_load")
     others = [name for name in build.BACKENDS if name not in build.CPU_BACKENDS]
     for name in [*others, cpu_backend()]:  # GPUs first, as llama.cpp does
-        [file] = build.LIB_DIR.glob(f"*{name}.*")
+        file = libraries.find(build.LIB_DIR, name)
+        if file is None:
+            raise LibraryError(libraries.why_missing(build.LIB_DIR, name))
         if not load_backend(os.fsencode(file)) and name in build.CPU_BACKENDS:
             raise LibraryError(f"{file} cannot be loaded: {log_error(library)}")
 
@@ -163,7 +203,7 @@ class _Native:
     """The functions that have a prototype, by their C names; the first access loads the library."""
 
     def __getattr__(self, name: str) -> Any:
-        function = declared(loaded()._lib, name)
+        function = declared(_library(loaded()), name)
         setattr(self, name, function)
         return function
 
