@@ -31,7 +31,11 @@ else()
 endif()
 
 # Zig's Clang takes the name of a processor where others take that of an architecture.
-if(PYSELFSPEC_ARM AND "${CMAKE_CXX_COMPILER}" MATCHES "zig")
+set(is_zig OFF)
+if("${CMAKE_CXX_COMPILER}" MATCHES "zig")
+    set(is_zig ON)
+endif()
+if(PYSELFSPEC_ARM AND is_zig)
     foreach(target IN LISTS cpu_backends)
         get_target_property(options ${target} COMPILE_OPTIONS)
         list(TRANSFORM options REPLACE "^-march=armv8-a" "-mcpu=generic")
@@ -66,6 +70,6 @@ foreach(target IN LISTS cpu_backends)
 endforeach()
 
 add_library(selfspec-processor SHARED "${CMAKE_CURRENT_LIST_DIR}/processor.c")
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND NOT MSVC)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND NOT MSVC AND NOT is_zig)
     target_compile_options(selfspec-processor PRIVATE -march=x86-64)  # also where CFLAGS say otherwise
 endif()
