@@ -43,6 +43,7 @@ def open_context(
     n_checkpoints: int = N_CHECKPOINTS,
     target: Context | None = None,
     is_causal: bool | None = None,
+    exact: bool = False,
 ) -> Context:
     """Return a new context on a model.
 
@@ -65,6 +66,9 @@ def open_context(
         file leaves out; on the same model, the context is one for the model's own head. The target
         must outlive the new context.
     is_causal: whether tokens of a pass see those before them only. None: as the model's file says.
+    exact: verify drafts only in passes whose rows have the bits that they have alone. Where the
+        library promises no such width, as on GPUs, each pass has one row: the text is that of plain
+        decoding, and no draft saves time.
 
     Raises ArgumentError for options outside their range, DecodeError where memory is short.
     """
@@ -113,16 +117,18 @@ def open_context(
             free=model.free_bytes,
             n_state_bytes=model.state_bytes * n_seq_max * (1 + n_snapshots),
         )
+    advice = model.shortage(model.n_gpu_layers, n_ctx=params.n_ctx, type_k=type_k, type_v=type_v)
     with model.in_use:
         return Context(
             model,
-            _open_handle(model, params, n_ctx),
+            _open_handle(model, params, n_ctx, *advice),
             n_threads=n_threads,
             n_seq_max=n_seq_max,
             flash_attn=flash_attn,
             type_k=type_k,
             type_v=type_v,
             n_checkpoints=n_checkpoints,
+            exact=exact,
         )
 
 
@@ -145,12 +151,13 @@ def _default_snapshots(model: Model, n_seq_max: int) -> int:
     return max(N_SNAPSHOTS_MIN, min(MAX_DRAFT, n_fit))
 
 
-def _open_handle(model: Model, params: Any, n_ctx: int) -> ContextHandle:
+def _open_handle(model: Model, params: Any, n_ctx: int, *advice: str) -> ContextHandle:
+    """Return the handle of a new context of n_ctx tokens. advice: for the error, see failure()."""
     load.clear_log_error()
     context = llama.llama_init_from_model(model.handle, params)
     what = f"a context of {n_ctx} tokens"
     if not context:
-        raise load.failure(DecodeError, f"llama.cpp cannot make {what}")
+        raise load.failure(DecodeError, f"llama.cpp cannot make {what}", *advice)
     handle = ContextHandle(context, is_owned=True)
     try:
         memory.require_room(model.file, f"a pass in {what}", n_threads=params.n_threads)
