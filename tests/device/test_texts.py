@@ -87,7 +87,7 @@ def test_every_sampling(model: Model, kind: str) -> None:
 
 
 def test_a_prompt_that_continues_another_is_reused(model: Model) -> None:
-    """The same prefix is kept with drafts and without, so the text behind it is the same."""
+    """Drafts change neither the kept prefix nor the text after it."""
     texts = []
     for options in ({"draft": None}, *ways(model.n_layer).values()):
         with opened(model) as context:
