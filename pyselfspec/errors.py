@@ -82,6 +82,16 @@ def prompt_too_long(n_tokens: int | str, n_ctx: int) -> ContextFullError:
     )
 
 
+def device_lost(reason: str) -> DecodeError:
+    """Return the error for a device that no longer computes. reason: the backend's word for it."""
+    return DecodeError(
+        f"the GPU is lost ({reason}): its driver has reset it, or it was removed; start the "
+        "program again, on the CPU with ",
+        Parameter("n_gpu_layers=0"),
+        " if it happens often",
+    )
+
+
 def out_of_memory() -> DecodeError:
     """Return the error for memory that ran out inside llama.cpp."""
     return DecodeError(

@@ -29,7 +29,7 @@ from ..util.machine import overload, usable_cores
 from ..util.records import MAX_BYTES
 from ..util.seldom import is_due
 from ._completion import complete_model
-from ._types import Integer
+from ._types import Integer, IntegerOrAuto
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -127,9 +127,9 @@ _DEVICE = (
         "--gpu-layers",
         "--n-gpu-layers",
         "n_gpu_layers",
-        type=Integer(ALL_LAYERS),
+        type=IntegerOrAuto(ALL_LAYERS),
         help="Number of blocks to keep on GPUs, counted from the last; the output layer counts as "
-        "one more; -1 for all. No effect without GPUs.  [default: all]",
+        "one more; -1 for all, auto for as many as fit. No effect without GPUs.  [default: all]",
     ),
     cloup.option(
         "-sm",
@@ -194,6 +194,7 @@ def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
         "type_k": options["cache_type_k"],
         "type_v": options["cache_type_v"],
         "n_checkpoints": options.get("ctx_checkpoints", N_CHECKPOINTS),
+        "exact": options.get("exact", False),
     }
 
 

@@ -25,6 +25,15 @@ class Integer(click.IntRange):
             self.fail(_message(value, "an integer", self), param, ctx)
 
 
+class IntegerOrAuto(Integer):
+    """Integer in a range, or auto."""
+
+    name = "integer|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
 class Number(click.FloatRange):
     """Finite number in a range."""
 

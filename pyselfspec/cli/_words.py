@@ -14,6 +14,8 @@ OPTIONS = {
     "flash_attn=None": "--flash-attn auto",
     "n_ctx": "-c",
     "n_gpu_layers": "-ngl",
+    'n_gpu_layers="auto"': "-ngl auto",
+    "n_gpu_layers=0": "-ngl 0",
     "out": "--out",
     "see its log": "run with -v to see its log",
     "template": "--chat-template",

@@ -364,7 +364,11 @@ selfspec_session::attachment::attachment(selfspec_session & session, const std::
 
 selfspec_session::attachment::~attachment() {
     if (!request.pass.hidden_at.empty() || request.pass.head == SELFSPEC_HEAD_BEST) {
-        session.ctx->synchronize(); // copies may be under way
+        try {
+            session.ctx->synchronize(); // copies may be under way
+        } catch (...) {
+            // a lost device copies nothing, and the pass has failed already or fails when its results are read
+        }
     }
     request.hidden     = nullptr;
     request.hidden_out = nullptr;
@@ -465,6 +469,7 @@ void selfspec_session::forget_outputs() noexcept {
 }
 
 const float * selfspec_session::logits_of(int32_t row) const {
+    ctx->synchronize(); // also without outputs: throws where a device is lost, see ContextHandle.close()
     const float * logits = ctx->n_outputs > 0 ? llama_get_logits_ith(ctx, row) : nullptr;
     if (!logits) {
         selfspec_refuse("there are no logits in row " + std::to_string(row));

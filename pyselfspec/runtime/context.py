@@ -49,8 +49,8 @@ class Context(Closing):
         ``replace_tokens``; no branches are drafted in such a context, since the cells that they
         leave empty would disturb the owner.
     n_batch: most tokens of a pass; default: the context's own.
-    n_threads, n_seq_max, flash_attn, type_k, type_v, n_checkpoints: as the context was made, see
-        ``open_context``.
+    n_threads, n_seq_max, flash_attn, type_k, type_v, n_checkpoints, exact: as the context was made,
+        see ``open_context``.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Context(Closing):
         type_k: str,
         type_v: str,
         n_checkpoints: int = N_CHECKPOINTS,
+        exact: bool = False,
     ) -> None:
         self.model: Model = model
         self.n_ctx: int = llama.llama_n_ctx(handle.context)
@@ -74,6 +75,7 @@ class Context(Closing):
         self.flash_attn = flash_attn
         self.type_k = type_k
         self.type_v = type_v
+        self.exact = exact
         self.n_decodes = 0
         self.lock = SingleThread("the context")
         self.sequence_table = SequenceTable(n_seq_max)
@@ -246,8 +248,9 @@ class Context(Closing):
 
     @property
     def pass_width(self) -> int:
-        """The most rows of a verification pass; a wider one could change the text."""
-        return self.exact_width or self.n_batch
+        """The most rows of a verification pass; a wider one could change the text, or where the
+        library does not promise otherwise and ``exact`` is False, could not be computed."""
+        return self.exact_width or (1 if self.exact else self.n_batch)
 
     def sequence(self, seq_id: int = 0) -> KVSequence:
         return KVSequence(self, seq_id)

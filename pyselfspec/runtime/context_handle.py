@@ -6,6 +6,7 @@ import threading
 
 from ..errors import ArgumentError, DecodeError
 from ..util.closing import Closing
+from .ffi import calls
 from .ffi.load import llama, native, require_not_forked
 
 
@@ -59,9 +60,15 @@ class ContextHandle(Closing):
     def close(self) -> None:
         with self._in_session:
             session, self._session = self._session, None
-            if session is not None:
-                native.selfspec_free(session)
-        self._free_context()
+            if session is None:
+                return
+            # freeing waits for the devices, and ends the process where one is lost
+            is_lost = self.is_owned and calls.is_lost(session)
+            native.selfspec_free(session)
+        if is_lost:
+            self._context = None
+        else:
+            self._free_context()
 
     def _free_context(self) -> None:
         context, self._context = self._context, None

@@ -61,5 +61,5 @@ class Decoded:
                     "the context has decoded again; read logits before the next decode"
                 )
             with context.lock:
-                row = calls.logits_row(context.handle, i, context.model.n_vocab)
+                row = calls.logits(context.session, i, context.model.n_vocab)
             yield row

@@ -64,7 +64,7 @@ class WatchedSampler(Sampler):
 
     def sample(self, context: Context, row: int) -> int:
         with context.lock:
-            logits = calls.logits_row(context.handle, row, context.model.n_vocab)
+            logits = calls.logits(context.session, row, context.model.n_vocab)
         token = super().sample(context, row)
         self._found.append(logprobs_of(logits, token, self._n_top))
         return token

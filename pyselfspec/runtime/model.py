@@ -25,7 +25,7 @@ from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util import memory as system_memory
 from ..util.closing import Closing
-from . import memory
+from . import memory, offload
 from . import rpc as servers
 from .ffi import calls, devices, load
 from .ffi.calls import INT32_MAX
@@ -53,15 +53,31 @@ MAIN_GPU = 0
 ALL_LAYERS = -1  # as llama.cpp and llama-cpp-python write it
 
 
+def _n_max(n_gpu_layers: int | str | None) -> int | None:
+    """Return the most layers that may be on GPUs: a number, ALL_LAYERS, or None for no limit.
+    Raises ArgumentError for anything else."""
+    if n_gpu_layers == offload.AUTO:
+        return ALL_LAYERS
+    if isinstance(n_gpu_layers, str) or (n_gpu_layers is not None and n_gpu_layers < ALL_LAYERS):
+        raise ArgumentError(
+            Parameter("n_gpu_layers"),
+            f" is at least {ALL_LAYERS}, or {offload.AUTO}, got {n_gpu_layers}",
+        )
+    return n_gpu_layers
+
+
 def _warn_without_gpu() -> None:
     """Warn, as llama.cpp does, about layers for a GPU on a machine without one."""
     if devices.gpus():
         return
-    reason = (
-        "CUDA finds no GPU, check the driver with nvidia-smi"
-        if devices.has_cuda()
-        else "pyselfspec was built without GPU support"
-    )
+    reason = "pyselfspec was built without GPU support"
+    if devices.has_cuda():
+        reason = "CUDA finds no GPU, check the driver with nvidia-smi"
+    elif devices.has_vulkan():
+        reason = (
+            "Vulkan finds no GPU, check the driver with vulkaninfo --summary "
+            "(a device in software must be named: GGML_VK_VISIBLE_DEVICES=0)"
+        )
     warning = SelfSpecWarning(
         Parameter("n_gpu_layers"), f" has no effect, the model runs on the CPU: {reason}"
     )
@@ -75,7 +91,8 @@ class Model(Closing):
 
     path: a GGUF file, or a model's name as a str, see `hub`; nothing is downloaded.
     n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None or -1 for all of
-        them. Without a GPU the model runs on the CPU, with a warning if layers were asked for.
+        them, "auto" for as many as fit with a context of the default size. Without a GPU the model
+        runs on the CPU, with a warning if layers were asked for.
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
     rpc: servers "host:port" of devices of other machines, see docs/rpc.md; these come before the
@@ -95,7 +112,7 @@ class Model(Closing):
         self,
         path: str | Path,
         *,
-        n_gpu_layers: int | None = None,
+        n_gpu_layers: int | str | None = None,
         split_mode: str = SPLIT_MODE,
         main_gpu: int = MAIN_GPU,
         rpc: Sequence[str] = (),
@@ -107,15 +124,12 @@ class Model(Closing):
             )
         if not 0 <= main_gpu <= INT32_MAX:
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
-        if n_gpu_layers is not None and n_gpu_layers < ALL_LAYERS:
-            raise ArgumentError(
-                Parameter("n_gpu_layers"), f" is at least {ALL_LAYERS}, got {n_gpu_layers}"
-            )
-        if n_gpu_layers and not rpc and handle is None:
+        n_max = _n_max(n_gpu_layers)
+        if n_max and not rpc and handle is None:
             _warn_without_gpu()
         load.require_not_forked()
-        if n_gpu_layers == ALL_LAYERS:
-            n_gpu_layers = None
+        if n_max == ALL_LAYERS:
+            n_max = None
         self.path = model_path(path) if handle is None else Path(path)
         self.file = gguf_file.check(self.path)
         self.rpc = tuple(rpc)
@@ -127,15 +141,16 @@ class Model(Closing):
         self.contexts: set[Context] = set()  # open ones; they add and remove themselves
         self.in_use = InUse(f"the model {self.path.name}")
         self.free_bytes = system_memory.available()  # before loading; None where unknown
+        self._n_device_bytes: int | None = None  # free on devices before loading
         self._stack = ExitStack()
         self._handle = handle
         self._stack.callback(self._forget)
         if handle is None:
-            self._load(n_gpu_layers, has_broken_head)
+            n_max = self._load(n_max, has_broken_head, fits=n_gpu_layers == offload.AUTO)
         self._vocab = llama.llama_model_get_vocab(self.handle)
         self._pieces: dict[int, bytes] = {}
         self.n_layer: int = llama.llama_model_n_layer(self.handle)
-        self.n_gpu_layers = self._offloaded(n_gpu_layers)
+        self.n_gpu_layers = self._offloaded(n_max)
         self.n_embd: int = llama.llama_model_n_embd(self.handle)
         self.n_ctx_train: int = llama.llama_model_n_ctx_train(self.handle)
         self.n_vocab: int = llama.llama_vocab_n_tokens(self._vocab)
@@ -155,32 +170,50 @@ class Model(Closing):
         if they leave none."""
         return heads.last_states_width(self.file, self.own_head)
 
-    def _load(self, n_gpu_layers: int | None, has_broken_head: bool) -> None:
+    def _load(self, n_gpu_layers: int | None, has_broken_head: bool, *, fits: bool) -> int | None:
+        """Load the file with at most so many layers on devices, as many as fit there if ``fits``.
+        Return the number given to llama.cpp, None for all."""
         if not self.rpc and (n_gpu_layers == 0 or not devices.gpus()):
             memory.require_for_model(self.file)
         params = llama.llama_model_default_params()
         params.split_mode = SPLIT_MODES[self.split_mode]
         params.main_gpu = self.main_gpu
         params.load_mtp = self.own_head is not None
-        if n_gpu_layers is not None:
-            params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
         with ExitStack() as stack:
+            remote: Sequence[int] = ()
             if self.rpc:
                 remote = stack.enter_context(servers.connected(self.rpc))
                 self._devices = devices.set_devices(params, remote)
+            self._n_device_bytes = devices.free_bytes(remote)
+            if fits:
+                n_gpu_layers = offload.fitting(self.file, self._n_device_bytes)
+            if n_gpu_layers is not None:
+                params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
             load.clear_log_error()
             handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
             if not handle:
                 if embeds := gguf_file.embedder(self.file.architecture):
                     raise ModelFileError(f"{self.path}: {embeds}")
                 what = f"{self.path}: llama.cpp cannot load this model"
-                raise load.failure(ModelFileError, what)
+                n_layers = self.file.n_layer + 1
+                if n_gpu_layers is not None:
+                    n_layers = min(n_gpu_layers, n_layers)
+                raise load.failure(ModelFileError, what, *self.shortage(n_layers))
             self._handle = handle  # first: from here on Ctrl-C may free the model
             stack.callback(self._free)
             if has_broken_head:
                 what = f"{self.path}: {self.head_fault}; text is generated without it"
                 warnings.warn(SelfSpecWarning(what), stacklevel=3)
             self._stack = stack.pop_all()
+        return n_gpu_layers
+
+    def shortage(self, n_layers: int, **context: Any) -> tuple[str, ...]:
+        """Return the parts of a message on what so many layers need on devices: none where they
+        should fit. context: n_ctx, type_k and type_v."""
+        if self._n_device_bytes is None:
+            return ()
+        text = offload.shortage(self.file, n_layers, self._n_device_bytes, **context)
+        return (f"; {text}: give ", Parameter('n_gpu_layers="auto"')) if text else ()
 
     def _offloaded(self, n_max: int | None) -> int:
         """Return the number of layers on GPUs, 0 to n_layer + 1; the head counts as the last."""

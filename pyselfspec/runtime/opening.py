@@ -44,6 +44,7 @@ def open_context(
     n_checkpoints: int = N_CHECKPOINTS,
     target: Context | None = None,
     is_causal: bool | None = None,
+    exact: bool = False,
 ) -> Context:
     """Return a new context on a model.
 
@@ -67,6 +68,9 @@ def open_context(
         file leaves out; on the same model, the context is one for the model's own head. The target
         must outlive the new context.
     is_causal: whether tokens of a pass see those before them only. None: as the model's file says.
+    exact: verify drafts only in passes whose rows have the bits that they have alone. Where the
+        library promises no such width, as on GPUs, each pass has one row: the text is that of plain
+        decoding, and no draft saves time.
 
     Raises ArgumentError for options outside their range, DecodeError where memory is short.
     """
@@ -95,13 +99,7 @@ def open_context(
     params.n_batch = params.n_ubatch = n_batch
     params.n_threads = params.n_threads_batch = n_threads
     params.n_seq_max = n_seq_max
-    replays = n_snapshots is None and target is None and _replays(model, n_seq_max, n_batch)
-    if replays:
-        params.n_seq_max *= 2  # the upper half holds the states before a pass
-        n_snapshots = 0
-    elif n_snapshots is None:
-        n_snapshots = 0 if target is not None else _default_snapshots(model, n_seq_max)
-    params.n_rs_seq = n_snapshots
+    replays = _set_rollback(params, model, n_snapshots, is_head=target is not None)
     params.kv_unified = True  # forks share cells only in a unified cache
     params.swa_full = True  # a window-sized cache cannot roll back
     # with all weights on the CPU, a GPU must not compute: its results differ
@@ -117,18 +115,20 @@ def open_context(
             type_v,
             n_threads=n_threads,
             free=model.free_bytes,
-            n_state_bytes=model.state_bytes * params.n_seq_max * (1 + n_snapshots),
+            n_state_bytes=model.state_bytes * params.n_seq_max * (1 + params.n_rs_seq),
         )
+    advice = model.shortage(model.n_gpu_layers, n_ctx=params.n_ctx, type_k=type_k, type_v=type_v)
     with model.in_use:
         return Context(
             model,
-            _open_handle(model, params, n_ctx, n_replayed=n_seq_max if replays else 0),
+            _open_handle(model, params, n_ctx, *advice, n_replayed=n_seq_max if replays else 0),
             n_threads=n_threads,
             n_seq_max=n_seq_max,
             flash_attn=flash_attn,
             type_k=type_k,
             type_v=type_v,
             n_checkpoints=n_checkpoints,
+            exact=exact,
         )
 
 
@@ -141,6 +141,19 @@ def _set_target(params: Any, model: Model, target: Context | None, is_causal: bo
         params.ctx_other = target.handle
         if target.model is model:
             params.ctx_type = llama.LLAMA_CONTEXT_TYPE_MTP
+
+
+def _set_rollback(params: Any, model: Model, n_snapshots: int | None, *, is_head: bool) -> bool:
+    """Choose how rejected tokens leave recurrent states; return whether by replay."""
+    n_seq_max = params.n_seq_max
+    if n_snapshots is None and not is_head and _replays(model, n_seq_max, params.n_batch):
+        params.n_seq_max *= 2  # the upper half holds the states before a pass
+        params.n_rs_seq = 0
+        return True
+    if n_snapshots is None:
+        n_snapshots = 0 if is_head else _default_snapshots(model, n_seq_max)
+    params.n_rs_seq = n_snapshots
+    return False
 
 
 def _replays(model: Model, n_seq_max: int, n_batch: int) -> bool:
@@ -159,12 +172,18 @@ def _default_snapshots(model: Model, n_seq_max: int) -> int:
     return max(N_SNAPSHOTS_MIN, min(MAX_DRAFT, n_fit))
 
 
-def _open_handle(model: Model, params: Any, n_ctx: int, *, n_replayed: int) -> ContextHandle:
+def _open_handle(
+    model: Model, params: Any, n_ctx: int, *advice: str, n_replayed: int
+) -> ContextHandle:
+    """Return the handle of a new context of n_ctx tokens.
+
+    advice: for the error, see failure(). n_replayed: sequences whose removed tokens are replayed.
+    """
     load.clear_log_error()
     context = llama.llama_init_from_model(model.handle, params)
     what = f"a context of {n_ctx} tokens"
     if not context:
-        raise load.failure(DecodeError, f"llama.cpp cannot make {what}")
+        raise load.failure(DecodeError, f"llama.cpp cannot make {what}", *advice)
     handle = ContextHandle(context, is_owned=True)
     try:
         memory.require_room(model.file, f"a pass in {what}", n_threads=params.n_threads)

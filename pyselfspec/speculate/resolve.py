@@ -167,7 +167,9 @@ def _chosen_options(context: Context, config: DraftConfig) -> dict[str, Any]:
 
 def _suggested(context: Context, config: DraftConfig, profiled: LayerMask | None) -> dict[str, Any]:
     """Return the drafters that AUTO stands for: one of a mask and a head, a head unless a mask was
-    given."""
+    given. None where each row has a pass of its own, so that no draft saves time."""
+    if context.pass_width == 1:
+        return {}
     found = drafters.suggested(context, profiled)
     if {MASKED, HEAD} <= found.keys():
         del found[MASKED if config.mask is None else HEAD]

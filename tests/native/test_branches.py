@@ -98,7 +98,7 @@ def test_cells_between_those_of_a_text_do_not_change_a_bit(arch, attention, tiny
             rows, path = (0, wrong + 1, wrong + 2), (wrong, wrong + 1)
             with branched(seq, draft) as branches:
                 context.run(branches.rows(text))
-                found += [calls.logits_row(context.handle, row, n_vocab) for row in rows]
+                found += [calls.logits(context.session, row, n_vocab) for row in rows]
                 branches.settle(seq, len(text) - 1, Verdict(path, 1, False))
             text += right
             assert seq.n_past == len(text)
@@ -130,7 +130,7 @@ def test_rows_of_a_tree_have_the_bits_of_rows_of_a_chain(arch, tiny, new_context
     context.run(rows)
     branched = [context.best(i) for i in range(7)]
     n_vocab = context.model.n_vocab
-    logits = [calls.logits_row(context.handle, i, n_vocab) for i in range(7)]
+    logits = [calls.logits(context.session, i, n_vocab) for i in range(7)]
     for path in ((0, 1, 2), (0, 3, 4), (5,)):
         for i in range(4):
             context.sequence(i).drop()

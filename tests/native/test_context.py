@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 
 from pyselfspec import Context, LayerMask, Model, Sampler
 from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
-from pyselfspec.runtime.ffi import calls, load
+from pyselfspec.runtime.ffi import load
 from pyselfspec.runtime.ffi.load import llama
 from pyselfspec.runtime.kv_types import CACHE_TYPES, FLOAT_CACHE_TYPES
 from tools.models import tiny_gguf
@@ -126,9 +126,7 @@ def test_the_best_token_without_logits(
             with pytest.raises(ArgumentError, match=f"no logits in row {row}"):
                 without.argmax(row)
         with pytest.raises(ArgumentError, match="no logits in row 4"):
-            calls.logits_row(
-                without.handle, 4, without.model.n_vocab
-            )  # what lies there is of another pass
+            without.logits(4)  # what lies there is of another pass
     after = [context.decode(token_ids(3)).logits for context in (with_logits, without)]
     np.testing.assert_array_equal(*after)
     with pytest.raises(ArgumentError, match="no logits in row 4"):

@@ -16,7 +16,7 @@ from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.runtime import model as model_module
 from pyselfspec.runtime.ffi import devices
-from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.ffi.load import llama, native
 
 HAS_GPU = bool(devices.gpus())
 with_gpu = pytest.mark.skipif(not HAS_GPU, reason="there is no GPU, or the library is for CPUs")
@@ -29,13 +29,16 @@ def test_gpus_are_those_that_llama_cpp_offloads_to() -> None:
 
 
 @without_gpu
-@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize(
+    ("built", "reason"),
+    [("cuda", "nvidia-smi"), ("vulkan", "vulkaninfo"), ("", "without GPU support")],
+)
 @pytest.mark.parametrize("asked", [-1, 2])
 def test_a_library_without_a_gpu_says_why(
-    built: bool, asked: int, tiny_path: Any, monkeypatch: pytest.MonkeyPatch
+    built: str, reason: str, asked: int, tiny_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "has_cuda", lambda: built)
-    reason = "nvidia-smi" if built else "without GPU support"
+    monkeypatch.setattr(devices, "has_cuda", lambda: built == "cuda")
+    monkeypatch.setattr(devices, "has_vulkan", lambda: built == "vulkan")
     with pytest.warns(UserWarning, match=reason), Model(tiny_path(), n_gpu_layers=asked) as model:
         assert model.n_gpu_layers == 0
 
@@ -59,8 +62,38 @@ def test_split_modes_are_llama_cpps(tiny_path: Any) -> None:
 
 
 def test_negative_layers(tiny_path: Any) -> None:
-    with pytest.raises(ArgumentError, match="at least -1, got -2"):
+    with pytest.raises(ArgumentError, match="at least -1, or auto, got -2"):
         Model(tiny_path(), n_gpu_layers=-2)
+
+
+def test_no_other_words_than_auto(tiny_path: Any) -> None:
+    with pytest.raises(ArgumentError, match="n_gpu_layers is at least -1, or auto, got most"):
+        Model(tiny_path(), n_gpu_layers="most")
+
+
+@without_gpu
+def test_auto_without_a_gpu(tiny_path: Any) -> None:
+    with pytest.warns(UserWarning, match="has no effect"):
+        model = Model(tiny_path(), n_gpu_layers="auto")
+    with model:
+        assert model.n_gpu_layers == 0
+
+
+def test_a_context_whose_device_is_lost_is_not_freed(
+    tiny_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its destructor would throw; tests/device/test_failures.py has a device that is lost."""
+    freed: list[int] = []
+    with Model(tiny_path()) as model:
+        context = model.context(n_ctx=256)
+        handle, free = context.handle, llama.llama_free
+        monkeypatch.setattr(llama, "llama_free", freed.append)
+        monkeypatch.setattr(native, "selfspec_argmax", lambda *_: -3)
+        monkeypatch.setattr(native, "selfspec_error", lambda _: b"submit: ErrorDeviceLost")
+        context.close()
+        assert context.closed and not freed
+        context.close()
+        free(handle)
 
 
 def drafted(model: Model, prompt: list[int], **options: Any) -> tuple[list[int], list[int]]:

@@ -95,7 +95,7 @@ def logits_of(context: Context, rows: Rows) -> dict[int, list[Logits]]:
     """Return the logits of every row by sequence, in the order of positions."""
     found: dict[int, list[Logits]] = {seq: [] for seq in rows.seq_ids}
     for i, seq in enumerate(rows.seq_ids):
-        found[seq].append(calls.logits_row(context.handle, i, context.model.n_vocab))
+        found[seq].append(calls.logits(context.session, i, context.model.n_vocab))
     return found
 
 
@@ -293,7 +293,7 @@ def test_after_a_failed_decode_no_row_has_an_output(
         with pytest.raises(ArgumentError, match="no logits in row 0"):
             context.argmax(0)
         with pytest.raises(ArgumentError, match="no logits in row 0"):
-            calls.logits_row(context.handle, 0, context.model.n_vocab)
+            calls.logits(context.session, 0, context.model.n_vocab)
 
 
 def test_a_second_text_takes_the_last_cells(tiny: TinyModel, new_context: NewContext) -> None:

@@ -21,8 +21,8 @@ from gguf import GGUFReader
 from rpc_servers import free_port, serving
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
-from pyselfspec.errors import ArgumentError, UnsupportedError
-from pyselfspec.runtime import rpc
+from pyselfspec.errors import ArgumentError, DecodeError, UnsupportedError
+from pyselfspec.runtime import offload, rpc
 from pyselfspec.runtime.context_handle import ContextHandle
 from pyselfspec.runtime.ffi import devices
 from pyselfspec.runtime.ffi.load import llama
@@ -30,6 +30,7 @@ from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.runtime.widths import same_at_widths
 from pyselfspec.speculate import drafters
+from pyselfspec.util.sizes import size_text
 from tools.bench.rpc import counted
 
 PROMPT = "The old woman opened the door, and the old woman said"
@@ -42,8 +43,8 @@ def servers() -> Iterator[list[str]]:
         yield servers
 
 
-def written(model: Model, **options: Any) -> Completion:
-    with model.context(n_ctx=256, n_threads=1) as context:
+def written(model: Model, *, exact: bool = False, **options: Any) -> Completion:
+    with model.context(n_ctx=256, n_threads=1, exact=exact) as context:
         made = Completion(context, PROMPT, n_predict=N, sampling=GREEDY, **options)
         "".join(made)
     return made
@@ -149,6 +150,58 @@ def test_any_number_of_layers_may_be_there(
     with demo.context(n_ctx=256, n_threads=1) as context:
         context.decode([5, 6, 7], outputs="none")
         np.testing.assert_array_equal(one_by_one, context.decode([8]).logits)
+
+
+def test_exact_contexts_verify_row_by_row(
+    demo_path: Path, demo: Model, servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device, where nothing is promised of wide passes; on the CPU they stay wide."""
+    widths: list[int] = []
+    run_rows = Context.run
+
+    def recorded(self: Context, rows: Rows, *what: Any) -> Any:
+        if sum(rows.outputs):
+            widths.append(len(rows))
+        return run_rows(self, rows, *what)
+
+    monkeypatch.setattr(Context, "run", recorded)
+    with Model(demo_path, rpc=servers[:1]) as there:
+        for model, most in ((there, 1), (demo, 5)):
+            wanted = written(model, exact=True, draft=None).tokens
+            for name, options in ways(model.n_layer).items():
+                widths.clear()
+                made = written(model, exact=True, **options)
+                assert made.tokens == wanted, name
+                if name == "auto":
+                    assert most > 1 or not made.stats.n_drafted
+                elif name != "plain":
+                    assert made.stats.n_drafted and max(widths) == most, name
+
+
+def test_as_many_layers_as_fit(
+    demo_path: Path, servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With "auto"; a driver's word on its memory counts, here one that a test puts in its mouth."""
+    with Model(demo_path, rpc=servers[:1], n_gpu_layers="auto") as model:
+        assert model.n_gpu_layers == model.n_layer + 1  # this machine's memory
+        file = model.file
+    for n in (0, 1, 5):
+        free = offload.needed_bytes(file, n)
+        monkeypatch.setattr(devices, "free_bytes", lambda *_, free=free: free)
+        with Model(demo_path, rpc=servers[:1], n_gpu_layers="auto") as model:
+            assert model.n_gpu_layers == n
+            assert len(written(model, draft=None).tokens) == N
+    free = offload.needed_bytes(file, 5)
+    monkeypatch.setattr(devices, "free_bytes", lambda *_: free)
+    monkeypatch.setattr(llama, "llama_init_from_model", lambda *_: None)
+    with (
+        Model(demo_path, rpc=servers[:1]) as model,
+        pytest.raises(DecodeError) as error,
+        model.context(n_ctx=4096),
+    ):
+        pass
+    assert f"need about {size_text(offload.needed_bytes(file, 13))} of" in str(error.value)
+    assert 'enough for 5: give n_gpu_layers="auto"' in str(error.value)
 
 
 def test_servers_are_free_again_when_the_model_is_closed(

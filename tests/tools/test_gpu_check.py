@@ -200,6 +200,16 @@ def test_with_a_gpu_the_build_is_for_it(tmp_path: Path, programs: Path, commands
     ]
 
 
+def test_vulkan_without_a_card_runs_in_software(
+    tmp_path: Path, programs: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "")
+    report = strict_json(check(tmp_path, "--backend", "vulkan").stdout)
+    assert report["device"] == {"name": "software"} and report["cpu"] is False
+    assert report["stages"]["build"]["cmake_args"] == "-DGGML_VULKAN=ON"
+    assert os.environ["GGML_VK_VISIBLE_DEVICES"] == "0"
+
+
 def test_all_test_files_exist() -> None:
     rooms = gpu_check.TESTS.items()
     assert all((ROOT / "tests" / room / f"test_{name}.py").exists() for name, room in rooms)

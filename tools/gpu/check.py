@@ -34,7 +34,14 @@ from tools.gpu import cuda_toolkit
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT = 1
 NATIVE = ("gpu", "masks", "lossless", "kv", "context")
-TESTS = {**dict.fromkeys(NATIVE, "native"), "divergence": "tools"}  # file: its folder
+# file: its folder
+TESTS = {
+    **dict.fromkeys(("texts", "failures"), "device"),
+    **dict.fromkeys(NATIVE, "native"),
+    "divergence": "tools",
+}
+BACKENDS = ("cuda", "vulkan")
+SOFTWARE = {"GGML_VK_VISIBLE_DEVICES": "0"}  # Mesa's llvmpipe, where Vulkan has no other device
 TAIL = 3  # lines of what failed
 LEFT_OUT_S = 5.0  # nothing is started with less time left
 
@@ -194,7 +201,8 @@ def test(runner: Runner, name: str) -> Report:
     # -P: the installed package, not the checkout's folder
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     file = f"tests/{TESTS[name]}/test_{name}.py"
-    command += ["-m", "not slow and not archs", f"--junitxml={result}", file]
+    marked = "device and not slow" if TESTS[name] == "device" else "not slow and not archs"
+    command += ["-m", marked, f"--junitxml={result}", file]
     went = runner.run(f"tests-{name}", command, CI="")
     return went | (counts(result) if result.exists() else {})
 
@@ -244,9 +252,13 @@ def check(runner: Runner, plan: Plan, making: dict[str, Any]) -> Iterator[tuple[
 # --- command line --------------------------------------------------------------------------------
 
 
-def cmake_options(cpu: bool, arch: str | None, cublas: Path | None) -> list[str]:
+def cmake_options(
+    backend: str, cpu: bool, arch: str | None, cublas: Path | None = None
+) -> list[str]:
     if cpu:
         return []
+    if backend == "vulkan":
+        return ["-DGGML_VULKAN=ON"]
     toolkit = cuda_toolkit.find(cublas)
     return toolkit.cmake_options() + ([f"-DCMAKE_CUDA_ARCHITECTURES={arch}"] if arch else [])
 
@@ -260,7 +272,8 @@ def failed(stages: dict[str, Report]) -> list[str]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--folder", type=click.Path(path_type=Path), default=ROOT / "build" / "gpu_check")
-@click.option("--cpu", is_flag=True, help="No CUDA, small models.  [default: where is no GPU]")
+@click.option("--backend", type=click.Choice(BACKENDS), default="cuda", help="What to build with.")
+@click.option("--cpu", is_flag=True, help="No GPU, small models.  [default: where is no GPU]")
 @click.option("--arch", help="Architectures to compile for.  [default: this machine's]")
 @click.option("--cublas", type=click.Path(exists=True, path_type=Path), help="Folder with cuBLAS.")
 @click.option("--minutes", default=3.0, help="For tests and measurements; the rest is left out.")
@@ -268,6 +281,7 @@ def failed(stages: dict[str, Report]) -> list[str]:
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the JSON object here.")
 def main(
     folder: Path,
+    backend: str,
     cpu: bool,
     arch: str | None,
     cublas: Path | None,
@@ -277,11 +291,14 @@ def main(
 ) -> None:
     """Build for this machine's GPU, test, measure; one JSON object is the last line."""
     device = gpu()
+    if device is None and backend == "vulkan" and not cpu:
+        device = {"name": "software"}
+        os.environ.update(SOFTWARE)
     cpu = cpu or device is None
-    plan = CPU if cpu else GPU
+    plan = CPU if cpu or device == {"name": "software"} else GPU
     say("on the CPU, with small models" if cpu else f"on {device}")
     try:
-        options = cmake_options(cpu, arch, cublas)
+        options = cmake_options(backend, cpu, arch, cublas)
     except cuda_toolkit.ToolkitError as error:
         raise click.ClickException(str(error)) from None
     folder = folder.absolute()

@@ -23,9 +23,8 @@ from ...errors import (
     DecodeError,
     SelfSpecError,
     UnsupportedError,
-    out_of_memory,
 )
-from .load import BAD_ALLOC, llama, native, require_not_forked
+from .load import is_of_lost_device, known_cause, llama, native, require_not_forked
 
 INT32_MAX = 2**31 - 1
 MEMORY_ROLLBACK = 1
@@ -52,7 +51,7 @@ def _check(session: int, status: int) -> int:
     if status == 0:
         return 0
     text = native.selfspec_error(session).decode(errors="replace")
-    raise out_of_memory() if BAD_ALLOC in text else _STATUS_ERRORS.get(status, DecodeError)(text)
+    raise known_cause(text) or _STATUS_ERRORS.get(status, DecodeError)(text)
 
 
 def _int32s(values: Sequence[int]) -> Any:
@@ -184,6 +183,14 @@ def best(session: int, row: int) -> int:
     return _result(session, native.selfspec_argmax(session, row, None))
 
 
+def is_lost(session: int) -> bool:
+    """Return whether a device of the context is lost. Reading a result, even one that is not there,
+    waits for the devices."""
+    if native.selfspec_argmax(session, -1, None) >= 0:
+        return False
+    return is_of_lost_device(native.selfspec_error(session).decode(errors="replace"))
+
+
 def mask_support(session: int, n_layer: int) -> bytes:
     """Return for each block the parts that a mask may skip, as bits: 1 attention, 2
     feed-forward."""
@@ -292,14 +299,6 @@ def reserve(session: int, seq_id: int, n: int) -> None:
 def in_order(session: int, seq_id: int) -> bool:
     """Return whether the cells of a sequence ascend with its positions."""
     return bool(_result(session, native.selfspec_in_order(session, seq_id)))
-
-
-def logits_row(context: int, row: int, n_vocab: int) -> NDArray[np.float32]:
-    """Return a copy of one row of logits, float32 [n_vocab]."""
-    pointer = llama.llama_get_logits_ith(context, row)
-    if not pointer:
-        raise ArgumentError(f"there are no logits in row {row}")
-    return np.ctypeslib.as_array(pointer, shape=(n_vocab,)).copy()
 
 
 def sample(session: int, sampler: int, row: int) -> int:

@@ -32,9 +32,25 @@ def gpus() -> tuple[str, ...]:
     return _descriptions(_devices(*_GPU_TYPES))
 
 
+def free_bytes(remote: Sequence[int] = ()) -> int:
+    """Return the free memory of these remote devices and of the GPUs of this machine together, in
+    bytes, as their drivers state it."""
+    n_free, n_total = SIZE(), SIZE()
+    found = 0
+    for device in (*remote, *_devices(*_GPU_TYPES)):
+        native.ggml_backend_dev_memory(device, ctypes.byref(n_free), ctypes.byref(n_total))
+        found += n_free.value
+    return found
+
+
 def has_cuda() -> bool:
     """Return whether this library was built with CUDA; the machine may still have no GPU."""
     return libraries.find(build.LIB_DIR, "ggml-cuda") is not None
+
+
+def has_vulkan() -> bool:
+    """Return whether this library was built with Vulkan; the machine may still have no GPU."""
+    return any(build.LIB_DIR.glob("*ggml-vulkan*"))
 
 
 def system_info() -> str:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import LibraryError, Parameter, SelfSpecError, out_of_memory
+from ...errors import LibraryError, Parameter, SelfSpecError, device_lost, out_of_memory
 from ...util import bindings, build, libraries
 from ...util.paths import on_one_line
 from ..processor import cpu_backend
@@ -25,6 +25,7 @@ from .prototypes import AbortCallback, declared
 PARTS = ("ggml", "ggml-base")  # libraries that the library of llama.cpp needs
 
 BAD_ALLOC = "std::bad_alloc"  # what C++ calls a lack of memory
+_LOST = ("DeviceLost", "device lost", "DEVICE_LOST")  # what Vulkan and its backend call a lost GPU
 NO_REASON = ("it gives no reason; ", Parameter("see its log"))
 
 _loading = threading.Lock()
@@ -242,12 +243,22 @@ def log_error(library: Any = None) -> str:
     return on_one_line(re.sub(r"^(\w+: )+", "", read().decode(errors="replace").strip()))
 
 
-def failure(kind: type[SelfSpecError], what: str) -> SelfSpecError:
-    """Return the error for a failed call, with log_error() as its reason.
-
-    what: what failed, the beginning of the message.
-    """
-    reason = log_error()
+def known_cause(reason: str) -> SelfSpecError | None:
+    """Return the error for a reason that llama.cpp or a backend gives, None for most reasons."""
     if BAD_ALLOC in reason:
         return out_of_memory()
-    return kind(f"{what}: ", *([reason] if reason else NO_REASON))
+    return device_lost(reason) if is_of_lost_device(reason) else None
+
+
+def is_of_lost_device(reason: str) -> bool:
+    """Tell whether a reason that llama.cpp or a backend gives is that a device is lost."""
+    return any(word in reason for word in _LOST)
+
+
+def failure(kind: type[SelfSpecError], what: str, *advice: str) -> SelfSpecError:
+    """Return the error for a failed call, with log_error() as its reason.
+
+    what: what failed, the beginning of the message. advice: the parts of its end.
+    """
+    reason = log_error()
+    return known_cause(reason) or kind(f"{what}: ", *([reason] if reason else NO_REASON), *advice)

@@ -83,6 +83,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "ggml_backend_dev_get": (ADDRESS, SIZE),
     "ggml_backend_dev_type": (ctypes.c_int, ADDRESS),
     "ggml_backend_dev_description": (TEXT, ADDRESS),
+    "ggml_backend_dev_memory": (None, ADDRESS, ADDRESS, ADDRESS),  # device, free, total
     "ggml_backend_reg_by_name": (ADDRESS, TEXT),
     "ggml_backend_reg_get_proc_address": (ADDRESS, ADDRESS, TEXT),
     "ggml_backend_reg_dev_count": (SIZE, ADDRESS),
