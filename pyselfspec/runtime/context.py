@@ -134,7 +134,8 @@ class Context(Closing):
     @cached_property
     def max_rollback(self) -> int:
         """The most tokens that can be removed directly after a pass, once: all where can_rollback
-        holds; else as many as the context keeps snapshots of its recurrent state."""
+        holds; else as many as the context keeps snapshots of its recurrent state, or 15 where it
+        replays rows."""
         with self.lock:
             return calls.max_rollback(self.session)
 

@@ -146,7 +146,7 @@ def _set_target(params: Any, model: Model, target: Context | None, is_causal: bo
 def _set_rollback(params: Any, model: Model, n_snapshots: int | None, *, is_head: bool) -> bool:
     """Choose how rejected tokens leave recurrent states; return whether by replay."""
     n_seq_max = params.n_seq_max
-    if n_snapshots is None and not is_head and _replays(model, n_seq_max, params.n_batch):
+    if n_snapshots is None and not is_head and replays_states(model, n_seq_max, params.n_batch):
         params.n_seq_max *= 2  # the upper half holds the states before a pass
         params.n_rs_seq = 0
         return True
@@ -156,9 +156,9 @@ def _set_rollback(params: Any, model: Model, n_snapshots: int | None, *, is_head
     return False
 
 
-def _replays(model: Model, n_seq_max: int, n_batch: int) -> bool:
-    """Return whether removed tokens are replayed: where states are not tiny beside the weights,
-    and all weights are on the CPU."""
+def replays_states(model: Model, n_seq_max: int, n_batch: int) -> bool:
+    """Return whether contexts replay rows to remove tokens: where states are not tiny beside the
+    weights, and all weights are on the CPU."""
     if not model.replays_states or model.n_gpu_layers or 2 * n_seq_max > min(n_batch, N_SEQ_MAX):
         return False
     return MAX_DRAFT * model.state_bytes * TINY_STATES > model.file.n_bytes

@@ -1,10 +1,11 @@
-"""Costs of snapshots and checkpoints of recurrent states, and the speed of drafts with them."""
+"""Costs of replay, snapshots and checkpoints of recurrent states, and the speed of drafts."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import numpy as np
 
 from pyselfspec import GREEDY, Completion, Context, Model
 from pyselfspec.runtime.ffi import calls
+from pyselfspec.runtime.opening import replays_states
 from tools.records import Record, provenance, rounded
 
 from ._options import keep, model_argument, progress, run_options
@@ -20,6 +22,8 @@ from ._table import Table
 WIDTHS = (1, 2, 4, 8, 16)
 N_PROMPT = 48
 N_CTX = 1024
+N_SNAPSHOTS = 7
+N_BATCH = 512
 
 
 def microseconds(run: Callable[[], object]) -> float:
@@ -36,6 +40,14 @@ def prompt_of(model: Model) -> list[int]:
 def time_pass(context: Context, tokens: list[int]) -> float:
     """Microseconds of a pass after the text, which is then as it was."""
     us = microseconds(lambda: context.decode(tokens))
+    context.sequence().rollback(N_PROMPT)
+    return us
+
+
+def time_removal(context: Context, tokens: list[int]) -> float:
+    """Microseconds to remove the last half of a pass's tokens."""
+    context.decode(tokens)
+    us = microseconds(lambda: context.sequence().rollback(N_PROMPT + len(tokens) // 2))
     context.sequence().rollback(N_PROMPT)
     return us
 
@@ -59,14 +71,17 @@ def tokens_per_second(context: Context, draft: str | None, n: int) -> tuple[floa
 
 
 def measure_passes(model: Model, threads: int, n_rounds: int) -> Record:
-    """Times of passes, without snapshots and with those of the default, alternating."""
-    times: dict[str, dict[int, list[float]]] = {
-        kind: {w: [] for w in WIDTHS} for kind in ("without", "with")
-    }
+    """Times of passes with neither snapshots nor replay, with snapshots, and as by default."""
     states: list[tuple[float, float]] = []
-    options = {"n_ctx": N_CTX, "n_threads": threads, "n_seq_max": 1}
-    with model.context(**options, n_snapshots=0) as without, model.context(**options) as default:
-        contexts = {"without": without, "with": default}
+    removals: list[float] = []
+    options = {"n_ctx": N_CTX, "n_threads": threads, "n_seq_max": 1, "n_batch": N_BATCH}
+    with ExitStack() as stack:
+        contexts = {
+            "neither": stack.enter_context(model.context(**options, n_snapshots=0)),
+            "snapshots": stack.enter_context(model.context(**options, n_snapshots=N_SNAPSHOTS)),
+            "default": stack.enter_context(model.context(**options)),
+        }
+        times: dict[str, dict[int, list[float]]] = {k: {w: [] for w in WIDTHS} for k in contexts}
         for context in contexts.values():
             context.decode(prompt_of(model), outputs="none")
             context.sequence().save_checkpoint()
@@ -76,10 +91,13 @@ def measure_passes(model: Model, threads: int, n_rounds: int) -> Record:
                     us = time_pass(context, prompt_of(model)[:w])
                     if i:  # the first builds the graph
                         times[kind][w].append(us)
-            states.append(time_state(without))
+            states.append(time_state(contexts["neither"]))
+            removals.append(time_removal(contexts["default"], prompt_of(model)[:4]))
         save_us, load_us = zip(*states, strict=True)
         return {
-            "n_snapshots": default.max_rollback,
+            "replays": replays_states(model, 1, N_BATCH),
+            "n_snapshots": contexts["snapshots"].max_rollback,
+            "removal_us": rounded(removals),
             "state_bytes": model.state_bytes,
             "save_us": rounded(save_us),
             "load_us": rounded(load_us),
@@ -107,7 +125,7 @@ def measure_texts(model: Model, threads: int, n_tokens: int, n_rounds: int) -> R
 @click.option("--rounds", type=click.IntRange(min=3), default=7)
 @click.option("--tokens", type=click.IntRange(min=16), default=128)
 def command(model: Path, threads: int, out: Path | None, rounds: int, tokens: int) -> None:
-    """Costs of snapshots and checkpoints, and the speed of drafts with them."""
+    """Costs of replay, snapshots and checkpoints, and the speed of drafts with them."""
     with Model(model) as opened:
         record = measure_passes(opened, threads, rounds)
         record |= measure_texts(opened, threads, tokens, rounds)
@@ -121,7 +139,13 @@ def command(model: Path, threads: int, out: Path | None, rounds: int, tokens: in
 
 def cells(record: Record) -> list[list[str]]:
     median = statistics.median
-    without, default = record["pass_us"]["without"], record["pass_us"]["with"]
+    neither = record["pass_us"]["neither"]
+
+    def over(kind: str) -> list[str]:
+        """Passes of this kind over those with neither."""
+        times = record["pass_us"][kind]
+        return [f"{median(times[str(w)]) / median(neither[str(w)]):.3f}" for w in (1, 4, 8)]
+
     speeds = record["tokens_per_second"]
     return [
         [
@@ -129,11 +153,12 @@ def cells(record: Record) -> list[list[str]]:
             record["machine"],
             str(record["threads"]),
             f"{record['state_bytes'] / 1e6:.2f}",
-            str(record["n_snapshots"]),
             f"{median(record['save_us']) / 1000:.2f}, {median(record['load_us']) / 1000:.2f}",
-            f"{median(without['1']) / 1000:.2f}",
-            *(f"{median(default[str(w)]) / median(without[str(w)]):.3f}" for w in (1, 4, 16)),
-            f"{median(default['4']) / median(default['1']):.2f}",
+            f"{median(neither['1']) / 1000:.2f}",
+            ", ".join(over("snapshots")) if record["n_snapshots"] else "none",
+            "replay" if record["replays"] else "snapshots",
+            ", ".join(over("default")),
+            f"{median(record['removal_us']) / 1000:.2f}",
             f"{median(speeds['auto']) / median(speeds['plain']):.3f}",
             "yes" if record["same_text"] else "NO",
         ]
@@ -148,17 +173,16 @@ TABLES = (
             "machine",
             "threads",
             "MB of a state",
-            "snapshots",
             "ms to save, load",
-            "ms of a pass without snapshots",
-            "passes with snapshots: 1 token",
-            "4 tokens",
-            "16 tokens",
-            "4 tokens over 1",
+            "ms of a pass",
+            f"with {N_SNAPSHOTS} snapshots: 1, 4, 8 tokens",
+            "default",
+            "with it: 1, 4, 8 tokens",
+            "ms to remove 2 of 4",
             "text with drafts over plain",
             "same text",
         ),
-        "<<>>>>>>>>>><",
+        "<<>>>><<>>><",
         cells,
     ),
 )
