@@ -14,14 +14,14 @@
 
 namespace {
 
-// some ten microseconds: as long as waking a thread takes. Who spins for longer stalls everyone where another program wants
-// the cores.
+// Some ten microseconds: as long as waking a thread takes. A thread that spins for longer stalls its whole team where another
+// program wants the cores.
 constexpr uint64_t N_SPINS = 1000;
 
 const uint64_t n_spins = selfspec_team_spins(getenv("GOMP_SPINCOUNT"), getenv("OMP_WAIT_POLICY"));
 
 const unsigned        n_cores = std::thread::hardware_concurrency();
-std::atomic<unsigned> n_working {0};  // threads of all teams at work
+std::atomic<unsigned> n_working {0};  // threads of all running teams
 
 uint64_t spins_now() {
     constexpr uint64_t MANY = 100;  // where threads share cores, they should sleep soon
