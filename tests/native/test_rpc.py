@@ -155,7 +155,7 @@ def test_any_number_of_layers_may_be_there(
 def test_exact_contexts_verify_row_by_row(
     demo_path: Path, demo: Model, servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is promised of wide passes on a device; on the CPU, passes stay wide."""
+    """Wide passes on a device promise nothing; on the CPU, passes stay wide."""
     widths: list[int] = []
     run_rows = Context.run
 

@@ -28,7 +28,7 @@ uint64_t spins_now() {
     return n_working.load(std::memory_order_relaxed) > n_cores ? std::min(n_spins, MANY) : n_spins;
 }
 
-constexpr size_t CACHE_LINE = 128;  // of the processors with the longest
+constexpr size_t CACHE_LINE = 128;  // bytes, on the processors with the longest lines
 
 struct helper {
     alignas(CACHE_LINE) selfspec_word started;
