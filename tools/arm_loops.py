@@ -74,7 +74,7 @@ def functions(listing: str) -> dict[str, list[tuple[int, str]]]:
 
 
 def inner_loop(code: Sequence[tuple[int, str]], instructions: str, n_tokens: int) -> Loop | None:
-    """Of the loops with most products, the shortest; None if nothing is multiplied in a loop."""
+    """The shortest of the loops with most products; None if nothing is multiplied in a loop."""
     product, lanes = PRODUCTS[instructions]
     found: list[tuple[int, int]] = []
     for address, text in code:

@@ -6,8 +6,8 @@
 For each number of layers on the device, from none to all, every way to draft writes a text that is
 verified row by row (``exact``), which must have the tokens of plain decoding. Texts with copies are
 also verified in wide passes; they need not be equal, since the kernels of a device may round
-differently for several tokens. The sampling is another one at each number of layers. Each model is
-checked in a process of its own, so that a crash is one result among others.
+differently for several tokens. Each number of layers has another sampling. Each model is checked in
+a process of its own, so that a crash is one result among others.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Result:
     """Texts of one model: names are "LAYERS/SAMPLING/WAY".
 
     exact: number of texts verified row by row that equal those of plain decoding, of n_texts.
-    wide: the same of texts verified in wide passes, of n_wide.
+    wide: number of equal texts verified in wide passes, of n_wide.
     wrong: names of texts that differ though verified row by row.
-    refused: what the library said, by name of the text.
+    refused: the library's error message, by name of the text.
     width: at each number of layers, the exact width that the library promises.
     same_as_cpu: number of plain texts equal to those without the device, of n_plain.
     """

@@ -16,7 +16,7 @@ EXTERNAL, KIND, UNDEFINED = 0x01, 0x0E, 0x00  # bits of a symbol's type
 
 
 class NotALibraryError(Exception):
-    """These bytes are no library of a kind that is known here."""
+    """The bytes are neither a DLL nor a dylib, or are damaged."""
 
 
 @dataclass(frozen=True)

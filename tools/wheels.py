@@ -1,4 +1,4 @@
-"""Wheels, made and tried: ``python tools/wheels.py build FOLDER``, see the folder ``wheels``."""
+"""Build and try wheels: ``python tools/wheels.py build FOLDER``, see the folder ``wheels``."""
 
 import sys
 from pathlib import Path

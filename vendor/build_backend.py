@@ -44,8 +44,8 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 def check_platform(platform: str = sys.platform, machine: str = machine_facts.machine()) -> None:
-    """Raise SourceError where nothing of this has been built: on Cygwin, and on Windows for other
-    processors than x86-64."""
+    """Raise SourceError where pyselfspec cannot be built: on Cygwin, and on Windows for processors
+    other than x86-64."""
     if platform == "cygwin" or (platform == "win32" and machine.upper() not in ("AMD64", "X86_64")):
         raise source.SourceError(
             "pyselfspec is built for Linux, for macOS, and for Windows on x86-64, and this is "
@@ -54,8 +54,8 @@ def check_platform(platform: str = sys.platform, machine: str = machine_facts.ma
 
 
 def is_compiler_chosen(environ: Mapping[str, str], settings: Collection[str] = ()) -> bool:
-    """Tell whether the user has chosen a compiler for CMake. settings: names of those that pip was
-    given."""
+    """Tell whether the user has chosen a compiler for CMake. settings: names of the settings given
+    to pip."""
     cmake_args = " ".join([environ.get("CMAKE_ARGS", ""), *settings])
     chosen_for_cmake = "CMAKE_CXX_COMPILER" in cmake_args or "TOOLCHAIN" in cmake_args
     return chosen_for_cmake or "CMAKE_TOOLCHAIN_FILE" in environ
@@ -67,8 +67,9 @@ def platform_settings(
     environ: Mapping[str, str] = os.environ,
     platform: str = sys.platform,
 ) -> dict[str, list[str] | str]:
-    """Return what a build needs besides on Windows: the compiler that comes as a Python package.
-    Microsoft's does not know our kernels' operations, GCC misplaces AVX registers there."""
+    """Return the settings that a build needs in addition on Windows, for the compiler that comes as
+    a Python package. Microsoft's does not know our kernels' operations, and GCC misplaces AVX
+    registers there."""
     if platform != "win32" or is_compiler_chosen(environ, settings):
         return {}
     toolchain = root / "vendor" / "toolchains" / "windows.cmake"

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..runtime.ffi import load
 
 HIDING = {"PYTHONSAFEPATH", "NO_LOCAL_GGUF"}  # would hide a program's own modules from it
-WINDOWS_ERROR = 0xC0000000  # the least status that stands for one, such as an access violation
+WINDOWS_ERROR = 0xC0000000  # the least status that is an error, such as an access violation
 N_KEPT = 100  # last lines of the log, where the reason of a failure is
 # The last line of a traceback, or what llama.cpp's programs log as an error.
 _ERROR = re.compile(
@@ -39,8 +39,8 @@ class Failed(Exception):
 
 
 def _ended_by(status: int) -> str:
-    """Return what ended a program before its own end: a signal, or an error that Windows gives as
-    its status; "" if nothing did."""
+    """Return what ended a program early: a signal, or an error that Windows gives as its status;
+    "" if nothing did."""
     if status >= WINDOWS_ERROR:
         return f"error 0x{status:08X} of Windows"
     if status >= 0:

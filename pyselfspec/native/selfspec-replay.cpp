@@ -26,7 +26,7 @@ struct operation {
 
 // Returns NULL for an operation that does not advance a state.
 const operation * known(ggml_op op) {
-    static const operation ssm_scan    = { 0, { -1, 2, 1, -1, 2, 2 }, 6 }; // the seventh source are ids of states
+    static const operation ssm_scan    = { 0, { -1, 2, 1, -1, 2, 2 }, 6 }; // the seventh source has the ids of states
     static const operation gated_delta = { 5, { 2, 2, 2, 2, 2, -1 }, 6 };
     switch (op) {
         case GGML_OP_SSM_SCAN:        return &ssm_scan;

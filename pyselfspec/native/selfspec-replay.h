@@ -30,8 +30,8 @@ public:
     selfspec_replay(llama_context & ctx, const llama_memory_recurrent & memory) : ctx(ctx), memory(memory) {}
 
     // Computes the state after the rows that remain. gf: the graph of the pass, whose inputs were kept and are still in memory.
-    // Returns false, without a change, if the graph advances a state in a way that is not known here or, with the state after
-    // the pass lost, if the computation fails.
+    // Returns false if the graph advances a state in a way that is not known here, and then changes nothing. Also returns false
+    // if the computation fails; the state after the pass is then lost.
     bool run(ggml_cgraph * gf, const selfspec_replayed & rows);
 
     // Whether the states of such a graph can be computed again.

@@ -43,7 +43,7 @@ public:
     // twice n_seq sequences: the upper half holds the states.
     void replay_for(int32_t n_seq);
 
-    // Whether a graph with so many rows of each sequence can be replayed.
+    // Whether a graph with this number of rows of each sequence can be replayed.
     bool knows(ggml_cgraph * graph, int32_t n_rows);
 
     // Removals are impossible from now on.

@@ -109,8 +109,8 @@ SELFSPEC_API int32_t selfspec_can_keep(struct selfspec_session * session, int32_
 SELFSPEC_API int32_t selfspec_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
 
 // Return the most tokens that can be removed directly after a pass, once: those of the pass but the first, at most the number
-// of snapshots that the context keeps of a recurrent state (n_rs_seq). INT32_MAX where any tail can be removed. Negative: a
-// selfspec_status.
+// of snapshots that the context keeps of a recurrent state (n_rs_seq), or 15 after selfspec_replay_for(). INT32_MAX where any
+// tail can be removed. Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_max_rollback(struct selfspec_session * session);
 
 // Keep the inputs of each short pass and the state before it instead of snapshots, so that a removal computes the state again.

@@ -134,8 +134,7 @@ class Context(Closing):
     @cached_property
     def max_rollback(self) -> int:
         """The most tokens that can be removed directly after a pass, once: all where can_rollback
-        holds; else as many as the context keeps snapshots of its recurrent state, or 15 where it
-        replays rows."""
+        holds; else as many as replay or the snapshots of the recurrent state allow."""
         with self.lock:
             return calls.max_rollback(self.session)
 
@@ -151,8 +150,8 @@ class Context(Closing):
 
     @property
     def can_draft(self) -> bool:
-        """Whether rejected draft tokens can be removed: by the memory, with snapshots of its state,
-        or by going back to a checkpoint."""
+        """Whether rejected draft tokens can be removed: by the memory, by replay or with snapshots
+        of its state, or by going back to a checkpoint."""
         return self.max_rollback > 0 or self.has_states
 
     def require_rollback(self) -> None:
@@ -249,8 +248,8 @@ class Context(Closing):
 
     @property
     def pass_width(self) -> int:
-        """The most rows of a verification pass; a wider one could change the text, or where the
-        library does not promise otherwise and ``exact`` is False, could not be computed."""
+        """The most rows of a verification pass; a wider one could change the text or, where the
+        library promises no width and ``exact`` is False, could not be computed."""
         return self.exact_width or (1 if self.exact else self.n_batch)
 
     def sequence(self, seq_id: int = 0) -> KVSequence:

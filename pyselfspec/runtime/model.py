@@ -171,8 +171,8 @@ class Model(Closing):
         return heads.last_states_width(self.file, self.own_head)
 
     def _load(self, n_gpu_layers: int | None, has_broken_head: bool, *, fits: bool) -> int | None:
-        """Load the file with at most so many layers on devices, as many as fit there if ``fits``.
-        Return the number given to llama.cpp, None for all."""
+        """Load the file with at most n_gpu_layers layers on devices, or as many as fit there if
+        ``fits``. Return the number given to llama.cpp, None for all."""
         if not self.rpc and (n_gpu_layers == 0 or not devices.gpus()):
             memory.require_for_model(self.file)
         params = llama.llama_model_default_params()
@@ -208,8 +208,8 @@ class Model(Closing):
         return n_gpu_layers
 
     def shortage(self, n_layers: int, **context: Any) -> tuple[str, ...]:
-        """Return the parts of a message on what so many layers need on devices: none where they
-        should fit. context: n_ctx, type_k and type_v."""
+        """Return the parts of a message on the memory that n_layers layers need on devices: none
+        where they should fit. context: n_ctx, type_k and type_v."""
         if self._n_device_bytes is None:
             return ()
         text = offload.shortage(self.file, n_layers, self._n_device_bytes, **context)

@@ -61,8 +61,8 @@ def shortage(
     type_k: str = CACHE_TYPE,
     type_v: str = CACHE_TYPE,
 ) -> str:
-    """Return what a failure to use so many layers on devices is due to: "" where they should
-    fit."""
+    """Return why n_layers layers do not fit on devices, as part of a message; "" where they
+    should fit."""
     needed = needed_bytes(file, n_layers, n_ctx, type_k, type_v)
     if not n_layers or needed <= n_free:
         return ""

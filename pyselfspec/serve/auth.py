@@ -34,7 +34,7 @@ def _given_key(request: Request) -> str:
 
 
 def owner_of(request: Request) -> str:
-    """Return a name for whoever sent a request: a hash of the key, "" without one."""
+    """Return a name for the sender of a request: a hash of the key, "" without one."""
     key = _given_key(request)
     return hashlib.sha256(key.encode(errors="replace")).hexdigest() if key else ""
 

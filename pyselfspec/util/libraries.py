@@ -22,7 +22,7 @@ def find(folder: Path, name: str, system: str = sys.platform) -> Path | None:
 
 
 def why_missing(folder: Path, name: str, system: str = sys.platform) -> str:
-    """Return the sentence about a library that `find` does not find: what is there instead, and
+    """Return the error message for a library that `find` does not find: what is there instead, and
     what to do."""
     here = f"{SYSTEMS.get(system, system)} on {machine_facts.machine() or 'this processor'}"
     for other, title in SYSTEMS.items():

@@ -537,7 +537,7 @@ def test_only_paths_in_the_users_folders_get_advice(
 
 
 def test_generate_does_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what it would remember for the next time is lost."""
+    """Only measurements for the next time are lost."""
     args = ("generate", folder / "tiny.gguf", "-p", "hi", "-n", "8", "-t", "1", "--temp", "0")
     wanted = run_alone(*args)
     monkeypatch.setenv("HOME", os.devnull)

@@ -63,7 +63,7 @@ static void nested(void *) {
 
 int main() {
     CHECK(selfspec_team_size() == 1 && selfspec_team_index() == 0 && selfspec_team_first());
-    selfspec_team_barrier();  // nobody to wait for
+    selfspec_team_barrier();  // no other thread to wait for
     many(20);
 
     std::vector<std::thread> leaders;  // each has helpers of its own, which end after it

@@ -82,7 +82,7 @@ def test_auto_without_a_gpu(tiny_path: Any) -> None:
 def test_a_context_whose_device_is_lost_is_not_freed(
     tiny_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its destructor would throw; tests/device/test_failures.py has a device that is lost."""
+    """The destructor would throw; tests/device/test_failures.py has a device that is lost."""
     freed: list[int] = []
     with Model(tiny_path()) as model:
         context = model.context(n_ctx=256)

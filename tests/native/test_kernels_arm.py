@@ -1,5 +1,5 @@
 """The kernels for 64-bit ARM on emulated processors with different instruction sets: cross-compiled
-without anything of this machine, and run by qemu-user."""
+without the building machine's headers, and run by qemu-user."""
 
 from __future__ import annotations
 

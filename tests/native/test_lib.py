@@ -81,7 +81,7 @@ def test_another_library_was_first(other_lib: Path, run_python: Any) -> None:
 
 
 def test_another_llama_cpp_was_loaded(other_lib: Path, run_python: Any) -> None:
-    """By a package with bindings of its own: ours would be linked with some of its libraries."""
+    """A package with bindings of its own loaded it: ours would be linked with its libraries."""
     [base] = other_lib.glob("libggml-base.*")
     code = f"import ctypes; ctypes.CDLL({str(base)!r}); import pyselfspec.runtime.ffi.load; {USE}"
     error = error_of(run_python(code))

@@ -537,16 +537,19 @@ def mamba(tmp_path: Path) -> Iterator[Callable[..., Context]]:
     """Contexts on models by write_mamba."""
     with ExitStack() as stack:
 
-        def context(zero: Collection[int] = ()) -> Context:
+        def context(zero: Collection[int] = (), n_snapshots: int | None = None) -> Context:
             path = write_mamba(tmp_path / f"mamba{sorted(zero)}.gguf", zero)
             model = stack.enter_context(Model(path))
-            return model.context(n_ctx=64, n_batch=16, n_threads=1, n_seq_max=2)
+            return model.context(
+                n_ctx=64, n_batch=16, n_threads=1, n_seq_max=2, n_snapshots=n_snapshots
+            )
 
         yield context
 
 
 def test_recurrent_models_refuse_what_they_cannot(mamba: Any) -> None:
-    context, fresh = mamba(), mamba()
+    """Without snapshots and replay."""
+    context, fresh = mamba(n_snapshots=0), mamba(n_snapshots=0)
     for each in (context, fresh):
         each.decode([5, 6, 7])
     assert not context.can_rollback

@@ -103,7 +103,7 @@ def test_a_build_for_another_machine(target: str, system: str, machine: str, sai
 
 
 def test_the_machine_is_looked_at_before_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose probe could not be loaded at all."""
+    """On another kind of processor, even the library's probe could not be loaded."""
     monkeypatch.setattr(processor.platform, "machine", lambda: "riscv64")
     processor.cpu_backend.cache_clear()
     with pytest.raises(LibraryError, match="on riscv64; install the wheel for it"):

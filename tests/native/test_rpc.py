@@ -155,7 +155,7 @@ def test_any_number_of_layers_may_be_there(
 def test_exact_contexts_verify_row_by_row(
     demo_path: Path, demo: Model, servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a device, where nothing is promised of wide passes; on the CPU they stay wide."""
+    """Wide passes on a device promise nothing; on the CPU, passes stay wide."""
     widths: list[int] = []
     run_rows = Context.run
 
@@ -181,7 +181,7 @@ def test_exact_contexts_verify_row_by_row(
 def test_as_many_layers_as_fit(
     demo_path: Path, servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With "auto"; a driver's word on its memory counts, here one that a test puts in its mouth."""
+    """With "auto", the free memory that a driver states decides; here the test states it."""
     with Model(demo_path, rpc=servers[:1], n_gpu_layers="auto") as model:
         assert model.n_gpu_layers == model.n_layer + 1  # this machine's memory
         file = model.file

@@ -42,7 +42,7 @@ def test_waiting_threads_sleep(order: str, tiny_path: TinyPath, run_python: RunP
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_setting_reaches_them(order: str, tiny_path: TinyPath, run_python: RunPython) -> None:
-    """Also one that is made after another OpenMP runtime has read its own."""
+    """A setting counts even if it is made after another OpenMP runtime has read its own."""
     run = run_python(CODE, tiny_path(), order, "infinite")
     assert float(run.stdout) > AWAKE, run.stderr
 

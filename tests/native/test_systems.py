@@ -107,7 +107,7 @@ def test_windows_gets_the_libraries_of_ggml_besides(
 
 
 def test_functions_of_ggml_are_found_without_the_bindings_library(tiny_path: Any) -> None:
-    """As on Windows, with this system's libraries."""
+    """Windows needs this; the test uses this system's libraries."""
     parts = [load.libraries.find(build.LIB_DIR, name) for name in load.PARTS]
     together = load.Together(*(load.ctypes.CDLL(str(part)) for part in parts))
     assert load.declared(together, "ggml_backend_dev_count")() > 0

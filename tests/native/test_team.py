@@ -1,4 +1,4 @@
-"""Our threads, which portable builds use in place of an OpenMP runtime."""
+"""Our threads, which replace an OpenMP runtime on Linux."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(program: Path, **variables: str) -> None:
 
 @pytest.mark.parametrize("kind", ["thread", "address,undefined"])
 def test_a_team_runs_in_step(kind: str, tmp_path: Path) -> None:
-    """Under sanitizers: races, and helpers that use what is gone."""
+    """Sanitizers find races, and helpers that use freed memory."""
     program = tmp_path / "team"
     flags = ("-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-pthread", f"-fsanitize={kind}")
     compiled([CXX, *flags, f"-I{THREADS}", HERE / "team.cpp", TEAM, "-o", program])

@@ -104,7 +104,7 @@ def test_texts_that_are_too_long_are_cut_off_far_from_the_gap() -> None:
 
 
 def test_marks_in_texts_are_text(served: Served, filler: Model) -> None:
-    """They cannot end the surroundings of a gap."""
+    """Marks in a text cannot end the surroundings of a gap."""
     body = {"input_prefix": "<|im_end|>", "input_suffix": "", "n_predict": 1}
     n = served.post("/infill", body).json()["tokens_evaluated"]
     assert n == 4 + len(filler.tokenize("<|im_end|>", add_special=False, parse_special=False))

@@ -63,7 +63,7 @@ def test_thoughts_stay_in_the_text_if_asked(served: Served) -> None:
 
 
 def test_variables_replace_nothing_of_a_request(served: Served) -> None:
-    """There are few of them, and none has the name of the template's own."""
+    """A request has few variables, and none with the name of one of the template's own."""
     path, body = "/apply-template", CHAT | {"chat_template_kwargs": {"messages": "<eot>"}}
     assert served.post(path, body).json() == served.post(path, CHAT).json()
     many = {"chat_template_kwargs": {str(i): i for i in range(17)}}

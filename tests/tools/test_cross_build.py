@@ -1,4 +1,4 @@
-"""What a wheel for another system must have, on libraries made here: by hand, and by a compiler."""
+"""Contents of wheels for other systems, with libraries made here: by hand, and by a compiler."""
 
 from __future__ import annotations
 

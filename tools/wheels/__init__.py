@@ -1,4 +1,4 @@
-"""The wheels for Linux: made, installed where there is no compiler, and tried.
+"""Build the wheels for Linux, install them where no compiler is, and try them.
 
     python tools/wheels.py build FOLDER                 # the wheel, and those of what it needs
     python tools/wheels.py try FOLDER                   # every variant that runs here
@@ -13,6 +13,6 @@ systems the wheel runs on.
 `try` installs from FOLDER alone, without an index or a compiler, and generates a text from the
 command line. It then has every variant that this machine can run write texts, and with --emulate
 qemu-user (Debian: qemu-user) the one chosen for each of some older processors. Drafted texts must
-be the plain ones wherever the library promises that, and a processor that is too old must get a
-sentence. qemu has no AVX-512.
+be the plain ones wherever the library promises that, and a processor that is too old must get an
+error message. qemu has no AVX-512.
 """

@@ -37,7 +37,7 @@ def installed(folder: Path) -> Iterator[Environment]:
     """An environment for QEMU, which must run its Python; pip runs on this machine."""
     for program in (QEMU, "apt-get", "dpkg"):
         if which(program) is None:
-            raise click.ClickException(f"{program} is not here (Debian: qemu-user)")
+            raise click.ClickException(f"{program} is not installed; use Debian, with qemu-user")
     wheel = the_wheel(folder, TARGET)
     with tempfile.TemporaryDirectory() as temporary:
         system, site = Path(temporary, "system"), Path(temporary, "site")

@@ -1,4 +1,4 @@
-"""A fresh Python without compiler, cmake or git, with the wheel installed, and questions to it."""
+"""A fresh Python without compiler, cmake or git, in which the wheel is installed and run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Environment:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, emulator: str, processor: str) -> Environment:
-        """The same under a program that emulates a processor."""
+        """This environment under a program that emulates a processor."""
         program = which(emulator) or emulator
         return Environment((program, "-cpu", processor, *self.command), self.variables)
 
@@ -61,7 +61,7 @@ def installed(folder: Path) -> Iterator[Environment]:
 
 
 def bare(**variables: str) -> dict[str, str]:
-    """This process' variables without those that name a compiler, its options, or our settings."""
+    """Variables of this process, except names of a compiler, its options, and our settings."""
     dropped = ("CC", "CXX", "CMAKE_ARGS", "PYTHONPATH", "VIRTUAL_ENV")
     kept = {
         name: value
@@ -96,9 +96,9 @@ def generate(environment: Environment, timeout: float = 120) -> None:
 
 
 def probed(environment: Environment, *args: str | Path, variant: str = "") -> Any:
-    """Run a command of probe.py; return its result, or its complaint as a string."""
+    """Run a command of probe.py; return its result, or its error message as a string."""
     run = subprocess.run(
-        [*environment.command, "-P", PROBE, *args],  # the installed package, not what lies here
+        [*environment.command, "-P", PROBE, *args],  # the installed package, not the checkout
         env=bare(**environment.variables, PYSELFSPEC_CPU=variant),
         capture_output=True,
         text=True,
@@ -106,4 +106,4 @@ def probed(environment: Environment, *args: str | Path, variant: str = "") -> An
     if run.returncode == 0:
         return json.loads(run.stdout)
     lines = [line for line in run.stderr.splitlines() if not line.startswith("qemu-")]
-    return f"status {run.returncode}: {lines[-1] if lines else 'nothing said'}"
+    return f"status {run.returncode}: {lines[-1] if lines else 'no message'}"

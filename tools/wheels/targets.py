@@ -1,4 +1,4 @@
-"""What wheels are made for, and the options that name it."""
+"""Targets that wheels are built for, and the command-line options that choose one."""
 
 from __future__ import annotations
 

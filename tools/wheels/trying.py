@@ -102,7 +102,7 @@ def try_wheel(folder: Path, target: Target, emulate: bool, quick: bool) -> None:
 
 @contextmanager
 def runs_of(folder: Path, target: Target, models: list[Path], emulate: bool) -> Iterator[list[Run]]:
-    """What is tried of a wheel, once it is installed and has generated a text."""
+    """Yield the runs of a wheel, once it is installed and has generated a text."""
     if target.arch == "x86_64":
         with installed(folder) as environment:
             generate(environment)

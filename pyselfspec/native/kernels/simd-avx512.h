@@ -71,7 +71,7 @@ inline bool no_number(vf a, vf b)        { return _mm512_cmp_ps_mask(a, b, _CMP_
 inline vf where_above(vf x, float limit, vf a) {
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GT_OQ), a);
 }
-// x where it is no number, else a.
+// x where it is NaN, else a.
 inline vf keep_no_number(vf x, vf a)     { return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x); }
 inline vf as_floats(vi a)                { return _mm512_castsi512_ps(a); }
 inline vi as_ints(vf a)                  { return _mm512_castps_si512(a); }

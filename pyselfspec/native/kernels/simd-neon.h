@@ -13,7 +13,7 @@ constexpr int VB = 16;
 using vi = int8x16_t;
 using vf = float32x4_t;
 
-// The type of lanes is a matter of each operation.
+// Each operation chooses the type of lanes.
 inline vi          as_vi(int16x8_t a)    { return vreinterpretq_s8_s16(a); }
 inline vi          as_vi(int32x4_t a)    { return vreinterpretq_s8_s32(a); }
 inline vi          as_vi(int64x2_t a)    { return vreinterpretq_s8_s64(a); }

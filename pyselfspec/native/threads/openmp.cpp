@@ -1,5 +1,6 @@
-// What compilers make of ggml's OpenMP directives (parallel num_threads, single, barrier), as calls of a team: GCC's names
-// begin with GOMP, Clang's with __kmpc. Hidden, so that ggml cannot get another library's functions, nor they ours.
+// The functions that compilers call for ggml's OpenMP directives (parallel num_threads, single, barrier), as calls of a team:
+// GCC's names begin with GOMP, Clang's with __kmpc. They are hidden, so that ggml cannot get another library's functions, and
+// other libraries cannot get ours.
 #include "include/omp.h"
 #include "team.h"
 

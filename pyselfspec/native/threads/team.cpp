@@ -14,21 +14,21 @@
 
 namespace {
 
-// some ten microseconds: as long as waking a thread takes. Who spins for longer stalls everyone where another program wants
-// the cores.
+// Some ten microseconds: as long as waking a thread takes. A thread that spins for longer stalls its whole team where another
+// program wants the cores.
 constexpr uint64_t N_SPINS = 1000;
 
 const uint64_t n_spins = selfspec_team_spins(getenv("GOMP_SPINCOUNT"), getenv("OMP_WAIT_POLICY"));
 
 const unsigned        n_cores = std::thread::hardware_concurrency();
-std::atomic<unsigned> n_working {0};  // threads of all teams at work
+std::atomic<unsigned> n_working {0};  // threads of all running teams
 
 uint64_t spins_now() {
     constexpr uint64_t MANY = 100;  // where threads share cores, they should sleep soon
     return n_working.load(std::memory_order_relaxed) > n_cores ? std::min(n_spins, MANY) : n_spins;
 }
 
-constexpr size_t CACHE_LINE = 128;  // of the processors with the longest
+constexpr size_t CACHE_LINE = 128;  // bytes, on the processors with the longest lines
 
 struct helper {
     alignas(CACHE_LINE) selfspec_word started;
@@ -48,8 +48,9 @@ struct team {
     std::vector<std::unique_ptr<helper>> helpers;  // used by the thread that they belong to
 
     void barrier() {
-        const uint32_t n_passed = passed.get();
-        if (n_arrived.fetch_add(1) + 1 < size) {
+        const unsigned n_members = size;  // the next run may change it as soon as this thread has arrived
+        const uint32_t n_passed  = passed.get();
+        if (n_arrived.fetch_add(1) + 1 < n_members) {
             passed.wait_while(n_passed, spins_now());
             return;
         }

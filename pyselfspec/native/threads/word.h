@@ -40,7 +40,7 @@ public:
 #endif
     }
 
-    // Waits until the number is another than this one.
+    // Waits while the number is this one.
     void wait_while(uint32_t old, uint64_t n_spins) {
         for (uint64_t i = 0; i < n_spins; i++) {
             if (get() != old) {
@@ -72,7 +72,7 @@ private:
     }
 
     std::atomic<uint32_t> value    {0};
-    std::atomic<uint32_t> n_asleep {0};  // changed before the last look, so advance() misses nobody
+    std::atomic<uint32_t> n_asleep {0};  // changed before the last look, so advance() misses no thread
 #if !defined(__linux__)
     std::mutex              mutex;
     std::condition_variable changed;

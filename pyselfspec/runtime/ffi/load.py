@@ -70,8 +70,8 @@ def _import_llama_cpp() -> Any:
 
 
 def _require_alone() -> None:
-    """Raise LibraryError where another package's llama.cpp is loaded: the linker would take that
-    one's libraries for the parts of ours that have the same names."""
+    """Raise LibraryError where another package's llama.cpp is loaded: its libraries have the names
+    of ours, so the linker would use them in place of ours."""
     try:
         lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     except OSError:  # another system than Linux
@@ -87,7 +87,7 @@ def _require_alone() -> None:
 
 
 class Together:
-    """Several libraries as one: a function is that of the first that has it."""
+    """Several libraries as one: a function comes from the first library that has it."""
 
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
@@ -101,8 +101,8 @@ class Together:
 
 
 def _library(module: Any, system: str = sys.platform) -> Any:
-    """Return the library of the bindings, with those that it needs: only Windows does not look for
-    a function in these, too. system: as sys.platform."""
+    """Return the library of the bindings, together with the libraries that it needs on Windows,
+    which does not look for functions in these. system: as sys.platform."""
     if system != "win32":
         return module._lib
     parts = [libraries.find(build.LIB_DIR, name, system) for name in PARTS]

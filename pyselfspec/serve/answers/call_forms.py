@@ -46,7 +46,7 @@ _LITERALS = {"True": "true", "False": "false", "None": "null"}  # as Jinja write
 @dataclass(frozen=True, slots=True)
 class CallForm:
     """How a family writes a call. open, close: markers; close is None if calls end the answer.
-    pairs: yields the calls between them; raises ValueError for what is none."""
+    pairs: yields the calls between them; raises ValueError for anything else."""
 
     open: str
     close: str | None
@@ -132,8 +132,8 @@ def _all_of(pattern: re.Pattern[str], text: str) -> list[tuple[str, str]]:
 
 
 def _values(name: str, found: list[tuple[str, str]], functions: Functions) -> dict[str, Any]:
-    """Return arguments that were written without quotes: those that the schema calls strings as
-    they are, others as JSON where they are JSON."""
+    """Return arguments that were written without quotes: strings, by the schema, as they are, and
+    others as JSON where they are JSON."""
     properties = functions.get(name, {}).get("properties")
     values: dict[str, Any] = {}
     for key, text in found:

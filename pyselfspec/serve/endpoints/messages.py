@@ -1,4 +1,4 @@
-"""POST /v1/messages: Anthropic's Messages API, which Claude Code and its SDKs use."""
+"""POST /v1/messages: Anthropic's Messages API, which Claude Code and Anthropic's SDKs use."""
 
 from __future__ import annotations
 
