@@ -23,7 +23,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"(<!-- real -->\n+)?```(sh|python)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (\S+) -->\n+```python\n(.*?)```\n", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OTHER_PROGRAMS = {"--api-key", "--modelfile", "--spec-type"}  # llama-server, ollama
+OTHER_PROGRAMS = {"--api-key", "--backend", "--modelfile", "--spec-type"}  # ollama, tools/gpu/check.sh
 
 
 def blocks(page: Path, *, real: bool) -> list[tuple[str, str]]:
