@@ -33,7 +33,7 @@ PROCESSORS = {
 EMULATOR = "qemu-aarch64"
 CXX, CC = "aarch64-linux-gnu-g++", "aarch64-linux-gnu-gcc"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.emulated]
 
 
 @pytest.fixture(autouse=True)
