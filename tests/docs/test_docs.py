@@ -23,7 +23,8 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"(<!-- real -->\n+)?```(sh|python)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (\S+) -->\n+```python\n(.*?)```\n", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OTHER_PROGRAMS = {"--api-key", "--backend", "--modelfile", "--spec-type"}  # ollama, tools/gpu/check.sh
+# of llama-server, ollama and tools/gpu/check.sh
+OTHER_PROGRAMS = {"--api-key", "--backend", "--modelfile", "--spec-type"}
 
 
 def blocks(page: Path, *, real: bool) -> list[tuple[str, str]]:
