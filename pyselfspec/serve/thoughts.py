@@ -41,7 +41,7 @@ def first_part(job: Job) -> Job:
 
 def next_part(job: Job, text: str, finished: Finished) -> tuple[str, Job] | None:
     """Return the rest of a job after its first part, and the text before it that ends the thoughts;
-    None if there is no rest.
+    None if nothing is left.
 
     text: of the first part.
     """

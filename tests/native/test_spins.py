@@ -1,4 +1,4 @@
-"""The settings of waiting threads reach the threads that compute, whatever else is in the process.
+"""The settings of waiting threads reach the threads that compute, also in a process with torch.
 
 Torch brings a libgomp, which reads the settings when torch is imported. What a thread does while it
 waits shows in the processor time of a process that does nothing.

@@ -99,7 +99,7 @@ def plain(parts: list[Part]) -> list[Any]:
 
 def answers(source: str) -> Iterator[str]:
     """Yield an answer that consists of a call, as a template renders it. Arguments are objects or
-    JSON, whichever it can take."""
+    JSON, in each form that it can take."""
     for arguments in (ARGUMENTS, json.dumps(ARGUMENTS)):
         function = {"name": "get_weather", "arguments": arguments}
         call = {"id": "callabcd1", "type": "function", "function": function}

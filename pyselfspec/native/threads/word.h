@@ -1,20 +1,16 @@
-// A number that one thread changes and others wait for: they look for a while, and then they sleep.
+// A number that one thread changes and others wait for: they look for a while, and then they sleep. For Linux only, as threads/
+// is.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#if defined(__linux__)
 #include <climits>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#else
-#include <condition_variable>
-#include <mutex>
-#endif
 
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -26,18 +22,10 @@ public:
 
     // Only one thread at a time may call this.
     void advance() {
-#if defined(__linux__)
         value.fetch_add(1);
         if (n_asleep.load() > 0) {
             syscall(SYS_futex, &value, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
         }
-#else
-        value.fetch_add(1);
-        if (n_asleep.load() > 0) {
-            std::lock_guard<std::mutex> lock(mutex);
-            changed.notify_all();
-        }
-#endif
     }
 
     // Waits while the number is this one.
@@ -49,22 +37,15 @@ public:
             relax();
         }
         n_asleep.fetch_add(1);
-#if defined(__linux__)
         while (value.load() == old) {
             syscall(SYS_futex, &value, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
         }
-#else
-        {
-            std::unique_lock<std::mutex> lock(mutex);
-            changed.wait(lock, [&] { return value.load() != old; });
-        }
-#endif
         n_asleep.fetch_sub(1);
     }
 
 private:
     static void relax() {
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__)
         _mm_pause();
 #elif defined(__aarch64__) && defined(__GNUC__)
         __asm__ volatile("yield");
@@ -73,8 +54,4 @@ private:
 
     std::atomic<uint32_t> value    {0};
     std::atomic<uint32_t> n_asleep {0};  // changed before the last look, so advance() misses no thread
-#if !defined(__linux__)
-    std::mutex              mutex;
-    std::condition_variable changed;
-#endif
 };
