@@ -2,7 +2,8 @@
 // states of three blocks; a row of its one block is a token and the states that led to it. Rows of next-token-prediction
 // blocks, which some models have after their other blocks, and of Gemma 4's assistants are built alike. An assistant has no
 // K/V: it attends to those of its target. DFlash (https://arxiv.org/abs/2602.06036) turns the states of each token into K/V,
-// and drafts a block of tokens in one pass over a token and masks, which attend to each other.
+// and drafts a block of tokens in one pass over a token and masks, which attend to each other. DFlash2 scores a few candidates
+// for each mask by the token that comes before it (https://inco.ai/blog/dflash2/).
 
 #include "selfspec-session.h"
 
@@ -12,11 +13,14 @@
 #include "llama-model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 void selfspec_session::check_draft() const {
     if (model.arch == LLM_ARCH_DFLASH) {
-        return; // no row leaves states
+        // no row leaves states: the scores of candidates come in their place, for rows with and without an output
+        llama_set_embeddings_nextn(ctx, n_candidates() > 0, false);
+        return;
     }
     const bool is_file = model.arch == LLM_ARCH_EAGLE3 || model.arch == LLM_ARCH_GEMMA4_ASSISTANT;
     if (!is_file && ctx->get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
@@ -74,6 +78,10 @@ void selfspec_session::require_block(const selfspec_rows & rows, const selfspec_
     if (rows.n > (int32_t) ctx->n_ubatch()) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, std::to_string(rows.n) + " rows of a head that drafts blocks, allowed is "
             "1 to n_ubatch = " + std::to_string(ctx->n_ubatch()) };
+    }
+    if (rows.tokens && n_candidates() > 0 && rows.n > (int32_t) model.hparams.dflash_block_size) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, std::to_string(rows.n) + " tokens for a head whose blocks have " +
+            std::to_string(model.hparams.dflash_block_size) };
     }
     const bool is_one = std::all_of(rows.seq_ids, rows.seq_ids + rows.n, [&](int32_t seq_id) { return seq_id == rows.seq_ids[0]; });
     if (!is_one) {
@@ -137,6 +145,9 @@ int32_t selfspec_session::draft_decode(
     const bool wanted = rows.n_outputs() > 0;
     if (model.arch == LLM_ARCH_DFLASH) {
         require_block(rows, states);
+        if (n_candidates() > 0 && pass.head == SELFSPEC_HEAD_BEST) {
+            throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a head that scores candidates needs the logits of all tokens" };
+        }
     } else if (!rows.tokens || !states.in || (wanted && !states.out)) {
         throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "a row of a head needs a token and states, one with an output a place for more" };
     }
@@ -167,6 +178,45 @@ int32_t selfspec_session::draft_decode(
     }
     if (!best.empty()) {
         ctx->n_outputs = 0; // the buffer for logits holds those of an earlier pass
+    }
+    return SELFSPEC_OK;
+}
+
+// The number of candidates for each row of a DFlash2 head, 0 for other heads.
+int32_t selfspec_session::n_candidates() const {
+    return model.dflash_selector_hidden ? (int32_t) model.hparams.dflash_selector_top_k : 0;
+}
+
+// A row of the graph's result has the ids of its candidates, then their scores after each candidate of the row before it.
+int32_t selfspec_session::draft_score(int32_t row, int32_t previous) {
+    const int32_t k       = n_candidates();
+    const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
+    if (k == 0) {
+        throw selfspec_failure { SELFSPEC_UNSUPPORTED, "this head scores no candidates" };
+    }
+    if (row < 1) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "row is " + std::to_string(row) + ", but the first row has no candidates" };
+    }
+    logits_of(row); // throws without a pass
+    const float * found  = ctx->get_embeddings_nextn_ith(row);
+    const float * before = ctx->get_embeddings_nextn_ith(row - 1);
+    if (!found || !before) {
+        throw selfspec_failure { SELFSPEC_FAILED, "the head left no scores" };
+    }
+    // the first of them follows one token: all of its scores are equal by the token before it
+    const int32_t i_before = row == 1 ? 0 : (int32_t) (std::find(before, before + k, (float) previous) - before);
+    if (i_before == k) {
+        throw selfspec_failure { SELFSPEC_BAD_ARGUMENT, "token " + std::to_string(previous) + " is no candidate of row " +
+            std::to_string(row - 1) };
+    }
+    float * logits = llama_get_logits_ith(ctx, row);
+    std::fill_n(logits, n_vocab, -INFINITY);
+    for (int32_t i = 0; i < k; ++i) {
+        const int32_t token = (int32_t) found[i];
+        if (token < 0 || token >= n_vocab) {
+            throw selfspec_failure { SELFSPEC_FAILED, "the head named token " + std::to_string(token) };
+        }
+        logits[token] = found[k + i_before*k + i];
     }
     return SELFSPEC_OK;
 }

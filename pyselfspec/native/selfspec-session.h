@@ -62,6 +62,7 @@ struct selfspec_session {
     // for contexts of draft heads, see selfspec-draft.cpp
     int32_t draft_fuse  (int32_t n_rows, const float * features, float * states);
     int32_t draft_decode(const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states);
+    int32_t draft_score (int32_t row, int32_t previous);
 
     const std::vector<uint8_t> & mask_support();
     bool    can_enter(int32_t il);
@@ -119,6 +120,7 @@ private:
         const selfspec_pass & pass) const;
 
     void check_draft() const;
+    int32_t n_candidates() const;
     void require_block(const selfspec_rows & rows, const selfspec_states & states) const;
     void require_nextn(const selfspec_pass & pass) const;
     void fill_draft   (const selfspec_rows & rows, const selfspec_states & states);

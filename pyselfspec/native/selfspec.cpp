@@ -257,6 +257,10 @@ int32_t selfspec_draft_decode(
     return status;
 }
 
+int32_t selfspec_draft_score(selfspec_session * session, int32_t row, int32_t previous) {
+    return session->guarded([&]() -> int32_t { return session->draft_score(row, previous); });
+}
+
 int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32_t row) {
     return session->guarded([&]() -> int32_t { return session->sample(chain, row); });
 }

@@ -270,6 +270,11 @@ SELFSPEC_API int32_t selfspec_draft_decode(
                     const float * states,
                           float * states_out);
 
+// After a pass over a block of a DFlash2 head, make the logits of a row the scores of its candidates when they follow a token:
+// -inf for all other tokens. Return a selfspec_status. Rows are scored in order, from row 1.
+//   previous   the token before the row; from row 2, a candidate of the row before
+SELFSPEC_API int32_t selfspec_draft_score(struct selfspec_session * session, int32_t row, int32_t previous);
+
 // Return the most likely token after a row with an output, and write its softmax probability to *p unless p is NULL. Of equal
 // logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. After a pass with `among` the
 // probability is relative to the listed tokens. May also be called after llama_decode().

@@ -91,13 +91,16 @@ class DraftHead(Closing):
     @property
     def can_shorten(self) -> bool:
         """Whether argmax can be limited to a short list of tokens, see Context. Heads with a
-        vocabulary of their own cannot do that: it is a short list already."""
-        return self._context.can_shorten
+        vocabulary of their own cannot do that: it is a short list already. Nor can heads that
+        choose candidates from all tokens."""
+        return self._context.can_shorten and not self.kind.scores_candidates
 
     @property
     def best_head(self) -> Head:
         """The ``head`` of a pass where only argmax() is needed: logits of a head with its own
         vocabulary would first be spread over the model's."""
+        if self.kind.scores_candidates:
+            return "logits"
         return "best" if self.file.has_own_tokens else self._context.best_head
 
     @property
@@ -151,6 +154,16 @@ class DraftHead(Closing):
         """Run the pass that drafts a block: the text's last token and masks, all with outputs. The
         caller removes these rows. Raises what ``decode`` does."""
         self._decode(rows, rows.tokens, None, None, head, among)
+
+    def score(self, row: int, previous: int) -> None:
+        """Make the logits of a row of a block the scores of its candidates after a token, -inf for
+        all other tokens, for a head that scores candidates.
+
+        row: counted from 1, in order. previous: the token before it; from row 2, a candidate of the
+            row before. Raises ArgumentError for other rows and tokens.
+        """
+        with self._context.lock:
+            calls.draft_score(self._context.session, row, previous)
 
     def _require_states(self, rows: Rows, states: NDArray[np.float32], n: int) -> None:
         if np.shape(states) != (len(rows), n):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from head_oracle import Oracle, normed
-from tiny_dflash import BLOCKS, MASK, N_HEAD, N_LAYER, WINDOW
+from tiny_dflash import BLOCKS, GROUP, MASK, N_HEAD, N_LAYER, WINDOW
 
 from tools.models.tiny_gguf import HEAD_DIM
 
@@ -24,6 +24,8 @@ class Block(Oracle):
         self._embedding = weights.get("token_embd.weight", embedding)
         self._output = weights.get("output.weight", output)
         self._n_vocab = len(embedding)
+        if kind.n_candidates:
+            self.tolerance = 0.03  # scores are larger, and the last candidate may be another
         self._block = iter(())
 
     def rows(self, text):
@@ -38,27 +40,64 @@ class Block(Oracle):
             prefix = f"blk.{block}."
             own = {n.removeprefix(prefix): d for n, d in w.items() if n.startswith(prefix)}
             x = self._through(x, states, own, bool(kind.windows) and kind.windows[block])
-        logits = normed(x, w["output_norm.weight"]) @ self._output.T
+        x = normed(x, w["output_norm.weight"])
+        logits = self._transformed(x @ self._output.T)
         first = 0 if kind.has_markov and kind.from_first is not False else 1
-        self._block = iter(logits[first:])
+        self._block = iter(zip(logits[first:], x[first:], strict=True))
         return [text[-1]], np.zeros((1, 1))
 
     def run(self, tokens, given):
-        own = next(self._block)
+        own, x = next(self._block)
         if self._kind.has_markov:
             own = own + self._w["markov_w2.weight"] @ self._w["markov_w1.weight"][tokens[-1]]
         logits = np.full(self._n_vocab, -np.inf)
         logits[self._w.get("d2t", np.arange(len(own)))] = own
-        return np.zeros(1), logits
+        return np.zeros(1), self._scored(logits, x, tokens[-1])
+
+    def _transformed(self, logits):
+        scaled = logits * (self._kind.scale or 1)
+        cap = self._kind.cap
+        return np.tanh(scaled / cap) * cap if cap else scaled
+
+    def _scored(self, logits, x, previous):
+        """The scores of the likeliest tokens of a row when they follow a token."""
+        n, w = self._kind.n_candidates, self._w
+        if not n:
+            return logits
+        found = np.argsort(logits)[-n:]
+        gate = w["selector_hidden.weight"] @ x
+        pairs = w["selector_successor.weight"][found] @ (
+            w["selector_predecessor.weight"][previous] * gate
+        )
+        scored = np.full_like(logits, -np.inf)
+        scored[found] = logits[found] + pairs
+        return scored
+
+    def _mixed(self, x, given, w, part, side):
+        """Each row of a block mixed with those before it, by coefficients that depend on `given`,
+        the input of a part of the block; side 0 comes before the part, 1 after it."""
+        if not self._kind.n_candidates:
+            return x
+        found = (given @ w[f"{part}_conv_proj.weight"].T).reshape(len(x), 2, self._kind.kernel, -1)
+        weights = w[f"{part}_conv_base"][side] + np.repeat(found[:, side], GROUP, -1)
+        taps = range(min(self._kind.kernel, len(x)))
+        return sum(
+            weights[:, tap] * np.vstack([np.zeros((tap, x.shape[1])), x[: len(x) - tap]])
+            for tap in taps
+        )
 
     def _through(self, x, states, w, has_window):
-        mixed = self._attended(normed(x, w["attn_norm.weight"]), states, w, has_window)
+        given = normed(x, w["attn_norm.weight"])
+        mixed = self._attended(self._mixed(given, given, w, "attn", 0), states, w, has_window)
+        mixed = self._mixed(mixed, given, w, "attn", 1)
         if self._kind.has_post_norms:
             mixed = normed(mixed, w["post_attention_norm.weight"])
         y = x + mixed
-        z = normed(y, w["ffn_norm.weight"])
+        fed_with = normed(y, w["ffn_norm.weight"])
+        z = self._mixed(fed_with, fed_with, w, "ffn", 0)
         gate = z @ w["ffn_gate.weight"].T
         fed = (gate / (1 + np.exp(-gate)) * (z @ w["ffn_up.weight"].T)) @ w["ffn_down.weight"].T
+        fed = self._mixed(fed, fed_with, w, "ffn", 1)
         if not self._kind.has_post_norms:
             return y + fed
         return (y + normed(fed, w["post_ffw_norm.weight"])) * w["layer_output_scale.weight"]

@@ -1,5 +1,5 @@
-"""Tiny heads that draft blocks of tokens for tests, as GGUF files: DFlash, and DSpark, with random
-weights or one that counts. The weights come back to the caller."""
+"""Tiny heads that draft blocks of tokens for tests, as GGUF files: DFlash, DSpark and DFlash2, with
+random weights, or one that counts. The weights come back to the caller."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ BLOCKS = (1, 3)  # of the model, whose entering states it reads
 N_LAYER, N_EMBD, N_HEAD, N_FF, RANK = 3, 64, 2, 128, 64
 MASK = 0  # a token that no text has
 WINDOW = 6
+GROUP = 16  # channels that share the coefficients of a convolution
 
 Weights = dict[str, NDArray[Any]]
 
@@ -47,6 +48,9 @@ class Kind:
     has_sections: whether positions are those of models for images too, in time, height and width;
         those of text are equal.
     has_markov, from_first: of DSpark; whether the first row gives a token.
+    n_candidates, kernel: of DFlash2; tokens that a row scores, 0 for other heads, and rows that a
+        convolution sees.
+    scale, cap: of the logits, by which candidates are chosen; 0: none.
     """
 
     name: str
@@ -63,6 +67,10 @@ class Kind:
     has_markov: bool = False
     has_confidence: bool = False
     from_first: bool | None = None
+    n_candidates: int = 0
+    kernel: int = 2
+    scale: float = 0.0
+    cap: float = 0.0
 
 
 DFLASH = Kind("dflash")
@@ -76,6 +84,16 @@ KINDS = (
     Kind("dspark", own=(), has_markov=True, has_confidence=True),
     Kind("dspark from the second row", has_markov=True, from_first=False),
     Kind("dspark with own tokens", own=("output",), tokens=range(3, 317, 2), has_markov=True),
+    Kind("dflash2", own=(), n_block=8, n_candidates=7, has_post_norms=True, scale=2.0),
+    Kind(
+        "dflash2 with own tokens",
+        own=("output",),
+        tokens=range(3, 317, 2),
+        n_candidates=4,
+        kernel=6,  # longer than a block
+        scale=1.5,
+        cap=20.0,
+    ),
 )
 
 
@@ -94,6 +112,12 @@ def random_weights(kind: Kind = DFLASH, seed: int = 0) -> Weights:
         shapes |= {"markov_w1.weight": (N_VOCAB_MIN, RANK), "markov_w2.weight": (n_own, RANK)}
     if kind.has_confidence:
         shapes |= {"conf_proj.weight": (1, N_EMBD + RANK), "conf_proj.bias": (1,)}
+    if kind.n_candidates:
+        shapes |= {
+            "selector_predecessor.weight": (N_VOCAB_MIN, RANK),
+            "selector_successor.weight": (N_VOCAB_MIN, RANK),
+            "selector_hidden.weight": (RANK, N_EMBD),
+        }
     for block in range(N_LAYER):
         of_block: dict[str, tuple[int, ...]] = {
             "attn_norm.weight": (N_EMBD,),
@@ -114,6 +138,11 @@ def random_weights(kind: Kind = DFLASH, seed: int = 0) -> Weights:
                 "post_attention_norm.weight": (N_EMBD,),
                 "post_ffw_norm.weight": (N_EMBD,),
                 "layer_output_scale.weight": (1,),
+            }
+        for part in ("attn", "ffn") if kind.n_candidates else ():
+            of_block |= {
+                f"{part}_conv_base": (2, kind.kernel, N_EMBD),
+                f"{part}_conv_proj.weight": (2 * kind.kernel * N_EMBD // GROUP, N_EMBD),
             }
         shapes |= {f"blk.{block}.{name}": shape for name, shape in of_block.items()}
     weights = {name: _random(name, shape, seed) for name, shape in shapes.items()}
@@ -195,6 +224,13 @@ def _keys(kind: Kind, weights: Weights) -> dict[str, Any]:
         "attention.causal": kind.is_causal,
         "sample_from_anchor": kind.from_first,
     }
+    if kind.n_candidates:
+        keys |= {"conv_kernel_size": kind.kernel, "conv_group_size": GROUP}
+        keys |= {"selector_rank": RANK, "selector_top_k": kind.n_candidates}
+    if kind.scale:
+        keys["logit_scale"] = kind.scale
+    if kind.cap:
+        keys["final_logit_softcapping"] = kind.cap
     if kind.has_sections:
         keys["rope.dimension_sections"] = [HEAD_DIM // 2, 0, 0, 0]
     if kind.windows:

@@ -1,6 +1,6 @@
-"""Heads in files that draft a block of tokens in one pass (DFlash, DSpark): they draft what an
-oracle in numpy says, wherever a text comes from, and a file that does not fit is refused with a
-sentence."""
+"""Heads in files that draft a block of tokens in one pass (DFlash, DSpark, DFlash2): they draft
+what an oracle in numpy says, wherever a text comes from, and a file that does not fit is refused
+with a sentence."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from head_oracle import (
     PROMPT,
     SEEDED,
     drafter_of,
+    drawn_steps,
     each_sampling,
     require_all,
     require_refused,
@@ -41,6 +42,7 @@ MODEL = {"late_scale": 0.25, "late_from": 0}
 NEARLY = 0.55  # a gain of the sublayers with which a counting model often does not count
 COUNTING = next(kind for kind in KINDS if kind.name == "dspark")
 FROM_SECOND = next(kind for kind in KINDS if kind.name == "dspark from the second row")
+SCORES = next(kind for kind in KINDS if kind.name == "dflash2")
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
@@ -249,8 +251,8 @@ def test_a_short_list_shortens_its_vocabulary(new_context, model, made):
     assert drafter._heads.head.can_shorten
 
 
-@each_kind
-def test_the_likeliest_token_by_itself_is_that_of_all_logits(context, made, kind):
+@pytest.mark.parametrize("kind", [k for k in KINDS if not k.n_candidates], ids=lambda k: k.name)
+def test_the_likeliest_token_without_logits_is_that_of_all_logits(context, made, kind):
     left = context.decode(PROMPT, hidden_at=tiny_dflash.BLOCKS, outputs="none").hidden.numpy()
     with DraftHead(context, made(kind).path) as opened:
         n, found = len(PROMPT), {}
@@ -263,6 +265,43 @@ def test_the_likeliest_token_by_itself_is_that_of_all_logits(context, made, kind
         for (token, p), (same, close) in zip(found["best"], found["logits"], strict=True):
             assert token == same
             assert p == pytest.approx(close, rel=1e-4)
+
+
+def test_scored_candidates_are_drawn_from(new_context, model, made):
+    of_kind = made(SCORES)
+    found = drawn_steps(new_context(model), of_kind.path)
+    require_all(of_kind.oracle(new_context(model, n_batch=256)), PROMPT, found)
+    drawn = [token for step in found for token in step.draft.tokens]
+    assert all(np.count_nonzero(token.distribution) <= SCORES.n_candidates for token in drawn)
+
+
+def test_candidates_are_scored_in_order(context, made):
+    """Each after a candidate of the row before it, in a pass with logits."""
+    left = context.decode(PROMPT, hidden_at=tiny_dflash.BLOCKS, outputs="none").hidden.numpy()
+    n, masks = len(PROMPT), [tiny_dflash.MASK] * SCORES.n_block
+    with DraftHead(context, made(SCORES).path) as opened:
+        opened.keep(Rows.of(0, 0, PROMPT, "none"), left)
+        with pytest.raises(ArgumentError, match="there are no logits in row 1"):
+            opened.score(1, 290)
+        with pytest.raises(ArgumentError, match="9 tokens for a head whose blocks have 8"):
+            opened.draft_block(Rows.of(0, n, [290, *masks]))
+        block = Rows.of(0, n, [290, *masks[1:]])
+        with pytest.raises(ArgumentError, match="needs the logits of all tokens"):
+            opened.draft_block(block, "best")
+        opened.draft_block(block)
+        with pytest.raises(ArgumentError, match="row is 0, but the first row has no candidates"):
+            opened.score(0, 290)
+        opened.score(1, 290)
+        candidates = np.flatnonzero(np.isfinite(opened.logits(1)))
+        assert len(candidates) == SCORES.n_candidates
+        other = next(token for token in range(317) if token not in candidates)
+        with pytest.raises(ArgumentError, match=f"token {other} is no candidate of row 1"):
+            opened.score(2, other)
+        with pytest.raises(ArgumentError, match="no logits in row 8"):
+            opened.score(8, candidates[0])
+    with DraftHead(context, made(DFLASH).path) as opened:
+        with pytest.raises(UnsupportedError, match="this head scores no candidates"):
+            opened.score(1, 290)
 
 
 def test_it_joins_with_copies(new_context, model, made):
@@ -359,6 +398,50 @@ BROKEN = {
         {"kind": COUNTING, "changes": {"markov_w2.weight": None}},
         "cannot load this model: .*markov_w2.weight",
     ),
+    "a rank without a selector": (
+        {"keys": {"selector_rank": 4}},
+        "selector_rank is 4, but there is no selector_hidden.weight",
+    ),
+    "a selector without a rank": (
+        {"kind": SCORES, "keys": {"selector_rank": None}},
+        "selector_rank is None, but there is a selector_hidden.weight",
+    ),
+    "two ways to choose": (
+        {"kind": SCORES, "changes": {"markov_w1.weight": ONES}},
+        "has both markov_w1.weight and selector_hidden.weight",
+    ),
+    "no candidates": (
+        {"kind": SCORES, "keys": {"selector_top_k": 0}},
+        "selector_top_k is 0, allowed is 1 to 7",
+    ),
+    "too many candidates": (
+        {"kind": SCORES, "keys": {"selector_top_k": 8}},
+        "selector_top_k is 8, allowed is 1 to 7",
+    ),
+    "no kernel": (
+        {"kind": SCORES, "keys": {"conv_kernel_size": None}},
+        "conv_kernel_size is None, allowed is 1 to 64",
+    ),
+    "another kernel": (
+        {"kind": SCORES, "keys": {"conv_kernel_size": 3}},
+        "cannot load this model: .*attn_conv_base",
+    ),
+    "a group that does not divide": (
+        {"kind": SCORES, "keys": {"conv_group_size": 24}},
+        "conv_group_size is 24, which does not divide 64",
+    ),
+    "no group": (
+        {"kind": SCORES, "keys": {"conv_group_size": 0}},
+        "conv_group_size is 0, allowed is 1 to 64",
+    ),
+    "a base in half precision": (
+        {"kind": SCORES, "types": {"blk.1.ffn_conv_base": "float16"}},
+        "'blk.1.ffn_conv_base' is F16, but must be F32",
+    ),
+    "no successors": (
+        {"kind": SCORES, "changes": {"selector_successor.weight": None}},
+        "cannot load this model: .*selector_successor.weight",
+    ),
     "whole numbers as weights": ({"types": {"fc.weight": "int32"}}, "'fc.weight' is I32"),
 }
 FOREIGN = {
@@ -367,11 +450,6 @@ FOREIGN = {
         "block 5, but .* has states at 1 to 4",
     ),
     "vocabulary": ({"n_vocab": 320}, "vocabulary of 320 tokens, but .* has 317"),
-}
-UNKNOWN = {
-    "dflash2": ({"changes": {"selector_hidden.weight": ONES}}, "is a DFlash2 head, which selects"),
-    "dflash2 by a key": ({"keys": {"selector_rank": 4}}, "is a DFlash2 head, which selects"),
-    "deepseek v4": ({"keys": {"hyper_connection.count": 4}}, "with hyper-connections"),
 }
 
 
@@ -402,15 +480,11 @@ def test_a_head_of_another_width_is_refused(new_context, tiny, made):
         drafter_of(new_context(tiny(n_embd=128)), made(DFLASH).path)
 
 
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_kinds_that_cannot_draft_yet_are_named(context, tmp_path, case):
-    changes, why = UNKNOWN[case]
-    path = written(tmp_path / "head.gguf", **changes)
-    with pytest.raises(UnsupportedError, match=why) as error:
-        drafter_of(context, path)
-    assert str(error.value).startswith(str(path))
-    why = "which cannot be used yet: give a DFlash or DSpark head, or another drafter"
-    assert str(error.value).endswith(why)
+def test_heads_for_deepseek_v4_are_named(context, tmp_path):
+    path = written(tmp_path / "head.gguf", keys={"hyper_connection.count": 4})
+    why = "a DSpark head with hyper-connections, for DeepSeek V4, which cannot be used yet"
+    text = require_refused(context, path, UnsupportedError, why)
+    assert text.startswith(str(path))
     refused = command_line.run("generate", path, "-p", "a")
     assert (refused.status, refused.stdout) == (1, "")
     assert refused.stderr.count("\n") == 1

@@ -1,11 +1,13 @@
-"""Heads that draft a block of tokens in one pass: DFlash, and DSpark, which lets each token of a
-block depend on the one before it; as llama.cpp's converter writes them.
+"""Heads that draft a block of tokens in one pass: DFlash; and DSpark and DFlash2, which let each
+token of a block depend on the one before it; as llama.cpp's converter writes them.
 
 They turn the states of the model's tokens into K and V. The pass is over the text's last token and
 mask tokens, which see each other. llama.cpp would end the process for files of other shapes.
 """
 
 from __future__ import annotations
+
+import math
 
 from ...errors import ModelFileError, UnsupportedError
 from ..file import GgufFile
@@ -28,17 +30,21 @@ from .head_file import (
 ARCHITECTURE = "dflash"
 MASK = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # of DSpark
+SELECTOR = "selector_hidden.weight"  # of DFlash2
+PREDECESSOR, SUCCESSOR = "selector_predecessor.weight", "selector_successor.weight"
 N_BLOCK_MAX = 32  # rows
 N_MARKOV_MAX = 16  # as many, where the graph grows with each
+N_KERNEL_MAX = 64  # rows that a convolution of DFlash2 sees
 HEAD_SIZES = ("key_length", "value_length", "key_length_swa", "value_length_swa")
 
 
 def read(header: Header, file: GgufFile, target: GgufFile) -> HeadFile:
     """Return the checked head. Raises what ``heads.check`` does."""
-    _require_known(header, file)
+    _require_known(header)
     names = {tensor.name for tensor in file.tensors}
     kind = _kind(header, names, file.n_vocab)
     _require_shapes(header, file)
+    _require_selector(header, file)
     require_width(header, file)
     require_types(file, OWN_TOKENS)
     require_own_tokens(header, file)
@@ -53,21 +59,59 @@ def read(header: Header, file: GgufFile, target: GgufFile) -> HeadFile:
         blocks,
         n_features=len(blocks) * target.n_embd,
         n_state=0,
-        n_bytes_read=bytes_read(file, target) // (kind.n_block - kind.first_row),
+        n_bytes_read=bytes_read(file, target, MARKOV, PREDECESSOR, SUCCESSOR)
+        // (kind.n_block - kind.first_row),
     )
 
 
-def _require_known(header: Header, file: GgufFile) -> None:
-    """Refuse kinds that cannot draft yet."""
-    what = ""
+def _require_known(header: Header) -> None:
+    """Refuse heads that cannot draft yet."""
     if value(header, "hyper_connection.count"):
-        what = "a DSpark head with hyper-connections, for DeepSeek V4"
-    elif value(header, "selector_rank") or any("selector_" in t.name for t in file.tensors):
-        what = "a DFlash2 head, which selects among the tokens of a block"
-    if what:
         raise UnsupportedError(
-            f"is {what}, which cannot be used yet: give a DFlash or DSpark head, or another drafter"
+            "is a DSpark head with hyper-connections, for DeepSeek V4, which cannot be used yet: "
+            "give another drafter"
         )
+
+
+def _require_selector(header: Header, file: GgufFile) -> None:
+    """Require what llama.cpp needs to score candidates, where a head does that.
+
+    The graph returns the candidates of a row and their scores in the place of its states.
+    """
+    tensors = {tensor.name: tensor for tensor in file.tensors}
+    rank = value(header, "selector_rank")
+    if (SELECTOR in tensors) != bool(rank):
+        raise ModelFileError(
+            f"{ARCHITECTURE}.selector_rank is {short(rank)}, but there is "
+            f"{'a' if SELECTOR in tensors else 'no'} {SELECTOR}; {BROKEN}"
+        )
+    if SELECTOR not in tensors:
+        return
+    if MARKOV in tensors:
+        raise ModelFileError(f"has both {MARKOV} and {SELECTOR}; {BROKEN}")
+    n_own = tensors[OWN_TOKENS].n_elements if OWN_TOKENS in tensors else file.n_vocab
+    n_fit = (math.isqrt(4 * file.n_embd + 1) - 1) // 2  # n * (n + 1) values fit into n_embd
+    _require_whole(header, "selector_top_k", min(n_fit, n_own))
+    _require_whole(header, "conv_kernel_size", N_KERNEL_MAX)
+    n_group = _require_whole(header, "conv_group_size", file.n_embd)
+    if file.n_embd % n_group:
+        raise ModelFileError(
+            f"{ARCHITECTURE}.conv_group_size is {n_group}, which does not divide {file.n_embd}; "
+            f"{BROKEN}"
+        )
+    for name, tensor in tensors.items():
+        if name.endswith("conv_base") and tensor.type != "F32":
+            raise ModelFileError(f"tensor {name!r} is {tensor.type}, but must be F32")
+
+
+def _require_whole(header: Header, name: str, n_most: int) -> int:
+    """Return the value of a key that must be a whole number from 1 to n_most."""
+    found = value(header, name)
+    if not isinstance(found, int) or not 1 <= found <= n_most:
+        raise ModelFileError(
+            f"{ARCHITECTURE}.{name} is {short(found)}, allowed is 1 to {n_most}; {BROKEN}"
+        )
+    return found
 
 
 def _kind(header: Header, names: set[str], n_vocab: int) -> Kind:
@@ -86,6 +130,7 @@ def _kind(header: Header, names: set[str], n_vocab: int) -> Kind:
         first_row=0 if from_first else 1,
         mask_token=mask,
         is_causal=value(header, "attention.causal") is True,
+        scores_candidates=SELECTOR in names,
     )
 
 

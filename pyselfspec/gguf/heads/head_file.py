@@ -27,6 +27,7 @@ class Kind:
     first_row: the one of these that gives the first token.
     mask_token: the id of a mask.
     is_causal: whether rows of a block see those before them only.
+    scores_candidates: whether a row of a block scores a few tokens by the token before it.
     n_chained: number of blocks in a model's own file, of which block k drafts the token k + 1 after
         the next one.
     """
@@ -38,6 +39,7 @@ class Kind:
     first_row: int = 0
     mask_token: int = 0
     is_causal: bool = True
+    scores_candidates: bool = False
     n_chained: int = 1
 
     @property
@@ -169,9 +171,10 @@ def require_blocks(header: Header, target: GgufFile, n: int | None = None) -> tu
     return numbers
 
 
-def bytes_read(file: GgufFile, target: GgufFile) -> int:
-    """Return the bytes read in one pass: all tensors except the embedding, of which few rows are
-    read, and the model's output if the head has none."""
-    own = sum(tensor.n_bytes for tensor in file.tensors if tensor.name != TOKEN_EMBEDDING)
+def bytes_read(file: GgufFile, target: GgufFile, *by_row: str) -> int:
+    """Return the bytes read in one pass: all tensors except the embedding and those of by_row, of
+    which few rows are read, and the model's output if the head has none."""
+    few = {TOKEN_EMBEDDING, *by_row}
+    own = sum(tensor.n_bytes for tensor in file.tensors if tensor.name not in few)
     uses_target_output = not any(tensor.name == OUTPUT for tensor in file.tensors)
     return own + (target.head_bytes if uses_target_output else 0)

@@ -163,6 +163,11 @@ def draft_decode(
     _check(session, status)
 
 
+def draft_score(session: int, row: int, previous: int) -> None:
+    """Call ``selfspec_draft_score``. Raises the error of the status."""
+    _check(session, native.selfspec_draft_score(session, row, previous))
+
+
 def logits(session: int, row: int, n_vocab: int) -> NDArray[np.float32]:
     """Return a copy of the logits after a row with an output, float32 [n_vocab]; -inf for tokens
     outside the list of the pass."""

@@ -65,6 +65,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
         *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, TEXT, INT32, ADDRESS, INT32),
         *(BOOL, INT32, ADDRESS, ADDRESS),
     ),
+    "selfspec_draft_score": (INT32, ADDRESS, INT32, INT32),
     "selfspec_logits": (INT32, ADDRESS, INT32, ADDRESS),
     "selfspec_argmax": (INT32, ADDRESS, INT32, ctypes.POINTER(FLOAT)),
     # samplers

@@ -157,7 +157,8 @@ class SharedSequence(HeadSequence):
 
 class BlockSequence(HeadSequence):
     """The state of a head that keeps K and V of the model's states, and drafts a block of tokens in
-    one pass over them. A row of this pass depends on no other draft token."""
+    one pass over them. A row of this pass depends on no other draft token; its logits may, see
+    ``DraftHead.score``."""
 
     def n_seen(self, history: Sequence[int]) -> int:
         return n_common(self.tokens, history[:-1])  # nor does a state need the next token
@@ -178,11 +179,16 @@ class BlockSequence(HeadSequence):
         block = [text[-1], *[kind.mask_token] * (kind.n_block - 1)]
         self.head.draft_block(Rows.of(self.seq.seq_id, self.n_run, block), head, among)
         self.pos = self.n_run + kind.first_row
-        return kind.first_row
+        return self._scored(kind.first_row, text[-1])
 
     def follow(
         self, token: int, head: Head = "logits", among: ShortList | None = None
     ) -> int | None:
         self.pos += 1
         row = self.pos - self.n_run
-        return row if row < self.head.kind.n_block else None
+        return self._scored(row, token) if row < self.head.kind.n_block else None
+
+    def _scored(self, row: int, previous: int) -> int:
+        if self.head.kind.scores_candidates:
+            self.head.score(row, previous)
+        return row
