@@ -21,6 +21,7 @@ from ..runtime.context import Context
 from ..runtime.ffi import load
 from ..runtime.ffi.calls import INT32_MAX
 from ..runtime.kv_types import CACHE_TYPE, CACHE_TYPES
+from ..runtime.loading import AUTO, LOADS
 from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.opening import N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
 from ..templates.fallbacks import FALLBACKS
@@ -148,6 +149,13 @@ _DEVICE = (
         "(--split-mode row). No effect without GPUs.",
     ),
     cloup.option(
+        "--load-mode",
+        type=click.Choice(list(LOADS)),
+        default=AUTO,
+        help="How to load weights for the CPU: copy them into memory (faster passes), map the file "
+        "(loads faster, shared between processes), or auto: copy if twice the file's size is free.",
+    ),
+    cloup.option(
         "--rpc",
         metavar="HOST:PORT,...",
         callback=_servers,
@@ -181,7 +189,8 @@ def _is_watched() -> bool:
 
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of Model that device_options set."""
-    return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu", "rpc")}
+    names = ("n_gpu_layers", "split_mode", "main_gpu", "rpc")
+    return {"load": options["load_mode"], **{name: options[name] for name in names}}
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def key_of(context: Context) -> StoreKey:
         model=model.fingerprint,
         build=build.BUILD_ID,
         devices=f"{machine()}; {system_info()}; {model.n_gpu_layers} layers on GPUs, "
-        f"split by {model.split_mode}, main GPU {model.main_gpu}"
+        f"split by {model.split_mode}, main GPU {model.main_gpu}, load {model.load}"
         + "".join(f", over RPC {server}" for server in model.rpc),
         n_threads=context.n_threads,
         attention=context.attention,

@@ -43,7 +43,7 @@ class DraftHead(Closing):
             model = target.model
             if path is not None:
                 model = on_failure.enter_context(
-                    Model(path, n_gpu_layers=None if model.n_gpu_layers else 0)
+                    Model(path, n_gpu_layers=None if model.n_gpu_layers else 0, load=model.load)
                 )
             self._context = on_failure.enter_context(
                 model.context(

@@ -25,9 +25,10 @@ from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util import memory as system_memory
 from ..util.closing import Closing
-from . import memory, offload
+from . import loading, memory, offload
 from . import rpc as servers
-from .ffi import calls, devices, load
+from .ffi import calls, devices
+from .ffi import load as library
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .guards import InUse
@@ -95,6 +96,9 @@ class Model(Closing):
         runs on the CPU, with a warning if layers were asked for.
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
+    load: "copy" the weights into memory, where passes are faster; "map" the file, which loads
+        faster and is shared between processes; "auto" copies for the CPU where twice the file's
+        size is free. The attribute is what was chosen; see `loading`.
     rpc: servers "host:port" of devices of other machines, see docs/rpc.md; these come before the
         GPUs of this machine, and count as GPUs.
     handle: address of a model that llama_cpp has loaded from this file and frees after this one is
@@ -115,6 +119,7 @@ class Model(Closing):
         n_gpu_layers: int | str | None = None,
         split_mode: str = SPLIT_MODE,
         main_gpu: int = MAIN_GPU,
+        load: str = loading.AUTO,
         rpc: Sequence[str] = (),
         handle: int | None = None,
     ) -> None:
@@ -124,10 +129,11 @@ class Model(Closing):
             )
         if not 0 <= main_gpu <= INT32_MAX:
             raise ArgumentError(f"main_gpu is 0 to {INT32_MAX}, got {main_gpu}")
+        loading.require(load)
         n_max = _n_max(n_gpu_layers)
         if n_max and not rpc and handle is None:
             _warn_without_gpu()
-        load.require_not_forked()
+        library.require_not_forked()
         if n_max == ALL_LAYERS:
             n_max = None
         self.path = model_path(path) if handle is None else Path(path)
@@ -135,6 +141,7 @@ class Model(Closing):
         self.rpc = tuple(rpc)
         self.split_mode = split_mode
         self.main_gpu = main_gpu
+        self.load = load
         self.own_head: heads.HeadFile | None = None
         self.head_fault = ""  # why the head in the file cannot be used
         has_broken_head = handle is None and not self._find_own_head()
@@ -173,9 +180,13 @@ class Model(Closing):
     def _load(self, n_gpu_layers: int | None, has_broken_head: bool, *, fits: bool) -> int | None:
         """Load the file with at most n_gpu_layers layers on devices, or as many as fit there if
         ``fits``. Return the number given to llama.cpp, None for all."""
-        if not self.rpc and (n_gpu_layers == 0 or not devices.gpus()):
-            memory.require_for_model(self.file)
         params = llama.llama_model_default_params()
+        is_on_cpu = not self.rpc and (n_gpu_layers == 0 or not devices.gpus())
+        if is_on_cpu:
+            memory.require_for_model(self.file)
+            if self.load == loading.AUTO:
+                self.load = loading.chosen(self.file.n_bytes, self.free_bytes)
+        params.load_mode = loading.MODES[self.load]
         params.split_mode = SPLIT_MODES[self.split_mode]
         params.main_gpu = self.main_gpu
         params.load_mtp = self.own_head is not None
@@ -189,7 +200,7 @@ class Model(Closing):
                 n_gpu_layers = offload.fitting(self.file, self._n_device_bytes)
             if n_gpu_layers is not None:
                 params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
-            load.clear_log_error()
+            library.clear_log_error()
             handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
             if not handle:
                 if embeds := gguf_file.embedder(self.file.architecture):
@@ -198,7 +209,7 @@ class Model(Closing):
                 n_layers = self.file.n_layer + 1
                 if n_gpu_layers is not None:
                     n_layers = min(n_gpu_layers, n_layers)
-                raise load.failure(ModelFileError, what, *self.shortage(n_layers))
+                raise library.failure(ModelFileError, what, *self.shortage(n_layers))
             self._handle = handle  # first: from here on Ctrl-C may free the model
             stack.callback(self._free)
             if has_broken_head:

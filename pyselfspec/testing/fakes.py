@@ -79,6 +79,7 @@ class FakeModel:
     n_gpu_layers: ClassVar[int] = 0
     split_mode: ClassVar[str] = "layer"
     main_gpu: ClassVar[int] = 0
+    load: ClassVar[str] = "auto"
     rpc: ClassVar[tuple[str, ...]] = ()
 
     @cached_property

@@ -39,6 +39,12 @@ def available(root: Path = ROOT) -> int | None:
     return max(0, min([machine * KIB, *_left_in_cgroups(root)]))
 
 
+def has_huge_pages(root: Path = ROOT) -> bool:
+    """Whether the system gives pages of 2 MB to memory that is marked for them."""
+    found = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    return found != "" and "[never]" not in found
+
+
 def address_space(root: Path = ROOT) -> int | None:
     """Bytes that may still be mapped under a limit on address space (ulimit -v); None without."""
     limit = _limit()

@@ -51,6 +51,7 @@ class SecondModel(Closing):
                 n_gpu_layers=None if target.n_gpu_layers else 0,
                 split_mode=target.split_mode,
                 main_gpu=target.main_gpu,
+                load=target.load,
             )
             stack.callback(model.close)
             n_trained = model.n_ctx_train or n_ctx
