@@ -199,7 +199,8 @@ def test_version_and_info_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Of the system's headers, only what the file uses: it is compiled for ARM Macs by any compiler.
 HEADERS = {
-    "string.h": "typedef unsigned long size_t;\n#define NULL 0\nint strcmp(const char *, const char *);",
+    "string.h": "typedef unsigned long size_t;\n#define NULL 0\n"
+    "int strcmp(const char *, const char *);",
     "stdio.h": "int snprintf(char *, size_t, const char *, ...);",
     "errno.h": "extern int error;\n#define errno error\n#define ENOENT 2",
     "sys/sysctl.h": "int sysctlbyname(const char *, void *, size_t *, void *, size_t);",
