@@ -32,6 +32,7 @@ sys.path.append(str(ROOT))  # after the installed package, for tools.exports
 from pyselfspec.runtime.ffi.load import PARTS  # noqa: E402
 from pyselfspec.runtime.ffi.prototypes import PROTOTYPES  # noqa: E402
 from tools.exports import Library, read  # noqa: E402
+from tools.wheels.building import retagged  # noqa: E402
 
 BOUND = re.compile(r'@ctypes_function\(\s*"(\w+)"|^_lib\.(\w+)\.restype', re.MULTILINE)
 LLAMA, PROCESSOR, CPU = "llama", "selfspec-processor", "ggml-cpu"
@@ -40,7 +41,7 @@ OFTEN = ("ggml_backend_init",)  # what a backend that is loaded as a file must h
 
 @dataclass(frozen=True)
 class Target:
-    """A system to build for. tag: of the wheel, as sysconfig.get_platform() names it there.
+    """A system to build for. tag: of the wheel.
     own: names of libraries of the system itself. options: of CMake."""
 
     tag: str
@@ -51,12 +52,12 @@ class Target:
 
 TARGETS = {
     "windows": Target(
-        "win-amd64",
+        "win_amd64",
         "x86-64",
         re.compile(r"(kernel32|ntdll|advapi32|ws2_32|user32|api-ms-win-\S+)\.dll$", re.IGNORECASE),
         ("PYSELFSPEC_PORTABLE=ON",),
     ),
-    "macos": Target("macosx-11.0-arm64", "ARM", re.compile(r"/usr/lib/lib(System|c\+\+)\S*$")),
+    "macos": Target("macosx_11_0_arm64", "ARM", re.compile(r"/usr/lib/lib(System|c\+\+)\S*$")),
 }
 
 
@@ -70,8 +71,8 @@ def main() -> None:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path, resolve_path=True))
 def build(system: str, folder: Path) -> None:
     """Put the wheel for SYSTEM into FOLDER, and check it."""
-    if find_spec("ziglang") is None:
-        raise click.ClickException("the compiler is not installed: pip install ziglang")
+    if find_spec("ziglang") is None or find_spec("wheel") is None:
+        raise click.ClickException("the compiler is not installed: pip install ziglang wheel")
     begun = time.monotonic()
     target = TARGETS[system]
     defined = (f"CMAKE_TOOLCHAIN_FILE={ROOT}/vendor/toolchains/{system}.cmake", *target.options)
@@ -80,11 +81,12 @@ def build(system: str, folder: Path) -> None:
         command += ["-C", f"build-dir=build/{system}", "-C", "cmake.args=-GNinja"]
         for each in defined:
             command += ["-C", "cmake.define." + each]
-        # Both are read as on the system itself: the name of the wheel, and where the compiler is.
-        environment = os.environ | {"_PYTHON_HOST_PLATFORM": target.tag, "ZIG": zig()}
+        environment = os.environ | {"ZIG": zig()}
         if subprocess.run([*command, "."], cwd=ROOT, env=environment).returncode:
             raise click.ClickException("the build has failed, see above")
         [made] = Path(temporary).glob("*.whl")
+        if not made.stem.endswith(f"-{target.tag}"):  # named for the system that compiles
+            made = retagged(made, target.tag)
         folder.mkdir(parents=True, exist_ok=True)
         wheel = made.replace(folder / made.name)
     click.echo(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB in {time.monotonic() - begun:.0f} s")

@@ -1,4 +1,4 @@
-"""pyselfspec serve: an OpenAI-compatible server for one model."""
+"""pyselfspec serve: a server with the APIs of OpenAI and Anthropic, for one model."""
 
 from __future__ import annotations
 
@@ -134,9 +134,10 @@ serve_options = cloup.option_group(
 @draft_options
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
-    """Run an OpenAI-compatible server with a web page at /.
+    """Serve OpenAI's and Anthropic's APIs, with a page at /.
 
-    Answers several requests at once, each with the text that it would get alone. Requests can
+    Programs for chat completions, responses or messages use it as they are, see docs/clients.md.
+    Several requests are answered at once, each with the text that it would get alone. Requests can
     choose the drafter, see docs/serving.md.
 
     \b

@@ -47,12 +47,20 @@ def cache(name: str) -> Path:
 
 def elsewhere(path: str | bytes | int) -> str:
     """Return the end of a message about a path that cannot be written: which variable names another
-    place, where the path is in one of the user's folders; else nothing."""
-    if not isinstance(path, int):
-        for kind in KINDS:
-            if Path(os.fsdecode(path)).is_relative_to(_user_folder(kind)):
-                return f"; set {_variable(kind)} to a folder that can be written and has room"
-    return ""
+    place, where the path is in one of the user's folders or above a missing one; else nothing."""
+    if isinstance(path, int):
+        return ""
+    there = Path(os.fsdecode(path))
+    is_missing = not os.path.exists(there)
+    names = [
+        _variable(kind)
+        for kind in KINDS
+        for folder in [_user_folder(kind)]
+        if there.is_relative_to(folder) or (is_missing and folder.is_relative_to(there))
+    ]
+    if not names:
+        return ""
+    return f"; set {' and '.join(names)} to a folder that can be written and has room"
 
 
 def _variable(kind: str) -> str:

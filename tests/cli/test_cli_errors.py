@@ -534,6 +534,23 @@ def test_only_paths_in_the_users_folders_get_advice(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert paths.elsewhere(str(paths.cache("x"))).startswith("; set XDG_CACHE_HOME to a folder")
     assert paths.elsewhere("/elsewhere/x") == ""
+    assert paths.elsewhere(str(tmp_path)) == ""  # it exists, so it is a path of the user's own
+
+
+def test_a_folder_that_had_to_be_made_for_them_gets_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home without any folders cannot be written: the first one is named by the system."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if sys.platform == "linux":
+        said = [paths.elsewhere(str(tmp_path / name)) for name in ("home/.cache", "home/.local")]
+        assert [each.split()[2] for each in said] == ["XDG_CACHE_HOME", "XDG_DATA_HOME"]
+    both = paths.elsewhere(str(tmp_path / "home"))
+    assert both.startswith("; set XDG_DATA_HOME and XDG_CACHE_HOME to a folder that can")
+    (tmp_path / "home").mkdir()
+    assert paths.elsewhere(str(tmp_path / "home")) == ""
 
 
 def test_generate_does_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

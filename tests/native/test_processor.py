@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +195,65 @@ def test_version_and_info_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["cpu_code"] == name
     line = f"CPU code: {name}; logits are identical in passes of up to "
     assert line in run_alone("models", "info", "demo").stdout
+
+
+# Of the system's headers, only what the file uses: it is compiled for ARM Macs by any compiler.
+HEADERS = {
+    "string.h": "typedef unsigned long size_t;\n#define NULL 0\n"
+    "int strcmp(const char *, const char *);",
+    "stdio.h": "int snprintf(char *, size_t, const char *, ...);",
+    "errno.h": "extern int error;\n#define errno error\n#define ENOENT 2",
+    "sys/sysctl.h": "int sysctlbyname(const char *, void *, size_t *, void *, size_t);",
+}
+MAC = """
+int printf(const char *, ...);
+int error;
+
+// Answers as a Mac with an M1: `MACOS` is the version of the system.
+int sysctlbyname(const char * name, void * value, size_t * size, void * to, size_t n) {
+    (void) to; (void) n;
+    const char * known[] = {"FEAT_DotProd", "FEAT_LSE", "FEAT_I8MM", "FEAT_BF16"};
+    for (int i = 0; MACOS > 11 && i < 4; i++) {
+        if (*size == sizeof(int) && strcmp(name + 16, known[i]) == 0 && name[15] == '.') {
+            *(int *) value = i < 2;
+            return 0;
+        }
+    }
+    error = ERROR;
+    return -1;
+}
+
+#undef INSTRUCTION_SET
+#undef INSTRUCTION_SET_ARM
+
+int main(void) {
+#define INSTRUCTION_SET(...)
+#define INSTRUCTION_SET_ARM(name, ...) if (selfspec_processor_has(#name)) printf("%s ", #name);
+#include "instruction-sets.h"
+    return selfspec_processor_has("avx2") || selfspec_processor_has("teleport");
+}
+"""
+OF_M1 = "crc32 atomics rdm fp16 fp16fml fcma jscvt frint dotprod"
+
+
+@pytest.mark.parametrize(
+    ("macos", "error", "has"), [(12, 2, OF_M1), (11, 2, OF_M1), (12, 1, "atomics dotprod")]
+)
+def test_macs_that_know_no_names_have_what_all_have(
+    macos: int, error: int, has: str, tmp_path: Path
+) -> None:
+    """macOS 11 has none of the names, and every Mac with an ARM processor what an M1 has. A system
+    that refuses to answer has nothing."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if not compiler:
+        pytest.skip("no C compiler")
+    (tmp_path / "sys").mkdir()
+    for name, text in HEADERS.items():
+        (tmp_path / name).write_text(text)
+    program, source = tmp_path / "program", tmp_path / "program.c"
+    source.write_text(f'#include "{TABLE.parent}/processor.c"\n{MAC}')
+    options = [f"-DMACOS={macos}", f"-DERROR={error}", "-nostdinc", "-D__APPLE__", "-D__aarch64__"]
+    options += ["-U__linux__", "-U__x86_64__", f"-I{tmp_path}", f"-I{TABLE.parent}", "-Wall"]
+    subprocess.run([compiler, *options, "-Werror", source, "-o", program], check=True)
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, has.split())

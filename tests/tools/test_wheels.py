@@ -18,7 +18,13 @@ TOO_OLD = "status 1: Error: it needs a processor with sse4_2, which this one lac
 
 
 def said(**changes: Any) -> dict[str, Any]:
-    model = {"exact_width": 16, "same_at_widths": True, "accepted": 9, "wrong": [], "digest": "ab"}
+    model: dict[str, Any] = {
+        "exact_width": 16,
+        "same_at_widths": True,
+        "accepted": 9,
+        "compared": 4,
+    }
+    model |= {"wrong": [], "digest": "ab"}
     return {"variant": "haswell", "models": {"q8_0": model | changes}}
 
 
@@ -43,6 +49,14 @@ def test_without_a_promise_bits_may_differ() -> None:
     changes = {"exact_width": 0, "same_at_widths": False, "wrong": ["ngram at 0.0"]}
     assert trying.faults(said(**changes), "haswell") == []
     assert "(bits differ) (text differs)" in trying.line("here", said(**changes))
+
+
+def test_texts_are_counted() -> None:
+    results = [said(), said(), said(exact_width=0, wrong=["ngram at 0.8"]), TOO_OLD]
+    assert trying.counts(results) == (
+        "promised: 8 texts with drafts, 0 differ from the plain ones; "
+        "not promised: 4 texts with drafts, 1 differ from the plain ones"
+    )
 
 
 @pytest.mark.parametrize("crash", ["status -4: no message", "status 1: ImportError: numpy"])
@@ -86,6 +100,31 @@ def test_the_oldest_system_is_the_one_that_the_compiler_aims_at() -> None:
         assert target.platforms[0] == target.policy
         native = targets.ROOT / "pyselfspec/native"
         assert f"{arch}-linux-gnu.2.28" in (native / target.toolchain).read_text()
+
+
+@pytest.mark.parametrize(
+    ("tag", "is_old_enough"),
+    [
+        ("manylinux_2_17_aarch64.manylinux2014_aarch64", True),
+        ("manylinux_2_28_aarch64", True),
+        ("manylinux_2_29_aarch64", False),
+        ("manylinux_2_27_x86_64", False),
+        ("linux_aarch64", False),
+    ],
+)
+def test_wheels_are_named_for_the_systems_that_the_compiler_aims_at(
+    tag: str, is_old_enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: list[str] = []
+    monkeypatch.setattr(building, "retagged", lambda _wheel, tag: renamed.append(tag))
+    wheel = tmp_path / f"pyselfspec-0.1.0-py3-none-{tag}.whl"
+    target = targets.TARGETS["aarch64"]
+    if is_old_enough:
+        building.require_policy(wheel, target)
+        assert renamed == [target.policy] * (tag != target.policy)
+    else:
+        with pytest.raises(click.ClickException, match="needs a newer system than manylinux_2_28"):
+            building.require_policy(wheel, target)
 
 
 @pytest.mark.parametrize("names", [[], ["pyselfspec-1-py3-none-any_x86_64.whl"] * 2])

@@ -17,7 +17,7 @@ from click import Group
 from packaging.requirements import Requirement
 
 from pyselfspec.cli import main as program
-from tools import cross_build
+from tools import cross_build, exports
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".github" / "workflows"
@@ -107,6 +107,19 @@ def test_paths_exist() -> None:
         assert (ROOT / word).exists(), word
     for pattern in read("wheels.yml")["on"]["pull_request"]["paths"]:
         assert [*ROOT.glob(pattern)], pattern
+
+
+def test_a_change_to_what_wheels_are_made_of_builds_them() -> None:
+    """Whatever the tools run or compile, and the files that they import from this checkout."""
+    patterns = read("wheels.yml")["on"]["pull_request"]["paths"]
+    covered = {file.resolve() for pattern in patterns for file in ROOT.glob(pattern)}
+    covered |= {file for folder in covered if folder.is_dir() for file in folder.rglob("*")}
+    made_of = [FOLDER / "wheels.yml", ROOT / "pyproject.toml", *(ROOT / tool for tool in TOOLS)]
+    for folder in ("patches", "pyselfspec/native", "tools/wheels", "vendor/toolchains"):
+        made_of += [file for file in (ROOT / folder).rglob("*") if file.suffix != ".pyc"]
+    made_of += [Path(str(module.__file__)) for module in (cross_build, exports)]
+    made_of += [ROOT / "pyselfspec/runtime/processor.py", ROOT / "vendor/build_backend.py"]
+    assert [str(file) for file in made_of if file.is_file() and file not in covered] == []
 
 
 def test_tools_have_these_commands() -> None:

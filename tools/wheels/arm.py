@@ -20,9 +20,9 @@ QEMU = "qemu-aarch64"
 TARGET = TARGETS["aarch64"]
 # emulated processor -> what it has, for people, and the variant that must be chosen there
 PROCESSORS = {
-    "cortex-a53": ("armv8.0", "armv8.0_1"),
-    "cortex-a76": ("dotprod", "armv8.2_1"),
-    "max,sve=off,sme=off,pauth=off": ("i8mm", "armv8.2_1"),
+    "cortex-a72": ("armv8.0", "armv8.0_1"),
+    "neoverse-n1": ("dotprod", "armv8.2_1"),
+    "max,pauth=off": ("all sets", "armv8.2_1"),
 }
 PYTHON = "3.11"  # Debian 12's
 # what Python and its modules in C are linked with

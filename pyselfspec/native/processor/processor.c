@@ -50,33 +50,41 @@ int selfspec_processor_has(const char * instruction_set) {
 #include <sys/auxv.h>
 
 enum { HWCAP = AT_HWCAP, HWCAP2 = AT_HWCAP2 };
+enum { LATER, M1 };
 
-static int has(int word, int bit, const char * feature) {
+static int has(int word, int bit, const char * feature, int generation) {
     (void) feature;
+    (void) generation;
     return getauxval((unsigned long) word) >> bit & 1;
 }
 #else
+#include <errno.h>
 #include <stdio.h>
 #include <sys/sysctl.h>
 
 enum { HWCAP, HWCAP2 };
+enum { LATER, M1 };
 
-static int has(int word, int bit, const char * feature) {
+// A name that the system does not know says nothing of the processor.
+static int has(int word, int bit, const char * feature, int generation) {
     (void) word;
     (void) bit;
     char name[64];
     int value = 0;
     size_t size = sizeof(value);
     snprintf(name, sizeof(name), "hw.optional.arm.%s", feature);
-    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value;
+    if (sysctlbyname(name, &value, &size, NULL, 0) == 0) {
+        return value != 0;
+    }
+    return errno == ENOENT && generation == M1;
 }
 #endif
 
 int selfspec_processor_has(const char * instruction_set) {
 #define INSTRUCTION_SET(...)
-#define INSTRUCTION_SET_ARM(name, macro, word, bit, feature) \
-    if (strcmp(instruction_set, #name) == 0) {               \
-        return has(word, bit, feature);                      \
+#define INSTRUCTION_SET_ARM(name, macro, word, bit, feature, generation) \
+    if (strcmp(instruction_set, #name) == 0) {                           \
+        return has(word, bit, feature, generation);                      \
     }
 #include "instruction-sets.h"
     return 0;
