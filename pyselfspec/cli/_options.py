@@ -23,6 +23,7 @@ from ..runtime.ffi.calls import INT32_MAX
 from ..runtime.kv_types import CACHE_TYPE, CACHE_TYPES
 from ..runtime.loading import AUTO, LOADS
 from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
+from ..runtime.offload import ContextSize
 from ..runtime.opening import N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
 from ..templates.fallbacks import FALLBACKS
 from ..util.files import read_limited
@@ -190,7 +191,17 @@ def _is_watched() -> bool:
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of Model that device_options set."""
     names = ("n_gpu_layers", "split_mode", "main_gpu", "rpc")
-    return {"load": options["load_mode"], **{name: options[name] for name in names}}
+    own = {"load": options["load_mode"], "context_size": _context_size(options)}
+    return own | {name: options[name] for name in names}
+
+
+def _context_size(options: Mapping[str, Any]) -> ContextSize:
+    """Return the context that these options ask for, 0 tokens for as many as the model was trained
+    with; slots of a server share one that is given."""
+    n_ctx: int | None = options.get("ctx_size")
+    if n_ctx is None:
+        n_ctx = N_CTX * options.get("slots", 1)
+    return ContextSize(n_ctx, options["cache_type_k"], options["cache_type_v"])
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ..serve.settings import (
     Capacity,
     Settings,
 )
-from ._drafting import check_drafting, config_from, draft_options
+from ._drafting import check_drafting, config_from, draft_options, exact_option
 from ._options import (
     chat_template_option,
     common_options,
@@ -132,6 +132,7 @@ serve_options = cloup.option_group(
 @sampling_options
 @context_options
 @draft_options
+@cloup.option_group("Verification", exact_option)
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
     """Serve OpenAI's and Anthropic's APIs, with a page at /.

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from .ffi import load as library
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .guards import InUse
+from .offload import ContextSize
 
 if TYPE_CHECKING:
     from .context import Context
@@ -92,8 +94,10 @@ class Model(Closing):
 
     path: a GGUF file, or a model's name as a str, see `hub`; nothing is downloaded.
     n_gpu_layers: last blocks to keep on GPUs, the head counts as one more; None or -1 for all of
-        them, "auto" for as many as fit with a context of the default size. Without a GPU the model
+        them, "auto" for as many as fit with a context of ``context_size``. Without a GPU the model
         runs on the CPU, with a warning if layers were asked for.
+    context_size: the context for which "auto" leaves room on GPUs; a size of 0 tokens is that which
+        the model was trained with.
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
     load: "copy" the weights into memory, where passes are faster; "map" the file, which loads
@@ -122,6 +126,7 @@ class Model(Closing):
         load: str = loading.AUTO,
         rpc: Sequence[str] = (),
         handle: int | None = None,
+        context_size: ContextSize = offload.DEFAULT_SIZE,
     ) -> None:
         if split_mode not in SPLIT_MODES:
             raise ArgumentError(
@@ -153,7 +158,8 @@ class Model(Closing):
         self._handle = handle
         self._stack.callback(self._forget)
         if handle is None:
-            n_max = self._load(n_max, has_broken_head, fits=n_gpu_layers == offload.AUTO)
+            size = context_size if n_gpu_layers == offload.AUTO else None
+            n_max = self._load(n_max, has_broken_head, size)
         self._vocab = llama.llama_model_get_vocab(self.handle)
         self._pieces: dict[int, bytes] = {}
         self.n_layer: int = llama.llama_model_n_layer(self.handle)
@@ -177,9 +183,11 @@ class Model(Closing):
         if they leave none."""
         return heads.last_states_width(self.file, self.own_head)
 
-    def _load(self, n_gpu_layers: int | None, has_broken_head: bool, *, fits: bool) -> int | None:
-        """Load the file with at most n_gpu_layers layers on devices, or as many as fit there if
-        ``fits``. Return the number given to llama.cpp, None for all."""
+    def _load(
+        self, n_gpu_layers: int | None, has_broken_head: bool, size: ContextSize | None
+    ) -> int | None:
+        """Load the file with at most n_gpu_layers layers on devices, or as many as fit there beside
+        a context of a size. Return the number given to llama.cpp, None for all."""
         params = llama.llama_model_default_params()
         is_on_cpu = not self.rpc and (n_gpu_layers == 0 or not devices.gpus())
         if is_on_cpu:
@@ -196,8 +204,9 @@ class Model(Closing):
                 remote = stack.enter_context(servers.connected(self.rpc))
                 self._devices = devices.set_devices(params, remote)
             self._n_device_bytes = devices.free_bytes(remote)
-            if fits:
-                n_gpu_layers = offload.fitting(self.file, self._n_device_bytes)
+            if size is not None:
+                size = replace(size, n_ctx=size.n_ctx or self.file.context_length)
+                n_gpu_layers = offload.fitting(self.file, self._n_device_bytes, size)
             if n_gpu_layers is not None:
                 params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
             library.clear_log_error()
@@ -218,12 +227,12 @@ class Model(Closing):
             self._stack = stack.pop_all()
         return n_gpu_layers
 
-    def shortage(self, n_layers: int, **context: Any) -> tuple[str, ...]:
-        """Return the parts of a message on the memory that n_layers layers need on devices: none
-        where they should fit. context: n_ctx, type_k and type_v."""
+    def shortage(self, n_layers: int, size: ContextSize = offload.DEFAULT_SIZE) -> tuple[str, ...]:
+        """Return the parts of a message on the memory that n_layers layers need on devices with a
+        context of a size: none where they should fit."""
         if self._n_device_bytes is None:
             return ()
-        text = offload.shortage(self.file, n_layers, self._n_device_bytes, **context)
+        text = offload.shortage(self.file, n_layers, self._n_device_bytes, size)
         return (f"; {text}: give ", Parameter('n_gpu_layers="auto"')) if text else ()
 
     def _offloaded(self, n_max: int | None) -> int:

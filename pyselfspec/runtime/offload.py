@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 
 from ..gguf.file import BLOCK_NAME, GgufFile
@@ -15,59 +16,55 @@ LOGIT_BYTES = 4
 SPARE_BYTES = 64 << 20  # for each device: graphs, and the states of a pass between blocks
 
 
-def layer_bytes(file: GgufFile, n_ctx: int, type_k: str, type_v: str) -> tuple[int, ...]:
-    """Return the bytes that each block takes on a device with K and V of n_ctx tokens, and as the
-    last number those of the head. K and V count as if all blocks had as much."""
+@dataclass(frozen=True, slots=True)
+class ContextSize:
+    """The K and V that a context keeps beside the weights: of n_ctx tokens, in these types."""
+
+    n_ctx: int = N_CTX
+    type_k: str = CACHE_TYPE
+    type_v: str = CACHE_TYPE
+
+    def bytes_of(self, file: GgufFile) -> int:
+        """Return the bytes of K and V over all blocks of a model."""
+        return file.kv_bytes(self.n_ctx, self.type_k, self.type_v)
+
+
+DEFAULT_SIZE = ContextSize()
+
+
+def layer_bytes(file: GgufFile, size: ContextSize) -> tuple[int, ...]:
+    """Return the bytes that each block takes on a device with its K and V, and as the last number
+    those of the head. K and V count as if all blocks had as much."""
     weights = [0] * file.n_layer
     for tensor in file.tensors:
         match = BLOCK_NAME.match(tensor.name)
         if match and int(match[1]) < file.n_layer:
             weights[int(match[1])] += tensor.n_bytes
-    kv = file.kv_bytes(n_ctx, type_k, type_v) // max(1, file.n_layer)
+    kv = size.bytes_of(file) // max(1, file.n_layer)
     head = file.head_bytes + N_OUTPUTS * LOGIT_BYTES * file.n_vocab
     return (*(each + kv for each in weights), head)
 
 
-def needed_bytes(
-    file: GgufFile,
-    n_layers: int,
-    n_ctx: int = N_CTX,
-    type_k: str = CACHE_TYPE,
-    type_v: str = CACHE_TYPE,
-) -> int:
-    """Return about how many bytes n_layers layers take on a device with a context of n_ctx
-    tokens."""
-    layers = layer_bytes(file, n_ctx, type_k, type_v)
+def needed_bytes(file: GgufFile, n_layers: int, size: ContextSize = DEFAULT_SIZE) -> int:
+    """Return about how many bytes n_layers layers take on a device with a context of this size."""
+    layers = layer_bytes(file, size)
     return SPARE_BYTES + sum(layers[len(layers) - n_layers :] if n_layers else ())
 
 
-def fitting(
-    file: GgufFile,
-    n_free: int,
-    n_ctx: int = N_CTX,
-    type_k: str = CACHE_TYPE,
-    type_v: str = CACHE_TYPE,
-) -> int:
+def fitting(file: GgufFile, n_free: int, size: ContextSize = DEFAULT_SIZE) -> int:
     """Return how many layers fit into n_free bytes, counted from the head, the last one."""
-    sums = accumulate(reversed(layer_bytes(file, n_ctx, type_k, type_v)))
+    sums = accumulate(reversed(layer_bytes(file, size)))
     return sum(SPARE_BYTES + each <= n_free for each in sums)
 
 
-def shortage(
-    file: GgufFile,
-    n_layers: int,
-    n_free: int,
-    n_ctx: int = N_CTX,
-    type_k: str = CACHE_TYPE,
-    type_v: str = CACHE_TYPE,
-) -> str:
+def shortage(file: GgufFile, n_layers: int, n_free: int, size: ContextSize = DEFAULT_SIZE) -> str:
     """Return why n_layers layers do not fit on devices, as part of a message; "" where they
     should fit."""
-    needed = needed_bytes(file, n_layers, n_ctx, type_k, type_v)
+    needed = needed_bytes(file, n_layers, size)
     if not n_layers or needed <= n_free:
         return ""
-    n_fit = fitting(file, n_free, n_ctx, type_k, type_v)
+    n_fit = fitting(file, n_free, size)
     return (
-        f"{n_layers} layers with {n_ctx} tokens of context need about {size_text(needed)} of "
+        f"{n_layers} layers with {size.n_ctx} tokens of context need about {size_text(needed)} of "
         f"device memory, and {size_text(n_free)} are free, enough for {n_fit}"
     )

@@ -16,6 +16,7 @@ from .ffi import calls, load
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .kv_types import CACHE_TYPE
+from .offload import ContextSize
 
 if TYPE_CHECKING:
     from .model import Model
@@ -117,11 +118,11 @@ def open_context(
             free=model.free_bytes,
             n_state_bytes=model.state_bytes * params.n_seq_max * (1 + params.n_rs_seq),
         )
-    advice = model.shortage(model.n_gpu_layers, n_ctx=params.n_ctx, type_k=type_k, type_v=type_v)
+    size = ContextSize(params.n_ctx, type_k, type_v)
     with model.in_use:
         return Context(
             model,
-            _open_handle(model, params, n_ctx, *advice, n_replayed=n_seq_max if replays else 0),
+            _open_handle(model, params, n_ctx, size, n_replayed=n_seq_max if replays else 0),
             n_threads=n_threads,
             n_seq_max=n_seq_max,
             flash_attn=flash_attn,
@@ -173,16 +174,17 @@ def _default_snapshots(model: Model, n_seq_max: int) -> int:
 
 
 def _open_handle(
-    model: Model, params: Any, n_ctx: int, *advice: str, n_replayed: int
+    model: Model, params: Any, n_ctx: int, size: ContextSize, *, n_replayed: int
 ) -> ContextHandle:
     """Return the handle of a new context of n_ctx tokens.
 
-    advice: for the error, see failure(). n_replayed: sequences whose removed tokens are replayed.
+    size: for the error. n_replayed: sequences whose removed tokens are replayed.
     """
     load.clear_log_error()
     context = llama.llama_init_from_model(model.handle, params)
     what = f"a context of {n_ctx} tokens"
     if not context:
+        advice = model.shortage(model.n_gpu_layers, size)
         raise load.failure(DecodeError, f"llama.cpp cannot make {what}", *advice)
     handle = ContextHandle(context, is_owned=True)
     try:

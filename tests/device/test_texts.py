@@ -17,18 +17,16 @@ import tiny_nextn
 from fixture_types import TinyPath
 from gguf import GGUFReader
 from lora_adapters import set_adapters, write_adapter
+from row_by_row import ALWAYS, IDS, N, opened, written
 
-from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec import GREEDY, Completion, LayerMask, Model, SamplingParams
 from pyselfspec.runtime.ffi.load import llama
 from pyselfspec.speculate.completion import generate_batch
 from tools import device_texts
 
 pytestmark = pytest.mark.device
 
-N = 16
 PROMPT = "The old woman opened the door, and the old woman said"
-IDS = [5 + i % 9 for i in range(30)]
-ALWAYS = Fixed(4, p_min=0.0)
 SAMPLINGS = {
     "greedy": GREEDY,
     "drawn": SamplingParams(temperature=1.0, seed=3),
@@ -45,19 +43,6 @@ def ways(n_layer: int) -> dict[str, dict[str, Any]]:
         "mask": {"draft": "layer-skip", "mask": skip},
         "exit": {"draft": "layer-skip", "mask": LayerMask.early_exit(n_layer, n_layer // 2)},
     }
-
-
-def opened(model: Model, **options: Any) -> Context:
-    return model.context(**({"n_ctx": 256, "n_threads": 1, "exact": True} | options))
-
-
-def written(context: Context, prompt: str | list[int], **options: Any) -> Completion:
-    if options.get("draft"):
-        options.setdefault("controller", ALWAYS)
-    made = Completion(context, prompt, n_predict=N, **options)
-    for _ in made:
-        pass
-    return made
 
 
 #

@@ -193,6 +193,12 @@ def test_as_many_layers_as_fit(
             assert len(written(model, draft=None).tokens) == N
     free = offload.needed_bytes(file, 5)
     monkeypatch.setattr(devices, "free_bytes", lambda *_: free)
+    long = offload.ContextSize(2**20)
+    for size in (offload.ContextSize(256), offload.ContextSize(0), long):
+        with Model(demo_path, rpc=servers[:1], n_gpu_layers="auto", context_size=size) as model:
+            n_ctx = size.n_ctx or file.context_length
+            assert model.n_gpu_layers == offload.fitting(file, free, offload.ContextSize(n_ctx))
+    assert model.n_gpu_layers < 5
     monkeypatch.setattr(llama, "llama_init_from_model", lambda *_: None)
     with (
         Model(demo_path, rpc=servers[:1]) as model,

@@ -18,8 +18,10 @@ from ....costs.lookup import costs_with_second
 from ....costs.table import CostTable
 from ....errors import ArgumentError, ContextFullError, Parameter, UnsupportedError
 from ....runtime.context import Context
+from ....runtime.ffi import devices
 from ....runtime.kv import KVSequence
 from ....runtime.model import Model
+from ....runtime.offload import AUTO, ContextSize
 from ....runtime.opening import N_CTX_UNIT
 from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
@@ -34,7 +36,8 @@ N_CATCH_UP = 8  # unread tokens that the first draft pass reads along; more take
 
 
 class SecondModel(Closing):
-    """A model in a context of its own, with the settings of the texts' context.
+    """A model in a context of its own, with the settings of the texts' context. Beside a model on
+    GPUs it keeps there as many layers as fit into the memory that is left, else none.
 
     n_ctx: most tokens of all texts together, in its own tokens; capped at its training length.
 
@@ -48,7 +51,8 @@ class SecondModel(Closing):
         with ExitStack() as stack:
             model = Model(
                 path,
-                n_gpu_layers=None if target.n_gpu_layers else 0,
+                n_gpu_layers=AUTO if target.n_gpu_layers and devices.gpus() else 0,
+                context_size=ContextSize(n_ctx),
                 split_mode=target.split_mode,
                 main_gpu=target.main_gpu,
                 load=target.load,

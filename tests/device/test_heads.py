@@ -1,0 +1,89 @@
+"""Draft heads on a device, in the model's file and in files of their own, and second models.
+
+The oracle is plain decoding with as many layers on the device. Models count, and some of their
+tokens do not, so that drafts are accepted and rejected.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_assistant
+import tiny_dflash
+import tiny_nextn
+from fixture_types import TinyPath
+from row_by_row import opened, written
+
+from pyselfspec import GREEDY, Model, SamplingParams
+from pyselfspec.runtime import offload
+from pyselfspec.runtime.ffi import devices
+from pyselfspec.speculate.session import session_of
+
+pytestmark = pytest.mark.device
+
+COUNTED = [20 + i for i in range(12)]
+PROMPTS = ([*COUNTED], [*COUNTED, 70, 71, 20, 21])
+SAMPLINGS = (GREEDY, SamplingParams(temperature=0.7, seed=9))
+LAYERS = [0, 1, 2, None]
+NEARLY = 0.55
+
+own_kinds = pytest.mark.parametrize("kind", tiny_nextn.KINDS, ids=lambda kind: kind.name)
+block_kinds = pytest.mark.parametrize("kind", tiny_dflash.KINDS, ids=lambda kind: kind.name)
+layers = pytest.mark.parametrize("n_gpu_layers", LAYERS, ids=["none", "head", "two", "all"])
+
+
+def same_texts(model: Model, draft: str) -> int:
+    """Compare texts with drafts to plain decoding; return how many draft tokens were verified."""
+    n_drafted = 0
+    for prompt in PROMPTS:
+        for sampling in SAMPLINGS:
+            with opened(model) as context:
+                plain = written(context, prompt, sampling=sampling, draft=None).tokens
+            with opened(model) as context:
+                made = written(context, prompt, sampling=sampling, draft=draft)
+            assert made.tokens == plain
+            n_drafted += made.stats.n_drafted
+    return n_drafted
+
+
+@own_kinds
+@layers
+def test_heads_in_the_models_file(
+    kind: tiny_nextn.Kind, n_gpu_layers: int | None, tmp_path: Path
+) -> None:
+    gain = 4.0 if kind.has_streams else NEARLY
+    path = tmp_path / "own.gguf"
+    tiny_nextn.write(path, tiny_nextn.counting_weights(kind, gain), kind)
+    with Model(path, n_gpu_layers=n_gpu_layers) as model:
+        assert same_texts(model, "head") > 0
+
+
+@block_kinds
+@layers
+def test_heads_that_draft_blocks(
+    kind: tiny_dflash.Kind, n_gpu_layers: int | None, tmp_path: Path
+) -> None:
+    weights, _ = tiny_assistant.counting_weights(gain=NEARLY)
+    path = tiny_assistant.write_model(tmp_path / "model.gguf", weights)
+    head = tiny_dflash.write(tmp_path / "head.gguf", tiny_dflash.counting_weights(kind), kind)
+    with Model(path, n_gpu_layers=n_gpu_layers) as model:
+        assert same_texts(model, f"head:{head}") > 0
+
+
+@pytest.mark.parametrize("n_fit", [0, 1, 3, 5])
+def test_a_second_model_takes_the_memory_that_is_left(
+    n_fit: int, tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts on both sides: blocks that do not fit beside the model are on the CPU."""
+    path = tiny_path(late_scale=0.25, late_from=0)
+    with Model(path) as model:
+        free = offload.needed_bytes(model.file, n_fit, offload.ContextSize(256))
+        monkeypatch.setattr(devices, "free_bytes", lambda *_: free)
+        with opened(model) as context:
+            plain = written(context, COUNTED, sampling=GREEDY, draft=None).tokens
+        with opened(model) as context:
+            made = written(context, COUNTED, sampling=GREEDY, draft=f"model:{path}")
+            (second,) = session_of(context).second_models.values()
+            assert second.context.model.n_gpu_layers == n_fit
+    assert made.tokens == plain and made.stats.n_accepted == made.stats.n_drafted > 0

@@ -1,0 +1,93 @@
+"""Models with recurrent states on a device: rejected draft tokens leave states on both sides.
+
+The oracle is plain decoding with as many layers on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from row_by_row import ALWAYS, opened, written
+from tiny_hybrids import VARIED, write_hybrid
+
+from pyselfspec import GREEDY, Completion, Model, SamplingParams
+from pyselfspec.speculate.completion import generate_batch
+
+pytestmark = pytest.mark.device
+
+LAYERS = {"none": 0, "head": 1, "half": 3, "all": 5}  # of four blocks and the head
+SAMPLINGS = {"greedy": GREEDY, "drawn": SamplingParams(temperature=0.8, seed=7)}
+PROMPT = [40 + i % 7 for i in range(21)]
+N_WRONG = 2
+
+
+@pytest.fixture(scope="module", params=[(arch, n) for arch in VARIED for n in LAYERS], ids="-".join)
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Model]:
+    arch, layers = request.param
+    path = write_hybrid(tmp_path_factory.mktemp("hybrid") / "model.gguf", arch, varied=True)
+    with Model(path, n_gpu_layers=LAYERS[layers]) as model:
+        assert model.n_gpu_layers == LAYERS[layers]
+        yield model
+
+
+@pytest.mark.parametrize("kind", SAMPLINGS)
+def test_texts_with_rejected_copies(model: Model, kind: str) -> None:
+    texts = []
+    for draft in (None, "ngram"):
+        with opened(model) as context:
+            made = written(context, PROMPT, sampling=SAMPLINGS[kind], draft=draft)
+            texts.append(made.tokens)
+    assert texts[0] == texts[1]
+    assert made.stats.n_drafted > made.stats.n_accepted
+
+
+def test_a_continued_text_after_rejected_copies(model: Model) -> None:
+    texts = []
+    for draft in (None, "ngram"):
+        with opened(model) as context:
+            first = written(context, PROMPT, sampling=GREEDY, draft=draft)
+            turn = [*PROMPT, *first.tokens, 44, 45, 46]
+            second = written(context, turn, sampling=GREEDY, draft=draft)
+            assert second.stats.n_prompt_reused >= len(PROMPT)
+            texts.append([*first.tokens, *second.tokens])
+    assert texts[0] == texts[1]
+
+
+def test_states_after_a_removal(model: Model) -> None:
+    """Wide passes may round differently on a device, so logits are compared, not bits."""
+    with opened(model) as context:
+        if context.max_rollback < N_WRONG:
+            pytest.skip("llama.cpp keeps no snapshots for this architecture")
+        wanted = [context.decode([token]).logits[0] for token in PROMPT]
+        context.sequence().drop()
+        context.decode(PROMPT[:9])
+        for pos in range(9, len(PROMPT) - 4, 4):
+            context.decode([*PROMPT[pos : pos + 3], *[9] * N_WRONG])
+            context.sequence().rollback(pos + 3)
+            got = context.decode(PROMPT[pos + 3 : pos + 4]).logits[0]
+            np.testing.assert_allclose(got, wanted[pos + 3], atol=0.02 * np.ptp(wanted[pos + 3]))
+
+
+def test_texts_side_by_side(model: Model) -> None:
+    found = []
+    for options in ({"draft": None}, {"draft": "ngram", "controller": ALWAYS}):
+        with opened(model, n_seq_max=4) as context:
+            texts = [
+                Completion(
+                    context,
+                    PROMPT[i:],
+                    seq=context.sequence(i),
+                    n_predict=16,
+                    sampling=GREEDY,
+                    **options,
+                )
+                for i in range(2)
+            ]
+            for _ in generate_batch(texts):
+                pass
+            found.append([text.tokens for text in texts])
+    assert found[0] == found[1]
