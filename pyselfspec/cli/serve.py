@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 import cloup
 
 from ..errors import ArgumentError
+from ..runtime.context import Context
+from ..runtime.embedding import is_embedder
 from ..runtime.ffi import load
+from ..runtime.model import Model
 from ..serve.settings import (
     GRACE_S,
     HOST,
@@ -24,6 +29,7 @@ from ..serve.settings import (
     Capacity,
     Settings,
 )
+from ..speculate.batching import warning_of
 from ._drafting import check_drafting, config_from, draft_options
 from ._options import (
     chat_template_option,
@@ -118,6 +124,12 @@ serve_options = cloup.option_group(
     ),
     chat_template_option,
     cloup.option(
+        "--pooling",
+        type=click.Choice(["none", "mean", "cls", "last", "rank"]),
+        help="Serve embeddings, or with rank scores, made from the rows of a text in this way.  "
+        "[default: as the model's file says, if it is made for them]",
+    ),
+    cloup.option(
         "--grace",
         type=Number(0),
         default=GRACE_S,
@@ -145,7 +157,6 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     """
     try:
         from ..serve import server
-        from ..speculate.batching import warning_of
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
@@ -153,7 +164,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     check_drafting(options)
     sampling = sampling_from(options)
     key = _key(options["api_key_file"])
-    template = template_from(options["template"])
+    template_from(options["template"])  # its errors come before the model is loaded
     with (
         server.open_listener(options["host"], options["port"]) as listener,
         open_model(model, **model_params(options)) as loaded,
@@ -166,24 +177,18 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             n_bytes=round(options["max_body"] * MIB),
             sampling=sampling,
         )
-        drafting = config_from(loaded.n_layer, options)
         capacity = Capacity(ctx_size(loaded, options), options["slots"], options["queue"])
-        host, port = listener.getsockname()[:2]
+        opened = _open(server, loaded, settings, capacity, options)
+        with opened as service:
 
-        def ready() -> None:
-            if capacity.n_slots > 1 and (warning := warning_of(service.engine.context)):
-                click.echo(f"Warning: {warning}; -np 1 answers one request at a time", err=True)
-            is_open = key is None and not server.is_loopback(host)
-            _announce(host, port, settings.name, is_open=is_open, as_json=as_json)
+            def ready() -> None:
+                host, port = listener.getsockname()[:2]
+                context = service.engine.context
+                if isinstance(context, Context) and (warning := _warning(capacity, context)):
+                    click.echo(f"Warning: {warning}", err=True)
+                is_open = key is None and not server.is_loopback(host)
+                _announce(host, port, settings.name, is_open=is_open, as_json=as_json)
 
-        with server.open_service(
-            loaded,
-            settings,
-            capacity=capacity,
-            drafting=drafting,
-            template=template,
-            **context_params(options),
-        ) as service:
             server.run(
                 service,
                 listener,
@@ -191,6 +196,39 @@ def command(model: str, as_json: bool, **options: Any) -> None:
                 ready=ready,
                 log_requests=load.is_verbose(),
             )
+
+
+def _open(
+    server: ModuleType,
+    model: Model,
+    settings: Settings,
+    capacity: Capacity,
+    options: dict[str, Any],
+) -> AbstractContextManager[Any]:
+    """Return the service of a model, for a with block: of embeddings where it was made for them, or
+    where the command asks for them."""
+    if options["pooling"] is not None or is_embedder(model):
+        return server.open_embedding_service(  # type: ignore[no-any-return]
+            model,
+            settings,
+            capacity=capacity,
+            n_threads=options["threads"],
+            pooling=options["pooling"],
+        )
+    return server.open_service(  # type: ignore[no-any-return]
+        model,
+        settings,
+        capacity=capacity,
+        drafting=config_from(model.n_layer, options),
+        template=template_from(options["template"]),
+        **context_params(options),
+    )
+
+
+def _warning(capacity: Capacity, context: Context) -> str | None:
+    """Return why several slots may change the texts of each other, None if they do not."""
+    found = warning_of(context) if capacity.n_slots > 1 else None
+    return found and f"{found}; -np 1 answers one request at a time"
 
 
 def _announce(host: str, port: int, name: str, *, is_open: bool, as_json: bool) -> None:

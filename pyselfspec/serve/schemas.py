@@ -187,10 +187,3 @@ class ChatRequest(TextRequest):
             raise unsupported("top_logprobs", "top_logprobs needs logprobs to be true")
         if self.grammar is not None and self.response_format is not None:
             raise unsupported("grammar", "give grammar or response_format, not both")
-
-
-class EmbeddingRequest(BaseModel):
-    """POST /v1/embeddings."""
-
-    input: Any
-    model: str | None = None

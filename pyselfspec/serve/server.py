@@ -22,6 +22,7 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime import vocabulary
 from ..runtime.context import Context
+from ..runtime.embedding import EmbeddingContext
 from ..runtime.model import Model
 from ..runtime.opening import N_CTX, N_CTX_UNIT
 from ..speculate.config import DraftConfig
@@ -29,6 +30,8 @@ from ..speculate.resolve import resolve
 from ..templates.template import ChatTemplate
 from . import app
 from .auth import LOOPBACK
+from .embedding_engine import EmbeddingEngine
+from .embedding_service import EmbeddingService
 from .engine import Engine
 from .service import Service
 from .settings import GRACE_S, Capacity, Settings
@@ -66,6 +69,19 @@ def open_service(
             context, n_slots=capacity.n_slots, n_queue=capacity.n_queue, n_cells=n_cells
         ) as engine:
             yield Service(engine, settings, chat, drafting, mask, sources)
+
+
+@contextmanager
+def open_embedding_service(
+    model: Model, settings: Settings, *, capacity: Capacity, **options: Any
+) -> Iterator[EmbeddingService]:
+    """Yield a service of embeddings or scores. options: arguments of EmbeddingContext.
+
+    Raises the errors of EmbeddingContext.
+    """
+    context = EmbeddingContext(model, n_ctx=capacity.n_ctx, **options)
+    with EmbeddingEngine(context, capacity.n_queue) as engine:
+        yield EmbeddingService(engine, settings)
 
 
 def make_context(model: Model, capacity: Capacity, **options: Any) -> Context:
@@ -116,7 +132,7 @@ def is_loopback(host: str) -> bool:
 
 
 def run(
-    service: Service,
+    service: app.AnyService,
     listener: socket.socket,
     *,
     grace_s: float = GRACE_S,
@@ -137,7 +153,7 @@ def run(
 
 
 def make_server(
-    service: Service,
+    service: app.AnyService,
     listener: socket.socket,
     *,
     grace_s: float = GRACE_S,
