@@ -19,6 +19,7 @@ from ..runtime.embedding import is_embedder
 from ..runtime.ffi import load
 from ..runtime.model import Model
 from ..serve.settings import (
+    CACHE_BYTES,
     GRACE_S,
     HOST,
     N_BYTES,
@@ -44,7 +45,7 @@ from ._options import (
     template_from,
 )
 from ._sampling import sampling_from, sampling_options
-from ._types import FILE, Integer, Number
+from ._types import FILE, FOLDER, Integer, Number
 
 KEY_VARIABLE = "PYSELFSPEC_API_KEY"
 MIB = 1 << 20
@@ -130,6 +131,23 @@ serve_options = cloup.option_group(
         "[default: as the model's file says, if it is made for them]",
     ),
     cloup.option(
+        "--cache-ram",
+        type=Number(0),
+        default=CACHE_BYTES / MIB,
+        help="MiB of memory for texts that the context has no room for, so that prompts which go "
+        "on from them are not read again; 0 for none.",
+    ),
+    cloup.option(
+        "--cache-dir",
+        type=FOLDER,
+        help="Folder in which such texts are kept for later runs with the same model.",
+    ),
+    cloup.option(
+        "--slot-save-path",
+        type=FOLDER,
+        help="Folder in which clients may save the texts of slots, with POST /slots/{id}.",
+    ),
+    cloup.option(
         "--grace",
         type=Number(0),
         default=GRACE_S,
@@ -177,7 +195,14 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             n_bytes=round(options["max_body"] * MIB),
             sampling=sampling,
         )
-        capacity = Capacity(ctx_size(loaded, options), options["slots"], options["queue"])
+        capacity = Capacity(
+            ctx_size(loaded, options),
+            options["slots"],
+            options["queue"],
+            round(options["cache_ram"] * MIB),
+            options["cache_dir"],
+            options["slot_save_path"],
+        )
         opened = _open(server, loaded, settings, capacity, options)
         with opened as service:
 

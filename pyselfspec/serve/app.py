@@ -19,12 +19,23 @@ from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .auth import require_host, require_key
 from .embedding_service import EmbeddingService
-from .endpoints import chat, completions, embeddings, infill, messages, rerank, responses, tokens
+from .endpoints import (
+    chat,
+    completions,
+    embeddings,
+    infill,
+    messages,
+    rerank,
+    responses,
+    slots,
+    tokens,
+)
 from .endpoints.embeddings import EmbeddingRequest
 from .endpoints.infill import InfillRequest
 from .endpoints.messages_request import CountRequest, MessagesRequest
 from .endpoints.rerank import RerankRequest
 from .endpoints.responses_request import ResponsesRequest
+from .endpoints.slots import SlotRequest
 from .endpoints.tokens import DetokenizeRequest, TokenizeRequest
 from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
 from .events import ClientGone
@@ -82,7 +93,9 @@ def make(service: AnyService) -> FastAPI:
     if isinstance(service, EmbeddingService):
         _add_embeddings(app, service, guarded)
     else:
-        for add in (_add_completions, _add_chats, _add_template, _refuse_embeddings):
+        for add in (
+            _add_completions, _add_chats, _add_template, _add_slots, _refuse_embeddings,
+        ):  # fmt: skip
             add(app, service, guarded)
     _add_tokens(app, service, guarded)
     _add_models(app, service, guarded)
@@ -205,6 +218,20 @@ def _add_template(app: FastAPI, service: Service, guarded: Sequence[params.Depen
     @app.post("/apply-template", dependencies=guarded)
     async def post_apply_template(body: ChatRequest) -> Response:
         return await tokens.apply_template(service, body)
+
+
+def _add_slots(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of slots."""
+
+    @app.get("/slots", dependencies=guarded)
+    async def get_slots() -> Response:
+        return await slots.show(service)
+
+    @app.post("/slots/{number}", dependencies=guarded)
+    async def post_slot(
+        number: int, action: slots.Action, request: Request, body: SlotRequest | None = None
+    ) -> Response:
+        return await slots.act(service, number, action, body, request)
 
 
 def _add_models(app: FastAPI, service: AnyService, guarded: Sequence[params.Depends]) -> None:

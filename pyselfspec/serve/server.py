@@ -33,8 +33,12 @@ from .auth import LOOPBACK
 from .embedding_engine import EmbeddingEngine
 from .embedding_service import EmbeddingService
 from .engine import Engine
+from .prefix_files import PrefixFiles
+from .prefixes import Prefixes
+from .saved_file import Kind
 from .service import Service
 from .settings import GRACE_S, Capacity, Settings
+from .slot_files import SlotFiles
 from .sources import usable_drafters
 
 N_BATCH = 512  # rows of a pass where no width is exact
@@ -66,9 +70,26 @@ def open_service(
         n_cells = capacity.n_ctx or _default_n_ctx(model, capacity)
         mask, sources = _default_mask(context, drafting), usable_drafters(context, drafting)
         with Engine(
-            context, n_slots=capacity.n_slots, n_queue=capacity.n_queue, n_cells=n_cells
+            context,
+            n_slots=capacity.n_slots,
+            n_queue=capacity.n_queue,
+            n_cells=n_cells,
+            prefixes=_prefixes(context, capacity),
         ) as engine:
-            yield Service(engine, settings, chat, drafting, mask, sources)
+            service = Service(engine, settings, chat, drafting, mask, sources)
+            service.slot_files = SlotFiles.of(context, capacity.slot_dir)
+            yield service
+
+
+def _prefixes(context: Context, capacity: Capacity) -> Prefixes | None:
+    """Return where texts are kept beyond the context, None for nowhere. Raises ArgumentError for a
+    folder that cannot be used."""
+    files = None
+    if capacity.cache_dir is not None:
+        files = PrefixFiles(capacity.cache_dir, Kind.of(context))
+    if files is None and not capacity.cache_bytes:
+        return None
+    return Prefixes(capacity.cache_bytes, files)
 
 
 @contextmanager
