@@ -134,9 +134,12 @@ class ResponseFormat(BaseModel):
 
 
 class Function(BaseModel):
+    """A function. strict: whether the arguments of calls must keep to the schema."""
+
     name: str = Field(min_length=1, max_length=64)
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = Field(default=None, exclude=True)  # not for chat templates
 
 
 class Tool(BaseModel):
