@@ -34,13 +34,15 @@ class MaskSettings(BaseModel):
 
 class DraftSettings(BaseModel):
     """The field "pyselfspec". draft: "auto", names of drafters joined by +, or null for plain
-    decoding; default: the server's. show: list the tokens of every chunk with their sources.
+    decoding; default: the server's. corpus: a folder to copy from, within the one that the server
+    was started with. show: list the tokens of every chunk with their sources.
     continue: continue the answer that the last message begins."""
 
     model_config = ConfigDict(extra="forbid")
 
     draft: str | None = Field(None, max_length=N_DRAFT)
     mask: MaskSettings | None = None
+    corpus: str | None = Field(None, min_length=1, max_length=1024)
     show: bool = False
     continues: bool = Field(False, alias="continue")
 

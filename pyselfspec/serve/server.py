@@ -26,6 +26,7 @@ from ..runtime.embedding import EmbeddingContext
 from ..runtime.model import Model
 from ..runtime.opening import N_CTX, N_CTX_UNIT
 from ..speculate.config import DraftConfig
+from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
 from ..templates.template import ChatTemplate
 from . import app
@@ -39,7 +40,7 @@ from .saved_file import Kind
 from .service import Service
 from .settings import GRACE_S, Capacity, Settings
 from .slot_files import SlotFiles
-from .sources import usable_drafters
+from .sources import corpus_of, usable_drafters
 
 N_BATCH = 512  # rows of a pass where no width is exact
 SWITCH_S = 0.0005  # Python's thread switch interval: about one pass of a small model
@@ -68,6 +69,8 @@ def open_service(
         chat = ChatTemplate.of(model, template)
     with make_context(model, capacity, **options) as context:
         n_cells = capacity.n_ctx or _default_n_ctx(model, capacity)
+        if (folder := corpus_of(drafting)) is not None:
+            ngram.open_corpus(context, folder)  # before the first request
         mask, sources = _default_mask(context, drafting), usable_drafters(context, drafting)
         with Engine(
             context,
