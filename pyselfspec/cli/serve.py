@@ -1,11 +1,15 @@
-"""pyselfspec serve: an OpenAI-compatible server for one model."""
+"""pyselfspec serve: an OpenAI-compatible server for one model or several."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from contextlib import AbstractContextManager
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +35,7 @@ from ..serve.settings import (
     Settings,
 )
 from ..speculate.batching import warning_of
+from ..util import memory
 from ._drafting import check_drafting, config_from, draft_options
 from ._options import (
     chat_template_option,
@@ -123,6 +128,32 @@ serve_options = cloup.option_group(
         callback=_alias,
         help="Name of the model in the API.  [default: the name of its file without .gguf]",
     ),
+    cloup.option(
+        "--model",
+        "models",
+        metavar="NAME=PATH",
+        multiple=True,
+        help="Serve this model under a name, loaded when a request asks for it; repeatable, in "
+        "place of MODEL.",
+    ),
+    cloup.option(
+        "--models-dir",
+        type=FOLDER,
+        help="Serve the GGUF files of this folder in the same way, by their names.",
+    ),
+    cloup.option(
+        "--max-memory",
+        type=Number(0, min_open=True),
+        help="GiB that loaded models may take together, by estimate; the least recently used are "
+        "unloaded first.  [default: what is free at the start]",
+    ),
+    cloup.option(
+        "--keep-alive",
+        type=Number(0),
+        help="Seconds that such a model stays loaded after its last answer.  [default: until "
+        "others need its memory]",
+    ),
+    cloup.option("--with-parent", is_flag=True, hidden=True),  # ends when stdin is closed
     chat_template_option,
     cloup.option(
         "--pooling",
@@ -172,6 +203,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     \b
     pyselfspec serve model.gguf
     pyselfspec serve model.gguf --port 8000 --slots 8 --draft ngram
+    pyselfspec serve --model small=a.gguf --model large=b.gguf
     """
     try:
         from ..serve import server
@@ -180,6 +212,11 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
         ) from None
     check_drafting(options)
+    if options["models"] or options["models_dir"]:
+        _serve_several(options, as_json=as_json)
+        return
+    if options["with_parent"]:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     sampling = sampling_from(options)
     key = _key(options["api_key_file"])
     template_from(options["template"])  # its errors come before the model is loaded
@@ -221,6 +258,66 @@ def command(model: str, as_json: bool, **options: Any) -> None:
                 ready=ready,
                 log_requests=load.is_verbose(),
             )
+
+
+def _serve_several(options: dict[str, Any], *, as_json: bool) -> None:
+    """Serve several models, each in a process of its own."""
+    from ..serve import server
+    from ..serve.router.models import listed
+    from ..serve.router.server import make_server
+
+    most, free = options["max_memory"], memory.available()
+    key = _key(options["api_key_file"])
+    found = listed(options["models"], options["models_dir"], options["ctx_size"], options["slots"])
+    settings = Settings(
+        name=found[0].name,
+        key=key,
+        timeout_s=options["timeout"],
+        n_bytes=round(options["max_body"] * MIB),
+    )
+    with server.open_listener(options["host"], options["port"]) as listener:
+        host, port = listener.getsockname()[:2]
+
+        def ready() -> None:
+            is_open = key is None and not server.is_loopback(host)
+            names = ", ".join(each.name for each in found)
+            _announce(host, port, names, is_open=is_open, as_json=as_json)
+
+        with suppress(KeyboardInterrupt):
+            make_server(
+                found,
+                _options_of_all(sys.argv),
+                settings,
+                listener,
+                max_bytes=free if most is None else round(most * 1024 * MIB),
+                keep_s=options["keep_alive"],
+                grace_s=options["grace"],
+                ready=ready,
+            ).run(sockets=[listener])
+
+
+def _options_of_all(argv: Sequence[str]) -> list[str]:
+    """Return the options of this command that the processes of all models get too."""
+    own = {
+        "--model", "--models-dir", "--max-memory", "--keep-alive", "--host", "--port", "--alias",
+    }  # fmt: skip
+    given = iter(argv[argv.index("serve") + 1 :] if "serve" in argv else ())
+    kept = []
+    for each in given:
+        name, sign, _ = each.partition("=")
+        if name in own:
+            if not sign:
+                next(given, None)
+        elif each != "--json":
+            kept.append(each)
+    return kept
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, or has closed our stdin."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _open(

@@ -58,7 +58,7 @@ class RequestReader:
         if allowed is None:
             raise ApiError(
                 400,
-                "this server copies from no folder; start it with -o corpus=DIR",
+                "this server copies from no folder; start it with --draft ngram -o corpus=DIR",
                 param="pyselfspec.corpus",
             )
         top = allowed.resolve()

@@ -192,23 +192,25 @@ def make_server(
     config = uvicorn.Config(
         app.make(service),
         log_level="info" if log_requests else "warning",
-        log_config=_log_config(),
+        log_config=log_config(),
         access_log=log_requests,
         server_header=False,
         lifespan="off",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
-    return _Server(config, ready, partial(service.engine.end, grace_s))
+    return GracefulServer(config, ready, partial(service.engine.end, grace_s))
 
 
-def _log_config() -> dict[str, Any]:
+def log_config() -> dict[str, Any]:
     """Return uvicorn's configuration with the access log on stderr: stdout is for programs."""
     config = deepcopy(uvicorn.config.LOGGING_CONFIG)
     config["handlers"]["access"]["stream"] = "ext://sys.stderr"
     return config
 
 
-class _Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
+    """A server that says when it is ready and, at shutdown, ends what it serves first."""
+
     def __init__(
         self, config: uvicorn.Config, ready: Callable[[], None], end: Callable[[], None]
     ) -> None:
