@@ -11,6 +11,8 @@ import click
 
 FILE = click.Path(path_type=Path)
 FILE.name = "file"  # in help texts
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FOLDER.name = "folder"
 
 
 class Integer(click.IntRange):

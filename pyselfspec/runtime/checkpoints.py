@@ -69,6 +69,10 @@ class Checkpoints:
             default=None,
         )
 
+    def of(self, seq_id: int) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints of a sequence, oldest first."""
+        return tuple(each for (i, _), each in self._kept.items() if i == seq_id)
+
     def truncate(self, seq_id: int, n: int) -> None:
         """Forget the checkpoints of a sequence with more than n tokens."""
         for key in [key for key in self._kept if key[0] == seq_id and key[1] > n]:

@@ -150,7 +150,7 @@ class Model(Closing):
         self.own_head: heads.HeadFile | None = None
         self.head_fault = ""  # why the head in the file cannot be used
         has_broken_head = handle is None and not self._find_own_head()
-        self.contexts: set[Context] = set()  # open ones; they add and remove themselves
+        self.contexts: set[Closing] = set()  # open ones; they add and remove themselves
         self.in_use = InUse(f"the model {self.path.name}")
         self.free_bytes = system_memory.available()  # before loading; None where unknown
         self._n_device_bytes: int | None = None  # free on devices before loading

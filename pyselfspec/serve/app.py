@@ -18,10 +18,24 @@ from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .auth import require_host, require_key
-from .endpoints import chat, completions, infill, messages, responses, tokens
+from .embedding_service import EmbeddingService
+from .endpoints import (
+    chat,
+    completions,
+    embeddings,
+    infill,
+    messages,
+    rerank,
+    responses,
+    slots,
+    tokens,
+)
+from .endpoints.embeddings import EmbeddingRequest
 from .endpoints.infill import InfillRequest
 from .endpoints.messages_request import CountRequest, MessagesRequest
+from .endpoints.rerank import RerankRequest
 from .endpoints.responses_request import ResponsesRequest
+from .endpoints.slots import SlotRequest
 from .endpoints.tokens import DetokenizeRequest, TokenizeRequest
 from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
 from .events import ClientGone
@@ -29,7 +43,7 @@ from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
 from .page import Page
 from .responses import SSE
-from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest
+from .schemas import ChatRequest, CompletionRequest
 from .service import Service
 
 CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
@@ -49,7 +63,15 @@ MESSAGE_ERRORS = _errors(messages.MessageError)
 STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {SSE: {}}}}
 
 
-def make(service: Service) -> FastAPI:
+AnyService = Service | EmbeddingService
+# The endpoints of models that write text.
+WRITING = (
+    "/v1/completions", "/infill", "/v1/chat/completions", messages.PATH,
+    f"{messages.PATH}/count_tokens", responses.PATH, "/apply-template",
+)  # fmt: skip
+
+
+def make(service: AnyService) -> FastAPI:
     """Return the application, for uvicorn or another ASGI server."""
     settings = service.settings
 
@@ -68,8 +90,15 @@ def make(service: Service) -> FastAPI:
         responses=_errors(ErrorBody),
     )
     guarded = [Depends(check_access)]
-    for add in (_add_completions, _add_chats, _add_tokens, _add_models):
-        add(app, service, guarded)
+    if isinstance(service, EmbeddingService):
+        _add_embeddings(app, service, guarded)
+    else:
+        for add in (
+            _add_completions, _add_chats, _add_template, _add_slots, _refuse_embeddings,
+        ):  # fmt: skip
+            add(app, service, guarded)
+    _add_tokens(app, service, guarded)
+    _add_models(app, service, guarded)
 
     @app.get("/health", dependencies=[Depends(check_host)])
     async def get_health() -> Response:
@@ -135,30 +164,78 @@ def _add_chats(app: FastAPI, service: Service, guarded: Sequence[params.Depends]
         return responses.delete(service, name, request)
 
 
-def _add_tokens(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
-    """Add the routes of prompts and their tokens."""
+def _add_embeddings(
+    app: FastAPI, service: EmbeddingService, guarded: Sequence[params.Depends]
+) -> None:
+    """Add the routes of embeddings and scores, and refusals in place of those that write text."""
+
+    @app.post("/v1/embeddings", dependencies=guarded)
+    async def post_embeddings(body: EmbeddingRequest, request: Request) -> Response:
+        return await embeddings.embed(service, body, request)
+
+    async def post_rerank(body: RerankRequest, request: Request) -> Response:
+        return await rerank.rerank(service, body, request)
+
+    for path in rerank.PATHS:
+        app.post(path, dependencies=guarded)(post_rerank)
+
+    async def refuse() -> Response:
+        raise service.refusal()
+
+    for path in WRITING:
+        app.post(path, dependencies=guarded, include_in_schema=False)(refuse)
+
+
+def _refuse_embeddings(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add refusals in place of the routes of embeddings and scores."""
+
+    async def refuse() -> Response:
+        raise unsupported(
+            "model",
+            f"{service.settings.name} generates text; start a server with a model made for "
+            "embeddings or scores",
+        )
+
+    for path in ("/v1/embeddings", *rerank.PATHS):
+        app.post(path, dependencies=guarded, include_in_schema=False)(refuse)
+
+
+def _add_tokens(app: FastAPI, service: AnyService, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of tokens."""
 
     @app.post("/tokenize", dependencies=guarded)
     async def post_tokenize(body: TokenizeRequest) -> Response:
-        return await tokens.tokenize(service, body)
+        return await tokens.tokenize(service.model, body)
 
     @app.post("/detokenize", dependencies=guarded)
     async def post_detokenize(body: DetokenizeRequest) -> Response:
-        return await tokens.detokenize(service, body)
+        return await tokens.detokenize(service.model, body)
+
+
+def _add_template(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the route of prompts of chats."""
 
     @app.post("/apply-template", dependencies=guarded)
     async def post_apply_template(body: ChatRequest) -> Response:
         return await tokens.apply_template(service, body)
 
 
-def _add_models(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
-    """Add the routes of the model and the server."""
+def _add_slots(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of slots."""
 
-    @app.post("/v1/embeddings", dependencies=guarded)
-    async def post_embeddings(_body: EmbeddingRequest) -> Response:
-        raise unsupported(
-            "model", f"{service.settings.name} generates text; this server has no embeddings"
-        )
+    @app.get("/slots", dependencies=guarded)
+    async def get_slots() -> Response:
+        return await slots.show(service)
+
+    @app.post("/slots/{number}", dependencies=guarded)
+    async def post_slot(
+        number: int, action: slots.Action, request: Request, body: SlotRequest | None = None
+    ) -> Response:
+        return await slots.act(service, number, action, body, request)
+
+
+def _add_models(app: FastAPI, service: AnyService, guarded: Sequence[params.Depends]) -> None:
+    """Add the routes of the model and the server."""
 
     @app.get("/v1/models", dependencies=guarded)
     async def get_models(request: Request) -> Response:

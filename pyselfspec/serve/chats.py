@@ -19,6 +19,7 @@ from .errors import ApiError
 from .jobs import Job
 from .schemas import ChatRequest
 from .service import Service
+from .strict import answers_to_gbnf
 from .thoughts import ThoughtLimit
 from .tools import ToolUse, describe_tools
 
@@ -56,6 +57,8 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     reads_plainly = grammar is not None or body.reasoning_format == "none"
     form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
     shown = service.shown_markers(form)
+    if grammar is None and use.strict and not body.continues:
+        grammar = await asyncio.to_thread(_strict_grammar, template, use, form)
     thinks = _begun_thoughts(service.model, prompt, form, shown)
     limit = _thought_limit(template, body, form, thinks)
     if limit is not None and thinks is not None and body.reasoning_budget_tokens == 0:
@@ -162,6 +165,16 @@ def _format_grammar(body: ChatRequest) -> str | None:
     if style.json_schema is None:
         raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
     return json_schema.to_gbnf(style.json_schema.schema_)
+
+
+def _strict_grammar(template: ChatTemplate, use: ToolUse, form: AnswerForm) -> str | None:
+    """Return the grammar of answers whose calls keep to their schemas, None for models that write
+    calls in another form than JSON. Raises ApiError for an unsupported schema."""
+    try:
+        is_strict = dict.fromkeys(use.strict, True)
+        return answers_to_gbnf(form, template.all_sources, use.functions, is_strict, use.n_calls)
+    except ArgumentError as error:
+        raise ApiError(400, str(error), param="tools") from None
 
 
 def _answer_form(template: ChatTemplate, use: ToolUse, reads_plainly: bool) -> AnswerForm:

@@ -12,8 +12,11 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
@@ -38,10 +41,13 @@ from .jobs import (
     Ticket,
     TooLateError,
 )
+from .prefixes import Prefixes
 from .settings import GRACE_S
 from .slots import Slot, Slots
 
 N_MASKS = 32  # different masks of requests at most: each keeps graphs and timings
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -61,22 +67,33 @@ class Engine(Closing):
     """Generates the texts of jobs. Owns the context until it is closed; thread-safe.
 
     n_slots: texts at once. n_queue: jobs that may wait. n_cells: cells for the tokens of all texts;
-    the other cells of the context are for drafts.
+    the other cells of the context are for drafts. prefixes: texts kept beyond the context, closed
+    with the engine.
     """
 
-    def __init__(self, context: Context, *, n_slots: int, n_queue: int, n_cells: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        n_slots: int,
+        n_queue: int,
+        n_cells: int,
+        prefixes: Prefixes | None = None,
+    ) -> None:
         self.context = context
         self.n_slots = n_slots
         self.n_cells = n_cells
         self.counts = EngineCounts()
         self._n_queue = n_queue
-        self._slots = Slots(context, n_slots, n_cells)
+        self.prefixes = prefixes
+        self._slots = Slots(context, n_slots, n_cells, prefixes)
         self._batch = Batch(context)
         self._running: dict[Generation, _RunningText] = {}
         self._masks: set[LayerMask] = set()
         self._last: Completion | None = None  # the last one with drafts, for its statistics
         self._changed = threading.Condition()  # guards the fields below
         self._waiting: deque[Ticket] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[Slots], Any]]] = deque()
         self._closing = False
         self._ended = False
         self._cut_at: float | None = None
@@ -111,6 +128,17 @@ class Engine(Closing):
                 raise ShutdownError
             self._waiting.appendleft(ticket)
             self._changed.notify()
+
+    def call(self, function: Callable[[Slots], T]) -> Future[T]:
+        """Call a function with the slots between two passes. Raises ShutdownError if the engine has
+        ended."""
+        result: Future[T] = Future()
+        with self._changed:
+            if self._ended:
+                raise ShutdownError
+            self._calls.append((result, function))
+            self._changed.notify()
+        return result
 
     def cancel(self, ticket: Ticket) -> None:
         """End this text before the next pass, without an event."""
@@ -155,16 +183,31 @@ class Engine(Closing):
                     self._end(running, Failed(error))
         if self._last is not None:
             self._last.remember()
+        try:
+            self._slots.save_all()
+        except Exception:  # nothing else is lost by it
+            log.exception("texts could not be saved")
+        if self.prefixes is not None:
+            self.prefixes.close()
 
     def _wait(self) -> bool:
         """Wait for work; return False at the end."""
         with self._changed:
-            while not (self._running or self._waiting or self._closing):
+            while not (self._running or self._waiting or self._calls or self._closing):
                 self._changed.wait()
-            self._ended = not (self._running or self._waiting)
+            self._ended = not (self._running or self._waiting or self._calls)
             return not self._ended
 
+    def _answer_calls(self) -> None:
+        while self._calls:
+            result, function = self._calls.popleft()
+            try:
+                result.set_result(function(self._slots))
+            except Exception as error:
+                result.set_exception(error)
+
     def _step(self) -> None:
+        self._answer_calls()
         now = time.monotonic()
         cut = self._is_cut(now)
         for running in list(self._running.values()):
@@ -208,6 +251,7 @@ class Engine(Closing):
                 slot = self._slots.take(ticket.job.prompt, self._n_tokens(ticket.job))
                 has_room = slot is not None
                 if slot is not None:
+                    slot.owner = ticket.owner
                     self._waiting.remove(ticket)
                     found.append((ticket, slot))
         return found

@@ -30,8 +30,8 @@ class JobEvents:
     iterating, ApiError for a job that fails.
     """
 
-    def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float, owner: str) -> None:
+        self._engine, self._owner = engine, owner
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._n_left = len(jobs)
         self._loop = asyncio.get_running_loop()
@@ -43,7 +43,7 @@ class JobEvents:
         engine.submit(self._tickets)
 
     def _ticket(self, i: int, job: Job) -> Ticket:
-        return Ticket(job, self._emitter(i), self._deadline)
+        return Ticket(job, self._emitter(i), self._deadline, self._owner)
 
     def _emitter(self, i: int) -> Callable[[Event], None]:
         def emit(event: Event) -> None:

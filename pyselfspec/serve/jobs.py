@@ -106,10 +106,11 @@ class Ticket:
     """A job in the queue or in a slot.
 
     emit: receives the job's events in the engine's thread; the last is Finished or Failed.
-    deadline: in seconds of time.monotonic().
+    deadline: in seconds of time.monotonic(). owner: whose text it is, see auth.owner_of.
     """
 
     job: Job
     emit: Callable[[Event], None]
     deadline: float
+    owner: str = ""
     cancelled: bool = field(default=False, init=False)

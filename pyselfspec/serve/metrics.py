@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from .embedding_engine import EmbeddingEngine
 from .engine import Engine
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
@@ -16,7 +17,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine | EmbeddingEngine) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(engine))
         self.requests = Counter(
@@ -45,7 +46,7 @@ class Metrics:
 class _EngineCollector:
     """Reads the engine's counts at every scrape."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine | EmbeddingEngine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:

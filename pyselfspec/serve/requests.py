@@ -15,7 +15,7 @@ from ..speculate.config import AUTO, OFF, DraftConfig
 from ..speculate.draft_names import COLON, SIGN, Names, split
 from .errors import ApiError
 from .schemas import MaskSettings, TextRequest
-from .sources import files_by_drafter
+from .sources import corpus_of, files_by_drafter, with_corpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,33 @@ class RequestReader:
                     400, "plain decoding skips nothing; leave out the mask", param="mask"
                 )
             drafting = replace(drafting, mask=_mask(fields.mask, self.model.n_layer), options=())
+        if fields.corpus is not None and drafting.draft is not None:
+            drafting = self._with_corpus(drafting, fields.corpus)
         return drafting
+
+    def _with_corpus(self, drafting: DraftConfig, given: str) -> DraftConfig:
+        """Return how to draft with a folder to copy from. Raises ApiError for one outside the
+        server's."""
+        allowed = corpus_of(self.default_drafting)
+        if allowed is None:
+            raise ApiError(
+                400,
+                "this server copies from no folder; start it with --draft ngram -o corpus=DIR",
+                param="pyselfspec.corpus",
+            )
+        top = allowed.resolve()
+        try:
+            folder = (top / given).resolve()
+            is_inside = folder.is_relative_to(top) and folder.is_dir()
+        except (OSError, ValueError, RuntimeError):
+            is_inside = False
+        if not is_inside:
+            raise ApiError(
+                400,
+                "corpus is a folder within the one that the server was started with",
+                param="pyselfspec.corpus",
+            )
+        return with_corpus(drafting, folder)
 
     def _draft(self, text: str | None) -> Names | None:
         if text in (None, OFF):

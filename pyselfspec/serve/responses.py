@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ..runtime.logprobs import LogProbs
+from .auth import owner_of
 from .errors import ApiError, as_api_error, json_response, to_json
 from .events import JobEvents, until_disconnect
 from .fields import new_id, token_fields, usage
@@ -177,7 +178,7 @@ async def _collect(service: Service, request: Request, jobs: Sequence[Job]) -> l
         async for i, event in events:
             _observe(service, answers, i, event, start)
 
-    with service.submit(jobs) as events:
+    with service.submit(jobs, owner_of(request)) as events:
         await until_disconnect(request, collect(events))
     service.metrics.answer.observe(time.monotonic() - start)
     return answers
@@ -196,7 +197,7 @@ async def _stream(
 ) -> StreamingResponse:
     """Wait until a job has started, so that a bad request gets a status of its own."""
     start = time.monotonic()
-    events = service.submit(jobs)
+    events = service.submit(jobs, owner_of(request))
     try:
         await events.wait_for_start(request)
     except BaseException:

@@ -34,13 +34,15 @@ class MaskSettings(BaseModel):
 
 class DraftSettings(BaseModel):
     """The field "pyselfspec". draft: "auto", names of drafters joined by +, or null for plain
-    decoding; default: the server's. show: list the tokens of every chunk with their sources.
+    decoding; default: the server's. corpus: a folder to copy from, within the one that the server
+    was started with. show: list the tokens of every chunk with their sources.
     continue: continue the answer that the last message begins."""
 
     model_config = ConfigDict(extra="forbid")
 
     draft: str | None = Field(None, max_length=N_DRAFT)
     mask: MaskSettings | None = None
+    corpus: str | None = Field(None, min_length=1, max_length=1024)
     show: bool = False
     continues: bool = Field(False, alias="continue")
 
@@ -134,9 +136,12 @@ class ResponseFormat(BaseModel):
 
 
 class Function(BaseModel):
+    """A function. strict: whether the arguments of calls must keep to the schema."""
+
     name: str = Field(min_length=1, max_length=64)
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = Field(default=None, exclude=True)  # not for chat templates
 
 
 class Tool(BaseModel):
@@ -187,10 +192,3 @@ class ChatRequest(TextRequest):
             raise unsupported("top_logprobs", "top_logprobs needs logprobs to be true")
         if self.grammar is not None and self.response_format is not None:
             raise unsupported("grammar", "give grammar or response_format, not both")
-
-
-class EmbeddingRequest(BaseModel):
-    """POST /v1/embeddings."""
-
-    input: Any
-    model: str | None = None

@@ -22,17 +22,25 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime import vocabulary
 from ..runtime.context import Context
+from ..runtime.embedding import EmbeddingContext
 from ..runtime.model import Model
 from ..runtime.opening import N_CTX, N_CTX_UNIT
 from ..speculate.config import DraftConfig
+from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
 from ..templates.template import ChatTemplate
 from . import app
 from .auth import LOOPBACK
+from .embedding_engine import EmbeddingEngine
+from .embedding_service import EmbeddingService
 from .engine import Engine
+from .prefix_files import PrefixFiles
+from .prefixes import Prefixes
+from .saved_file import Kind
 from .service import Service
 from .settings import GRACE_S, Capacity, Settings
-from .sources import usable_drafters
+from .slot_files import SlotFiles
+from .sources import corpus_of, usable_drafters
 
 N_BATCH = 512  # rows of a pass where no width is exact
 SWITCH_S = 0.0005  # Python's thread switch interval: about one pass of a small model
@@ -61,11 +69,43 @@ def open_service(
         chat = ChatTemplate.of(model, template)
     with make_context(model, capacity, **options) as context:
         n_cells = capacity.n_ctx or _default_n_ctx(model, capacity)
+        if (folder := corpus_of(drafting)) is not None:
+            ngram.open_corpus(context, folder)  # before the first request
         mask, sources = _default_mask(context, drafting), usable_drafters(context, drafting)
         with Engine(
-            context, n_slots=capacity.n_slots, n_queue=capacity.n_queue, n_cells=n_cells
+            context,
+            n_slots=capacity.n_slots,
+            n_queue=capacity.n_queue,
+            n_cells=n_cells,
+            prefixes=_prefixes(context, capacity),
         ) as engine:
-            yield Service(engine, settings, chat, drafting, mask, sources)
+            service = Service(engine, settings, chat, drafting, mask, sources)
+            service.slot_files = SlotFiles.of(context, capacity.slot_dir)
+            yield service
+
+
+def _prefixes(context: Context, capacity: Capacity) -> Prefixes | None:
+    """Return where texts are kept beyond the context, None for nowhere. Raises ArgumentError for a
+    folder that cannot be used."""
+    files = None
+    if capacity.cache_dir is not None:
+        files = PrefixFiles(capacity.cache_dir, Kind.of(context))
+    if files is None and not capacity.cache_bytes:
+        return None
+    return Prefixes(capacity.cache_bytes, files)
+
+
+@contextmanager
+def open_embedding_service(
+    model: Model, settings: Settings, *, capacity: Capacity, **options: Any
+) -> Iterator[EmbeddingService]:
+    """Yield a service of embeddings or scores. options: arguments of EmbeddingContext.
+
+    Raises the errors of EmbeddingContext.
+    """
+    context = EmbeddingContext(model, n_ctx=capacity.n_ctx, **options)
+    with EmbeddingEngine(context, capacity.n_queue) as engine:
+        yield EmbeddingService(engine, settings)
 
 
 def make_context(model: Model, capacity: Capacity, **options: Any) -> Context:
@@ -116,7 +156,7 @@ def is_loopback(host: str) -> bool:
 
 
 def run(
-    service: Service,
+    service: app.AnyService,
     listener: socket.socket,
     *,
     grace_s: float = GRACE_S,
@@ -137,7 +177,7 @@ def run(
 
 
 def make_server(
-    service: Service,
+    service: app.AnyService,
     listener: socket.socket,
     *,
     grace_s: float = GRACE_S,
@@ -152,23 +192,25 @@ def make_server(
     config = uvicorn.Config(
         app.make(service),
         log_level="info" if log_requests else "warning",
-        log_config=_log_config(),
+        log_config=log_config(),
         access_log=log_requests,
         server_header=False,
         lifespan="off",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
-    return _Server(config, ready, partial(service.engine.end, grace_s))
+    return GracefulServer(config, ready, partial(service.engine.end, grace_s))
 
 
-def _log_config() -> dict[str, Any]:
+def log_config() -> dict[str, Any]:
     """Return uvicorn's configuration with the access log on stderr: stdout is for programs."""
     config = deepcopy(uvicorn.config.LOGGING_CONFIG)
     config["handlers"]["access"]["stream"] = "ext://sys.stderr"
     return config
 
 
-class _Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
+    """A server that says when it is ready and, at shutdown, ends what it serves first."""
+
     def __init__(
         self, config: uvicorn.Config, ready: Callable[[], None], end: Callable[[], None]
     ) -> None:

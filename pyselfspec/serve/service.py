@@ -22,6 +22,7 @@ from .markers import visible_tokens
 from .metrics import Metrics
 from .requests import RequestReader, draft_label
 from .settings import Settings
+from .slot_files import SlotFiles
 from .sources import describe_sources
 from .stored import ResponseStore
 
@@ -47,6 +48,7 @@ class Service:
         self.template = template
         self.metrics = Metrics(engine)
         self.stored = ResponseStore()
+        self.slot_files: SlotFiles | None = None  # None: clients save no slots
         self._shown: dict[AnswerForm, tuple[tuple[int, str], ...]] = {}  # one or two forms
         self._created_at = int(time.time())
         self._mask = mask
@@ -70,9 +72,10 @@ class Service:
             self._shown[form] = visible_tokens(self.model, form)
         return self._shown[form]
 
-    def submit(self, jobs: Sequence[Job]) -> JobEvents:
-        """Queue jobs. Raises BusyError or ShutdownError."""
-        return JobEvents(self.engine, jobs, self.settings.timeout_s)
+    def submit(self, jobs: Sequence[Job], owner: str) -> JobEvents:
+        """Queue jobs. owner: whose they are, see auth.owner_of. Raises BusyError or
+        ShutdownError."""
+        return JobEvents(self.engine, jobs, self.settings.timeout_s, owner)
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""

@@ -4,6 +4,7 @@ show them without it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..runtime.sampling import SamplingParams
 
@@ -13,6 +14,7 @@ N_SLOTS = 4
 N_QUEUE = 64
 TIMEOUT_S = 600.0
 N_BYTES = 4 << 20
+CACHE_BYTES = 1 << 30
 GRACE_S = 10.0  # in which texts may finish at shutdown
 
 
@@ -40,9 +42,14 @@ class Capacity:
     """How many texts fit into the server.
 
     n_ctx: tokens of all running texts; None for a default context per slot. n_slots: texts at once.
-    n_queue: requests that may wait for a slot.
+    n_queue: requests that may wait for a slot. cache_bytes: of texts in RAM beyond the context, 0
+    for none. cache_dir: folder of texts for later runs. slot_dir: folder of texts that clients
+    save.
     """
 
     n_ctx: int | None = None
     n_slots: int = N_SLOTS
     n_queue: int = N_QUEUE
+    cache_bytes: int = CACHE_BYTES
+    cache_dir: Path | None = None
+    slot_dir: Path | None = None

@@ -12,16 +12,21 @@ from dataclasses import dataclass
 
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
+from ..runtime.saved import restore_sequence, save_sequence
+from .prefixes import Prefixes
+
+N_LOST = 64  # tokens; to read fewer again takes little time
 
 
 @dataclass(eq=False, slots=True)
 class Slot:
     """A place for one text. n_reserved: cells reserved for its text, 0 when idle. used_at: number
-    of the text that used it last."""
+    of the text that used it last. owner: whose text it is, see auth.owner_of."""
 
     seq: KVSequence
     n_reserved: int = 0
     used_at: int = 0
+    owner: str = ""
 
     @property
     def is_idle(self) -> bool:
@@ -29,10 +34,14 @@ class Slot:
 
 
 class Slots:
-    """The slots of a context, for its thread only. n_cells: cells for the tokens of all texts."""
+    """The slots of a context, for its thread only. n_cells: cells for the tokens of all texts.
+    prefixes: where texts go that lose their cells; None: nowhere."""
 
-    def __init__(self, context: Context, n_slots: int, n_cells: int) -> None:
+    def __init__(
+        self, context: Context, n_slots: int, n_cells: int, prefixes: Prefixes | None = None
+    ) -> None:
         self._context = context
+        self._prefixes = prefixes
         self._n_cells = n_cells
         self._n_texts = 0
         self.n_disordered = 0  # texts whose cells were not in order at their end
@@ -51,7 +60,10 @@ class Slots:
             return None
         best = max(self.slots, key=lambda slot: (self._n_usable(slot, prompt), slot.is_idle))
         slot = self._place(best, idle, self._n_usable(best, prompt))
-        if slot is not best and self._n_usable(best, prompt) > self._n_usable(slot, prompt):
+        self._keep_lost(slot, prompt)
+        if self._restored(slot, idle, prompt, self._n_usable(best, prompt)):
+            pass
+        elif slot is not best and self._n_usable(best, prompt) > self._n_usable(slot, prompt):
             best.seq.fork(slot.seq.seq_id)
             slot.seq.occupy()
             best.used_at = self._n_texts
@@ -72,6 +84,65 @@ class Slots:
         if self._context.is_exact_beside_others and not slot.seq.in_order:
             self.n_disordered += 1
             self._forget(slot)
+
+    def erase(self, slot: Slot) -> int:
+        """Remove the text of an idle slot without keeping it; return its number of tokens."""
+        n = slot.seq.n_past
+        slot.seq.drop()
+        slot.seq.occupy()
+        slot.owner = ""
+        return n
+
+    def can_hold(self, slot: Slot, n_tokens: int) -> bool:
+        """Make room for n tokens in an idle slot by dropping the texts of other idle slots; return
+        whether there is enough."""
+        return self._has_cells(slot, [each for each in self.slots if each.is_idle], n_tokens)
+
+    def save_all(self) -> None:
+        """Save the texts of all slots, for a later run."""
+        if self._prefixes is not None and self._prefixes.has_files:
+            for slot in self.slots:
+                self._save(slot)
+
+    def _keep_lost(self, slot: Slot, prompt: Sequence[int]) -> None:
+        """Save the tokens of a slot if its new text takes much of them away."""
+        n_lost = slot.seq.n_past - self._n_usable(slot, prompt)
+        if n_lost >= N_LOST:
+            self._save(slot)
+
+    def _save(self, slot: Slot) -> None:
+        kept, tokens = self._prefixes, slot.seq.tokens
+        if kept is None or not kept.is_worth(len(tokens)) or kept.holds(tokens):
+            return
+        if (saved := save_sequence(slot.seq)) is not None:
+            kept.add(saved)
+
+    def _restored(
+        self, slot: Slot, idle: Sequence[Slot], prompt: Sequence[int], n_held: int
+    ) -> bool:
+        """Put a saved sequence into a slot if the prompt has more in common with it than with the
+        slots. Return whether it has been done."""
+        kept = self._prefixes
+        saved = None if kept is None else kept.longest(prompt, n_held)
+        if kept is None or saved is None or not self._has_cells(slot, idle, len(saved.tokens)):
+            return False
+        done = restore_sequence(slot.seq, saved)
+        kept.n_restored += done
+        return done
+
+    def _has_cells(self, slot: Slot, idle: Sequence[Slot], n: int) -> bool:
+        """Make room for n tokens in a slot by dropping the texts of other idle slots; return
+        whether there is enough."""
+        running = sum(each.n_reserved for each in self.slots)
+        if running + n > self._n_cells:
+            return False
+        n_left = self._n_cells - running - n
+        for each in sorted(idle, key=lambda one: -one.used_at):
+            if each is not slot:
+                n_left -= each.seq.n_past
+                if n_left < 0:
+                    self._forget(each)
+        return True
 
     def _place(self, best: Slot, idle: Sequence[Slot], n_usable: int) -> Slot:
         """Return the best slot if the text continues most of it, else the least recently used one,
@@ -99,5 +170,7 @@ class Slots:
                 self._forget(slot)
 
     def _forget(self, slot: Slot) -> None:
+        if slot.seq.in_order or not self._context.is_exact_beside_others:
+            self._save(slot)
         slot.seq.drop()
         slot.seq.occupy()

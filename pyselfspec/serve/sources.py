@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import SelfSpecError
@@ -10,6 +12,7 @@ from ..runtime.context import Context
 from ..speculate import drafters
 from ..speculate.config import AUTO, DraftConfig
 from ..speculate.draft_names import COLON, Named, split
+from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
 from .jobs import MODEL
 
@@ -32,6 +35,20 @@ WORDS = {
 def files_by_drafter(drafting: DraftConfig) -> dict[str, str]:
     """Return the files that the server was started with, by drafter."""
     return {each.name: each.file for each in _given(drafting) if each.file is not None}
+
+
+def corpus_of(drafting: DraftConfig) -> Path | None:
+    """Return the folder that the server was started with to copy from."""
+    found = (each.corpus for each in drafting.options if isinstance(each, ngram.Options))
+    return next(found, None)
+
+
+def with_corpus(drafting: DraftConfig, folder: Path) -> DraftConfig:
+    """Return how to draft with copies from a folder."""
+    kept = [each for each in drafting.options if not isinstance(each, ngram.Options)]
+    own = [each for each in drafting.options if isinstance(each, ngram.Options)]
+    options = replace(own[0] if own else ngram.Options(), corpus=folder)
+    return replace(drafting, options=(*kept, options))
 
 
 def _given(drafting: DraftConfig) -> tuple[Named, ...]:

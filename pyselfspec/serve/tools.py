@@ -29,12 +29,14 @@ INSTRUCTION = (
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools of a request. names: functions that may be called. is_required: whether the answer
-    must be a call. n_calls: most calls of an answer, None for no limit."""
+    must be a call. n_calls: most calls of an answer, None for no limit. strict: functions whose
+    arguments must keep to their schemas."""
 
     tools: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
     is_required: bool = False
     n_calls: int | None = None
+    strict: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, request: ChatRequest) -> ToolUse:
@@ -61,7 +63,8 @@ class ToolUse:
                     param="tool_choice",
                 )
             return cls(given, (choice.function.name,), is_required=True, n_calls=n_calls)
-        return cls(given, names, is_required=choice == "required", n_calls=n_calls)
+        strict = frozenset(tool.function.name for tool in tools if tool.function.strict)
+        return cls(given, names, is_required=choice == "required", n_calls=n_calls, strict=strict)
 
     @property
     def functions(self) -> dict[str, dict[str, Any]]:

@@ -27,6 +27,7 @@ class SessionState(Closing):
     setups: `resolve.DraftSetup`, or None for plain decoding, by what a config says of drafters.
     short_lists: likely tokens, by their number.
     ngram_memories: `ngram.index.Memory`, earlier texts, by the options that they depend on.
+    corpora: `ngram.corpus.Corpus`, by folder.
     hit_rates: `hit_rates.HitRates` of copies; None until they are needed.
     heads: `head.Heads`, by the file of the draft head; None for the model's own.
     second_models: `reader.SecondModel`, by file and context size.
@@ -37,6 +38,7 @@ class SessionState(Closing):
     setups: dict[Hashable, Any] = field(default_factory=dict)
     short_lists: dict[int, ShortList] = field(default_factory=dict)
     ngram_memories: dict[tuple[bool, Path | None, int], Any] = field(default_factory=dict)
+    corpora: dict[Path, Any] = field(default_factory=dict)
     hit_rates: Any = None
     heads: dict[Path | None, Any] = field(default_factory=dict)
     second_models: dict[tuple[Path, int | None], Any] = field(default_factory=dict)
@@ -46,7 +48,11 @@ class SessionState(Closing):
     def close(self) -> None:
         """Close the drafters that no text has used, then the second models."""
         with ExitStack() as stack:
-            for each in (*self.second_models.values(), *self.setups.values()):
+            for each in (
+                *self.second_models.values(),
+                *self.setups.values(),
+                *self.corpora.values(),
+            ):
                 if each is not None:
                     stack.callback(each.close)
 

@@ -1,5 +1,5 @@
-"""Texts whose drafts are verified in passes of one row, which must be those of plain decoding on any
-device."""
+"""Texts whose drafts are verified in passes of one row, which must be those of plain decoding on
+any device."""
 
 from __future__ import annotations
 

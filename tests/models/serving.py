@@ -76,10 +76,7 @@ def running(
     drafting: DraftConfig | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
-    ready = threading.Event()
-    listener = server.open_listener("127.0.0.1", 0)
     with (
-        listener,
         server.open_service(
             model,
             Settings("demo", **settings),
@@ -88,7 +85,28 @@ def running(
             template=template,
             n_threads=1,
         ) as service,
+        _listening(service) as served,
     ):
+        yield served
+
+
+@contextmanager
+def running_embeddings(model: Model, *, capacity: Capacity, **options: Any) -> Iterator[Served]:
+    """As running(), for a model of embeddings."""
+    settings = Settings("demo")
+    with (
+        server.open_embedding_service(
+            model, settings, capacity=capacity, n_threads=1, **options
+        ) as service,
+        _listening(service) as served,
+    ):
+        yield served
+
+
+@contextmanager
+def _listening(service: Any) -> Iterator[Served]:
+    ready = threading.Event()
+    with server.open_listener("127.0.0.1", 0) as listener:
         web = server.make_server(service, listener, grace_s=0, ready=ready.set)
         thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
         thread.start()

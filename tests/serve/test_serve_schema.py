@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import gguf
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,8 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from serving import Served, running
+from serving import Served, running, running_embeddings
+from tiny_encoder import write_encoder
 
 from pyselfspec import Model
 from pyselfspec.serve.settings import Capacity
@@ -36,13 +38,32 @@ def served(demo: Model) -> Iterator[Served]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of embeddings."""
+    path = tmp_path_factory.mktemp("encoder") / "encoder.gguf"
+    write_encoder(path, gguf.PoolingType.MEAN)
+    with Model(path) as model, running_embeddings(model, capacity=Capacity()) as found:
+        yield found
+
+
 @pytest.mark.parametrize("is_right", [True, False])
 def test_requests_get_what_the_schema_says(is_right: bool, served: Served) -> None:
     """Requests that keep to the schema, and requests that do not."""
+    check_operations(served, is_right, n_least=16)
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_requests_for_embeddings(is_right: bool, encoder: Served) -> None:
+    check_operations(encoder, is_right, n_least=8)
+
+
+def check_operations(served: Served, is_right: bool, n_least: int) -> None:
+    """Make requests for every operation of a server. is_right: whether they keep to the schema."""
     mode = GenerationMode.POSITIVE if is_right else GenerationMode.NEGATIVE
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
-    assert len(operations) >= 16
+    assert len(operations) >= n_least
     for operation in operations:
         if not is_right and not list(operation.body):
             continue  # there is nothing to be wrong

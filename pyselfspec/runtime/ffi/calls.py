@@ -36,6 +36,7 @@ HEADS = {"logits": 0, "best": 1}
 # struct llama_token_data
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 _BAD_ARGUMENT = -1
 _NO_TOKEN = -4
 _LIMIT = -5
@@ -284,6 +285,22 @@ def load_state(session: int, seq_id: int, state: NDArray[np.uint8], n: int) -> N
         session,
         native.selfspec_load_state(session, seq_id, state.ctypes.data, state.nbytes, n),
     )
+
+
+def save_sequence(context: int, seq_id: int) -> NDArray[np.uint8] | None:
+    """Return a copy of a sequence with its K/V, uint8 [n_bytes]; None if it cannot be made."""
+    state = np.empty(int(llama.llama_state_seq_get_size(context, seq_id)), np.uint8)
+    address = state.ctypes.data_as(_BYTES)
+    n_bytes = llama.llama_state_seq_get_data(context, address, state.nbytes, seq_id)
+    return state if n_bytes == state.nbytes else None
+
+
+def restore_sequence(context: int, seq_id: int, state: NDArray[np.uint8]) -> bool:
+    """Fill an empty sequence with a copy. Return False if it does not fit."""
+    state = np.ascontiguousarray(state)
+    address = state.ctypes.data_as(_BYTES)
+    n_bytes = llama.llama_state_seq_set_data(context, address, state.nbytes, seq_id)
+    return bool(n_bytes == state.nbytes)
 
 
 def model_state_bytes(model: int) -> int:

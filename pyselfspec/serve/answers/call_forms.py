@@ -222,3 +222,8 @@ CALL_FORMS = (
     CallForm("<|function_call|>", None, _json_pairs),  # GigaChat
     CallForm("to=functions.", "<|call|>", _named(_HARMONY)),  # gpt-oss
 )
+
+
+def reads_json(form: CallForm) -> bool:
+    """Return whether calls in a form may be JSON objects with a name and arguments."""
+    return form.pairs in (_json_pairs, _tagged_pairs, _mistral_pairs)

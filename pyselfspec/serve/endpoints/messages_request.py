@@ -42,6 +42,7 @@ class CustomTool(BaseModel):
     name: str = Field(min_length=1, max_length=64)
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class ToolChoice(BaseModel):
@@ -239,6 +240,7 @@ def _tool(tool: CustomTool, where: str) -> Tool:
             name=tool.name,
             description=tool.description,
             parameters=tool.input_schema,
+            strict=tool.strict,
         )
     )
 

@@ -192,7 +192,12 @@ def _string(item: Item, key: str, where: str) -> str:
 def _tool(tool: FunctionTool, i: int) -> Tool:
     if tool.name is None:
         raise ApiError(400, f"tools[{i}] has no name; give one", param="tools")
-    function = Function(name=tool.name, description=tool.description, parameters=tool.parameters)
+    function = Function(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
+    )
     return Tool(function=function)
 
 

@@ -34,9 +34,8 @@ class DetokenizeRequest(BaseModel):
     tokens: list[int]
 
 
-async def tokenize(service: Service, body: TokenizeRequest) -> Response:
+async def tokenize(model: Model, body: TokenizeRequest) -> Response:
     """Handle a request for the tokens of a text."""
-    model = service.model
     tokens: list[Any] = await asyncio.to_thread(
         model.tokenize, body.content, add_special=body.add_special, parse_special=body.parse_special
     )
@@ -45,10 +44,10 @@ async def tokenize(service: Service, body: TokenizeRequest) -> Response:
     return json_response({"tokens": tokens})
 
 
-async def detokenize(service: Service, body: DetokenizeRequest) -> Response:
+async def detokenize(model: Model, body: DetokenizeRequest) -> Response:
     """Handle a request for the text of tokens. Raises ArgumentError for unknown ids."""
-    service.model.require_tokens(body.tokens)
-    pieces = (_piece(service.model, token) for token in body.tokens)
+    model.require_tokens(body.tokens)
+    pieces = (_piece(model, token) for token in body.tokens)
     return json_response({"content": b"".join(pieces).decode(errors="replace")})
 
 

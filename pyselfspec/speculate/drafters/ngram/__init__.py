@@ -24,7 +24,10 @@ from ...trees.likeliest import likeliest
 from ...types import Draft, DraftToken, Kind
 from .. import LookupDrafter
 from . import file as ngram_file
+from .corpus import Corpus
 from .index import N_TOKENS, Copy, Memory, NgramIndex
+
+N_CORPORA = 4  # of a context
 
 
 class TextsWarning(UserWarning):
@@ -38,6 +41,7 @@ class Options:
     chance_min: a draft ends where the probability that all of it is accepted falls below this.
     session: copy from earlier texts of the context, too.
     file: earlier texts of other runs; the texts of this run are added.
+    corpus: a folder whose files are copied from, without those that git ignores. It is watched.
     n_kept: most tokens of earlier texts to keep, a kilobyte of memory each.
     n_branches: most branches of a draft: other continuations replace its less likely tokens. Has no
         effect if drafters are combined.
@@ -46,6 +50,7 @@ class Options:
     chance_min: float = 0.05
     session: bool = True
     file: Path | None = None
+    corpus: Path | None = None
     n_kept: int = N_TOKENS
     n_branches: int = 1
 
@@ -74,6 +79,16 @@ def make(context: Context, options: Options) -> Drafter:
     return Drafter(context, options)
 
 
+def open_corpus(context: Context, folder: Path) -> Corpus:
+    """Return the files of a folder, shared by the texts of a context. Of many folders, those added
+    first are given up."""
+    corpora = session_of(context).corpora
+    while len(corpora) >= N_CORPORA and folder not in corpora:
+        corpora.pop(next(iter(corpora))).close()
+    found: Corpus = kept(corpora, folder, lambda: Corpus(folder, context.model))
+    return found
+
+
 class Drafter(LookupDrafter):
     """Copies tokens, with acceptance rates by kind of match. Rates and earlier texts are shared by
     all texts of a context."""
@@ -91,6 +106,7 @@ class Drafter(LookupDrafter):
         self._chances = rates.copies
         self._siblings = rates.siblings
         self._earlier_chances = rates.earlier
+        self._corpus = None if options.corpus is None else open_corpus(context, options.corpus)
         self._earlier: Memory | None = None
         if options.session or options.file is not None:
             key = (options.session, options.file, options.n_kept)
@@ -108,6 +124,8 @@ class Drafter(LookupDrafter):
         self._text = history
         self._n_seen = 0
         self._copies = []
+        if self._corpus is not None:
+            self._corpus.refresh_soon()
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
         draft = super().draft(history, limit)
@@ -155,16 +173,17 @@ class Drafter(LookupDrafter):
 
     def _following(self, context: Sequence[int]) -> tuple[tuple[Copy, Chances], float] | None:
         """Return the next token and its probability, from the text itself or from an earlier one
-        with a longer match and a higher probability."""
+        or the corpus with a longer match and a higher probability."""
         own = self._index.following(context)
         chance = self._chances.of(own.match) if own else 0.0
         beyond = own.match[0] if own else -1
-        other = self._earlier.following(context, beyond) if self._earlier else None
-        if other is not None:
-            chance_of_other = self._earlier_chances.of(other.match)
-            if chance_of_other > chance:
-                return (other, self._earlier_chances), chance_of_other
-        return None if own is None else ((own, self._chances), chance)
+        best = None if own is None else (own, self._chances)
+        for source in (self._earlier, self._corpus):
+            other = source.following(context, beyond) if source else None
+            if other is not None and self._earlier_chances.of(other.match) > chance:
+                best, chance = (other, self._earlier_chances), self._earlier_chances.of(other.match)
+                beyond = other.match[0]
+        return None if best is None else (best, chance)
 
     def _learn(self, history: Sequence[int]) -> None:
         """Learn from new tokens of the text, whether they had been drafted or only looked up."""

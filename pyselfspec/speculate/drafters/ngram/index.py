@@ -61,7 +61,7 @@ class NgramIndex:
         tokens = self._continuations(longest, found)
         counts = Counter(tokens)
         token = max(counts, key=counts.__getitem__)  # of several the latest
-        return Copy(token, (longest, _sureness(counts[token], len(tokens))))
+        return Copy(token, (longest, sureness(counts[token], len(tokens))))
 
     def others(self, context: Sequence[int], token: int, n: int) -> list[Copy]:
         """Return at most n other tokens that have followed the context's end, longest matches
@@ -73,7 +73,7 @@ class NgramIndex:
             for other, count in Counter(tokens).most_common():
                 if other not in seen:
                     seen.add(other)
-                    found.append(Copy(other, (i, _sureness(count, len(tokens)))))
+                    found.append(Copy(other, (i, sureness(count, len(tokens)))))
             if len(found) >= n:
                 break
         return found[:n]
@@ -102,7 +102,7 @@ class NgramIndex:
         return tokens
 
 
-def _sureness(n: int, n_all: int) -> int:
+def sureness(n: int, n_all: int) -> int:
     """Return 0 for one match, 1 for matches that differ, 2 if most agree, 3 if all agree."""
     if n_all == 1:
         return 0

@@ -1,0 +1,128 @@
+"""Embeddings: one vector for a text, or the score of a pair of texts, from models made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentError, DecodeError
+from ..gguf import file as gguf_file
+from ..gguf.header import read_header
+from ..util.closing import Closing
+from ..util.machine import usable_cores
+from .ffi import load
+from .ffi.load import llama
+from .guards import SingleThread
+from .model import Model
+
+# Numbers of enum llama_pooling_type: how the rows of a text become one.
+POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
+RANK = "rank"
+N_CTX = 4096  # tokens of a text, or the model's training context when that is shorter
+FROM_FILE = -1
+
+
+def is_embedder(model: Model) -> bool:
+    """Return whether a model was made for embeddings: by its architecture, or by the pooling that
+    its file names."""
+    file = model.file
+    if gguf_file.embedder(file.architecture):
+        return True
+    pooling = read_header(file.path).metadata.get(f"{file.architecture}.pooling_type")
+    return isinstance(pooling, int) and pooling > POOLING["none"]
+
+
+class EmbeddingContext(Closing):
+    """A context that evaluates one text at a time, so that a text has the same bits in any company
+    of others. For one thread at a time.
+
+    n_ctx: most tokens of a text. pooling: one of POOLING; None: as the model's file says.
+
+    Raises ArgumentError for a pooling that the model cannot do, DecodeError where memory is short.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_ctx: int | None = None,
+        n_threads: int | None = None,
+        pooling: str | None = None,
+    ) -> None:
+        if pooling is not None and pooling not in POOLING:
+            raise ArgumentError(f"pooling is one of {', '.join(POOLING)}, got {pooling!r}")
+        if pooling == RANK and not any(t.name.startswith("cls") for t in model.file.tensors):
+            raise ArgumentError(
+                f"{model.path.name} has no head that scores texts, which rank needs"
+            )
+        self.model = model
+        self._lock = SingleThread("the context of embeddings")
+        n_ctx = n_ctx or min(N_CTX, model.n_ctx_train or N_CTX)
+        params = llama.llama_context_default_params()
+        # a text is one pass: its tokens may all see each other
+        params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
+        params.n_seq_max = 1
+        params.n_threads = params.n_threads_batch = n_threads or usable_cores()
+        params.embeddings = True
+        params.pooling_type = FROM_FILE if pooling is None else POOLING[pooling]
+        params.op_offload = model.n_gpu_layers > 0
+        load.clear_log_error()
+        with model.in_use:
+            handle = llama.llama_init_from_model(model.handle, params)
+        if not handle:
+            raise load.failure(DecodeError, f"a context for texts of {n_ctx} tokens")
+        self._handle: int | None = handle
+        self.n_ctx = n_ctx
+        kind = int(llama.llama_pooling_type(handle))
+        self.pooling = next((name for name, n in POOLING.items() if n == kind), "none")
+        model.contexts.add(self)  # closed before the model is freed
+
+    def close(self) -> None:
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self.model.contexts.discard(self)
+                llama.llama_free(handle)
+
+    @property
+    def width(self) -> int:
+        """The number of values of a result."""
+        if self.pooling == RANK:
+            return int(llama.llama_model_n_cls_out(self.model.handle))
+        return int(llama.llama_model_n_embd_out(self.model.handle))
+
+    def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return the pooled result of a text, float32 [width], as the model computes it: vectors
+        are not normalised. Without pooling, the rows of all tokens, float32 [n_tokens, width].
+
+        Raises ArgumentError for a text that is empty or too long, DecodeError if the pass fails.
+        """
+        if not 1 <= len(tokens) <= self.n_ctx:
+            raise ArgumentError(f"a text has 1 to {self.n_ctx} tokens here, got {len(tokens)}")
+        self.model.require_tokens(tokens)
+        load.require_not_forked()
+        with self._lock, self.model.in_use:
+            if self._handle is None:
+                raise ArgumentError("the context is closed")
+            ids = (llama.llama_token * len(tokens))(*tokens)
+            memory = llama.llama_get_memory(self._handle)
+            if memory:
+                llama.llama_memory_clear(memory, False)
+            run = llama.llama_decode if memory else llama.llama_encode
+            load.clear_log_error()
+            if run(self._handle, llama.llama_batch_get_one(ids, len(tokens))):
+                raise load.failure(DecodeError, f"a text of {len(tokens)} tokens")
+            return self._result(len(tokens))
+
+    def _result(self, n_tokens: int) -> NDArray[np.float32]:
+        if self.pooling == "none":
+            rows = llama.llama_get_embeddings(self._handle)
+            found = np.ctypeslib.as_array(rows, (n_tokens, self.width))
+        else:
+            row = llama.llama_get_embeddings_seq(self._handle, 0)
+            if not row:
+                raise DecodeError("the model left no embedding; give a model made for embeddings")
+            found = np.ctypeslib.as_array(row, (self.width,))
+        return np.array(found, np.float32)

@@ -1,0 +1,84 @@
+"""Sequences saved outside the context: tokens with their K/V and recurrent states, as bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.header import read_header
+from .checkpoints import Checkpoint
+from .context import Context
+from .ffi import calls
+from .kv import KVSequence
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SavedSequence:
+    """A copy of a sequence. tokens: int32 [n_tokens]. state: uint8 [n_bytes], as llama.cpp writes
+    it. can_cut: whether any number of its last tokens can be removed. checkpoints: of shorter
+    beginnings, for memories that cannot remove tokens."""
+
+    tokens: NDArray[np.int32]
+    state: NDArray[np.uint8]
+    can_cut: bool
+    checkpoints: tuple[Checkpoint, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of all arrays."""
+        kept = sum(each.state.nbytes for each in self.checkpoints)
+        return self.tokens.nbytes + self.state.nbytes + kept
+
+    def n_usable(self, prompt: NDArray[np.int32]) -> int:
+        """Return how many tokens of a prompt, int32 [n_prompt], a text could take from here. The
+        last one of the prompt is always evaluated."""
+        n = min(len(self.tokens), len(prompt) - 1)
+        differ = np.flatnonzero(self.tokens[:n] != prompt[:n])
+        n = int(differ[0]) if len(differ) else n
+        if self.can_cut or n == len(self.tokens):
+            return n
+        return max((each.n_tokens for each in self.checkpoints if each.n_tokens <= n), default=0)
+
+
+def save_sequence(seq: KVSequence) -> SavedSequence | None:
+    """Return a copy of a sequence; None for one that is empty, or that holds tokens whose K/V the
+    full model has not computed."""
+    context, tokens = seq.context, seq.tokens
+    if not tokens or len(tokens) != seq.n_past:
+        return None
+    with context.lock:
+        state = calls.save_sequence(context.handle, seq.seq_id)
+        if state is None:
+            return None
+        kept = context.checkpoints.of(seq.seq_id)
+    can_cut = context.can_rollback and not _has_window(context)
+    return SavedSequence(np.array(tokens, np.int32), state, can_cut, kept)
+
+
+def _has_window(context: Context) -> bool:
+    """Return whether attention slides over a window, of which llama.cpp saves the last one only."""
+    file = context.model.file
+    found = read_header(file.path).metadata.get(f"{file.architecture}.attention.sliding_window")
+    return isinstance(found, int) and found > 0
+
+
+def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
+    """Replace the content of a sequence by a copy that was saved from a context of the same kind.
+    Return False, with the sequence empty, where that fails or its cells are out of order."""
+    context = seq.context
+    with context.lock:
+        seq.drop()
+        seq.occupy()
+        seq.reserve(len(saved.tokens))
+        done = calls.restore_sequence(context.handle, seq.seq_id, saved.state)
+        done = done and seq.n_past == len(saved.tokens)
+        if done and (seq.in_order or not context.is_exact_beside_others):
+            seq.set_tokens(saved.tokens.tolist())
+            for each in saved.checkpoints:
+                context.checkpoints.add(seq.seq_id, each)
+            return True
+        seq.drop()
+        seq.occupy()
+    return False

@@ -1,0 +1,87 @@
+"""The service of a model that makes embeddings or scores pairs of texts, and writes no text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .. import __version__
+from ..runtime.embedding import RANK
+from ..runtime.model import Model
+from ..util import build
+from .embedding_engine import EmbeddingEngine
+from .errors import ApiError, unsupported
+from .metrics import Metrics
+from .settings import Settings
+
+
+class EmbeddingService:
+    """A model that is being served for its embeddings or scores."""
+
+    def __init__(self, engine: EmbeddingEngine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.metrics = Metrics(engine)
+        self._created_at = int(time.time())
+
+    @property
+    def model(self) -> Model:
+        return self.engine.context.model
+
+    def require_kind(self, *, scores: bool) -> None:
+        """Raise ApiError unless the model makes what is asked for: scores or vectors."""
+        pooling, name = self.engine.context.pooling, self.settings.name
+        if scores and pooling != RANK:
+            raise unsupported("model", f"{name} makes embeddings, not scores; use /v1/embeddings")
+        if not scores and pooling == RANK:
+            raise unsupported("model", f"{name} scores documents; use /v1/rerank")
+        if pooling == "none":
+            raise unsupported(
+                "model",
+                f"{name} pools no rows, so a text has no embedding of its own; start the server "
+                "with --pooling",
+            )
+
+    def refusal(self) -> ApiError:
+        """Return the error for an endpoint that needs a model that writes text."""
+        door = "/v1/rerank" if self.engine.context.pooling == RANK else "/v1/embeddings"
+        return unsupported("model", f"{self.settings.name} writes no text; use {door}")
+
+    def require_length(self, tokens: Sequence[int], where: str) -> None:
+        """Raise ApiError for a text without tokens or with too many. where: its field."""
+        n_ctx = self.engine.context.n_ctx
+        if not tokens:
+            raise ApiError(400, f"{where} has no tokens; give at least one", param=where)
+        if len(tokens) > n_ctx:
+            raise ApiError(
+                400,
+                f"{where} has {len(tokens)} tokens, {n_ctx} are allowed; give a shorter text",
+                param=where,
+                code="context_length_exceeded",
+            )
+
+    def card(self) -> dict[str, Any]:
+        """Return the model's entry in the list of models."""
+        card = {"id": self.settings.name, "object": "model", "created": self._created_at}
+        return card | {"owned_by": "pyselfspec"}
+
+    def props(self) -> dict[str, Any]:
+        """Return a description of model and server, for GET /props."""
+        file, context = self.model.file, self.engine.context
+        return {
+            "model": self.settings.name,
+            "architecture": file.architecture,
+            "n_layer": self.model.n_layer,
+            "n_embd": self.model.n_embd,
+            "n_vocab": self.model.n_vocab,
+            "n_params": file.n_params,
+            "n_bytes": file.n_bytes,
+            "type": file.file_type,
+            "n_ctx": context.n_ctx,
+            "n_ctx_train": self.model.n_ctx_train,
+            "pooling": context.pooling,
+            "n_values": context.width,
+            "version": __version__,
+            "build": build.BUILD_ID,
+        }

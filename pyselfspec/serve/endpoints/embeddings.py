@@ -1,0 +1,89 @@
+"""POST /v1/embeddings: vectors of texts, in the format of OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..embedding_service import EmbeddingService
+from ..errors import json_response, unsupported
+from ..events import until_disconnect
+
+N_INPUTS = 2048  # texts of a request, as OpenAI allows
+Tokens = Annotated[list[int], Field(max_length=1 << 20)]
+Inputs = Annotated[list[str], Field(min_length=1, max_length=N_INPUTS)]
+TokenInputs = Annotated[list[Tokens], Field(min_length=1, max_length=N_INPUTS)]
+
+
+class EmbeddingRequest(BaseModel):
+    """POST /v1/embeddings. input: a text or token ids, or a list of either. dimensions: only the
+    model's own number."""
+
+    input: str | Tokens | Inputs | TokenInputs
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+
+
+async def embed(service: EmbeddingService, body: EmbeddingRequest, request: Request) -> Response:
+    """Handle a request. Raises ApiError, ClientGone, and errors of the pass."""
+    service.require_kind(scores=False)
+    width = service.engine.context.width
+    if body.dimensions not in (None, width):
+        raise unsupported(
+            "dimensions", f"{service.settings.name} makes vectors of {width}; leave out dimensions"
+        )
+    texts = await asyncio.to_thread(_tokens, service, body.input)
+    work = service.engine.embed(texts, service.settings.timeout_s)
+    found = [normalised(row) for row in await until_disconnect(request, work)]
+    n_tokens = sum(map(len, texts))
+    data = [
+        {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
+        for i, row in enumerate(found)
+    ]
+    return json_response(
+        {
+            "object": "list",
+            "data": data,
+            "model": service.settings.name,
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        }
+    )
+
+
+def normalised(row: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a vector of length 1 in the same direction, float32 [width]; zeros stay zeros."""
+    length = float(np.sqrt(np.sum(row.astype(np.float64) ** 2)))
+    return row if length == 0 else (row / length).astype(np.float32)
+
+
+def _encoded(row: NDArray[np.float32], form: str) -> str | list[float]:
+    if form == "base64":
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    return [float(value) for value in row]
+
+
+def _tokens(service: EmbeddingService, given: Any) -> list[list[int]]:
+    """Return the tokens of each text. Raises ApiError, and ArgumentError for unknown token ids."""
+    many = given if isinstance(given, list) and not _is_text(given) else [given]
+    found = []
+    for i, text in enumerate(many):
+        where = "input" if len(many) == 1 else f"input.{i}"
+        model, n_max = service.model, service.engine.context.n_ctx + 1
+        tokens = model.tokenize(text) if isinstance(text, str) else list(text)
+        service.require_length(tokens[:n_max] if isinstance(text, list) else tokens, where)
+        model.require_tokens(tokens)
+        found.append(tokens)
+    return found
+
+
+def _is_text(given: list[Any]) -> bool:
+    return (bool(given) and isinstance(given[0], int)) or not given

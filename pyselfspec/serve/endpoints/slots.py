@@ -1,0 +1,97 @@
+"""GET /slots and POST /slots/{id}?action=save, restore or erase, in llama-server's format.
+
+Texts are not shown: a slot may hold a conversation of another client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..auth import owner_of
+from ..errors import ApiError, json_response, unsupported
+from ..service import Service
+from ..slot_files import SlotFiles, require_own
+from ..slots import Slot, Slots
+
+T = TypeVar("T")
+Action = Literal["save", "restore", "erase"]
+
+
+class SlotRequest(BaseModel):
+    """POST /slots/{id}. filename: for save and restore."""
+
+    filename: str | None = None
+
+
+async def show(service: Service) -> Response:
+    """Return the state of every slot."""
+    return json_response(await _between_passes(service, lambda slots: _states(service, slots)))
+
+
+async def act(
+    service: Service, number: int, action: Action, body: SlotRequest | None, request: Request
+) -> Response:
+    """Save, restore or erase the text of a slot. Raises ApiError."""
+    n_slots = service.engine.n_slots
+    if not 0 <= number < n_slots:
+        raise ApiError(404, f"there is no slot {number}; this server has 0 to {n_slots - 1}")
+    owner, name, start = owner_of(request), body.filename if body else None, time.monotonic()
+    if action == "erase":
+        n = await _between_passes(service, lambda slots: _erase(slots, slots.slots[number], owner))
+        return json_response({"id_slot": number, "n_erased": n})
+    files = _require_files(service, action)
+    if name is None:
+        raise ApiError(400, f"{action} needs a filename", param="filename")
+
+    def move(slots: Slots) -> Any:
+        slot = slots.slots[number]
+        if action == "save":
+            return files.save(slot, name, owner)
+        return files.restore(slots, slot, name, owner)
+
+    moved = await _between_passes(service, move)
+    verb, done = ("saved", "written") if action == "save" else ("restored", "read")
+    fields: dict[str, Any] = {"id_slot": number, "filename": name}
+    fields |= {f"n_{verb}": moved.n_tokens, f"n_{done}": moved.n_bytes}
+    ms = 1000 * (time.monotonic() - start)
+    return json_response(fields | {"timings": {f"{action}_ms": ms}})
+
+
+def _require_files(service: Service, action: str) -> SlotFiles:
+    if service.slot_files is None:
+        raise unsupported(
+            "action", f"{action} needs a folder; start the server with --slot-save-path"
+        )
+    return service.slot_files
+
+
+def _erase(slots: Slots, slot: Slot, owner: str) -> int:
+    require_own(slot, owner)
+    return slots.erase(slot)
+
+
+def _states(service: Service, slots: Slots) -> list[dict[str, Any]]:
+    n_ctx = service.requests.n_ctx
+    drafts = service.requests.default_drafting.draft is not None
+    return [
+        {
+            "id": i,
+            "id_task": slot.used_at if slot.used_at else -1,
+            "n_ctx": n_ctx,
+            "speculative": drafts,
+            "is_processing": not slot.is_idle,
+            "n_tokens": slot.seq.n_past,
+        }
+        for i, slot in enumerate(slots.slots)
+    ]
+
+
+async def _between_passes(service: Service, function: Callable[[Slots], T]) -> T:
+    return await asyncio.wrap_future(service.engine.call(function))

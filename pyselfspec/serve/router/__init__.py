@@ -1,0 +1,1 @@
+"""Several models behind one address: a process for each, started when a request needs it."""

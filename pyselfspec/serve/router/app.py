@@ -1,0 +1,164 @@
+"""The web application of several models: it chooses the model of a request and forwards it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import h11
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from ...errors import SelfSpecError
+from ...util.paths import on_one_line
+from ..auth import require_host, require_key
+from ..errors import ApiError, error_response, json_response
+from ..events import ClientGone, until_disconnect
+from ..limits import BodyLimit
+from ..settings import Settings
+from .forward import Forwarded
+from .pool import Entry, Pool
+
+PERIOD_S = 1.0  # between looks for models that have not been used
+CLIENT_CLOSED = 499
+N_NAME = 128
+
+
+class RouterApp:
+    """Routes of the application. The first model is the one of requests that name none."""
+
+    def __init__(self, pool: Pool, settings: Settings) -> None:
+        self._pool = pool
+        self.settings = settings
+        self._created_at = int(time.time())
+
+    def make(self) -> Starlette:
+        """Return the application, for uvicorn."""
+        methods = ["GET", "POST", "DELETE", "HEAD", "OPTIONS"]
+        app = Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._model),
+                Route("/{path:path}", self._forward, methods=methods),
+            ],
+            lifespan=self._lifespan,
+        )
+        for kind in (ApiError, SelfSpecError, HTTPException, Exception):
+            app.add_exception_handler(kind, _error)
+        app.add_exception_handler(ClientGone, _no_response)
+        app.add_middleware(BodyLimit, n_bytes=self.settings.n_bytes)
+        return app
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._unload_old())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await self._pool.close()
+
+    async def _unload_old(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            await self._pool.unload_old()
+
+    def _check(self, request: Request) -> None:
+        require_host(request, self.settings.hosts)
+        require_key(request, self.settings.key)
+
+    async def _health(self, request: Request) -> Response:
+        require_host(request, self.settings.hosts)
+        return json_response({"status": "ok"})
+
+    async def _models(self, request: Request) -> Response:
+        self._check(request)
+        data = [self._card(each) for each in self._pool.entries.values()]
+        return json_response({"object": "list", "data": data})
+
+    async def _model(self, request: Request) -> Response:
+        self._check(request)
+        return json_response(self._card(self._entry(request.path_params["name"])))
+
+    def _card(self, entry: Entry) -> dict[str, Any]:
+        card = {"id": entry.model.name, "object": "model", "created": self._created_at}
+        status = "loaded" if entry.is_loaded else "unloaded"
+        return card | {"owned_by": "pyselfspec", "status": {"value": status}}
+
+    def _entry(self, name: object) -> Entry:
+        """Return the model of a name. Raises ApiError for an unknown one."""
+        entries = self._pool.entries
+        if name is None:
+            return next(iter(entries.values()))
+        if not isinstance(name, str) or name not in entries:
+            shown = on_one_line(str(name)[:N_NAME])
+            raise ApiError(
+                404,
+                f"there is no model {shown!r}; this server has {', '.join(entries)}",
+                param="model",
+                code="model_not_found",
+            )
+        return entries[name]
+
+    async def _forward(self, request: Request) -> Response:
+        self._check(request)
+        body = await request.body()
+        fields = _fields(body)
+        entry = self._entry(fields.get("model", request.query_params.get("model")))
+        _set_keep_alive(entry, fields.get("keep_alive"))
+        async with AsyncExitStack() as stack:
+            work = stack.enter_async_context(
+                self._pool.using(entry.model.name, self.settings.timeout_s)
+            )
+            running = await work
+            answer = Forwarded(running.port)
+            stack.callback(answer.close)
+            try:
+                status, headers = await until_disconnect(request, answer.open(request, body))
+            except (OSError, h11.RemoteProtocolError):
+                raise ApiError(503, f"{entry.model.name} has stopped; try again") from None
+            kept = stack.pop_all()
+        response = StreamingResponse(_closing(answer, kept), status)
+        response.raw_headers = headers
+        return response
+
+
+async def _closing(answer: Forwarded, stack: AsyncExitStack) -> AsyncIterator[bytes]:
+    """Yield the body of a response, and close it at its end or when the client has gone."""
+    async with stack:
+        async for piece in answer.pieces():
+            yield piece
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """Return the fields of a body; none if it is no JSON object, which the model's server will
+    refuse."""
+    try:
+        found = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _set_keep_alive(entry: Entry, given: object) -> None:
+    """Set how many seconds a model stays loaded, as Ollama's field says: less than 0 for ever."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        entry.keep_s = float(given) if given >= 0 else float("inf")
+
+
+async def _error(_request: Request, error: Exception) -> Response:
+    return error_response(error)
+
+
+async def _no_response(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED)

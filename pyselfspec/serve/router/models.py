@@ -1,0 +1,60 @@
+"""The models that a server of several may load: names, files, and the memory they take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import ArgumentError, ModelFileError
+from ...gguf import file as gguf_file
+from ...gguf import heads
+from ...runtime.memory import needed_bytes
+from ...runtime.opening import N_CTX
+
+N_NAME = 128  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A model that may be loaded. n_bytes: estimate of the memory that it takes."""
+
+    name: str
+    path: Path
+    n_bytes: int
+
+
+def listed(
+    pairs: Sequence[str], folder: Path | None, n_ctx: int | None, n_slots: int
+) -> list[Listed]:
+    """Return the models of NAME=PATH pairs, then those of a folder by the names of their files.
+
+    n_ctx: context of each, None for the default one of n_slots slots. Raises ArgumentError for a
+    name that is given twice or not well, ModelFileError for a pair's file that is no model. Files
+    of a folder that are no models that generate are left out.
+    """
+    found: dict[str, Listed] = {}
+    for pair in pairs:
+        name, _, given = pair.partition("=")
+        if not name.strip() or not given or len(name) > N_NAME or not name.isprintable():
+            raise ArgumentError(f"--model {pair[:N_NAME]!r}: give NAME=PATH")
+        if name in found:
+            raise ArgumentError(f"--model gives the name {name!r} twice; give different names")
+        found[name] = _listed(name, Path(given), n_ctx, n_slots)
+    for path in sorted(folder.glob("*.gguf")) if folder else ():
+        if path.stem not in found:
+            try:
+                found[path.stem] = _listed(path.stem, path, n_ctx, n_slots)
+            except ModelFileError:
+                continue
+    if not found:
+        raise ArgumentError(f"{folder} holds no model that can be loaded; give --model NAME=PATH")
+    return list(found.values())
+
+
+def _listed(name: str, path: Path, n_ctx: int | None, n_slots: int) -> Listed:
+    file = gguf_file.check(path)
+    if heads.is_head(file.architecture):
+        raise ModelFileError(f"{path} is a draft head, which cannot generate text alone")
+    n_ctx = n_ctx or n_slots * min(N_CTX, file.context_length or N_CTX)
+    return Listed(name, path, needed_bytes(file, n_ctx, "f16", "f16"))

@@ -1,0 +1,139 @@
+"""Which models are loaded: on demand, within a limit of memory, the least recently used unloaded
+first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...util.sizes import size_text
+from ..errors import ApiError
+from .models import Listed
+
+
+class Running(Protocol):
+    """A loaded model, see ModelProcess."""
+
+    port: int
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    async def end(self) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """A model and its process, if it is loaded. n_users: requests that are being answered."""
+
+    model: Listed
+    running: Running | None = None
+    n_users: int = 0
+    used_at: float = 0.0
+    keep_s: float | None = None  # from the last request; None: the pool's
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.running is not None and self.running.is_alive
+
+
+class Pool:
+    """Loads and unloads models, for one event loop.
+
+    max_bytes: of all loaded models, by estimate; None for no limit. keep_s: seconds that a model
+    stays loaded after its last answer; None for ever. start: starts a process.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Listed],
+        start: Callable[[Listed], Awaitable[Running]],
+        *,
+        max_bytes: int | None,
+        keep_s: float | None,
+    ) -> None:
+        self.entries = {model.name: Entry(model) for model in models}
+        self._start = start
+        self._max_bytes = max_bytes
+        self._keep_s = keep_s
+        self._changed = asyncio.Condition()
+        self._loading = (
+            asyncio.Lock()
+        )  # one model at a time, so that two do not wait for each other
+
+    @asynccontextmanager
+    async def using(self, name: str, timeout_s: float) -> AsyncIterator[Running]:
+        """Yield a loaded model, which stays loaded meanwhile. Raises ApiError for one that cannot
+        be loaded, or for which there is no room within timeout_s seconds."""
+        entry = self.entries[name]
+        entry.n_users += 1
+        try:
+            async with entry.loading:
+                if not entry.is_loaded:
+                    async with self._loading:
+                        entry.running = None
+                        await self._make_room(entry, timeout_s)
+                        entry.running = await self._start(entry.model)
+            assert entry.running is not None
+            yield entry.running
+        finally:
+            entry.n_users -= 1
+            entry.used_at = time.monotonic()
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _make_room(self, entry: Entry, timeout_s: float) -> None:
+        """Unload idle models until this one fits; wait for those that are being used."""
+        most, needed = self._max_bytes, entry.model.n_bytes
+        if most is None:
+            return
+        if needed > most:
+            raise ApiError(
+                503,
+                f"{entry.model.name} takes about {size_text(needed)}, more than --max-memory, "
+                f"{size_text(most)}",
+            )
+        end = time.monotonic() + timeout_s
+        while self._n_bytes(entry) + needed > most:
+            idle = [each for each in self._loaded(entry) if not each.n_users]
+            if idle:
+                await self.unload(min(idle, key=lambda each: each.used_at))
+                continue
+            try:
+                async with asyncio.timeout(end - time.monotonic()), self._changed:
+                    await self._changed.wait()
+            except TimeoutError:
+                raise ApiError(
+                    503, f"there is no memory for {entry.model.name} while others are answering"
+                ) from None
+
+    def _loaded(self, but: Entry) -> list[Entry]:
+        """Return the other models that are loaded."""
+        return [each for each in self.entries.values() if each is not but and each.is_loaded]
+
+    def _n_bytes(self, but: Entry) -> int:
+        return sum(each.model.n_bytes for each in self._loaded(but))
+
+    async def unload(self, entry: Entry) -> None:
+        """End the process of a model."""
+        running, entry.running = entry.running, None
+        if running is not None:
+            await running.end()
+
+    async def unload_old(self) -> None:
+        """Unload the models that have not been used for longer than they are kept."""
+        now = time.monotonic()
+        for entry in self.entries.values():
+            keep_s = self._keep_s if entry.keep_s is None else entry.keep_s
+            is_idle = entry.is_loaded and not entry.n_users and not entry.loading.locked()
+            if is_idle and keep_s is not None and now - entry.used_at >= keep_s:
+                await self.unload(entry)
+
+    async def close(self) -> None:
+        """Unload all models."""
+        await asyncio.gather(*(self.unload(entry) for entry in self.entries.values()))

@@ -1,0 +1,50 @@
+"""Runs a server of several models."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil
+
+import uvicorn
+
+from ..auth import LOOPBACK
+from ..server import CUT_S, GracefulServer, is_loopback, log_config
+from ..settings import Settings
+from .app import RouterApp
+from .models import Listed
+from .pool import Pool
+from .process import ModelProcess
+
+
+def make_server(
+    models: Sequence[Listed],
+    options: Sequence[str],
+    settings: Settings,
+    listener: socket.socket,
+    *,
+    max_bytes: int | None,
+    keep_s: float | None,
+    grace_s: float,
+    ready: Callable[[], None],
+) -> uvicorn.Server:
+    """Return the server. options: of the command line, for the processes of all models."""
+    host = listener.getsockname()[0]
+    if is_loopback(host):
+        settings = replace(settings, hosts=tuple(sorted({*LOOPBACK, host})))
+
+    async def start(model: Listed) -> ModelProcess:
+        return await ModelProcess.start(model, options)
+
+    pool = Pool(models, start, max_bytes=max_bytes, keep_s=keep_s)
+    config = uvicorn.Config(
+        RouterApp(pool, settings).make(),
+        log_level="warning",
+        log_config=log_config(),
+        server_header=False,
+        date_header=False,  # the models' servers write one
+        lifespan="on",
+        timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
+    )
+    return GracefulServer(config, ready, lambda: None)

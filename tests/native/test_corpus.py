@@ -1,0 +1,110 @@
+"""Copies from the files of a folder. The oracle of a look-up is a search through all places."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving import running
+
+from pyselfspec import GREEDY, Completion, Model
+from pyselfspec.costs.chances import LENGTHS
+from pyselfspec.serve.settings import Capacity
+from pyselfspec.speculate.config import DraftConfig
+from pyselfspec.speculate.drafters import ngram
+from pyselfspec.speculate.drafters.ngram.corpus import FIRST, Corpus, CorpusIndex, list_files
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_latest_matches_of_the_longest_length(seed: int) -> None:
+    rng = random.Random(seed)
+    tokens = [rng.randrange(3) for _ in range(400)]
+    index = CorpusIndex(np.array(tokens, np.int32))
+    for _ in range(200):
+        context = [rng.randrange(3) for _ in range(rng.randint(1, 14))]
+        found = index.following(context)
+        want: list[int] = []
+        for i in range(len(LENGTHS) - 1, FIRST - 1, -1):
+            n = LENGTHS[i]
+            ends = [e for e in range(n, len(tokens)) if tokens[e - n : e] == context[-n:]]
+            if len(context) >= n and ends:
+                want = [tokens[e] for e in ends[::-1]][:8]
+                assert found is not None and found.match[0] == i
+                break
+        if not want:
+            assert found is None
+        else:
+            counts = Counter(want)
+            assert found is not None and counts[found.token] == max(counts.values())
+
+
+def test_git_says_what_is_left_out(tmp_path: Path) -> None:
+    for name in ("a.py", "b.log", "sub/c.py", "sub/secret.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    (tmp_path / ".gitignore").write_text("*.log\nsecret.py\n")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    names = {str(path.relative_to(tmp_path)) for path in list_files(tmp_path)}
+    assert names == {".gitignore", "a.py", "sub/c.py"}
+
+
+def test_changed_files_are_read_again(tmp_path: Path, demo: Model) -> None:
+    path = tmp_path / "tale.txt"
+    path.write_text("The king went home.")
+    (tmp_path / "picture").write_bytes(b"\0" * 100)
+    corpus = Corpus(tmp_path, demo)
+    n = corpus.n_tokens
+    corpus.refresh()
+    assert corpus.n_tokens == n
+    path.write_text("The king went home and the queen went home and all went home.")
+    os.utime(path, ns=(1, 10**18))
+    corpus.refresh()
+    assert corpus.n_tokens > n
+    path.unlink()
+    corpus.refresh()
+    assert corpus.n_tokens <= 2
+    corpus.close()
+
+
+def test_a_text_that_stands_in_a_file_is_copied(tmp_path: Path, demo: Model) -> None:
+    """Its greedy text is written to a file first; the text stays the same."""
+
+    def write(options: ngram.Options) -> Completion:
+        with demo.context(n_ctx=512, n_threads=1) as context:
+            made = Completion(
+                context, "Once upon a time", "ngram", n_predict=60, sampling=GREEDY, options=options
+            )
+            list(made)
+        return made
+
+    plain = write(ngram.Options(session=False))
+    (tmp_path / "tale.txt").write_text("Once upon a time" + plain.text)
+    drafted = write(ngram.Options(session=False, corpus=tmp_path))
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.n_accepted > plain.stats.n_accepted + 5
+
+
+def test_requests_stay_within_the_servers_folder(tmp_path: Path, demo: Model) -> None:
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "link").symlink_to(tmp_path)
+    (tmp_path / "out").mkdir()
+    options = ngram.Options(corpus=tmp_path / "in")
+    drafting = DraftConfig("ngram", options=(options,))
+    capacity = Capacity(n_ctx=256, n_slots=1)
+
+    def status(served: object, corpus: str) -> int:
+        body = {"prompt": "Once", "max_tokens": 2, "pyselfspec": {"corpus": corpus}}
+        return served.post("/v1/completions", body).status_code  # type: ignore[attr-defined]
+
+    with running(demo, capacity=capacity, drafting=drafting) as served:
+        for inside in (".", "sub", str(tmp_path / "in" / "sub")):
+            assert status(served, inside) == 200
+        for outside in ("..", "../out", "/", "link", "nothing", str(tmp_path), "a\0b"):
+            assert status(served, outside) == 400
+    with running(demo, capacity=capacity) as served:
+        assert status(served, ".") == 400

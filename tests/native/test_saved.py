@@ -1,0 +1,85 @@
+"""Sequences that are saved and restored: the text goes on as if they had never left. The oracle is
+a context that read the prompt itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fixture_types import NewContext
+from tiny_hybrids import write_hybrid
+
+from pyselfspec import GREEDY, Completion, Model
+from pyselfspec.runtime.context import Context
+from pyselfspec.runtime.saved import restore_sequence, save_sequence
+
+PROMPT = [5 + i * i % 290 for i in range(300)]
+SHORTER = 270
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3", "lfm2", "qwen35", "mamba2"])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: object
+) -> Iterator[Model]:
+    arch = request.param
+    if arch in ("llama", "gemma3"):
+        yield tiny(arch)  # type: ignore[operator]
+        return
+    path = tmp_path_factory.mktemp("hybrid") / "model.gguf"
+    with Model(write_hybrid(path, arch, varied=True, n_ctx=1024)) as model:
+        yield model
+
+
+def text_of(context: Context, prompt: list[int], seq_id: int) -> tuple[list[int], int]:
+    made = Completion(
+        context, prompt, None, seq=context.sequence(seq_id), n_predict=12, sampling=GREEDY
+    )
+    list(made)
+    return made.tokens, made.stats.n_prompt_reused
+
+
+def open_two(model: Model, new_context: NewContext) -> Context:
+    return new_context(model, n_ctx=1024, n_seq_max=4, n_batch=32)
+
+
+@pytest.mark.parametrize("n", [len(PROMPT), SHORTER])
+def test_a_text_goes_on_elsewhere(n: int, model: Model, new_context: NewContext) -> None:
+    """n: tokens of the prompt that are alike, 300 or 270, after which it has others."""
+    prompt = [*PROMPT[:n], 7, 8, 9]
+    want, _ = text_of(open_two(model, new_context), prompt, 0)
+    first = open_two(model, new_context)
+    text_of(first, PROMPT, 0)
+    seq = first.sequence(0)
+    seq.keep(PROMPT)
+    saved = save_sequence(seq)
+    assert saved is not None and saved.tokens.tolist() == PROMPT[: len(saved.tokens)]
+    other = open_two(model, new_context)
+    text_of(other, [3, 4, 5, 6], 1)  # it is not alone there
+    assert restore_sequence(other.sequence(2), saved)
+    found, n_reused = text_of(other, prompt, 2)
+    assert found == want
+    assert n_reused == saved.n_usable(np.array(prompt, np.int32))
+    if model.file.architecture == "gemma3":  # of a sliding window only the last one is saved
+        assert n_reused == (n if n == len(PROMPT) else 0)
+    else:
+        assert n_reused >= (n if other.can_rollback else 256)
+
+
+def test_nothing_is_saved_of_an_empty_sequence(model: Model, new_context: NewContext) -> None:
+    assert save_sequence(open_two(model, new_context).sequence(0)) is None
+
+
+def test_a_state_of_another_model_is_refused(
+    model: Model, new_context: NewContext, tmp_path: Path, demo: Model
+) -> None:
+    context = open_two(model, new_context)
+    text_of(context, PROMPT, 0)
+    seq = context.sequence(0)
+    seq.keep(PROMPT)
+    saved = save_sequence(seq)
+    assert saved is not None
+    other = new_context(demo, n_ctx=512)
+    assert not restore_sequence(other.sequence(0), saved)
+    assert other.sequence(0).n_past == 0 and other.sequence(0).tokens == ()

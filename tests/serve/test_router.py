@@ -1,0 +1,219 @@
+"""Several models behind one address, in processes of their own, by OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gguf
+import openai
+import pytest
+from serving import new_client
+from tiny_encoder import write_encoder
+
+from pyselfspec.errors import ArgumentError
+from pyselfspec.serve.errors import ApiError
+from pyselfspec.serve.router.models import Listed, listed
+from pyselfspec.serve.router.pool import Pool
+
+KEY = "open sesame"
+ASK: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
+
+
+class Router:
+    """A running server of several models."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process, self.url = process, url
+        self.client = new_client()
+        self.client.headers["Authorization"] = f"Bearer {KEY}"
+        self.openai = openai.OpenAI(
+            base_url=f"{url}/v1", api_key=KEY, max_retries=0, http_client=new_client()
+        )
+
+    def status(self) -> dict[str, str]:
+        data = self.client.get(f"{self.url}/v1/models").json()["data"]
+        return {each["id"]: each["status"]["value"] for each in data}
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterator[Router]:
+    """Three models of which about two fit."""
+    folder = tmp_path_factory.mktemp("models")
+    shutil.copy(demo_path, folder / "third.gguf")
+    write_encoder(folder / "encoder.gguf", gguf.PoolingType.MEAN)
+    (folder / "broken.gguf").write_bytes(b"GGUF")
+    (size,) = {each.n_bytes for each in listed([f"a={demo_path}"], None, 512, 1)}
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--json", "--port", "0"]
+    command += ["--model", f"first={demo_path}", f"--model=second={demo_path}"]
+    command += ["--models-dir", str(folder), "-c", "512", "-np", "1", "-t", "1"]
+    command += ["--max-memory", str(2.5 * size / (1 << 30)), "--chat-template", "chatml"]
+    env = os.environ | {"PYSELFSPEC_API_KEY": KEY}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            yield Router(process, said["url"])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) in (0, -signal.SIGTERM, 143)
+
+
+def test_the_list_is_truthful(router: Router) -> None:
+    assert set(router.status()) == {"first", "second", "third", "encoder"}
+    assert router.openai.models.retrieve("third").id == "third"
+    with pytest.raises(openai.NotFoundError, match="first, second"):
+        router.openai.completions.create(model="fourth", **ASK)
+
+
+def test_models_are_loaded_on_demand_and_the_least_used_is_unloaded(router: Router) -> None:
+    texts = set()
+    for name in ("first", "second", "first", "third"):
+        texts.add(router.openai.completions.create(model=name, **ASK).choices[0].text)
+        assert router.status()[name] == "loaded"
+    assert len(texts) == 1, "the three are copies"
+    assert router.status() | {"encoder": ""} == {
+        "first": "loaded", "second": "unloaded", "third": "loaded", "encoder": "",
+    }  # fmt: skip
+
+
+def test_embeddings_beside_text(router: Router) -> None:
+    found = router.openai.embeddings.create(model="encoder", input="the king")
+    assert len(found.data[0].embedding) == 64
+    with pytest.raises(openai.BadRequestError, match="/v1/embeddings"):
+        router.openai.completions.create(model="encoder", **ASK)
+
+
+def test_streams_and_the_model_of_a_request_without_one(router: Router) -> None:
+    whole = router.openai.completions.create(model="first", **ASK).choices[0].text
+    stream = router.openai.completions.create(model="first", stream=True, **ASK)
+    assert "".join(chunk.choices[0].text for chunk in stream) == whole
+    answer = router.client.post(f"{router.url}/v1/completions", json=ASK).json()
+    assert answer["model"] == "first" and answer["choices"][0]["text"] == whole
+    props = router.client.get(f"{router.url}/props", params={"model": "third"}).json()
+    assert props["model"] == "third"
+
+
+def test_many_requests_for_several_models(router: Router) -> None:
+    names = [("first", "second", "third")[i % 3] for i in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        made = pool.map(lambda n: router.openai.completions.create(model=n, **ASK), names)
+        answers = [(each.model, each.choices[0].text) for each in made]
+    assert [model for model, _ in answers] == names and len({text for _, text in answers}) == 1
+
+
+def test_keep_alive_unloads(router: Router) -> None:
+    body = ASK | {"model": "first", "keep_alive": 0}
+    assert router.client.post(f"{router.url}/v1/completions", json=body).status_code == 200
+    end = time.monotonic() + 30
+    while router.status()["first"] != "unloaded":
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_refusals(router: Router) -> None:
+    post = router.client.post
+    bad = {"Authorization": "Bearer wrong"}
+    assert post(f"{router.url}/v1/completions", json=ASK, headers=bad).status_code == 401
+    assert router.client.get(f"{router.url}/v1/models", headers=bad).status_code == 401
+    assert post(f"{router.url}/v1/completions", content=b"no json").status_code == 400
+    assert post(f"{router.url}/v1/completions", json=ASK | {"model": 7}).status_code == 404
+    assert router.client.get(f"{router.url}/health", headers=bad).json() == {"status": "ok"}
+
+
+# the pieces
+
+
+def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
+    for pairs in (["a"], ["=b"], ["a="], [f"a={demo_path}", f"a={demo_path}"]):
+        with pytest.raises(ArgumentError):
+            listed(pairs, None, None, 1)
+    with pytest.raises(ArgumentError, match="holds no model"):
+        listed([], tmp_path, None, 1)
+
+
+class FakeProcess:
+    """A process that lives until it is ended."""
+
+    port = 1
+
+    def __init__(self) -> None:
+        self.is_alive = True
+
+    async def end(self) -> None:
+        self.is_alive = False
+
+
+def pool_of(max_bytes: int, keep_s: float | None = None) -> tuple[Pool, list[str]]:
+    started: list[str] = []
+
+    async def start(model: Listed) -> FakeProcess:
+        started.append(model.name)
+        return FakeProcess()
+
+    models = [Listed(name, Path(name), 10) for name in "abc"]
+    return Pool(models, start, max_bytes=max_bytes, keep_s=keep_s), started
+
+
+def loaded(pool: Pool) -> set[str]:
+    return {name for name, each in pool.entries.items() if each.is_loaded}
+
+
+def test_a_model_in_use_stays_loaded() -> None:
+    async def check() -> SimpleNamespace:
+        pool, started = pool_of(20)
+        async with pool.using("a", 1):
+            async with pool.using("b", 1):
+                with pytest.raises(ApiError, match="no memory for c"):
+                    async with pool.using("c", 0.05):
+                        pass
+            async with pool.using("c", 1):
+                assert loaded(pool) == {"a", "c"}
+        return SimpleNamespace(started=started)
+
+    assert asyncio.run(check()).started == ["a", "b", "c"]
+
+
+def test_a_model_that_never_fits_is_refused() -> None:
+    async def check() -> None:
+        pool, _ = pool_of(5)
+        with pytest.raises(ApiError, match="--max-memory"):
+            async with pool.using("a", 1):
+                pass
+
+    asyncio.run(check())
+
+
+def test_a_process_that_has_ended_is_started_again() -> None:
+    async def check() -> list[str]:
+        pool, started = pool_of(30)
+        async with pool.using("a", 1) as running:
+            await running.end()
+        async with pool.using("a", 1):
+            pass
+        return started
+
+    assert asyncio.run(check()) == ["a", "a"]
+
+
+def test_models_are_unloaded_after_a_while() -> None:
+    async def check() -> None:
+        pool, _ = pool_of(30, keep_s=0.0)
+        async with pool.using("a", 1):
+            await pool.unload_old()
+            assert loaded(pool) == {"a"}
+        await pool.unload_old()
+        assert not loaded(pool)
+
+    asyncio.run(check())
