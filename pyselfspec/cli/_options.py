@@ -29,7 +29,7 @@ from ..util.machine import overload, usable_cores
 from ..util.records import MAX_BYTES
 from ..util.seldom import is_due
 from ._completion import complete_model
-from ._types import Integer, IntegerOrAuto
+from ._types import FILE, Integer, IntegerOrAuto
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,6 +101,22 @@ def _servers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> 
     except ArgumentError as error:
         raise click.BadParameter(str(error)) from None
     return servers
+
+
+def _scaled_files(
+    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[Path, float], ...]:
+    """Callback of --lora-scaled."""
+    found = []
+    for each in given:
+        file, _, scale = each.rpartition(":")
+        try:
+            found.append((Path(file), float(scale)))
+        except ValueError:
+            raise click.BadParameter(f"{each!r} is not FILE:SCALE, like tone.gguf:0.5") from None
+        if not Path(file).is_file():
+            raise click.BadParameter(f"there is no file {file!r}")
+    return tuple(found)
 
 
 def _cache_type_option(part: str) -> Callable[[F], F]:
@@ -180,8 +196,9 @@ def _is_watched() -> bool:
 
 
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of Model that device_options set."""
-    return {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu", "rpc")}
+    """Return the parameters of Model that device_options and context_options set."""
+    found = {name: options[name] for name in ("n_gpu_layers", "split_mode", "main_gpu", "rpc")}
+    return found | {"lora": (*options.get("lora", ()), *options.get("lora_scaled", ()))}
 
 
 def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,6 +242,16 @@ context_options = cloup.option_group(
         default=N_CHECKPOINTS,
         help="For recurrent and hybrid models: number of checkpoints of the state to keep in "
         "memory, so that an edited or continued conversation is not read again from its beginning.",
+    ),
+    cloup.option(
+        "--lora", type=FILE, multiple=True, help="File of a LoRA adapter to use; repeatable."
+    ),
+    cloup.option(
+        "--lora-scaled",
+        metavar="FILE:SCALE",
+        multiple=True,
+        callback=_scaled_files,
+        help="File of a LoRA adapter to use with this scale; repeatable.",
     ),
     *_DEVICE,
 )

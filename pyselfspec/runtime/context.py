@@ -25,9 +25,11 @@ from ..errors import (
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closing import Closing
+from .adapters import Adapters
 from .checkpoints import N_CHECKPOINTS, Checkpoints
 from .context_handle import ContextHandle
 from .decoded import Decoded
+from .ffi import adapters as ffi_adapters
 from .ffi import calls
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama, native
@@ -81,6 +83,8 @@ class Context(Closing):
         self.sequence_table = SequenceTable(n_seq_max)
         self.checkpoints = Checkpoints(n_checkpoints)
         self.extension: Closing | None = None  # state of the generations in this context
+        self.adapters: Adapters = model.default_adapters  # of passes that name none
+        self._adapters: Adapters = ()  # that llama.cpp's context has now
         self._handle = handle
         self._stack = ExitStack()
         self._stack.callback(handle.close)
@@ -384,6 +388,9 @@ class Context(Closing):
             states = np.empty((len(rows), self._n_left(blocks)), np.float32)
         with self.lock:
             self._require_positions(rows)
+            adapters = self.adapters if what.adapters is None else what.adapters
+            self._adapt(adapters)
+            self.sequence_table.adapt(rows, adapters)
             self.sequence_table.invalidate(rows, what.in_place)
             self.n_decodes += 1
             try:
@@ -409,6 +416,14 @@ class Context(Closing):
                 self.sequence_table.record(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
         return Decoded(self, self.n_decodes, outputs, None if states is None else Hidden(states))
+
+    def _adapt(self, adapters: Adapters) -> None:
+        """Let the next passes use these adapters. A change makes every prepared graph void."""
+        if adapters != self._adapters:
+            ffi_adapters.set_adapters(
+                self.handle, [(adapter.handle, scale) for adapter, scale in adapters]
+            )
+            self._adapters = adapters
 
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
         """Decode a prompt of any length with the full model, without outputs."""

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
+from .adapters import Adapters
 from .short_list import ShortList
 
 # The rows that get an output: logits, or the most likely token.
@@ -133,6 +134,7 @@ class Pass:
     among: with the head "best", the tokens among which the best one is searched; probabilities are
         relative to them, and their logits can be read. At most 32 rows with outputs, and only where
         Context.can_shorten.
+    adapters: LoRA adapters with their scales; None: those of the context.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
     """
@@ -143,6 +145,7 @@ class Pass:
     head: Head = "logits"
     in_place: bool = False
     among: ShortList | None = None
+    adapters: Adapters | None = None
 
     @property
     def is_draft(self) -> bool:

@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
+from .adapters import AdapterScale
 from .auth import require_host, require_key
-from .endpoints import chat, completions, infill, messages, responses, tokens
+from .endpoints import chat, completions, infill, lora, messages, responses, tokens
 from .endpoints.infill import InfillRequest
 from .endpoints.messages_request import CountRequest, MessagesRequest
 from .endpoints.responses_request import ResponsesRequest
@@ -178,6 +179,14 @@ def _add_models(app: FastAPI, service: Service, guarded: Sequence[params.Depends
             )
         card = service.card()
         return json_response(messages.model_card(card) if messages.is_for(request) else card)
+
+    @app.get(lora.PATH, dependencies=guarded)
+    async def get_adapters() -> Response:
+        return await lora.show(service)
+
+    @app.post(lora.PATH, dependencies=guarded)
+    async def post_adapters(body: list[AdapterScale]) -> Response:
+        return await lora.change(service, body)
 
     @app.get("/props", dependencies=guarded)
     async def get_props() -> Response:

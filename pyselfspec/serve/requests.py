@@ -13,6 +13,7 @@ from ..runtime.sampling import SEED_MAX, SamplingParams
 from ..speculate import drafters
 from ..speculate.config import AUTO, OFF, DraftConfig
 from ..speculate.draft_names import COLON, SIGN, Names, split
+from .adapters import ServedAdapters
 from .errors import ApiError
 from .schemas import MaskSettings, TextRequest
 from .sources import files_by_drafter
@@ -33,6 +34,7 @@ class RequestReader:
     sampling: SamplingParams
     default_drafting: DraftConfig
     sources: tuple[str, ...]
+    adapters: ServedAdapters
 
     def drafting(self, request: TextRequest) -> DraftConfig:
         """Return how to draft. Raises ApiError for unknown drafters, MaskError for a bad mask."""

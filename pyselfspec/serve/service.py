@@ -13,6 +13,7 @@ from ..runtime.model import Model
 from ..speculate.config import DraftConfig
 from ..templates.template import ChatTemplate
 from ..util import build
+from .adapters import ServedAdapters
 from .answers.form import AnswerForm
 from .engine import Engine
 from .events import JobEvents
@@ -57,6 +58,7 @@ class Service:
             n_share=engine.n_cells // engine.n_slots,
             sampling=settings.sampling,
             default_drafting=drafting,
+            adapters=ServedAdapters(self.model),
             sources=sources,
         )
 

@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 
 from ..errors import ArgumentError, prompt_too_long
 from ..masks.layer_mask import LayerMask
+from ..runtime.adapters import Adapters
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.logprobs import WatchedSampler
@@ -46,6 +47,8 @@ class Completion(TextRecord):
     shown: texts of control tokens that the text shows, by token id; others add nothing to it.
     logprobs: number of likeliest tokens to keep with their log probabilities for every token of the
         text, in ``logprobs``; 0: the token alone; None: nothing.
+    adapters: LoRA adapters and their scales, see ``runtime.adapters.scaled``; None: as the model
+        was opened.
 
     >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
     ...     for piece in Completion(context, "Once upon a time"):
@@ -69,6 +72,7 @@ class Completion(TextRecord):
         stop: Sequence[str] = (),
         logprobs: int | None = None,
         shown: Mapping[int, str] | None = None,
+        adapters: Adapters | None = None,
         **drafting: Unpack[DraftFields],
     ) -> None:
         model = context.model
@@ -84,6 +88,7 @@ class Completion(TextRecord):
         self.prompt = _tokens_of(context, prompt) if isinstance(prompt, str) else list(prompt)
         self.sampling = (sampling or SamplingParams()).with_seed()
         self._n_top = logprobs
+        self.adapters = context.adapters if adapters is None else adapters
         self._setup = None if self.config.drafter is not None else resolve(context, self.config)
         self._drafter = self.config.drafter
         self.controller = self._make_controller()
@@ -152,6 +157,7 @@ class Completion(TextRecord):
             n_predict=self._n_predict,
             consume=self._stream.consume,
             residual=residual,
+            adapters=self.adapters,
         )
 
     def _sampler(self) -> Sampler:
@@ -254,6 +260,7 @@ class CompletionOptions(TypedDict, total=False):
     stop: Sequence[str]
     logprobs: int | None
     shown: Mapping[int, str] | None
+    adapters: Adapters | None
 
 
 class _AllOptions(CompletionOptions, DraftFields, total=False):
