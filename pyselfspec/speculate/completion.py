@@ -14,6 +14,7 @@ from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.logprobs import WatchedSampler
 from ..runtime.model import Model
+from ..runtime.pictures import Picture
 from ..runtime.sampling import Sampler, SamplingParams
 from . import controllers, hit_rates
 from .batching import batch_steps, run_steps
@@ -24,6 +25,7 @@ from .estimate import estimated_speedup
 from .generation import Generation
 from .output.record import TextRecord
 from .output.text_stream import TextStream
+from .picture_drafts import for_pictures
 from .residual import MATCH, RESIDUAL, Residual
 from .resolve import is_continuation, resolve
 from .types import Step
@@ -49,6 +51,8 @@ class Completion(TextRecord):
         text, in ``logprobs``; 0: the token alone; None: nothing.
     adapters: LoRA adapters and their scales, see ``runtime.adapters.scaled``; None: as the model
         was opened.
+    pictures: those whose tokens are in the prompt, see ``runtime.projector``; drafts then come from
+        drafters that read them.
 
     >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
     ...     for piece in Completion(context, "Once upon a time"):
@@ -73,10 +77,14 @@ class Completion(TextRecord):
         logprobs: int | None = None,
         shown: Mapping[int, str] | None = None,
         adapters: Adapters | None = None,
+        pictures: Sequence[Picture] = (),
         **drafting: Unpack[DraftFields],
     ) -> None:
         model = context.model
         self.config = DraftConfig.create(draft, **drafting)
+        if pictures:
+            self.config = for_pictures(self.config)
+        self._pictures = pictures
         if stop:
             model.require_tokenizer("stop strings need one")
         if logprobs is not None and self.config.verify == RESIDUAL:
@@ -158,6 +166,7 @@ class Completion(TextRecord):
             consume=self._stream.consume,
             residual=residual,
             adapters=self.adapters,
+            pictures=self._pictures,
         )
 
     def _sampler(self) -> Sampler:
@@ -261,6 +270,7 @@ class CompletionOptions(TypedDict, total=False):
     logprobs: int | None
     shown: Mapping[int, str] | None
     adapters: Adapters | None
+    pictures: Sequence[Picture]
 
 
 class _AllOptions(CompletionOptions, DraftFields, total=False):

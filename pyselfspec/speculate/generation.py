@@ -15,6 +15,7 @@ from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
 from ..runtime.passes import FULL, Outputs, Pass, Rows
+from ..runtime.pictures import Picture, PictureMap, is_text
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
 from .passes import PassRequest, PassResult, TokenSampler, Work, adapted, timed
@@ -35,6 +36,8 @@ class Generation:
     residual: draws draft tokens and decides about them; None: sample and match.
     mask: sublayers that all passes skip, including those over the prompt, so that the text is not
         the model's own; None: all passes are full. Goes without a drafter.
+    pictures: those in the prompt, whose rows have ids below 0; the drafter must not read the
+        prompt's states.
     adapters: LoRA adapters of all passes, those of drafts too; None: those of the context.
 
     ``begin`` evaluates the part of the prompt that the sequence does not hold, ``step`` adds
@@ -59,6 +62,7 @@ class Generation:
         residual: Residual | None = None,
         mask: LayerMask | None = None,
         adapters: Adapters | None = None,
+        pictures: Sequence[Picture] = (),
     ) -> None:
         if not prompt:
             raise ArgumentError("the prompt has no tokens; generation needs at least one")
@@ -68,6 +72,8 @@ class Generation:
             raise ArgumentError("a generation with a mask is not verified, so it takes no drafter")
         if len(prompt) > seq.context.n_ctx:
             raise prompt_too_long(len(prompt), seq.context.n_ctx)
+        self._pictures = PictureMap(pictures)
+        self._pictures.require(prompt)
         seq.occupy()
         self.seq = seq
         self.history = list(prompt)
@@ -114,18 +120,22 @@ class Generation:
         if self._drafter is not None and self._hidden_layers:
             reusable = reusable[: self._drafter.n_seen(self.seq, self.history)]
         self.n_reused = self.seq.keep(reusable)
+        while (n := self._pictures.aligned(self.history, self.n_reused)) < self.n_reused:
+            self.n_reused = self.seq.keep(self.history[:n])
         self.seq.reserve(self._n_end)
         pos, end = self.n_reused, len(self.history) - 1
         while pos < end:
-            part = self.history[pos : min(pos + self.n_piece, end)]
-            what = self._with_hidden(self._plain)
+            n_max = min(self.n_piece, end - pos)
+            n, picture = self._pictures.next_pass(self.history, pos, n_max, self._context.n_batch)
+            part = self.history[pos : pos + n]
+            what = picture or self._with_hidden(self._plain)
             # states after the last block exist for rows with outputs only
             outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
             result = yield PassRequest(Rows.of(self.seq.seq_id, pos, part, outputs), what)
             self._give_hidden(pos, part, result)
             pos += len(part)
             self.seq.save_checkpoint()
-        self._sampler.begin(self.history)
+        self._sampler.begin([token for token in self.history if is_text(token)])
         if self._drafter is not None:
             self._drafter.begin(self.seq, self.history)
 
