@@ -118,6 +118,11 @@ serve_options = cloup.option_group(
     ),
     chat_template_option,
     cloup.option(
+        "--mmproj",
+        type=FILE,
+        help="Projector file of the model, with which it reads pictures in messages.",
+    ),
+    cloup.option(
         "--grace",
         type=Number(0),
         default=GRACE_S,
@@ -182,6 +187,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             capacity=capacity,
             drafting=drafting,
             template=template,
+            mmproj=options["mmproj"],
             **context_params(options),
         ) as service:
             server.run(

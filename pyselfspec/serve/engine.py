@@ -295,6 +295,7 @@ class _RunningText:
             logprobs=job.logprobs,
             shown=dict(job.shown),
             adapters=job.adapters,
+            pictures=job.pictures,
         )
         with_tokens = job.shows_tokens or job.logprobs is not None
         self._deltas = DeltaBuilder(self.completion, with_tokens=with_tokens)

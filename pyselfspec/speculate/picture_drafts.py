@@ -8,6 +8,7 @@ from .config import AUTO, DraftConfig
 from .draft_names import split
 
 DEFAULT = ("ngram",)  # what "auto" drafts with
+WITH_MASK = ("ngram", "layer-skip")  # and where there is a mask
 
 
 def for_pictures(config: DraftConfig) -> DraftConfig:
@@ -18,7 +19,7 @@ def for_pictures(config: DraftConfig) -> DraftConfig:
     if config.draft is None:
         return config
     if config.draft == AUTO:
-        return config.with_draft(DEFAULT)
+        return config.with_draft(DEFAULT if config.mask is None else WITH_MASK)
     assert config.names is not None
     names = [each.name for each in split(config.names, drafters.all_names())]
     able = [name for name in drafters.all_names() if reads_pictures(name)]
@@ -29,6 +30,15 @@ def for_pictures(config: DraftConfig) -> DraftConfig:
                 "drafts"
             )
     return config
+
+
+def drafting_with_pictures(config: DraftConfig) -> DraftConfig:
+    """Return a server's own config for texts with pictures: "auto" where its drafters read text
+    only."""
+    try:
+        return for_pictures(config)
+    except ArgumentError:
+        return for_pictures(DraftConfig())
 
 
 def reads_pictures(name: str) -> bool:

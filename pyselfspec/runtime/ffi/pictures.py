@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ContextFullError, DecodeError, LibraryError
+from ...errors import ArgumentError, ContextFullError, DecodeError, LibraryError
 from ...util import build, libraries
 from .load import llama, loaded
 
@@ -104,14 +104,14 @@ def free_projector(projector: Any) -> None:
 def read_picture(projector: Any, data: bytes, n_embd: int) -> list[Chunk]:
     """Return the parts of a picture's prompt, with what the model has around pictures.
 
-    data: a file. Raises DecodeError where libmtmd fails.
+    data: a file. Raises ArgumentError for a broken one, DecodeError where libmtmd fails.
     """
     library = mtmd()
     with ExitStack() as stack:
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
         bitmap = library.mtmd_helper_bitmap_init_from_buf(projector, buffer, len(data), False)
         if not bitmap:
-            raise DecodeError(f"the picture cannot be decoded: {_last_error or 'no reason given'}")
+            raise ArgumentError("the picture cannot be decoded; send a whole file")
         stack.callback(library.mtmd_bitmap_free, bitmap)
         chunks = library.mtmd_input_chunks_init()
         stack.callback(library.mtmd_input_chunks_free, chunks)
