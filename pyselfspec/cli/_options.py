@@ -31,7 +31,7 @@ from ..util.machine import overload, usable_cores
 from ..util.records import MAX_BYTES
 from ..util.seldom import is_due
 from ._completion import complete_model
-from ._types import Integer, IntegerOrAuto
+from ._types import FILE, Integer, IntegerOrAuto
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -103,6 +103,22 @@ def _servers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> 
     except ArgumentError as error:
         raise click.BadParameter(str(error)) from None
     return servers
+
+
+def _scaled_files(
+    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[Path, float], ...]:
+    """Callback of --lora-scaled."""
+    found = []
+    for each in given:
+        file, _, scale = each.rpartition(":")
+        try:
+            found.append((Path(file), float(scale)))
+        except ValueError:
+            raise click.BadParameter(f"{each!r} is not FILE:SCALE, like tone.gguf:0.5") from None
+        if not Path(file).is_file():
+            raise click.BadParameter(f"there is no file {file!r}")
+    return tuple(found)
 
 
 def _cache_type_option(part: str) -> Callable[[F], F]:
@@ -189,9 +205,13 @@ def _is_watched() -> bool:
 
 
 def model_params(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of Model that device_options set."""
+    """Return the parameters of Model that device_options and context_options set."""
     names = ("n_gpu_layers", "split_mode", "main_gpu", "rpc")
-    own = {"load": options["load_mode"], "context_size": _context_size(options)}
+    own = {
+        "load": options["load_mode"],
+        "context_size": _context_size(options),
+        "lora": (*options.get("lora", ()), *options.get("lora_scaled", ())),
+    }
     return own | {name: options[name] for name in names}
 
 
@@ -245,6 +265,16 @@ context_options = cloup.option_group(
         default=N_CHECKPOINTS,
         help="For recurrent and hybrid models: number of checkpoints of the state to keep in "
         "memory, so that an edited or continued conversation is not read again from its beginning.",
+    ),
+    cloup.option(
+        "--lora", type=FILE, multiple=True, help="File of a LoRA adapter to use; repeatable."
+    ),
+    cloup.option(
+        "--lora-scaled",
+        metavar="FILE:SCALE",
+        multiple=True,
+        callback=_scaled_files,
+        help="File of a LoRA adapter to use with this scale; repeatable.",
     ),
     *_DEVICE,
 )

@@ -179,6 +179,11 @@ serve_options = cloup.option_group(
         help="Folder in which clients may save the texts of slots, with POST /slots/{id}.",
     ),
     cloup.option(
+        "--mmproj",
+        type=FILE,
+        help="Projector file of the model, with which it reads pictures in messages.",
+    ),
+    cloup.option(
         "--grace",
         type=Number(0),
         default=GRACE_S,
@@ -345,6 +350,7 @@ def _open(
         capacity=capacity,
         drafting=config_from(model.n_layer, options),
         template=template_from(options["template"]),
+        mmproj=options["mmproj"],
         **context_params(options),
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..errors import UnsupportedError
+from pathlib import Path
+
+from ..errors import SelfSpecError, UnsupportedError
+from ..runtime.adapter_files import require_lora
 from ..runtime.context import Context
 from ..runtime.context_handle import ContextHandle
 from ..runtime.kv_types import CACHE_TYPES
@@ -20,7 +23,10 @@ def unsupported_reason(llama: Llama) -> str | None:
     if llama.context_params.embeddings:
         return "embedding=True computes embeddings"
     if llama.lora_path is not None:
-        return "with a LoRA adapter, logits depend on the number of tokens in a pass"
+        try:
+            require_lora(Path(llama.lora_path))
+        except SelfSpecError as error:
+            return str(error)
     return None
 
 

@@ -45,8 +45,8 @@ class Llama(_upstream.Llama):
     n_seq_max: sequences of the context; all but the first are for drafts.
 
     If nothing can be drafted, "auto" decodes plainly and ``why_plain`` is the reason: with
-    embedding=True, vocab_only=True, a LoRA adapter or a draft_model of llama_cpp, and for models
-    whose memory cannot remove tokens.
+    embedding=True, vocab_only=True or a draft_model of llama_cpp, with a quantized LoRA adapter,
+    and for models whose memory cannot remove tokens.
 
     For one thread at a time; a second one gets an error. A new text ends the one before.
 

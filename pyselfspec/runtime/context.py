@@ -25,10 +25,13 @@ from ..errors import (
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closing import Closing
+from .adapters import Adapters
 from .checkpoints import N_CHECKPOINTS, Checkpoints
 from .context_handle import ContextHandle
 from .decoded import Decoded
+from .ffi import adapters as ffi_adapters
 from .ffi import calls
+from .ffi import pictures as ffi_pictures
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama, native
 from .guards import SingleThread
@@ -81,6 +84,8 @@ class Context(Closing):
         self.sequence_table = SequenceTable(n_seq_max)
         self.checkpoints = Checkpoints(n_checkpoints)
         self.extension: Closing | None = None  # state of the generations in this context
+        self.adapters: Adapters = model.default_adapters  # of passes that name none
+        self._adapters: Adapters = ()  # that llama.cpp's context has now
         self._handle = handle
         self._stack = ExitStack()
         self._stack.callback(handle.close)
@@ -372,6 +377,8 @@ class Context(Closing):
 
     def _run(self, rows: Rows, what: Pass, *, has_tokens: bool) -> Decoded:
         rows.require_whole()
+        if what.embedded is not None:
+            return self._run_embedded(rows, what, what.embedded)
         if what.mask is not None:
             what.mask.require(self.model.n_layer)
         tokens = [operator.index(token) for token in rows.tokens]
@@ -384,6 +391,9 @@ class Context(Closing):
             states = np.empty((len(rows), self._n_left(blocks)), np.float32)
         with self.lock:
             self._require_positions(rows)
+            adapters = self.adapters if what.adapters is None else what.adapters
+            self._adapt(adapters)
+            self.sequence_table.adapt(rows, adapters)
             self.sequence_table.invalidate(rows, what.in_place)
             self.n_decodes += 1
             try:
@@ -409,6 +419,38 @@ class Context(Closing):
                 self.sequence_table.record(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
         return Decoded(self, self.n_decodes, outputs, None if states is None else Hidden(states))
+
+    def _run_embedded(self, rows: Rows, what: Pass, states: Hidden) -> Decoded:
+        """Run a pass over rows of a picture."""
+        seq_id, pos = rows.seq_ids[0], rows.pos[0]
+        seq = self.sequence(seq_id)
+        self._require_states(states, len(rows))
+        with self.lock:
+            if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
+                raise ArgumentError("rows of a picture continue one sequence, without outputs")
+            self.require_rollback()
+            adapters = self.adapters if what.adapters is None else what.adapters
+            self._adapt(adapters)
+            self.sequence_table.adapt(rows, adapters)
+            self.sequence_table.invalidate(rows, False)
+            self.n_decodes += 1
+            try:
+                ffi_pictures.decode_states(
+                    self.handle, states.numpy(), seq_id, pos, is_causal=what.is_causal
+                )
+            except BaseException:
+                seq.rollback(pos)
+                raise
+            self.sequence_table.record(rows)
+        return Decoded(self, self.n_decodes, rows.outputs, None)
+
+    def _adapt(self, adapters: Adapters) -> None:
+        """Let the next passes use these adapters. A change makes every prepared graph void."""
+        if adapters != self._adapters:
+            ffi_adapters.set_adapters(
+                self.handle, [(adapter.handle, scale) for adapter, scale in adapters]
+            )
+            self._adapters = adapters
 
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
         """Decode a prompt of any length with the full model, without outputs."""

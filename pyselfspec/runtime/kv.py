@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnsupportedError
+from .adapters import Adapters
 from .checkpoints import Checkpoint
 from .ffi import calls
 from .ffi.load import llama
@@ -52,6 +53,12 @@ class KVSequence:
         """The tokens at the beginning of the sequence whose K/V the full model computed. A pass
         with a mask or in place removes the tokens whose K/V it overwrites; see ``set_tokens``."""
         return tuple(self._tokens)
+
+    @property
+    def adapters(self) -> Adapters:
+        """The LoRA adapters that the tokens were evaluated with; of an empty sequence, of the last
+        tokens that it held."""
+        return self.context.sequence_table.adapters[self.seq_id]
 
     def set_tokens(self, tokens: Sequence[int]) -> None:
         """Record that the sequence holds these tokens, with K/V of the full model.

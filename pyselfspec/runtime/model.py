@@ -28,6 +28,8 @@ from ..util import memory as system_memory
 from ..util.closing import Closing
 from . import loading, memory, offload
 from . import rpc as servers
+from .adapter_files import AdapterFile, file_and_scale, load_adapter
+from .adapters import Adapter, Adapters, scaled
 from .ffi import calls, devices
 from .ffi import load as library
 from .ffi.calls import INT32_MAX
@@ -105,6 +107,8 @@ class Model(Closing):
         size is free. The attribute is what was chosen; see `loading`.
     rpc: servers "host:port" of devices of other machines, see docs/rpc.md; these come before the
         GPUs of this machine, and count as GPUs.
+    lora: files of LoRA adapters, alone or with a scale, see ``adapters``; contexts use them with
+        these scales where a text names no others.
     handle: address of a model that llama_cpp has loaded from this file and frees after this one is
         closed; the other options are those it was loaded with, and it has no head of its own.
         Default: load the file.
@@ -125,6 +129,7 @@ class Model(Closing):
         main_gpu: int = MAIN_GPU,
         load: str = loading.AUTO,
         rpc: Sequence[str] = (),
+        lora: Sequence[AdapterFile] = (),
         handle: int | None = None,
         context_size: ContextSize = offload.DEFAULT_SIZE,
     ) -> None:
@@ -162,6 +167,7 @@ class Model(Closing):
             n_max = self._load(n_max, has_broken_head, size)
         self._vocab = llama.llama_model_get_vocab(self.handle)
         self._pieces: dict[int, bytes] = {}
+        self._load_adapters(lora)
         self.n_layer: int = llama.llama_model_n_layer(self.handle)
         self.n_gpu_layers = self._offloaded(n_max)
         self.n_embd: int = llama.llama_model_n_embd(self.handle)
@@ -226,6 +232,20 @@ class Model(Closing):
                 warnings.warn(SelfSpecWarning(what), stacklevel=3)
             self._stack = stack.pop_all()
         return n_gpu_layers
+
+    def _load_adapters(self, lora: Sequence[AdapterFile]) -> None:
+        """Load adapters, before any context is made: llama.cpp counts their nodes then."""
+        given = [file_and_scale(each) for each in lora]
+        self.adapters: tuple[Adapter, ...] = ()
+        try:
+            for path, _ in given:
+                self.adapters += (load_adapter(self.handle, path, len(self.adapters)),)
+            self.default_adapters: Adapters = scaled(
+                self.adapters, [(i, scale) for i, (_, scale) in enumerate(given)]
+            )
+        except BaseException:
+            self._stack.close()
+            raise
 
     def shortage(self, n_layers: int, size: ContextSize = offload.DEFAULT_SIZE) -> tuple[str, ...]:
         """Return the parts of a message on the memory that n_layers layers need on devices with a

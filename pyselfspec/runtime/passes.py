@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
+from .adapters import Adapters
 from .short_list import ShortList
 
 # The rows that get an output: logits, or the most likely token.
@@ -133,6 +134,10 @@ class Pass:
     among: with the head "best", the tokens among which the best one is searched; probabilities are
         relative to them, and their logits can be read. At most 32 rows with outputs, and only where
         Context.can_shorten.
+    embedded: states entering the first block, one per row, instead of the tokens' embeddings: rows
+        of a picture, which continue one sequence. is_causal: whether each sees those before it
+        only. Such a pass is whole, has no outputs and is shared with no other rows.
+    adapters: LoRA adapters with their scales; None: those of the context.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
     """
@@ -143,6 +148,9 @@ class Pass:
     head: Head = "logits"
     in_place: bool = False
     among: ShortList | None = None
+    adapters: Adapters | None = None
+    embedded: Hidden | None = field(default=None, compare=False)
+    is_causal: bool = True
 
     @property
     def is_draft(self) -> bool:
@@ -163,6 +171,8 @@ class Pass:
 
     def joins(self, other: Pass) -> bool:
         """Return whether rows of both can go through one pass."""
+        if self.embedded is not None or other.embedded is not None:
+            return False
         return self == other and (self.enter is None) == (other.enter is None)
 
     def on(self, rows: slice) -> Pass:

@@ -42,11 +42,18 @@ class SavedSequence:
         return max((each.n_tokens for each in self.checkpoints if each.n_tokens <= n), default=0)
 
 
+def can_save(seq: KVSequence) -> bool:
+    """Return whether a sequence has tokens, and the full model computed their K/V alone: without
+    LoRA adapters, and not from pictures."""
+    tokens = seq.tokens
+    is_whole = 0 < len(tokens) == seq.n_past
+    return is_whole and not seq.adapters and min(tokens) >= 0
+
+
 def save_sequence(seq: KVSequence) -> SavedSequence | None:
-    """Return a copy of a sequence; None for one that is empty, or that holds tokens whose K/V the
-    full model has not computed."""
+    """Return a copy of a sequence; None for one that cannot be saved."""
     context, tokens = seq.context, seq.tokens
-    if not tokens or len(tokens) != seq.n_past:
+    if not can_save(seq):
         return None
     with context.lock:
         state = calls.save_sequence(context.handle, seq.seq_id)
@@ -76,6 +83,7 @@ def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
         done = done and seq.n_past == len(saved.tokens)
         if done and (seq.in_order or not context.is_exact_beside_others):
             seq.set_tokens(saved.tokens.tolist())
+            context.sequence_table.adapters[seq.seq_id] = ()
             for each in saved.checkpoints:
                 context.checkpoints.add(seq.seq_id, each)
             return True

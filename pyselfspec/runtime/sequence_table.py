@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import ArgumentError
+from .adapters import Adapters
 from .passes import Rows
 
 
@@ -27,12 +28,14 @@ class SequenceTable:
     """A row for each sequence of a context.
 
     tokens: by sequence id, the tokens at its beginning whose K/V the full model computed.
+    adapters: by sequence id, the LoRA adapters that it computed them with.
 
     A text occupies its sequence until it is dropped; a draft borrows one and releases it.
     """
 
     def __init__(self, n_seq_max: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(n_seq_max)]
+        self.adapters: list[Adapters] = [() for _ in range(n_seq_max)]
         self._sharing: list[set[int]] = [set() for _ in range(n_seq_max)]  # cells, with these
         self._occupied: set[int] = set()
         self._borrowed: set[int] = set()
@@ -45,6 +48,13 @@ class SequenceTable:
         for _, seq_id, pos in rows.places():
             for each in (seq_id, *(self._sharing[seq_id] if in_place else ())):
                 self.truncate(each, pos)
+
+    def adapt(self, rows: Rows, adapters: Adapters) -> None:
+        """Record that a pass uses these adapters; forget the tokens of others."""
+        for seq_id in {seq_id for _, seq_id, _ in rows.places()}:
+            if self.adapters[seq_id] != adapters:
+                self.truncate(seq_id, 0)
+                self.adapters[seq_id] = adapters
 
     def record(self, rows: Rows) -> None:
         """Add the tokens of a full pass to the sequences that they continue."""
@@ -77,6 +87,7 @@ class SequenceTable:
     def copy(self, seq_id: int, other: int, part: Part | None = None) -> None:
         """Record that another sequence shares the cells of this one, or of a part of it."""
         self.tokens[other] = self.tokens[seq_id][: None if part is None else part.n_first]
+        self.adapters[other] = self.adapters[seq_id]
         group = {seq_id, other, *self._sharing[seq_id]}
         for one in group:
             self._sharing[one] |= group - {one}

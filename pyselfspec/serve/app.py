@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
+from .adapters import AdapterScale
 from .auth import require_host, require_key
 from .embedding_service import EmbeddingService
 from .endpoints import (
@@ -24,6 +25,7 @@ from .endpoints import (
     completions,
     embeddings,
     infill,
+    lora,
     messages,
     rerank,
     responses,
@@ -221,7 +223,15 @@ def _add_template(app: FastAPI, service: Service, guarded: Sequence[params.Depen
 
 
 def _add_slots(app: FastAPI, service: Service, guarded: Sequence[params.Depends]) -> None:
-    """Add the routes of slots."""
+    """Add the routes of slots, and of the LoRA adapters of their texts."""
+
+    @app.get(lora.PATH, dependencies=guarded)
+    async def get_adapters() -> Response:
+        return await lora.show(service)
+
+    @app.post(lora.PATH, dependencies=guarded)
+    async def post_adapters(body: list[AdapterScale]) -> Response:
+        return await lora.change(service, body)
 
     @app.get("/slots", dependencies=guarded)
     async def get_slots() -> Response:

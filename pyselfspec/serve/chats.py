@@ -11,12 +11,14 @@ from typing import Any
 from ..errors import ArgumentError
 from ..runtime import json_schema
 from ..runtime.model import Model
+from ..runtime.pictures import Picture, is_text
 from ..templates.messages import ASSISTANT, FIELDS
 from ..templates.template import ChatTemplate
 from .answers.form import AnswerForm
 from .answers.reader import AnswerReader
 from .errors import ApiError
 from .jobs import Job
+from .pictures import TakenPictures, described
 from .schemas import ChatRequest
 from .service import Service
 from .strict import answers_to_gbnf
@@ -52,7 +54,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     """Return a chat. Raises ApiError, and errors of the template and of the model."""
     body.require_supported()
     template, use = require_template(service), ToolUse.of(body)
-    prompt = await asyncio.to_thread(chat_tokens, template, body, use)
+    prompt, pictures = await asyncio.to_thread(chat_tokens, service, body, use)
     grammar = await asyncio.to_thread(_grammar, body, use)
     reads_plainly = grammar is not None or body.reasoning_format == "none"
     form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
@@ -70,12 +72,14 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             prompt=prompt,
             n_predict=n_predict,
             sampling=sampling,
-            drafting=reader.drafting(body),
+            drafting=reader.drafting(body, has_pictures=bool(pictures)),
+            adapters=reader.adapters.chosen(body.lora),
             stop=(*body.stops, *template.stop),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows,
             shown=shown,
             thoughts=limit,
+            pictures=pictures,
         )
         for sampling in reader.samplings(body, grammar)
     )
@@ -95,20 +99,29 @@ def require_template(service: Service) -> ChatTemplate:
     return service.template
 
 
-def chat_tokens(template: ChatTemplate, body: ChatRequest, use: ToolUse) -> tuple[int, ...]:
-    """Return the prompt of a request."""
+def chat_tokens(
+    service: Service, body: ChatRequest, use: ToolUse
+) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
+    """Return the prompt of a request and the pictures in it."""
+    template = require_template(service)
     messages, tools = _messages(template, body, use)
+    variables = _variables(body)
+    avoid = (template.all_sources, tools, variables)
+    messages, taken = TakenPictures.of(service.projector, messages, avoid)
     begun = _begun(messages) if body.continues else ""
     tokens = template.tokens(
-        messages[:-1] if begun else messages, tools=tools, variables=_variables(body)
+        messages[:-1] if begun else messages,
+        tools=tools,
+        variables=variables,
+        inserted={key: picture.tokens for key, picture in taken.pictures.items()},
     )
-    return (*tokens, *template.answer_tokens(begun))
+    return (*tokens, *template.answer_tokens(begun)), tuple(taken.pictures.values())
 
 
 def chat_text(template: ChatTemplate, body: ChatRequest, use: ToolUse) -> str:
     """Return the prompt of a request as text."""
     messages, tools = _messages(template, body, use)
-    return template.text(messages, tools=tools, variables=_variables(body))
+    return template.text(described(messages), tools=tools, variables=_variables(body))
 
 
 def _messages(
@@ -205,6 +218,8 @@ def _begun_thoughts(
 ) -> str | None:
     """Return the marker that ends thoughts which the end of the prompt opens, None if none does."""
     texts = dict(shown)
-    pieces = [texts[t].encode() if t in texts else model.piece(t) for t in prompt[-N_TAIL:]]
+    pieces = [
+        texts[t].encode() if t in texts else model.piece(t) for t in prompt[-N_TAIL:] if is_text(t)
+    ]
     tail = b"".join(pieces).decode(errors="replace").rstrip()
     return next((close for mark, close in form.think if tail.endswith(mark.rstrip())), None)

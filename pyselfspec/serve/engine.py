@@ -246,9 +246,10 @@ class Engine(Closing):
                     _emit(ticket, failed)
                     continue
                 has_room &= len(self._running) + len(found) < self.n_slots
-                if not has_room or self._is_being_read(ticket.job.prompt):
+                if not has_room or self._is_being_read(ticket.job):
                     continue
-                slot = self._slots.take(ticket.job.prompt, self._n_tokens(ticket.job))
+                job = ticket.job
+                slot = self._slots.take(job.prompt, self._n_tokens(job), job.adapters)
                 has_room = slot is not None
                 if slot is not None:
                     slot.owner = ticket.owner
@@ -259,12 +260,14 @@ class Engine(Closing):
     def _n_tokens(self, job: Job) -> int:
         return min(len(job.prompt) + job.n_predict, self.n_cells)
 
-    def _is_being_read(self, prompt: tuple[int, ...]) -> bool:
-        reading = [each.ticket.job.prompt for each in self._running.values() if not each.has_read]
+    def _is_being_read(self, job: Job) -> bool:
+        unread = [each.ticket.job for each in self._running.values() if not each.has_read]
+        reading = [each.prompt for each in unread if each.adapters == job.adapters]
+        prompt = job.prompt
         if not reading or not self.context.can_fork:
             return False
         n = max(n_common(prompt[:-1], other[:-1]) for other in reading)
-        return n >= self._slots.n_held(prompt) + self.context.pass_width
+        return n >= self._slots.n_held(prompt, job.adapters) + self.context.pass_width
 
     def _begin(self, ticket: Ticket, slot: Slot) -> None:
         job = ticket.job
@@ -335,6 +338,8 @@ class _RunningText:
             stop=job.stop,
             logprobs=job.logprobs,
             shown=dict(job.shown),
+            adapters=job.adapters,
+            pictures=job.pictures,
         )
         with_tokens = job.shows_tokens or job.logprobs is not None
         self._deltas = DeltaBuilder(self.completion, with_tokens=with_tokens)

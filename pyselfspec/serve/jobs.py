@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from ..errors import SelfSpecError
 from ..masks.layer_mask import LayerMask
+from ..runtime.adapters import Adapters
 from ..runtime.logprobs import LogProbs
+from ..runtime.pictures import Picture
 from ..runtime.sampling import SamplingParams
 from ..speculate.config import DraftConfig
 from ..speculate.stats import GenerationStats
@@ -34,7 +36,8 @@ class TooLateError(SelfSpecError):
 @dataclass(frozen=True, slots=True)
 class Job:
     """A text to generate. logprobs, stop: as for Completion. shown: control tokens that the text
-    shows, with their texts. thoughts: their limit.
+    shows, with their texts. thoughts: their limit. adapters: LoRA adapters of the text.
+    pictures: those in the prompt.
 
     shows_tokens: whether its deltas list tokens with their sources.
     """
@@ -48,6 +51,8 @@ class Job:
     shows_tokens: bool = False
     shown: tuple[tuple[int, str], ...] = ()
     thoughts: ThoughtLimit | None = None
+    adapters: Adapters = ()
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

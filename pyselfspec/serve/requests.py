@@ -13,6 +13,8 @@ from ..runtime.sampling import SEED_MAX, SamplingParams
 from ..speculate import drafters
 from ..speculate.config import AUTO, OFF, DraftConfig
 from ..speculate.draft_names import COLON, SIGN, Names, split
+from ..speculate.picture_drafts import drafting_with_pictures
+from .adapters import ServedAdapters
 from .errors import ApiError
 from .schemas import MaskSettings, TextRequest
 from .sources import corpus_of, files_by_drafter, with_corpus
@@ -33,10 +35,17 @@ class RequestReader:
     sampling: SamplingParams
     default_drafting: DraftConfig
     sources: tuple[str, ...]
+    adapters: ServedAdapters
 
-    def drafting(self, request: TextRequest) -> DraftConfig:
-        """Return how to draft. Raises ApiError for unknown drafters, MaskError for a bad mask."""
+    def drafting(self, request: TextRequest, *, has_pictures: bool = False) -> DraftConfig:
+        """Return how to draft. Raises ApiError for unknown drafters, MaskError for a bad mask.
+
+        has_pictures: whether the prompt has some; drafters of the server that do not read them are
+            left out then.
+        """
         fields, drafting = request.pyselfspec, self.default_drafting
+        if has_pictures and drafting.draft is not None:
+            drafting = drafting_with_pictures(drafting)
         if fields is None:
             return drafting
         if "draft" in fields.model_fields_set:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .adapters import N_ADAPTERS, AdapterScale
 from .errors import unsupported
 
 N_CHOICES = 16  # texts of one request
@@ -77,6 +78,7 @@ class TextRequest(BaseModel):
     presence_penalty: Finite | None = None
     frequency_penalty: Finite | None = None
     logit_bias: Annotated[dict[str, Finite], Field(max_length=N_BIASES)] | None = None
+    lora: Annotated[list[AdapterScale], Field(max_length=N_ADAPTERS)] | None = None
     pyselfspec: DraftSettings | None = None
 
     @property

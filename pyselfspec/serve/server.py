@@ -9,11 +9,12 @@ import sys
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -25,6 +26,7 @@ from ..runtime.context import Context
 from ..runtime.embedding import EmbeddingContext
 from ..runtime.model import Model
 from ..runtime.opening import N_CTX, N_CTX_UNIT
+from ..runtime.projector import Projector
 from ..speculate.config import DraftConfig
 from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
@@ -43,6 +45,7 @@ from .slot_files import SlotFiles
 from .sources import corpus_of, usable_drafters
 
 N_BATCH = 512  # rows of a pass where no width is exact
+N_PICTURE_ROWS = 512  # of a picture whose rows see each other
 SWITCH_S = 0.0005  # Python's thread switch interval: about one pass of a small model
 BACKLOG = 128
 CUT_S = 2  # in which clients learn that their answers were cut off
@@ -56,18 +59,26 @@ def open_service(
     capacity: Capacity,
     drafting: DraftConfig,
     template: str | None = None,
+    mmproj: Path | None = None,
     **options: Any,
 ) -> Iterator[Service]:
     """Yield a service for a model. options: arguments of its Context.
 
     template: a chat template or the name of a fallback; None for the model's own, if it has one.
+    mmproj: the projector file, for pictures; None: pictures are refused.
 
-    Raises the errors of Context, ChatTemplate and `resolve`.
+    Raises the errors of Context, Projector, ChatTemplate and `resolve`.
     """
     chat = None
     if template is not None or (model.has_vocab and vocabulary.chat_template(model)):
         chat = ChatTemplate.of(model, template)
-    with make_context(model, capacity, **options) as context:
+    with ExitStack() as stack:
+        projector = None
+        if mmproj is not None:
+            n_threads = options.get("n_threads")
+            projector = stack.enter_context(Projector(model, mmproj, n_threads=n_threads))
+        n_rows = 0 if projector is None else N_PICTURE_ROWS
+        context = stack.enter_context(make_context(model, capacity, n_rows=n_rows, **options))
         n_cells = capacity.n_ctx or _default_n_ctx(model, capacity)
         if (folder := corpus_of(drafting)) is not None:
             ngram.open_corpus(context, folder)  # before the first request
@@ -79,7 +90,7 @@ def open_service(
             n_cells=n_cells,
             prefixes=_prefixes(context, capacity),
         ) as engine:
-            service = Service(engine, settings, chat, drafting, mask, sources)
+            service = Service(engine, settings, chat, drafting, mask, sources, projector)
             service.slot_files = SlotFiles.of(context, capacity.slot_dir)
             yield service
 
@@ -108,9 +119,9 @@ def open_embedding_service(
         yield EmbeddingService(engine, settings)
 
 
-def make_context(model: Model, capacity: Capacity, **options: Any) -> Context:
+def make_context(model: Model, capacity: Capacity, *, n_rows: int = 0, **options: Any) -> Context:
     """Return a context with a pass of cells per slot, and where the memory can have branches, a
-    second sequence for drafts."""
+    second sequence for drafts. n_rows: rows that a pass must have room for."""
     n_seq_max = 2 * capacity.n_slots + 2
     with model.context(n_ctx=N_CTX_UNIT, n_batch=n_seq_max, n_seq_max=n_seq_max, **options) as one:
         width = one.exact_width
@@ -119,7 +130,7 @@ def make_context(model: Model, capacity: Capacity, **options: Any) -> Context:
     n_ctx = (capacity.n_ctx or _default_n_ctx(model, capacity)) + capacity.n_slots * (
         width or N_CTX_UNIT
     )
-    n_batch = max(width or N_BATCH, n_seq_max)
+    n_batch = max(width or N_BATCH, n_seq_max, n_rows)
     return model.context(n_ctx=n_ctx, n_batch=n_batch, n_seq_max=n_seq_max, **options)
 
 

@@ -10,9 +10,11 @@ from .. import __version__
 from ..gguf.chat_template import tells_speakers_apart
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
+from ..runtime.projector import Projector
 from ..speculate.config import DraftConfig
 from ..templates.template import ChatTemplate
 from ..util import build
+from .adapters import ServedAdapters
 from .answers.form import AnswerForm
 from .engine import Engine
 from .events import JobEvents
@@ -32,6 +34,7 @@ class Service:
 
     template: None for a model that cannot chat. drafting: how to draft by default. mask: what such
     drafts skip. sources: names of the drafters that work here.
+    projector: reads pictures; None: the server takes none.
     """
 
     def __init__(
@@ -42,10 +45,12 @@ class Service:
         drafting: DraftConfig,
         mask: LayerMask | None,
         sources: tuple[str, ...],
+        projector: Projector | None = None,
     ) -> None:
         self.engine = engine
         self.settings = settings
         self.template = template
+        self.projector = projector
         self.metrics = Metrics(engine)
         self.stored = ResponseStore()
         self.slot_files: SlotFiles | None = None  # None: clients save no slots
@@ -59,6 +64,7 @@ class Service:
             n_share=engine.n_cells // engine.n_slots,
             sampling=settings.sampling,
             default_drafting=drafting,
+            adapters=ServedAdapters(self.model),
             sources=sources,
         )
 
@@ -98,6 +104,7 @@ class Service:
             "n_ctx": requests.n_ctx,
             "n_ctx_train": self.model.n_ctx_train,
             "slots": self.engine.n_slots,
+            "modalities": {"vision": self.projector is not None, "audio": False},
             "n_share": requests.n_share,
             "draft": draft_label(requests.default_drafting.names),
             "sources": list(requests.sources),

@@ -52,7 +52,11 @@ class SlotFiles:
             self._require_owner(path, owner)
         saved = save_sequence(slot.seq)
         if saved is None:
-            raise ApiError(400, "the slot holds no text; generate one first")
+            raise ApiError(
+                400,
+                "the slot holds no text that can be saved, or one with LoRA adapters or pictures; "
+                "generate one first",
+            )
         try:
             return Moved(len(saved.tokens), saved_file.write(path, saved, self.kind, owner))
         except OSError as error:

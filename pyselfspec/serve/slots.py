@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..runtime.adapters import Adapters
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
-from ..runtime.saved import restore_sequence, save_sequence
+from ..runtime.saved import can_save, restore_sequence, save_sequence
 from .prefixes import Prefixes
 
 N_LOST = 64  # tokens; to read fewer again takes little time
@@ -49,21 +50,25 @@ class Slots:
         for slot in self.slots:
             slot.seq.occupy()
 
-    def take(self, prompt: Sequence[int], n_tokens: int) -> Slot | None:
+    def take(self, prompt: Sequence[int], n_tokens: int, adapters: Adapters = ()) -> Slot | None:
         """Reserve a slot that holds as much of the prompt as possible; return None without room.
 
-        n_tokens: most tokens of the text, prompt included.
+        n_tokens: most tokens of the text, prompt included. adapters: of the text, which reuses the
+            tokens of texts with these LoRA adapters only.
         """
         n_running = sum(slot.n_reserved for slot in self.slots)
         idle = [slot for slot in self.slots if slot.is_idle]
         if not idle or n_running + n_tokens > self._n_cells:
             return None
-        best = max(self.slots, key=lambda slot: (self._n_usable(slot, prompt), slot.is_idle))
-        slot = self._place(best, idle, self._n_usable(best, prompt))
-        self._keep_lost(slot, prompt)
-        if self._restored(slot, idle, prompt, self._n_usable(best, prompt)):
-            pass
-        elif slot is not best and self._n_usable(best, prompt) > self._n_usable(slot, prompt):
+        usable = {each: self._n_usable(each, prompt, adapters) for each in self.slots}
+        best = max(self.slots, key=lambda slot: (usable[slot], slot.is_idle))
+        slot = self._place(best, idle, usable[best])
+        if slot.seq.n_past - usable[slot] >= N_LOST:
+            self._save(slot)
+        has_pictures, is_restored = min(prompt) < 0, False
+        if not adapters and not has_pictures:
+            is_restored = self._restored(slot, idle, prompt, usable[best])
+        if not is_restored and slot is not best and usable[best] > usable[slot]:
             best.seq.fork(slot.seq.seq_id)
             slot.seq.occupy()
             best.used_at = self._n_texts
@@ -72,9 +77,9 @@ class Slots:
         self._make_room()
         return slot
 
-    def n_held(self, prompt: Sequence[int]) -> int:
+    def n_held(self, prompt: Sequence[int], adapters: Adapters = ()) -> int:
         """Return how many tokens of this prompt a new text could reuse."""
-        return max(self._n_usable(slot, prompt) for slot in self.slots)
+        return max(self._n_usable(slot, prompt, adapters) for slot in self.slots)
 
     def free(self, slot: Slot) -> None:
         """Make the slot idle. Keep its tokens for prefix reuse, unless its cells are out of order
@@ -104,15 +109,11 @@ class Slots:
             for slot in self.slots:
                 self._save(slot)
 
-    def _keep_lost(self, slot: Slot, prompt: Sequence[int]) -> None:
-        """Save the tokens of a slot if its new text takes much of them away."""
-        n_lost = slot.seq.n_past - self._n_usable(slot, prompt)
-        if n_lost >= N_LOST:
-            self._save(slot)
-
     def _save(self, slot: Slot) -> None:
         kept, tokens = self._prefixes, slot.seq.tokens
-        if kept is None or not kept.is_worth(len(tokens)) or kept.holds(tokens):
+        if kept is None or not kept.is_worth(len(tokens)) or not can_save(slot.seq):
+            return
+        if kept.holds(tokens):
             return
         if (saved := save_sequence(slot.seq)) is not None:
             kept.add(saved)
@@ -152,8 +153,10 @@ class Slots:
             return best
         return oldest
 
-    def _n_usable(self, slot: Slot, prompt: Sequence[int]) -> int:
+    def _n_usable(self, slot: Slot, prompt: Sequence[int], adapters: Adapters) -> int:
         """Return how many tokens of a prompt it can reuse; the last one is always evaluated."""
+        if slot.seq.adapters != adapters:
+            return 0
         n = min(slot.seq.n_common(prompt), len(prompt) - 1)
         if self._context.can_fork:
             return n if self._context.can_rollback else slot.seq.can_keep(n)

@@ -9,10 +9,12 @@ from typing import TypedDict, Unpack
 
 from ..errors import ArgumentError, prompt_too_long
 from ..masks.layer_mask import LayerMask
+from ..runtime.adapters import Adapters
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.logprobs import WatchedSampler
 from ..runtime.model import Model
+from ..runtime.pictures import Picture
 from ..runtime.sampling import Sampler, SamplingParams
 from . import controllers, hit_rates
 from .batching import batch_steps, run_steps
@@ -23,6 +25,7 @@ from .estimate import estimated_speedup
 from .generation import Generation
 from .output.record import TextRecord
 from .output.text_stream import TextStream
+from .picture_drafts import for_pictures
 from .residual import MATCH, RESIDUAL, Residual
 from .resolve import is_continuation, resolve
 from .types import Step
@@ -46,6 +49,10 @@ class Completion(TextRecord):
     shown: texts of control tokens that the text shows, by token id; others add nothing to it.
     logprobs: number of likeliest tokens to keep with their log probabilities for every token of the
         text, in ``logprobs``; 0: the token alone; None: nothing.
+    adapters: LoRA adapters and their scales, see ``runtime.adapters.scaled``; None: as the model
+        was opened.
+    pictures: those whose tokens are in the prompt, see ``runtime.projector``; drafts then come from
+        drafters that read them.
 
     >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
     ...     for piece in Completion(context, "Once upon a time"):
@@ -69,10 +76,15 @@ class Completion(TextRecord):
         stop: Sequence[str] = (),
         logprobs: int | None = None,
         shown: Mapping[int, str] | None = None,
+        adapters: Adapters | None = None,
+        pictures: Sequence[Picture] = (),
         **drafting: Unpack[DraftFields],
     ) -> None:
         model = context.model
         self.config = DraftConfig.create(draft, **drafting)
+        if pictures:
+            self.config = for_pictures(self.config)
+        self._pictures = pictures
         if stop:
             model.require_tokenizer("stop strings need one")
         if logprobs is not None and self.config.verify == RESIDUAL:
@@ -84,6 +96,7 @@ class Completion(TextRecord):
         self.prompt = _tokens_of(context, prompt) if isinstance(prompt, str) else list(prompt)
         self.sampling = (sampling or SamplingParams()).with_seed()
         self._n_top = logprobs
+        self.adapters = context.adapters if adapters is None else adapters
         self._setup = None if self.config.drafter is not None else resolve(context, self.config)
         self._drafter = self.config.drafter
         self.controller = self._make_controller()
@@ -152,6 +165,8 @@ class Completion(TextRecord):
             n_predict=self._n_predict,
             consume=self._stream.consume,
             residual=residual,
+            adapters=self.adapters,
+            pictures=self._pictures,
         )
 
     def _sampler(self) -> Sampler:
@@ -254,6 +269,8 @@ class CompletionOptions(TypedDict, total=False):
     stop: Sequence[str]
     logprobs: int | None
     shown: Mapping[int, str] | None
+    adapters: Adapters | None
+    pictures: Sequence[Picture]
 
 
 class _AllOptions(CompletionOptions, DraftFields, total=False):

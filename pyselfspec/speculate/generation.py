@@ -11,12 +11,14 @@ from dataclasses import replace
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_too_long
 from ..masks.layer_mask import LayerMask
+from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
 from ..runtime.passes import FULL, Outputs, Pass, Rows
+from ..runtime.pictures import Picture, PictureMap, is_text
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
-from .passes import PassRequest, PassResult, TokenSampler, Work, timed
+from .passes import PassRequest, PassResult, TokenSampler, Work, adapted, timed
 from .residual import Residual
 from .trees.branches import branched, fitting
 from .types import SINGLE, Draft, DraftToken, Step, Verdict
@@ -34,6 +36,9 @@ class Generation:
     residual: draws draft tokens and decides about them; None: sample and match.
     mask: sublayers that all passes skip, including those over the prompt, so that the text is not
         the model's own; None: all passes are full. Goes without a drafter.
+    pictures: those in the prompt, whose rows have ids below 0; the drafter must not read the
+        prompt's states.
+    adapters: LoRA adapters of all passes, those of drafts too; None: those of the context.
 
     ``begin`` evaluates the part of the prompt that the sequence does not hold, ``step`` adds
     tokens. Between steps, and after a step that failed, the sequence holds the prompt and the
@@ -56,6 +61,8 @@ class Generation:
         consume: Callable[[int], bool] | None = None,
         residual: Residual | None = None,
         mask: LayerMask | None = None,
+        adapters: Adapters | None = None,
+        pictures: Sequence[Picture] = (),
     ) -> None:
         if not prompt:
             raise ArgumentError("the prompt has no tokens; generation needs at least one")
@@ -65,6 +72,8 @@ class Generation:
             raise ArgumentError("a generation with a mask is not verified, so it takes no drafter")
         if len(prompt) > seq.context.n_ctx:
             raise prompt_too_long(len(prompt), seq.context.n_ctx)
+        self._pictures = PictureMap(pictures)
+        self._pictures.require(prompt)
         seq.occupy()
         self.seq = seq
         self.history = list(prompt)
@@ -79,6 +88,8 @@ class Generation:
         self._sampler = sampler
         self._residual = residual
         self._plain = Pass(mask)
+        own = seq.context.adapters
+        self._adapters = None if adapters is None or adapters == own else adapters
         self._consume = consume or seq.context.model.is_eog
         self._n_end = len(prompt) + n_predict
         self._ended = False
@@ -92,28 +103,43 @@ class Generation:
         return self._ended or n >= self._n_end or n > self._context.n_ctx
 
     def begin(self) -> Work[None]:
+        """Begin the text, see _begin."""
+        return self._begin() if self._adapters is None else adapted(self._begin(), self._adapters)
+
+    def step(self) -> Work[Step]:
+        """Add tokens to the text, see _step."""
+        return self._step() if self._adapters is None else adapted(self._step(), self._adapters)
+
+    def _begin(self) -> Work[None]:
         """Evaluate the prompt but for its last token, from the first token that the sequence does
         not hold, or whose states the drafter has not read."""
         reusable = self.history[:-1] if self._plain == FULL else []
+        adapters = self._context.adapters if self._adapters is None else self._adapters
+        if self.seq.adapters != adapters:
+            reusable = []
         if self._drafter is not None and self._hidden_layers:
             reusable = reusable[: self._drafter.n_seen(self.seq, self.history)]
         self.n_reused = self.seq.keep(reusable)
+        while (n := self._pictures.aligned(self.history, self.n_reused)) < self.n_reused:
+            self.n_reused = self.seq.keep(self.history[:n])
         self.seq.reserve(self._n_end)
         pos, end = self.n_reused, len(self.history) - 1
         while pos < end:
-            part = self.history[pos : min(pos + self.n_piece, end)]
-            what = self._with_hidden(self._plain)
+            n_max = min(self.n_piece, end - pos)
+            n, picture = self._pictures.next_pass(self.history, pos, n_max, self._context.n_batch)
+            part = self.history[pos : pos + n]
+            what = picture or self._with_hidden(self._plain)
             # states after the last block exist for rows with outputs only
             outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
             result = yield PassRequest(Rows.of(self.seq.seq_id, pos, part, outputs), what)
             self._give_hidden(pos, part, result)
             pos += len(part)
             self.seq.save_checkpoint()
-        self._sampler.begin(self.history)
+        self._sampler.begin([token for token in self.history if is_text(token)])
         if self._drafter is not None:
             self._drafter.begin(self.seq, self.history)
 
-    def step(self) -> Work[Step]:
+    def _step(self) -> Work[Step]:
         """Draft, verify in one pass (more for a draft that is wider than a pass), settle.
 
         If other sequences leave no room for a draft, none is made. If they leave no room for a

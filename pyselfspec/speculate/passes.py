@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError, SelfSpecError
+from ..runtime.adapters import Adapters
 from ..runtime.passes import FULL, Hidden, Pass, Rows
 from .types import SINGLE, BatchLoad, Distribution
 
@@ -135,6 +136,24 @@ def run_request(context: Context, request: PassRequest) -> PassResult:
     start = time.perf_counter_ns()
     hidden = context.run(request.rows, request.what).hidden
     return PassResult(context, 0, hidden, (time.perf_counter_ns() - start) // 1000, SINGLE)
+
+
+def adapted(work: Work[T], adapters: Adapters) -> Work[T]:
+    """Run work, with these adapters in all its passes."""
+    with closing(work):
+        try:
+            request = next(work)
+            while True:
+                try:
+                    what = replace(request.what, adapters=adapters)
+                    result = yield replace(request, what=what)
+                except SelfSpecError as error:
+                    request = work.throw(error)
+                else:
+                    request = work.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
 
 def drive(coroutine: Generator[Q, A, T], respond: Callable[[Q], A]) -> T:

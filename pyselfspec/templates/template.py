@@ -85,10 +85,12 @@ class ChatTemplate:
         tools: Tools | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        inserted: Mapping[str, Sequence[int]] | None = None,
     ) -> list[int]:
         """Return the token ids of a prompt, with one BOS token if model or template add it.
 
         variables: others that the template may read, such as enable_thinking.
+        inserted: token ids by a character in the messages that they replace, for pictures.
 
         An answer whose message has tokens keeps them, unless the template changes its text.
 
@@ -96,14 +98,17 @@ class ChatTemplate:
         """
         conversion = _Conversion(self, parse(messages), tools, add_generation_prompt, variables)
         text, answers = conversion.with_answers()
+        replaced = answers | {key: tuple(ids) for key, ids in (inserted or {}).items()}
+        if any(text.count(key) != 1 for key in inserted or ()):
+            raise ArgumentError("the chat template does not show every picture once; use another")
         start = self.model.start_token
         found: list[int] = []
         if start is not None:
             text = text.removeprefix(self._bos)
             found.append(start)
-        for i, part in enumerate(split_at(answers, text)):
-            if part in answers:
-                found += answers[part]
+        for i, part in enumerate(split_at(replaced, text)):
+            if part in replaced:
+                found += replaced[part]
             else:
                 found += self._tokenizer.tokens(part, conversion.guard, follows=i > 0)
         return found

@@ -24,6 +24,7 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
+from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint, Checkpoints
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
@@ -144,6 +145,8 @@ class FakeSequence:
         self.context = context
         self.seq_id = seq_id
 
+    adapters: Adapters = ()
+
     @property
     def cells(self) -> list[Cell]:
         return self.context.cells[self.seq_id]
@@ -256,6 +259,7 @@ class FakeContext:
     can_shorten = False
     is_exact_beside_others = True
     attention = "none"
+    adapters: Adapters = ()
     n_threads = 1
     type_k = type_v = "f16"
 

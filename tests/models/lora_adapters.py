@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter, quants
 from numpy.typing import NDArray
 
 from pyselfspec import Context, LayerMask, Model
@@ -31,17 +31,31 @@ def set_control_vector(context: Context, vector: NDArray[np.float32] | None) -> 
     )
 
 
-def write_adapter(path: Path, model: Model, seed: int) -> Path:
-    """A LoRA adapter of the attention outputs."""
+def write_adapter(
+    path: Path,
+    model: Model,
+    seed: int,
+    *,
+    rank: int = 4,
+    type_name: str = "F32",
+    size: float = 0.3,
+    extra: dict[str, str] | None = None,
+) -> Path:
+    """A LoRA adapter of the attention outputs. size: standard deviation of its values."""
+    kind = GGMLQuantizationType[type_name]
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, model.file.architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", 8.0)
+    for key, value in (extra or {}).items():
+        writer.add_string(key, value)
     for il in range(model.n_layer):
-        for part, shape in (("a", (4, model.n_embd)), ("b", (model.n_embd, 4))):
-            values = rng.normal(size=shape).astype(np.float32) * np.float32(0.3)
-            writer.add_tensor(f"blk.{il}.attn_output.weight.lora_{part}", values)
+        for part, shape in (("a", (rank, model.n_embd)), ("b", (model.n_embd, rank))):
+            values = rng.normal(size=shape).astype(np.float32) * np.float32(size)
+            data = quants.quantize(values, kind)
+            name = f"blk.{il}.attn_output.weight.lora_{part}"
+            writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

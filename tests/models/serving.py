@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -74,6 +75,7 @@ def running(
     capacity: Capacity,
     template: str | None = "chatml",
     drafting: DraftConfig | None = None,
+    mmproj: Path | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
     with (
@@ -83,6 +85,7 @@ def running(
             capacity=capacity,
             drafting=drafting or DraftConfig(),
             template=template,
+            mmproj=mmproj,
             n_threads=1,
         ) as service,
         _listening(service) as served,

@@ -108,7 +108,7 @@ def test_settings_of_a_request() -> None:
     [
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            r"messages\[0\]\.content\[0\] has the type 'image'; only text is supported here",
+            r"messages\[0\]\.content\[0\]\.source has the type base64 here",
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "no tools of its own"),
         ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "needs a name"),
@@ -286,7 +286,7 @@ def test_models(served: Served) -> None:
 
 def test_errors_have_the_shape_of_the_protocol(served: Served) -> None:
     client = served.anthropic(KEY)
-    with pytest.raises(anthropic.BadRequestError, match="image") as bad:
+    with pytest.raises(anthropic.BadRequestError, match="base64") as bad:
         client.messages.create(
             model="demo",
             max_tokens=5,

@@ -101,7 +101,7 @@ def test_settings_of_a_request() -> None:
     [
         ({"input": []}, "input is empty"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, r"input\[0\] has the type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "only text"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "only text"),
         ({"input": [{"role": "user", "content": 3}]}, "must be a string or a list"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "call_id|arguments"),
         ({"background": True}, "background is not supported"),

@@ -44,6 +44,7 @@ async def complete(service: Service, body: CompletionRequest, request: Request) 
             n_predict=reader.n_predict(prompt, body.max_tokens, N_PREDICT),
             sampling=sampling,
             drafting=reader.drafting(body),
+            adapters=reader.adapters.chosen(body.lora),
             stop=body.stops,
             logprobs=0 if ranks and body.logprobs is None else body.logprobs,
             shows_tokens=body.shows,

@@ -62,6 +62,7 @@ async def infill(service: Service, body: InfillRequest, request: Request) -> Res
         n_predict=reader.n_predict(prompt, n_predict, N_PREDICT),
         sampling=reader.samplings(body, body.grammar)[0],
         drafting=reader.drafting(body),
+        adapters=reader.adapters.chosen(body.lora),
         stop=body.stops,
     )
     writer = InfillWriter(service.settings.name, len(prompt), reader.n_ctx, stream=body.stream)

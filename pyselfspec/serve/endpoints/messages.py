@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ..answers.parts import Called, Part, Said, Thought
 from ..answers.reader import AnswerReader
-from ..chats import chat_tokens, open_chat, require_template
+from ..chats import chat_tokens, open_chat
 from ..errors import ApiError, json_response
 from ..fields import new_id, statistics
 from ..jobs import Delta, Finished
@@ -90,8 +90,7 @@ async def answer(service: Service, body: MessagesRequest, request: Request) -> R
 async def count(service: Service, body: CountRequest) -> Response:
     """Handle a request for the number of tokens of a prompt."""
     asked = to_chat(body)
-    template, use = require_template(service), ToolUse.of(asked)
-    tokens = await asyncio.to_thread(chat_tokens, template, asked, use)
+    tokens, _ = await asyncio.to_thread(chat_tokens, service, asked, ToolUse.of(asked))
     return json_response({"input_tokens": len(tokens)})
 
 

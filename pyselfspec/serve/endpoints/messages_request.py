@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import ApiError, unsupported
+from ..pictures import IMAGE
 from ..schemas import (
     N_STOPS,
     N_TOOLS,
@@ -184,12 +185,27 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
             name = _string(block, "tool_use_id", at)
             found.append({"role": "tool", "tool_call_id": name, "content": result})
         elif found and found[-1]["role"] == "user":
-            found[-1]["content"].append({"type": "text", "text": _text(block, at)})
+            found[-1]["content"].append(_part(block, at))
         else:
-            found.append({"role": "user", "content": [{"type": "text", "text": _text(block, at)}]})
+            found.append({"role": "user", "content": [_part(block, at)]})
     if not found:
         raise ApiError(400, f"{where} is empty; give at least one block", param=where)
     return found
+
+
+def _part(block: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a text or a picture as a part of a message."""
+    if block.get("type") != "image":
+        return {"type": "text", "text": _text(block, where)}
+    source = block.get("source")
+    if not isinstance(source, dict):
+        raise ApiError(400, f"{where}.source must be an object", param=where)
+    if source.get("type") == "url":
+        return {"type": IMAGE, IMAGE: {"url": _string(source, "url", f"{where}.source")}}
+    if source.get("type") != "base64":
+        raise unsupported(where, f"{where}.source has the type base64 here")
+    data = _string(source, "data", f"{where}.source")
+    return {"type": IMAGE, IMAGE: {"url": f"data:image;base64,{data}"}}
 
 
 def _result(block: dict[str, Any], where: str) -> str | Blocks:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from ..errors import ApiError, unsupported
+from ..pictures import IMAGE, has_pictures
 from ..schemas import (
     N_TOOLS,
     ChatRequest,
@@ -150,6 +151,11 @@ def input_messages(items: str | Sequence[Item]) -> list[Item]:
 
 def _add_message(found: list[Item], item: Item, where: str) -> None:
     role = item.get("role")
+    if role != "assistant" and isinstance(item.get("content"), list):
+        parts = [_message_part(each, f"{where}.content") for each in item["content"]]
+        if has_pictures(parts):
+            found.append({"role": role, "content": parts})
+            return
     text = _text(item.get("content"), f"{where}.content")
     if role == "assistant":
         _answer(found, "content", "tool_calls")["content"] = text
@@ -180,6 +186,13 @@ def _part(part: Any, where: str) -> str:
     if kind not in _TEXTS:
         raise unsupported(where, f"{where} has the type {str(kind)[:40]!r}; only text is supported")
     return _string(part, "refusal" if kind == "refusal" else "text", where)
+
+
+def _message_part(part: Any, where: str) -> Any:
+    """Return a part of a message, which may be a picture."""
+    if isinstance(part, dict) and part.get("type") == "input_image":
+        return {"type": IMAGE, IMAGE: {"url": part.get(IMAGE)}}
+    return {"type": "text", "text": _part(part, where)}
 
 
 def _string(item: Item, key: str, where: str) -> str:

@@ -30,6 +30,8 @@ from .._chain import Chain
 from .._short_list import Shortened
 from .shared_blocks import SharedBlocks
 
+READS_PICTURES = True  # through the K/V that the model has of them
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

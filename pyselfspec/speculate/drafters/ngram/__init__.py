@@ -17,6 +17,7 @@ from ....errors import ArgumentError
 from ....masks.layer_mask import LayerMask
 from ....runtime.context import Context
 from ....runtime.kv import KVSequence
+from ....runtime.pictures import is_text
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit
 from ...session import kept, session_of
@@ -28,6 +29,7 @@ from .corpus import Corpus
 from .index import N_TOKENS, Copy, Memory, NgramIndex
 
 N_CORPORA = 4  # of a context
+READS_PICTURES = True  # ids of their rows are never copied
 
 
 class TextsWarning(UserWarning):
@@ -140,13 +142,17 @@ class Drafter(LookupDrafter):
         """Return the tokens that may follow, most likely first, each with its probability."""
         context = context[-LENGTHS[-1] :]
         found = self._following(context)
-        if found is None:
+        if found is None or not is_text(found[0][0].token):
             return []
         (copy, _), chance = found
         others = self._index.others(context, copy.token, self._options.n_branches - 1)
         return [
             (copy.token, chance),
-            *((each.token, (1 - chance) * self._siblings.of(each.match)) for each in others),
+            *(
+                (each.token, (1 - chance) * self._siblings.of(each.match))
+                for each in others
+                if is_text(each.token)
+            ),
         ]
 
     def look_up(self, history: Sequence[int], n_max: int) -> Draft:
@@ -158,7 +164,7 @@ class Drafter(LookupDrafter):
         all_right = 1.0
         while len(self._copies) < max(1, n_max):
             found = self._following(context)
-            if found is None:
+            if found is None or not is_text(found[0][0].token):
                 break
             (copy, of_kind), chance = found
             all_right *= chance
@@ -204,7 +210,7 @@ class Drafter(LookupDrafter):
 
     def close(self) -> None:
         """Add the text to the earlier ones."""
-        text, self._text = self._text, ()
+        text, self._text = [token for token in self._text if is_text(token)], ()
         if self._earlier is None or not text:
             return
         options, model = self._options, self._context.model

@@ -1,0 +1,50 @@
+"""LoRA adapters: small changes of a model's weights, from files of their own.
+
+An adapter adds a product of two narrow matrices to a product with a weight. The model's file stays
+as it is, and each pass chooses adapters and their scales. Pure; adapter_files.py loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter that is loaded beside a model, and freed with it.
+
+    id: its place among the model's adapters. handle: llama.cpp's
+    pointer.
+    """
+
+    id: int
+    path: Path
+    handle: Any = field(repr=False, compare=False)
+
+
+# Adapters with their scales, by ascending id. Adapters of scale 0 are left out.
+Adapters = tuple[tuple[Adapter, float], ...]
+
+
+def scaled(adapters: Sequence[Adapter], scales: Sequence[tuple[int, float]]) -> Adapters:
+    """Return the adapters with these ids and scales; the others are not used.
+
+    Raises ArgumentError for unknown and repeated ids, and for scales that are no finite number.
+    """
+    chosen: dict[int, float] = {}
+    for number, scale in scales:
+        if not 0 <= number < len(adapters):
+            ids = f"ids are 0 to {len(adapters) - 1}" if adapters else "none is loaded; give --lora"
+            raise ArgumentError(f"there is no LoRA adapter {number}: {ids}")
+        if number in chosen:
+            raise ArgumentError(f"LoRA adapter {number} is given twice; give it once")
+        if not isfinite(scale):
+            raise ArgumentError(f"the scale of a LoRA adapter is a finite number, got {scale}")
+        chosen[number] = scale
+    return tuple((adapters[number], chosen[number]) for number in sorted(chosen) if chosen[number])

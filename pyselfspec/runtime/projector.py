@@ -1,0 +1,114 @@
+"""A projector: the file beside a model's own that turns pictures into rows of the model's input."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from ..errors import ArgumentError, ModelFileError, UnsupportedError
+from ..gguf.header import read_header
+from ..util.closing import Closing
+from ..util.image_size import FORMATS, size_of
+from ..util.machine import usable_cores
+from .ffi import pictures as ffi
+from .model import Model
+from .passes import Hidden
+from .pictures import Picture, PictureRows, row_ids
+
+N_PIXELS = 1 << 25  # of a picture; 100 MB when decoded
+N_KEPT_BYTES = 1 << 28  # of the states of earlier pictures
+
+
+class Projector(Closing):
+    """Reads pictures for one model; thread-safe. Close it before the model; closing twice is fine.
+
+    path: a GGUF file, often called mmproj. n_threads: CPU threads; default: all cores.
+
+    Raises ModelFileError for a file that is no projector of this model, UnsupportedError for one
+    that reads sounds only, and for models that give the rows of a picture several positions.
+    """
+
+    def __init__(self, model: Model, path: str | Path, *, n_threads: int | None = None) -> None:
+        self.model = model
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Picture] = OrderedDict()
+        self._handle = None
+        kind = read_header(self.path).metadata.get("general.architecture")
+        if kind != "clip":
+            raise ModelFileError(
+                f"{self.path} is no projector (its architecture is {kind}); give the mmproj file "
+                "of the model"
+            )
+        if model.state_bytes:
+            raise UnsupportedError(
+                f"architecture {model.file.architecture}: pictures need a memory without recurrent "
+                "states"
+            )
+        on_gpu = model.n_gpu_layers > 0
+        handle = ffi.open_projector(self.path, model.handle, n_threads or usable_cores(), on_gpu)
+        if not handle:
+            reason = ffi.last_error() or "it gives no reason"
+            raise ModelFileError(f"{self.path}: libmtmd cannot load this projector: {reason}")
+        self._handle = handle
+        try:
+            self._require_usable()
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_usable(self) -> None:
+        if not ffi.sees(self._handle):
+            raise UnsupportedError(f"{self.path} reads sounds only; give a projector for pictures")
+        if ffi.has_several_positions(self._handle):
+            raise UnsupportedError(
+                f"architecture {self.model.file.architecture} gives the rows of a picture several "
+                "positions (M-RoPE), which is not supported yet"
+            )
+
+    def read(self, data: bytes) -> Picture:
+        """Return the picture in a file's bytes. Pictures that were read before are kept.
+
+        Raises ArgumentError for another format, a picture that is too large, and a broken one.
+        """
+        size = size_of(data)
+        if size is None:
+            raise ArgumentError(f"the picture is in no known format; send {FORMATS}")
+        width, height = size
+        if not 0 < width * height <= N_PIXELS:
+            raise ArgumentError(
+                f"the picture has {width} x {height} pixels, allowed are {N_PIXELS}; make it "
+                "smaller"
+            )
+        key = row_ids(data, 0, 1)[0]
+        with self._lock:
+            if self._handle is None:
+                raise ArgumentError("the projector is closed")
+            picture = self._kept.pop(key, None) or self._read(data)
+            self._kept[key] = picture
+            while len(self._kept) > 1 and self._n_kept_bytes > N_KEPT_BYTES:
+                self._kept.popitem(last=False)
+        return picture
+
+    @property
+    def _n_kept_bytes(self) -> int:
+        return sum(each.n_bytes for each in self._kept.values())
+
+    def _read(self, data: bytes) -> Picture:
+        tokens: list[int] = []
+        rows = []
+        for i, chunk in enumerate(ffi.read_picture(self._handle, data, self.model.n_embd)):
+            if chunk.states is None:
+                tokens += chunk.tokens
+                continue
+            ids = row_ids(data, i, len(chunk.states))
+            tokens += ids
+            rows.append(PictureRows(ids, Hidden(chunk.states), chunk.is_causal))
+        return Picture(tuple(tokens), tuple(rows))
+
+    def close(self) -> None:
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                ffi.free_projector(handle)

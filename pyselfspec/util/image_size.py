@@ -1,0 +1,40 @@
+"""The size of a picture in a file's first bytes, without decoding it. Pure.
+
+A small file can unpack to gigabytes, so its size is known before anything is unpacked.
+"""
+
+from __future__ import annotations
+
+FORMATS = "PNG, JPEG, GIF or BMP"
+# JPEG: markers of frames, which hold the size; 0xC4, 0xC8 and 0xCC are others
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BARE = frozenset((0x01, *range(0xD0, 0xD9)))  # JPEG: markers without a length
+
+
+def size_of(data: bytes) -> tuple[int, int] | None:
+    """Return width and height in pixels, None for a file of another format."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    if data.startswith((b"GIF87a", b"GIF89a")) and len(data) >= 10:
+        return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+    if data.startswith(b"BM") and len(data) >= 26:
+        sides = (int.from_bytes(data[at : at + 4], "little", signed=True) for at in (18, 22))
+        width, height = map(abs, sides)
+        return width, height
+    return _jpeg(data) if data.startswith(b"\xff\xd8") else None
+
+
+def _jpeg(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 <= len(data):
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF or marker in _BARE:
+            at += 1 if marker == 0xFF else 2
+            continue
+        if marker in _FRAMES:
+            height, width = (int.from_bytes(data[i : i + 2], "big") for i in (at + 5, at + 7))
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None

@@ -1,0 +1,159 @@
+"""Texts about pictures: with drafts they are those without, and pictures are read once.
+
+The oracle evaluates the chunks of a prompt with libmtmd's own helper in a context of its own, and
+decodes token by token.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixture_types import NewContext, TinyModel, TinyPath
+from tiny_mmproj import N_ROWS, png, write
+
+from pyselfspec import GREEDY, Completion, Context, Fixed, Model
+from pyselfspec.errors import ArgumentError, ModelFileError
+from pyselfspec.runtime.ffi import pictures as ffi
+from pyselfspec.runtime.pictures import Picture
+from pyselfspec.runtime.projector import Projector
+
+N_PREDICT = 24
+DRAFTS: list[dict[str, Any]] = [
+    {"draft": None},
+    {"draft": "ngram"},
+    {"draft": "auto"},
+    {"draft": "layer-skip", "controller": Fixed(4, p_min=0)},
+    {"draft": "ngram+layer-skip"},
+]
+
+
+@pytest.fixture(scope="module", params=sorted(N_ROWS))
+def projector(
+    request: Any, tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Projector]:
+    path = write(tmp_path_factory.mktemp("mmproj") / "p.gguf", tiny().n_embd, request.param)
+    with Projector(tiny(), path, n_threads=1) as made:
+        yield made
+
+
+def prompt_of(model: Model, before: str, picture: Picture, after: str) -> list[int]:
+    def tokens(text: str) -> list[int]:
+        return model.tokenize(text, add_special=False)
+
+    return [*tokens(before), *picture.tokens, *tokens(after)]
+
+
+def oracle(
+    projector: Projector, data: bytes, before: str, after: str, context: Context
+) -> list[int]:
+    """The most likely tokens, by libmtmd's own evaluation of the prompt."""
+    library, model = ffi.mtmd(), projector.model
+    buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+    bitmap = library.mtmd_helper_bitmap_init_from_buf(projector._handle, buffer, len(data), False)
+    chunks = library.mtmd_input_chunks_init()
+    marker = library.mtmd_default_marker()
+    text = library.mtmd_input_text(marker, len(marker), False, True)
+    bitmaps = (library.mtmd_bitmap_p_ctypes * 1)(bitmap)
+    assert not library.mtmd_tokenize(projector._handle, chunks, ctypes.byref(text), bitmaps, 1)
+    first = model.tokenize(before, add_special=False)
+    context.decode(first, outputs="none")
+    n_past = ctypes.c_int32()
+    assert not library.mtmd_helper_eval_chunks(
+        projector._handle, context.handle, chunks, len(first), 0, context.n_batch, False,
+        ctypes.byref(n_past),
+    )  # fmt: skip
+    library.mtmd_input_chunks_free(chunks)
+    library.mtmd_bitmap_free(bitmap)
+    last = model.tokenize(after, add_special=False)
+    row = context.decode(last, outputs="last", pos=n_past.value).logits[0]
+    found: list[int] = []
+    while len(found) < N_PREDICT:
+        found.append(int(np.argmax(row)))
+        row = context.decode(found[-1:]).logits[0]
+    return found
+
+
+def text_of(context: Context, prompt: Sequence[int], pictures: Any, **options: Any) -> Completion:
+    made = Completion(
+        context, prompt, n_predict=N_PREDICT, sampling=GREEDY, pictures=pictures, **options
+    )
+    for _ in made:
+        pass
+    return made
+
+
+BEFORE, AFTER = "Look at this: ", " What is it? Look at this: "
+
+
+@pytest.mark.parametrize("drafting", DRAFTS)
+def test_texts_are_those_of_libmtmd(
+    drafting: dict[str, Any], projector: Projector, new_context: NewContext
+) -> None:
+    model, texts = projector.model, set()
+    context = new_context(model, n_ctx=512, n_batch=64)
+    for seed in (0, 1, 0):
+        data = png(seed)
+        picture = projector.read(data)
+        want = oracle(projector, data, BEFORE, AFTER, new_context(model, n_ctx=512, n_batch=64))
+        prompt = prompt_of(model, BEFORE, picture, AFTER)
+        made = text_of(context, prompt, [picture], **drafting)
+        assert made.tokens == want[: len(made.tokens)]
+        assert len(made.tokens) == N_PREDICT or made.finish_reason == "eog"
+        texts.add(tuple(want))
+    assert len(texts) == 2, "the pictures make no difference"
+
+
+def test_a_picture_is_read_once(projector: Projector, new_context: NewContext) -> None:
+    model = projector.model
+    context = new_context(model, n_ctx=512, n_batch=64)
+    one, two = (projector.read(png(seed)) for seed in (0, 1))
+    assert projector.read(png(0)) is one
+    assert [t for t in one.tokens if t < 0] != [t for t in two.tokens if t < 0]
+
+    def n_reused(picture: Picture, after: str) -> int:
+        prompt = prompt_of(model, BEFORE, picture, after)
+        return text_of(context, prompt, [picture], draft=None).stats.n_prompt_reused
+
+    n_before = len(prompt_of(model, BEFORE, one, "")) - len(one.tokens)
+    assert n_reused(one, AFTER) == 0
+    assert n_reused(one, "Something else") >= n_before + len(one.tokens)
+    assert n_before <= n_reused(two, AFTER) < n_before + N_ROWS["gemma3"]
+    assert n_reused(two, AFTER) >= n_before + len(two.tokens)
+
+
+def test_what_drafters_and_prompts_may_hold(projector: Projector, new_context: NewContext) -> None:
+    context = new_context(projector.model, n_ctx=512, n_batch=64)
+    picture = projector.read(png(0))
+    prompt = prompt_of(projector.model, BEFORE, picture, AFTER)
+    with pytest.raises(ArgumentError, match="ids below 0 without their pictures"):
+        text_of(context, prompt, [])
+    with pytest.raises(ArgumentError, match="ends with a picture"):
+        text_of(context, [t for t in prompt if t < 0], [picture])
+    with pytest.raises(ArgumentError, match=r"the drafter head reads text only; with pictures use"):
+        text_of(context, prompt, [picture], draft="head")
+
+
+def test_pictures_that_are_refused(projector: Projector) -> None:
+    for data, words in (
+        (b"hello", "no known format"),
+        (b"RIFF....WAVE", "no known format"),
+        (png(0)[:60], "cannot be decoded"),
+        (png(0, 1, 1)[:16] + (1 << 20).to_bytes(4, "big") * 2 + png(0)[24:], "make it smaller"),
+    ):
+        with pytest.raises(Exception, match=words) as error:
+            projector.read(data)
+        assert "\n" not in str(error.value)
+
+
+def test_files_that_are_refused(tiny: TinyModel, tiny_path: TinyPath, tmp_path: Path) -> None:
+    model = tiny()
+    with pytest.raises(ModelFileError, match="is no projector"):
+        Projector(model, tiny_path())
+    other = write(tmp_path / "wide.gguf", 2 * model.n_embd)
+    with pytest.raises(ModelFileError, match="cannot load this projector"):
+        Projector(model, other)

@@ -1,0 +1,32 @@
+"""Sizes of pictures, against files written by another program's library."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from pyselfspec.util.image_size import size_of
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP"])
+@pytest.mark.parametrize("size", [(1, 1), (640, 3), (17, 1000)])
+def test_sizes_are_those_that_pillow_wrote(kind: str, size: tuple[int, int]) -> None:
+    image: Any = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    image.new("RGB", size).save(made, kind)
+    assert size_of(made.getvalue()) == size
+
+
+def test_a_progressive_jpeg_with_comments() -> None:
+    image: Any = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    image.new("RGB", (33, 44)).save(made, "JPEG", progressive=True, comment=b"x" * 5000)
+    assert size_of(made.getvalue()) == (33, 44)
+
+
+@pytest.mark.parametrize("n", range(0, 60, 7))
+def test_other_and_short_files_have_no_size(n: int) -> None:
+    assert size_of(b"hello, world"[:n]) is None
+    assert size_of((b"\xff\xd8" + bytes(range(256)))[:n]) is None
