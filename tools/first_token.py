@@ -1,7 +1,7 @@
 """Measures the time to the first token of a long prompt: read anew, with another end, and kept in
 RAM or on disk.
 
-    python tools/first_token.py MODEL [--threads N]
+    python tools/first_token.py MODEL [--threads N] [--rounds N]
 
 Prints a table of medians in seconds with the tokens that were evaluated. The cases alternate, so
 that other programs on the machine disturb them alike.
@@ -25,8 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 N_PROMPT, N_CHANGED = 4000, 200
-N_ROUNDS = 5
-N_CTX = 8192
+N_CTX = 4352  # room for one of the prompts
 
 
 @contextmanager
@@ -61,11 +60,11 @@ def tokens(rng: random.Random, n: int) -> list[int]:
     return [rng.randrange(300, 4000) for _ in range(n)]
 
 
-def measure(model: str, n_threads: int) -> dict[str, list[tuple[float, int]]]:
+def measure(model: str, n_threads: int, n_rounds: int) -> dict[str, list[tuple[float, int]]]:
     """Return seconds and evaluated tokens of each case, by round."""
     rng = random.Random(0)
     found: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for _ in range(N_ROUNDS):
+    for _ in range(n_rounds):
         start, end = tokens(rng, N_PROMPT - N_CHANGED), [tokens(rng, N_CHANGED) for _ in range(4)]
         with tempfile.TemporaryDirectory() as folder:
             with serving(model, folder, n_threads) as address:
@@ -73,7 +72,7 @@ def measure(model: str, n_threads: int) -> dict[str, list[tuple[float, int]]]:
                 found["200 tokens alone"].append(ask(address, tokens(rng, N_CHANGED)))
                 found["4,000 tokens, new"].append(ask(address, start + end[0]))
                 found["another end, in its slot"].append(ask(address, start + end[1]))
-                ask(address, tokens(rng, N_CTX - 200))  # takes the cells of the first
+                ask(address, tokens(rng, N_PROMPT))  # takes the cells of the first
                 found["another end, from RAM"].append(ask(address, start + end[2]))
             with serving(model, folder, n_threads) as address:
                 ask(address, tokens(rng, 40))
@@ -85,9 +84,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     print("| prompt | evaluated tokens | seconds, median | least | most |\n|---|---|---|---|---|")
-    for name, rows in measure(options.model, options.threads).items():
+    for name, rows in measure(options.model, options.threads, options.rounds).items():
         seconds = [each for each, _ in rows]
         n = statistics.median(n for _, n in rows)
         print(

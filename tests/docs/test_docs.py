@@ -25,7 +25,8 @@ FILE = re.compile(r"<!-- file: (\S+) -->\n+```python\n(.*?)```\n", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # of llama-server, ollama and tools/gpu/check.sh
 OTHER_PROGRAMS = {
-    "--api-key", "--backend", "--embedding", "--modelfile", "--models-max", "--reranking", "--spec-type",
+    "--api-key", "--backend", "--embedding", "--modelfile", "--models-max", "--reranking",
+    "--spec-type",
 }  # fmt: skip
 
 
