@@ -25,6 +25,7 @@ class EmbeddingEngine(Closing):
     """
 
     n_slots = 1
+    prefixes = None  # no text continues another
 
     def __init__(self, context: EmbeddingContext, n_queue: int) -> None:
         self.context = context

@@ -48,6 +48,13 @@ class EmbeddingService:
         door = "/v1/rerank" if self.engine.context.pooling == RANK else "/v1/embeddings"
         return unsupported("model", f"{self.settings.name} writes no text; use {door}")
 
+    def tokens_of(self, text: str, where: str) -> list[int]:
+        """Return the tokens of a text, as far as they are allowed and one more. where: its field.
+        Raises ApiError as require_length does."""
+        tokens = self.model.first_tokens(text, self.engine.context.n_ctx + 1)
+        self.require_length(tokens, where)
+        return tokens
+
     def require_length(self, tokens: Sequence[int], where: str) -> None:
         """Raise ApiError for a text without tokens or with too many. where: its field."""
         n_ctx = self.engine.context.n_ctx
@@ -56,7 +63,7 @@ class EmbeddingService:
         if len(tokens) > n_ctx:
             raise ApiError(
                 400,
-                f"{where} has {len(tokens)} tokens, {n_ctx} are allowed; give a shorter text",
+                f"{where} has more than {n_ctx} tokens; give a shorter text",
                 param=where,
                 code="context_length_exceeded",
             )

@@ -134,7 +134,7 @@ class Engine(Closing):
         ended."""
         result: Future[T] = Future()
         with self._changed:
-            if self._ended:
+            if self._ended or not self.is_alive:
                 raise ShutdownError
             self._calls.append((result, function))
             self._changed.notify()

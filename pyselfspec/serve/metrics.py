@@ -75,6 +75,14 @@ class _EngineCollector:
             ),
         ):
             yield CounterMetricFamily(f"pyselfspec_{name}", help_, count)
+        kept = engine.prefixes
+        if kept is not None:
+            yield GaugeMetricFamily(
+                "pyselfspec_cache_ram_bytes", "Texts kept beyond the context.", kept.n_bytes
+            )
+            yield CounterMetricFamily(
+                "pyselfspec_restored_texts", "Texts that began with a kept one.", kept.n_restored
+            )
         drafted = CounterMetricFamily(
             "pyselfspec_drafted_tokens", "Draft tokens by drafter.", labels=["source"]
         )

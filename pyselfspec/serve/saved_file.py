@@ -25,8 +25,8 @@ N_HEADER = 1 << 16  # most bytes of the line of JSON
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a saved sequence fits: the model's fingerprint, the build, and how attention is
-    computed, since another build may lay out or round K/V differently."""
+    """The kind of contexts that a saved sequence fits: the model's fingerprint, the build, and how
+    attention is computed, since another build may lay out or round K/V differently."""
 
     model: str
     build: str

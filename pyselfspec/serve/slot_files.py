@@ -19,7 +19,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was saved or restored."""
+    """The size of a text that was saved or restored."""
 
     n_tokens: int
     n_bytes: int

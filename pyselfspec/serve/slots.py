@@ -72,6 +72,7 @@ class Slots:
             best.seq.fork(slot.seq.seq_id)
             slot.seq.occupy()
             best.used_at = self._n_texts
+        slot.seq.keep(prompt[:-1])  # nothing of the former text's owner is left
         self._n_texts += 1
         slot.n_reserved, slot.used_at = n_tokens, self._n_texts
         self._make_room()

@@ -24,7 +24,10 @@ BLOCK = re.compile(r"(<!-- real -->\n+)?```(sh|python)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (\S+) -->\n+```python\n(.*?)```\n", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # of llama-server, ollama and tools/gpu/check.sh
-OTHER_PROGRAMS = {"--api-key", "--backend", "--modelfile", "--spec-type"}
+OTHER_PROGRAMS = {
+    "--api-key", "--backend", "--embedding", "--modelfile", "--models-max", "--reranking",
+    "--spec-type",
+}  # fmt: skip
 
 
 def blocks(page: Path, *, real: bool) -> list[tuple[str, str]]:

@@ -95,7 +95,7 @@ def running(
 
 @contextmanager
 def running_embeddings(model: Model, *, capacity: Capacity, **options: Any) -> Iterator[Served]:
-    """As running(), for a model of embeddings."""
+    """Yield a server of embeddings, as running() does one of text."""
     settings = Settings("demo")
     with (
         server.open_embedding_service(

@@ -77,11 +77,12 @@ def _tokens(service: EmbeddingService, given: Any) -> list[list[int]]:
     found = []
     for i, text in enumerate(many):
         where = "input" if len(many) == 1 else f"input.{i}"
-        model, n_max = service.model, service.engine.context.n_ctx + 1
-        tokens = model.tokenize(text) if isinstance(text, str) else list(text)
-        service.require_length(tokens[:n_max] if isinstance(text, list) else tokens, where)
-        model.require_tokens(tokens)
-        found.append(tokens)
+        if isinstance(text, str):
+            found.append(service.tokens_of(text, where))
+            continue
+        service.require_length(text, where)
+        service.model.require_tokens(text)
+        found.append(list(text))
     return found
 
 

@@ -67,8 +67,10 @@ def _result(body: RerankRequest, i: int, score: float) -> dict[str, Any]:
 
 
 def _pairs(service: EmbeddingService, model: Model, body: RerankRequest) -> list[list[int]]:
+    service.tokens_of(body.query, "query")  # its length counts for every document
     found = []
     for i, text in enumerate(body.texts):
+        service.tokens_of(text, f"documents.{i}")
         tokens = pair_tokens(model, body.query, text)
         service.require_length(tokens, f"documents.{i}, with the query,")
         found.append(tokens)
