@@ -2,6 +2,7 @@
 
     python tools/llama_cpp_tests.py              # needs scipy and huggingface_hub, as they do
     python tools/llama_cpp_tests.py --stock      # the same with llama_cpp.Llama: to compare
+    python tools/llama_cpp_tests.py --table      # both, as the table of the docs
 
 The tests are those of the pinned source distribution, which pip gets. Where they would download a
 small transformer that can be any, they get the demo. Tests of models that only a download brings
@@ -10,10 +11,13 @@ are left out, by name and with the reason. The status is 1 when a test fails.
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import tarfile
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import chdir
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +32,8 @@ import pyselfspec
 import source
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "from-llama-cpp-python.md"
+BEGIN, END = "<!-- table of tests -->\n", "<!-- end of the table -->\n"
 NEEDED = ("pytest", "scipy", "huggingface_hub")
 FOLDERS = ("tests", "vendor/llama.cpp/models")
 STAND_INS = {"ggml-org/models": pyselfspec.DEMO}
@@ -49,6 +55,7 @@ class Run:
     def __init__(self) -> None:
         self.left_out: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.outcomes: dict[str, str] = {}  # by test
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         out = [item for item in items if _reason(item.name)]
@@ -59,6 +66,8 @@ class Run:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
             self.counts[report.outcome] += 1
+            name = report.nodeid.rpartition("::")[2]
+            self.outcomes[name] = "as there" if report.outcome == "passed" else report.outcome
 
 
 def _reason(test: str) -> str | None:
@@ -77,7 +86,12 @@ def _stand_in(repo_id: str, filename: str, **_options: Any) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, help=__doc__)
 @click.option("--stock", is_flag=True, help="Leave llama_cpp.Llama in its place.")
-def main(stock: bool) -> None:
+@click.option("--outcomes", type=click.Path(path_type=Path), help="Write them here, as JSON.")
+@click.option("--table", is_flag=True, help="Run both, and write the table of the docs.")
+def main(stock: bool, outcomes: Path | None, table: bool) -> None:
+    if table:
+        PAGE.write_text(_with_table(PAGE.read_text("utf-8"), *map(_run, (True, False))), "utf-8")
+        return
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise click.ClickException(f"these tests need {', '.join(missing)}: pip install them")
@@ -95,6 +109,9 @@ def main(stock: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         _unpack(sdist, Path(folder))
         status = pytest.main(["-q", "-p", "no:cacheprovider", "tests"], plugins=[run])
+    if outcomes is not None:
+        left_out = {name: f"left out: {_reason(name)}" for name in run.left_out}
+        outcomes.write_text(json.dumps(run.outcomes | left_out), "utf-8")
     for name in run.left_out:
         click.echo(f"left out: {name}: {_reason(name)}")
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(run.counts.items()))
@@ -103,6 +120,33 @@ def main(stock: bool) -> None:
         f"{made['plain']} could not"
     )
     sys.exit(int(status))
+
+
+def _run(stock: bool) -> dict[str, str]:
+    """Return the outcome of each test, run in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "outcomes.json"
+        command = [sys.executable, __file__, "--outcomes", str(file), *(["--stock"] * stock)]
+        subprocess.run(command, check=False, stdout=sys.stderr)
+        found: dict[str, str] = json.loads(file.read_text("utf-8"))
+        return found
+
+
+def _with_table(page: str, stock: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Return the page with a row for each test of that package."""
+    rows = [
+        f"| {name.removeprefix('test_').replace('_', ' ')} "
+        f"| {stock[name].replace('as there', 'passes')} | {ours.get(name, 'missing')} |\n"
+        for name in sorted(stock)
+        if not stock[name].startswith("left out")
+    ]
+    reasons = Counter(text.partition(": ")[2] for text in ours.values() if text.startswith("left"))
+    left = "; ".join(f"{why} ({n})" for why, n in sorted(reasons.items()))
+    table = ["| test | `llama_cpp.Llama` | `pyselfspec.Llama` |\n|---|---|---|\n", *rows]
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    table.append(f"\nLeft out, with the number of tests: {left}.\n")
+    return f"{before}{BEGIN}{''.join(table)}{END}{after}"
 
 
 def _counted(drop_in: Any, made: Counter[str]) -> Any:

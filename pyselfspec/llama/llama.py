@@ -243,9 +243,11 @@ class Llama(_upstream.Llama):
             stack.callback(self._remove_ahead, n_changes)
             drafter = self._setup.make()
             stack.callback(drafter.close)
+            known = self._known(history)
+            seq.replace_tokens(known[:-1])
             text = Generation(
                 seq,
-                history,
+                known,
                 drafter=drafter,
                 controller=controller,
                 sampler=Chain(self, history[-1]),
@@ -281,8 +283,13 @@ class Llama(_upstream.Llama):
         if self._n_free < 1:
             self.eval(history[-1:])  # raises what llama_cpp raises in a full context
         seq.rollback(n_past)
-        seq.replace_tokens(history[:-1])
         return seq
+
+    def _known(self, history: list[int]) -> list[int]:
+        """Return a text with token 0 in place of ids outside the vocabulary: under a picture, which
+        a chat handler has evaluated, ``input_ids`` holds whatever was there."""
+        n_vocab = self.n_vocab()
+        return [token if 0 <= token < n_vocab else 0 for token in history]
 
     def _remove_ahead(self, n_changes: int) -> None:
         """Remove the tokens that llama_cpp does not count from the K/V cache."""

@@ -17,7 +17,7 @@ from fixture_types import NewContext, TinyModel, TinyPath
 from tiny_mmproj import N_ROWS, png, write
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, Model
-from pyselfspec.errors import ArgumentError, ModelFileError
+from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.ffi import pictures as ffi
 from pyselfspec.runtime.pictures import Picture
 from pyselfspec.runtime.projector import Projector
@@ -157,3 +157,11 @@ def test_files_that_are_refused(tiny: TinyModel, tiny_path: TinyPath, tmp_path: 
     other = write(tmp_path / "wide.gguf", 2 * model.n_embd)
     with pytest.raises(ModelFileError, match="cannot load this projector"):
         Projector(model, other)
+
+
+def test_models_with_several_positions_are_refused(
+    projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ffi, "has_several_positions", lambda _projector: True)
+    with pytest.raises(UnsupportedError, match=r"several positions \(M-RoPE\)"):
+        Projector(projector.model, projector.path)

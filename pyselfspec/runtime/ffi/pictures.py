@@ -1,6 +1,7 @@
 """Calls of libmtmd, which turns pictures into states that enter a model's first block.
 
-The functions come from llama-cpp-python's ``llama_cpp.mtmd_cpp``, made to load our library.
+The functions come from llama-cpp-python's ``llama_cpp.mtmd_cpp``, made to load our library
+by ``util.bindings``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ArgumentError, ContextFullError, DecodeError, LibraryError
-from ...util import build, libraries
+from ...util import bindings, build, libraries
 from .load import llama, loaded
 
-_VARIABLE = "MTMD_CPP_LIB"
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _FULL = 1  # status of llama_decode
 _last_error = ""
@@ -44,15 +44,7 @@ def mtmd() -> Any:
         raise LibraryError(
             "this pyselfspec was built without pictures; build it with -DPYSELFSPEC_PICTURES=ON"
         )
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = str(build.LIB_DIR)
-    try:
-        module = importlib.import_module("llama_cpp.mtmd_cpp")
-    finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = before
+    module = importlib.import_module(bindings.MTMD)
     module.mtmd_helper_log_set(_log(), None)
     return module
 
