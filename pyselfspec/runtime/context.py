@@ -452,6 +452,13 @@ class Context(Closing):
             )
             self._adapters = adapters
 
+    def wait(self) -> None:
+        """Wait until GPUs have computed all passes so far; whoever reads a result need not. On the
+        CPU a pass is computed when it returns. Timings of passes end with this."""
+        if self.model.n_gpu_layers:
+            with self.lock:
+                calls.wait(self.session)
+
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
         """Decode a prompt of any length with the full model, without outputs."""
         seq = self.sequence() if seq is None else seq

@@ -89,6 +89,8 @@ def measured(
     levels, spreads, n_rounds = [], [], n_rounds or N_ROUND
     for i, n_past in enumerate((N_EMPTY, context.n_ctx // 2)):
         passes.fill(n_past)
+        if context.model.n_gpu_layers:
+            passes.round(lambda _share: None)  # devices compile programs for their first passes
         rounds = _rounds(passes, n_rounds, partial(_report_part, progress, i, 2))
         if _spread(rounds) > BUSY:
             again = _rounds(passes, len(rounds), lambda _share: None)
@@ -244,6 +246,7 @@ class _Passes:
     def _pass(self, tokens: Sequence[int], what: Pass) -> float:
         """Return the microseconds of a pass over tokens after the text, sampling included."""
         n_past = self._n_text
+        self._context.wait()
         start = time.perf_counter_ns()
         self._context.run(Rows.of(self._seq.seq_id, n_past, tokens), what)
         self._context.argmax(len(tokens) - 1)
@@ -255,12 +258,16 @@ class _Passes:
     def _draft(self, n: int) -> tuple[Draft, float, float]:
         """Return a draft of n tokens, its us per token, and the us of passes without outputs."""
         history = self._tokens[: self._n_text + 1]
-        start, last = time.perf_counter_ns(), 0
+        self._context.wait()
+        start, last = time.perf_counter_ns(), 0.0
 
         def respond(request: PassRequest) -> PassResult:
             nonlocal last
+            begun = time.perf_counter_ns()
             result = _Certain(run_request(self._context, request), self._never_an_end)
-            last += 0 if any(request.rows.outputs) else result.us
+            if not any(request.rows.outputs):  # nobody reads a result
+                self._context.wait()
+                last += (time.perf_counter_ns() - begun) / 1000
             return result
 
         draft = self._drafter.draft(history, DraftLimit(n))

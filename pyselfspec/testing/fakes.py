@@ -469,6 +469,9 @@ class FakeContext:
             part = tokens[i : i + self.n_batch]
             self.run(Rows.of(seq.seq_id, seq.n_past, part, "none"))
 
+    def wait(self) -> None:
+        """Return at once, since passes are computed when they return."""
+
     def argmax(self, row: int) -> tuple[int, float]:
         p = self.probs[row]
         return int(p.argmax()), float(p.max())

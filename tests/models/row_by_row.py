@@ -1,5 +1,4 @@
-"""Texts whose drafts are verified in passes of one row, which must be those of plain decoding on
-any device."""
+"""Texts whose drafts are verified in passes of one row: on any device those of plain decoding."""
 
 from __future__ import annotations
 

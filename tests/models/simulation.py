@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,25 @@ def draft(text: Text, limit: Any) -> Draft:
     return draft_of(tokens, probs)
 
 
+@dataclass
+class Device:
+    """A device of its own, whose work is not over when a pass returns.
+
+    is_asynchronous: the last pass of a draft, whose result nobody reads, is waited for in the
+        verification. n_compiling: how many plain passes the first pass of each kind takes longer.
+    """
+
+    is_asynchronous: bool = False
+    n_compiling: float = 0.0
+    known: set[tuple[int, int]] = field(default_factory=set)
+
+    def first_us(self, plain_us: float, n_proposed: int, n_drafted: int) -> float:
+        kind = bool(n_proposed), n_drafted
+        is_new = n_drafted > 0 and kind not in self.known
+        self.known.add(kind)
+        return self.n_compiling * plain_us * is_new
+
+
 def run(
     controller: Any,
     text: Text,
@@ -108,13 +127,16 @@ def run(
     n_tokens: int,
     noise: float = 0.03,
     hiccups: float = 0.0,
+    device: Device | None = None,
 ) -> tuple[float, list[Step]]:
     """Speed over plain decoding, and the steps.
 
     hiccups: share of the passes that take ten times as long; plain decoding has as many.
+    device: where passes are computed; None: on a CPU.
     """
     costs = true.levels[0]
     rng = text.rng
+    device = device or Device()
 
     def timed(us: float) -> float:
         slow = 10 if hiccups and rng.random() < hiccups else 1
@@ -129,8 +151,10 @@ def run(
         n_proposed = made.n_proposed
         drafting = timed(costs.drafting_us(n_proposed, len(made.tokens)))
         verifying = timed(costs.verifying_us(n_proposed, len(made.tokens)))
-        made = replace(made, draft_us=round(drafting))
-        step = Step(made, Verdict.of_chain(n_right, RIGHT, False), round(verifying))
+        verifying += device.first_us(costs.plain_us, n_proposed, len(made.tokens))
+        late = costs.last_us if device.is_asynchronous and n_proposed else 0.0
+        made = replace(made, draft_us=round(drafting - late))
+        step = Step(made, Verdict.of_chain(n_right, RIGHT, False), round(verifying + late))
         steps.append(step)
         controller.observe(step)
         text.n_tokens += len(step.tokens)
@@ -145,11 +169,12 @@ def converse(
     n_tokens: int,
     noise: float = 0.03,
     hiccups: float = 0.0,
+    device: Device | None = None,
 ) -> list[float]:
     """Speeds of several texts in a row; make: a controller from the memory of the one before."""
     memory, speeds = None, []
     for text in texts:
         controller = make(memory)
-        speeds.append(run(controller, text, true, n_tokens, noise, hiccups)[0])
+        speeds.append(run(controller, text, true, n_tokens, noise, hiccups, device)[0])
         memory = getattr(controller, "memory", None)
     return speeds

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from simulation import table
 
-from pyselfspec import LayerMask, Model
+from pyselfspec import Context, LayerMask, Model
 from pyselfspec.costs import store
 from pyselfspec.costs.by_bytes import costs_by_bytes
 from pyselfspec.costs.chances import Chances
@@ -29,8 +30,11 @@ from pyselfspec.costs.store import (
 )
 from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.errors import UnsupportedError
+from pyselfspec.runtime.decoded import Decoded
+from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import calibrate
 from pyselfspec.speculate.drafters.layer_skip import Drafter
+from pyselfspec.speculate.passes import PassRequest, run_requests
 from pyselfspec.testing.fakes import FakeDrafter, FakeModel
 from pyselfspec.util import records
 
@@ -112,6 +116,61 @@ def test_a_drafter_that_needs_no_pass_is_timed_as_well(tiny: Any, new_context: A
         assert costs.token_us > 0 and costs.last_us == 0
     store.save_calibration(KEY, made)
     assert stored().calibration(context.n_ctx, {"drafter": "fake"}) == made
+
+
+class AsynchronousDevice:
+    """Lets a context compute as a GPU does: a pass returns at once, and takes its time when a
+    result is read or waited for. The first pass of each width takes FIRST_S longer."""
+
+    PASS_S, FIRST_S = 0.004, 0.06
+
+    def __init__(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._owed_s = 0.0
+        self._widths: set[int] = set()
+        run, argmax = context.run, context.argmax
+
+        def run_later(rows: Rows, what: Pass = FULL) -> Decoded:
+            self._owed_s += self.PASS_S + self.FIRST_S * (len(rows) not in self._widths)
+            self._widths.add(len(rows))
+            return run(rows, what)
+
+        def argmax_then(row: int) -> tuple[int, float]:
+            self.wait()
+            return argmax(row)
+
+        monkeypatch.setattr(context, "run", run_later)
+        monkeypatch.setattr(context, "argmax", argmax_then)
+        monkeypatch.setattr(context, "wait", self.wait)
+        monkeypatch.setattr(context.model, "n_gpu_layers", 1)
+
+    def wait(self) -> None:
+        time.sleep(self._owed_s)
+        self._owed_s = 0.0
+
+
+def test_devices_are_waited_for_at_the_end_of_each_timing(
+    tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass whose result nobody reads takes its own time, and programs that a device compiles for
+    its first passes take none."""
+    context = new_context(tiny(late_scale=0.25))
+    device = AsynchronousDevice(context, monkeypatch)
+    made = calibrate.measure(context, Drafter(context, MASK), _ignore, n_rounds=1)
+    level = made.table.levels[0]
+    pass_us = 1e6 * device.PASS_S
+    for us in (*level.full_us, *level.verify_us, level.token_us, level.last_us):
+        assert pass_us <= us < pass_us + 0.5e6 * device.FIRST_S
+
+
+def test_texts_share_the_time_of_a_pass_on_a_device(
+    tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text that reads its results first does not take all of it."""
+    context = new_context(tiny())
+    device = AsynchronousDevice(context, monkeypatch)
+    requests = [PassRequest(Rows.of(seq_id, 0, [5, 6]), FULL) for seq_id in range(2)]
+    one, other = run_requests(context, requests)
+    assert one.us == other.us >= 1e6 * device.PASS_S
 
 
 def test_costs_never_fall_with_width(tiny: Any, new_context: Any, monkeypatch: Any) -> None:

@@ -18,9 +18,11 @@ from simulation import (
     Q4_0,
     Q8_0,
     TINY,
+    Device,
     Text,
     converse,
     informed,
+    interpolated,
     run,
     silent,
     table,
@@ -112,6 +114,35 @@ def test_noise_and_hiccups_hardly_matter(mask, alpha):
 def test_a_first_text_does_not_lose_either(mask, alpha, n_tokens):
     least = 0.98 if n_tokens >= 128 else 0.95  # a short text cannot pay for finding out
     assert speed(lambda: make(MASKS[mask]), alpha, MASKS[mask], n_tokens) >= least
+
+
+# weights on a GPU; a part of the blocks on the CPU; a slow bus, over which each draft token goes
+GPU = interpolated({1: 1, 8: 1.1, 9: 1.6, 16: 1.7})
+ON_DEVICES = {
+    "all on a GPU": table(0.3, GPU, shared=0.27, plain_us=4000),
+    "half of it": table(0.4, NARROW, shared=0.0),
+    "slow bus": table(0.8, GPU, shared=0.1, plain_us=4000),
+    "in software": table(0.35, 0.9, shared=0.27, plain_us=300_000),
+}
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("where", ON_DEVICES)
+def test_never_loses_on_a_device(where, alpha):
+    """Neither by waiting for a draft in its verification, nor for long by programs that the device
+    compiles; and where drafts pay, it comes close to the best length."""
+    true = ON_DEVICES[where]
+    pairs = []
+    for seed in range(12):
+        device = Device(is_asynchronous=True, n_compiling=3.0)
+        texts = [Text(alpha, np.random.default_rng(100 * i + seed)) for i in range(3)]
+        made = converse(lambda memory: make(table(0.27), memory), texts, true, 384, device=device)
+        pairs.append(made)
+    first, *later = (statistics.harmonic_mean(speeds) for speeds in zip(*pairs, strict=True))
+    best = best_length(true.levels[0], alpha)[0]
+    assert first >= 0.9
+    assert min(later) >= 0.96
+    assert later[-1] >= max(0.98, 0.9 * best)
 
 
 WRONG = {  # believed, true

@@ -189,10 +189,15 @@ def best(session: int, row: int) -> int:
     return _result(session, native.selfspec_argmax(session, row, None))
 
 
+def wait(session: int) -> bool:
+    """Wait until all devices of the context have computed what was asked of them. Reading a result,
+    even one that is not there, does so. Return whether there was one."""
+    return bool(native.selfspec_argmax(session, -1, None) >= 0)
+
+
 def is_lost(session: int) -> bool:
-    """Return whether a device of the context is lost. Reading a result, even one that is not there,
-    waits for the devices."""
-    if native.selfspec_argmax(session, -1, None) >= 0:
+    """Return whether a device of the context is lost."""
+    if wait(session):
         return False
     return is_of_lost_device(native.selfspec_error(session).decode(errors="replace"))
 
