@@ -4,8 +4,8 @@
     python tools/cross_build.py build macos FOLDER
     python tools/cross_build.py check WHEEL
 
-The compiler is Clang from the Python package ziglang (pip install ziglang), with its headers of
-both systems. `check` reads the libraries in a wheel: every function that Python calls must be
+The compiler is Clang from the Python package ziglang (pip install ziglang wheel), with its headers
+of both systems. `check` reads the libraries in a wheel: every function that Python calls must be
 exported by the library where it is looked up, and every library that is needed must be in the wheel
 or a part of the system. It works on wheels from anywhere, also on those systems themselves.
 """
