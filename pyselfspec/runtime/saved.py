@@ -12,6 +12,7 @@ from .checkpoints import Checkpoint
 from .context import Context
 from .ffi import calls
 from .kv import KVSequence
+from .pictures import is_text
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,7 +48,7 @@ def can_save(seq: KVSequence) -> bool:
     LoRA adapters, and not from pictures."""
     tokens = seq.tokens
     is_whole = 0 < len(tokens) == seq.n_past
-    return is_whole and not seq.adapters and min(tokens) >= 0
+    return is_whole and not seq.adapters and all(map(is_text, tokens))
 
 
 def save_sequence(seq: KVSequence) -> SavedSequence | None:

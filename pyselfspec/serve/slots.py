@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..runtime.adapters import Adapters
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
+from ..runtime.pictures import is_text
 from ..runtime.saved import can_save, restore_sequence, save_sequence
 from .prefixes import Prefixes
 
@@ -65,9 +66,8 @@ class Slots:
         slot = self._place(best, idle, usable[best])
         if slot.seq.n_past - usable[slot] >= N_LOST:
             self._save(slot)
-        has_pictures, is_restored = min(prompt) < 0, False
-        if not adapters and not has_pictures:
-            is_restored = self._restored(slot, idle, prompt, usable[best])
+        can_restore = not adapters and all(map(is_text, prompt))
+        is_restored = can_restore and self._restored(slot, idle, prompt, usable[best])
         if not is_restored and slot is not best and usable[best] > usable[slot]:
             best.seq.fork(slot.seq.seq_id)
             slot.seq.occupy()
