@@ -46,7 +46,7 @@ def require_lora(path: Path) -> None:
         if tensor.type not in TYPES:
             raise UnsupportedError(
                 f"{path}: {tensor.name} is {tensor.type}; adapters have {', '.join(TYPES)}, "
-                "so that drafts leave the text as it is: convert the adapter with --outtype f16"
+                "so that drafts leave the text as it is: convert the adapter to F16"
             )
 
 

@@ -40,7 +40,9 @@ def scaled(adapters: Sequence[Adapter], scales: Sequence[tuple[int, float]]) -> 
     chosen: dict[int, float] = {}
     for number, scale in scales:
         if not 0 <= number < len(adapters):
-            ids = f"ids are 0 to {len(adapters) - 1}" if adapters else "none is loaded; give --lora"
+            ids = (
+                f"ids are 0 to {len(adapters) - 1}" if adapters else "none is loaded with the model"
+            )
             raise ArgumentError(f"there is no LoRA adapter {number}: {ids}")
         if number in chosen:
             raise ArgumentError(f"LoRA adapter {number} is given twice; give it once")

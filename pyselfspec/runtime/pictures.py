@@ -17,6 +17,7 @@ from ..errors import ArgumentError
 from .passes import Hidden, Pass
 
 _ROW_BITS, _CHUNK_BITS = 32, 16
+_ROW_MAX = -(1 << _ROW_BITS)  # ids of rows are below
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,8 +81,12 @@ class PictureMap:
     def require(self, prompt: Sequence[int]) -> None:
         """Raise ArgumentError for a prompt with rows of unknown pictures, and for one that ends
         with a picture."""
-        if any(not is_text(token) and token not in self._places for token in prompt):
-            raise ArgumentError("the prompt has ids below 0 without their pictures; give pictures")
+        for token in prompt:
+            if not is_text(token) and token not in self._places:
+                what = f"token {token}" if token > _ROW_MAX else "a row of another picture"
+                raise ArgumentError(
+                    f"the prompt has {what}; ids below 0 belong to the pictures given with it"
+                )
         if prompt and not is_text(prompt[-1]):
             raise ArgumentError("the prompt ends with a picture; put some text after it")
 

@@ -662,7 +662,10 @@ import numpy as np
 from tiny_mamba import write_mamba
 from pathlib import Path
 from pyselfspec import Model
-with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
+with (
+    Model(sys.argv[1], load="map") as model,  # a copy would leave freed memory to use
+    model.context(n_ctx=256, n_batch=64, n_threads=1) as context,
+):
     def logits(n):
         context.sequence().drop()
         return context.decode(range(20, 20 + n)).logits

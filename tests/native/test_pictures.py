@@ -130,7 +130,7 @@ def test_what_drafters_and_prompts_may_hold(projector: Projector, new_context: N
     context = new_context(projector.model, n_ctx=512, n_batch=64)
     picture = projector.read(png(0))
     prompt = prompt_of(projector.model, BEFORE, picture, AFTER)
-    with pytest.raises(ArgumentError, match="ids below 0 without their pictures"):
+    with pytest.raises(ArgumentError, match="the prompt has a row of another picture"):
         text_of(context, prompt, [])
     with pytest.raises(ArgumentError, match="ends with a picture"):
         text_of(context, [t for t in prompt if t < 0], [picture])

@@ -131,4 +131,4 @@ def test_a_server_without_adapters_says_so(demo: Model) -> None:
         assert served.client.get(f"{served.url}/lora-adapters").json() == []
         answer = served.post("/v1/completions", body("1"))
         assert answer.status_code == 400
-        assert "none is loaded; give --lora" in answer.json()["error"]["message"]
+        assert "none is loaded with the model" in answer.json()["error"]["message"]
