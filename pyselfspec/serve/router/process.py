@@ -91,4 +91,4 @@ async def _copy_log(process: Process, name: str, said: list[str]) -> None:
         text = line.decode(errors="replace").rstrip()
         if text:
             said[0] = text
-            print(f"[{name}] {text}", file=sys.stderr, flush=True)  # noqa: T201
+            sys.stderr.write(f"[{name}] {text}\n")
