@@ -19,8 +19,7 @@ from ..errors import ArgumentError
 class Adapter:
     """An adapter that is loaded beside a model, and freed with it.
 
-    id: its place among the model's adapters. handle: llama.cpp's
-    pointer.
+    id: its place among the model's adapters. handle: llama.cpp's pointer.
     """
 
     id: int

@@ -35,8 +35,8 @@ def is_embedder(model: Model) -> bool:
 
 
 class EmbeddingContext(Closing):
-    """A context that evaluates one text at a time, so that a text has the same bits in any company
-    of others. For one thread at a time.
+    """A context that evaluates one text at a time, so that the bits of a text do not depend on
+    others. For one thread at a time.
 
     n_ctx: most tokens of a text. pooling: one of POOLING; None: as the model's file says.
 

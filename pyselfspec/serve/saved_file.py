@@ -1,4 +1,4 @@
-"""A file with one saved sequence: a line of JSON, then arrays. It is checked before it is used."""
+"""A file with one saved sequence: a line of JSON, then arrays. A damaged one is refused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a file. owner: who may read it, see auth.owner_of; "" for anyone. stops:
-    tokens and bytes of each checkpoint. checksum: CRC-32 of the bytes after the header."""
+    """The first line of a file. owner: who may restore it, see auth.owner_of; "" for clients
+    without a key, and for files of the cache. stops: tokens and bytes of each checkpoint. checksum:
+    CRC-32 of the bytes after the header."""
 
     kind: Kind
     n_tokens: int

@@ -33,8 +33,8 @@ class Service:
     """A model that is being served.
 
     template: None for a model that cannot chat. drafting: how to draft by default. mask: what such
-    drafts skip. sources: names of the drafters that work here.
-    projector: reads pictures; None: the server takes none.
+    drafts skip. sources: names of the drafters that work here. projector: reads pictures; None: the
+    server takes none.
     """
 
     def __init__(

@@ -197,7 +197,7 @@ def test_version_and_info_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line in run_alone("models", "info", "demo").stdout
 
 
-# Of the system's headers, only what the file uses: it is compiled for ARM Macs by any compiler.
+# The part of the system's headers that the file uses: any compiler compiles it for ARM Macs.
 HEADERS = {
     "string.h": "typedef unsigned long size_t;\n#define NULL 0\n"
     "int strcmp(const char *, const char *);",

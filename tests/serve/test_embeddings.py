@@ -88,7 +88,7 @@ def test_vectors_have_length_one(encoder: Encoder) -> None:
 
 
 def test_forms_of_input_and_output_agree(encoder: Encoder) -> None:
-    """The client asks for base64 unless told otherwise. A text is the same in any company."""
+    """The client asks for base64 by default. A text is the same alone and beside others."""
     client = encoder.served.openai()
     given: list[Any] = [TEXTS[0], [TEXTS[0]], ids_of(TEXTS[0]), [ids_of(TEXTS[0])], TEXTS]
     found = [client.embeddings.create(model="demo", input=each).data[0] for each in given]

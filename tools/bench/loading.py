@@ -1,4 +1,4 @@
-"""Time to load a model, and of its passes, with weights that are copied into memory or mapped."""
+"""Times of loading a model and of its passes, with weights copied into memory or mapped."""
 
 from __future__ import annotations
 

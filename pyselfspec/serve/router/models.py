@@ -30,8 +30,8 @@ def listed(
     """Return the models of NAME=PATH pairs, then those of a folder by the names of their files.
 
     n_ctx: context of each, None for the default one of n_slots slots. Raises ArgumentError for a
-    name that is given twice or not well, ModelFileError for a pair's file that is no model. Files
-    of a folder that are no models that generate are left out.
+    name that is given twice or not as it should be, ModelFileError for a pair's file that is no
+    model. Files of a folder that are no models, and draft heads, are left out.
     """
     found: dict[str, Listed] = {}
     for pair in pairs:

@@ -62,9 +62,8 @@ class Pool:
         self._max_bytes = max_bytes
         self._keep_s = keep_s
         self._changed = asyncio.Condition()
-        self._loading = (
-            asyncio.Lock()
-        )  # one model at a time, so that two do not wait for each other
+        # one model at a time, so that two do not wait for each other
+        self._loading = asyncio.Lock()
 
     @asynccontextmanager
     async def using(self, name: str, timeout_s: float) -> AsyncIterator[Running]:
