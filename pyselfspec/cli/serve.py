@@ -220,6 +220,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         ) from None
     check_drafting(options)
     if options["models"] or options["models_dir"]:
+        _require_no_model(click.get_current_context())
         _serve_several(options, as_json=as_json)
         return
     if options["with_parent"]:
@@ -265,6 +266,15 @@ def command(model: str, as_json: bool, **options: Any) -> None:
                 ready=ready,
                 log_requests=load.is_verbose(),
             )
+
+
+def _require_no_model(command: click.Context) -> None:
+    """Raise UsageError where a model is given beside those of --model or --models-dir."""
+    if command.get_parameter_source("model") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            f"{command.params['model']} is given beside --model or --models-dir; name it as "
+            "--model NAME=PATH"
+        )
 
 
 def _serve_several(options: dict[str, Any], *, as_json: bool) -> None:

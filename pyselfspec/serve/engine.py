@@ -201,6 +201,8 @@ class Engine(Closing):
     def _answer_calls(self) -> None:
         while self._calls:
             result, function = self._calls.popleft()
+            if not result.set_running_or_notify_cancel():
+                continue  # the client has gone
             try:
                 result.set_result(function(self._slots))
             except Exception as error:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import queue
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +64,11 @@ class PrefixFiles:
             found = [each for _, each in self._found.values()]
         return any(len(each) >= n and np.array_equal(each[:n], tokens) for each in found)
 
-    def add(self, saved: SavedSequence) -> None:
-        """Write a sequence to a file, soon. If many wait already, it is not written."""
+    def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
+        """Write a sequence to a file, soon. If many wait already, it is not written, or this call
+        waits for them."""
         try:
-            self._waiting.put_nowait(saved)
+            self._waiting.put(saved, block=waits)
         except queue.Full:
             log.warning("a text is not written to %s: others still are", self._folder)
 
@@ -117,7 +119,10 @@ class PrefixFiles:
 
     def _remove_oldest(self, newest: Path) -> None:
         """Remove files of any model, the least recently used first, until the rest fits."""
-        stats = [(path, path.stat()) for path in self._folder.glob(f"*{SUFFIX}")]
+        stats = []
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            with suppress(FileNotFoundError):  # another server has removed it
+                stats.append((path, path.stat()))
         n_left = self._max_bytes - sum(stat.st_size for _, stat in stats)
         for path, stat in sorted(stats, key=lambda each: each[1].st_mtime):
             if n_left >= 0:

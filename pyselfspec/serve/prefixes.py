@@ -46,10 +46,11 @@ class Prefixes:
         in_ram = any(_begins(each.tokens, given) for each in self._kept.values())
         return in_ram or (self._files is not None and self._files.holds(given))
 
-    def add(self, saved: SavedSequence) -> None:
-        """Keep a sequence, in place of those that are its beginnings."""
+    def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
+        """Keep a sequence, in place of those that are its beginnings. waits: whether to wait where
+        many others are still being written."""
         if self._files is not None:
-            self._files.add(saved)
+            self._files.add(saved, waits=waits)
         for number, each in list(self._kept.items()):
             if _begins(saved.tokens, each.tokens) and saved.can_cut:
                 self._drop(number)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..costs.store import key_of
 from ..errors import ArgumentError
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.context import Context
 from ..runtime.saved import SavedSequence
-from ..util import build
 from ..util.files import replacing
 
 MAGIC = b"pyselfspec sequence 1\n"
@@ -25,16 +25,19 @@ N_HEADER = 1 << 16  # most bytes of the line of JSON
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The kind of contexts that a saved sequence fits: the model's fingerprint, the build, and how
-    attention is computed, since another build may lay out or round K/V differently."""
+    """The kind of contexts that a saved sequence fits: the model's fingerprint, the build, how
+    attention is computed, and the processor and devices, since others may lay out or round K/V
+    differently."""
 
     model: str
     build: str
     attention: str
+    devices: str
 
     @classmethod
     def of(cls, context: Context) -> Kind:
-        return cls(context.model.fingerprint, build.BUILD_ID, context.attention)
+        key = key_of(context)
+        return cls(key.model, key.build, key.attention, key.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def _header(path: Path, line: bytes) -> Header:
         numbers = [header.n_tokens, header.n_state, *(x for pair in header.stops for x in pair)]
         if not all(isinstance(x, int) and x >= 0 for x in numbers):
             raise ValueError
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise ArgumentError(f"{path} is damaged: its header cannot be read") from None
     return header
 

@@ -108,16 +108,16 @@ class Slots:
         """Save the texts of all slots, for a later run."""
         if self._prefixes is not None and self._prefixes.has_files:
             for slot in self.slots:
-                self._save(slot)
+                self._save(slot, waits=True)
 
-    def _save(self, slot: Slot) -> None:
+    def _save(self, slot: Slot, *, waits: bool = False) -> None:
         kept, tokens = self._prefixes, slot.seq.tokens
         if kept is None or not kept.is_worth(len(tokens)) or not can_save(slot.seq):
             return
         if kept.holds(tokens):
             return
         if (saved := save_sequence(slot.seq)) is not None:
-            kept.add(saved)
+            kept.add(saved, waits=waits)
 
     def _restored(
         self, slot: Slot, idle: Sequence[Slot], prompt: Sequence[int], n_held: int

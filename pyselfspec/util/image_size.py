@@ -13,7 +13,7 @@ _BARE = frozenset((0x01, *range(0xD0, 0xD9)))  # JPEG: markers without a length
 
 def size_of(data: bytes) -> tuple[int, int] | None:
     """Return width and height in pixels, None for a file of another format."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
+    if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR" and len(data) >= 24:
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     if data.startswith((b"GIF87a", b"GIF89a")) and len(data) >= 10:
         return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")

@@ -30,3 +30,11 @@ def test_a_progressive_jpeg_with_comments() -> None:
 def test_other_and_short_files_have_no_size(n: int) -> None:
     assert size_of(b"hello, world"[:n]) is None
     assert size_of((b"\xff\xd8" + bytes(range(256)))[:n]) is None
+
+
+def test_a_png_begins_with_its_size() -> None:
+    """Decoders may take files that begin with another chunk, and find the size later."""
+    start = b"\x89PNG\r\n\x1a\n" + bytes(4)
+    size = (7).to_bytes(4, "big") + (5).to_bytes(4, "big")
+    assert size_of(start + b"IHDR" + size) == (7, 5)
+    assert size_of(start + b"CgBI" + size) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from pyselfspec.serve.saved_file import Kind
 from pyselfspec.serve.settings import Capacity
 
 N_OWN = 200  # tokens that differ
-KIND = Kind("model", "build", "attention")
+KIND = Kind("model", "build", "attention", "devices")
 SECRET, OTHER = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}
 
 
@@ -180,7 +181,7 @@ def test_a_file_holds_what_was_saved(can_cut: bool, tmp_path: Path) -> None:
         (x.n_tokens, x.state.tobytes()) for x in want.checkpoints
     ]
     with pytest.raises(saved_file.ArgumentError, match="another model or build"):
-        saved_file.read(tmp_path / "a", Kind("model", "another build", "attention"))
+        saved_file.read(tmp_path / "a", Kind("model", "another build", "attention", "devices"))
 
 
 def test_a_flipped_bit_or_a_lost_end_is_noticed(tmp_path: Path) -> None:
@@ -210,9 +211,40 @@ def test_files_of_a_folder_are_bounded(tmp_path: Path) -> None:
     left = list(tmp_path.glob(f"*{SUFFIX}"))
     assert 1 <= len(left) <= 2 and sum(path.stat().st_size for path in left) <= 9000
     assert (tmp_path / "of-the-user").exists()
-    other = PrefixFiles(tmp_path, Kind("other", "build", "attention"))
+    other = PrefixFiles(tmp_path, Kind("other", "build", "attention", "devices"))
     assert other.longest(np.array(prompt_of(3, 100), np.int32), 0) is None
     other.close()
+
+
+def test_texts_wait_for_a_slow_disk_if_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, write = threading.Event(), saved_file.write
+
+    def slow_write(*args: Any) -> int:
+        assert goes_on.wait(60)
+        return write(*args)
+
+    monkeypatch.setattr(saved_file, "write", slow_write)
+    files = PrefixFiles(tmp_path, KIND)
+
+    def add_all() -> None:
+        for seed in range(8):
+            files.add(saved(seed, 100, 10), waits=True)
+
+    adding = threading.Thread(target=add_all)
+    adding.start()
+    goes_on.set()
+    adding.join()
+    files.close()
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 8
+    goes_on.clear()
+    files = PrefixFiles(tmp_path, KIND)
+    for seed in range(8, 16):
+        files.add(saved(seed, 100, 10))
+    goes_on.set()
+    files.close()
+    assert 8 + 4 <= len(list(tmp_path.glob(f"*{SUFFIX}"))) < 16
 
 
 # slots of clients

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
@@ -27,6 +28,7 @@ from .forward import Forwarded
 from .pool import Entry, Pool
 
 PERIOD_S = 1.0  # between looks for models that have not been used
+KEEP_S_MAX = 1e9  # more is for ever
 CLIENT_CLOSED = 499
 N_NAME = 128
 
@@ -128,16 +130,21 @@ class RouterApp:
             except (OSError, h11.RemoteProtocolError):
                 raise ApiError(503, f"{entry.model.name} has stopped; try again") from None
             kept = stack.pop_all()
-        response = StreamingResponse(_closing(answer, kept), status)
+        response = _Forwarding(answer, kept, status)
         response.raw_headers = headers
         return response
 
 
-async def _closing(answer: Forwarded, stack: AsyncExitStack) -> AsyncIterator[bytes]:
-    """Yield the body of a response, and close it at its end or when the client has gone."""
-    async with stack:
-        async for piece in answer.pieces():
-            yield piece
+class _Forwarding(StreamingResponse):
+    """The response of a model's server, closed however it ends, also before its first byte."""
+
+    def __init__(self, answer: Forwarded, stack: AsyncExitStack, status: int) -> None:
+        super().__init__(answer.pieces(), status)
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -153,7 +160,7 @@ def _fields(body: bytes) -> dict[str, Any]:
 def _set_keep_alive(entry: Entry, given: object) -> None:
     """Set how many seconds a model stays loaded, as Ollama's field says: less than 0 for ever."""
     if isinstance(given, int | float) and not isinstance(given, bool):
-        entry.keep_s = float(given) if given >= 0 else float("inf")
+        entry.keep_s = float(given) if 0 <= given < KEEP_S_MAX else float("inf")
 
 
 async def _error(_request: Request, error: Exception) -> Response:
