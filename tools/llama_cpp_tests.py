@@ -38,8 +38,8 @@ NEEDED = ("pytest", "scipy", "huggingface_hub")
 FOLDERS = ("tests", "vendor/llama.cpp/models")
 STAND_INS = {"ggml-org/models": pyselfspec.DEMO}
 LEFT_OUT = {
-    "test_real_model": "compares with texts of a Qwen3.5 that has to be downloaded",
-    "test_real_llama": "compares with texts of a Qwen3.5 that has to be downloaded",
+    "test_real_model": "compares with texts of a Qwen3.5 that must be downloaded",
+    "test_real_llama": "compares with texts of a Qwen3.5 that must be downloaded",
     "test_real_llama_repeated_prompt_cache": "compares with a text of the same model",
     "test_recurrent_model_prompt_cache_reset": "downloads a Mamba model",
     "test_hybrid_model_prompt_cache_reset": "downloads a Falcon-H1 model",

@@ -287,7 +287,7 @@ class Llama(_upstream.Llama):
 
     def _known(self, history: list[int]) -> list[int]:
         """Return a text with token 0 in place of ids outside the vocabulary: under a picture, which
-        a chat handler has evaluated, ``input_ids`` holds whatever was there."""
+        a chat handler has evaluated, ``input_ids`` holds old ids."""
         n_vocab = self.n_vocab()
         return [token if 0 <= token < n_vocab else 0 for token in history]
 

@@ -19,7 +19,7 @@ AdapterFile = str | Path | tuple[str | Path, float]
 def load_adapter(model: int, file: str | Path, number: int) -> Adapter:
     """Return the adapter of a file. model: the model's address. number: its id.
 
-    Raises ModelFileError for a file that is no adapter of this model, UnsupportedError for one
+    Raises ModelFileError for a file that is not an adapter of this model, UnsupportedError for one
     whose text would depend on the width of passes, and for one that begins inside a text.
     """
     path = Path(file)
@@ -32,8 +32,8 @@ def load_adapter(model: int, file: str | Path, number: int) -> Adapter:
 
 
 def require_lora(path: Path) -> None:
-    """Raise ModelFileError for a file that is no LoRA adapter, UnsupportedError for one whose text
-    would depend on the width of passes, and for one that begins inside a text."""
+    """Raise ModelFileError for a file that is not a LoRA adapter, UnsupportedError for one whose
+    text would depend on the width of passes, and for one that begins inside a text."""
     header = read_header(path)
     kind = header.metadata.get("general.type")
     if kind != "adapter":

@@ -453,7 +453,7 @@ class Context(Closing):
             self._adapters = adapters
 
     def wait(self) -> None:
-        """Wait until GPUs have computed all passes so far; whoever reads a result need not. On the
+        """Wait until GPUs have computed all passes so far; reading a result waits, too. On the
         CPU a pass is computed when it returns. Timings of passes end with this."""
         if self.model.n_gpu_layers:
             with self.lock:

@@ -25,7 +25,7 @@ class Projector(Closing):
 
     path: a GGUF file, often called mmproj. n_threads: CPU threads; default: all cores.
 
-    Raises ModelFileError for a file that is no projector of this model, UnsupportedError for one
+    Raises ModelFileError for a file that is not a projector of this model, UnsupportedError for one
     that reads sounds only, and for models that give the rows of a picture several positions.
     """
 

@@ -1,4 +1,4 @@
-"""The LoRA adapters of a server: those that are loaded, and the scales that requests begin
+"""The LoRA adapters that a server has loaded, and the scales that requests begin
 with."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ServedAdapters:
         self.defaults: Adapters = model.default_adapters
 
     def chosen(self, scales: Sequence[AdapterScale] | None) -> Adapters:
-        """Return the adapters of a request; those that it leaves out have scale 0.
+        """Return the adapters of a request; adapters that it leaves out have scale 0.
 
         Raises ArgumentError for ids that no adapter has.
         """

@@ -40,7 +40,7 @@ from .endpoints.responses_request import ResponsesRequest
 from .endpoints.slots import SlotRequest
 from .endpoints.tokens import DetokenizeRequest, TokenizeRequest
 from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
-from .events import ClientGone
+from .events import ClientGone, no_response
 from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
 from .page import Page
@@ -48,7 +48,6 @@ from .responses import SSE
 from .schemas import ChatRequest, CompletionRequest
 from .service import Service
 
-CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
 N_PATH = 200  # characters of a path that an error repeats
 
 
@@ -113,7 +112,7 @@ def make(service: AnyService) -> FastAPI:
     app.router.default = fallback  # no mount matches a path with a newline
     for kind in (*EXPECTED, Exception):
         app.add_exception_handler(kind, _error)
-    app.add_exception_handler(ClientGone, _no_response)
+    app.add_exception_handler(ClientGone, no_response)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
     if settings.origins:
         app.add_middleware(
@@ -169,7 +168,7 @@ def _add_chats(app: FastAPI, service: Service, guarded: Sequence[params.Depends]
 def _add_embeddings(
     app: FastAPI, service: EmbeddingService, guarded: Sequence[params.Depends]
 ) -> None:
-    """Add the routes of embeddings and scores, and refusals in place of those that write text."""
+    """Add the routes of embeddings and scores, and refusals of requests for text."""
 
     @app.post("/v1/embeddings", dependencies=guarded)
     async def post_embeddings(body: EmbeddingRequest, request: Request) -> Response:
@@ -279,10 +278,6 @@ async def _error(request: Request, error: Exception) -> Response:
     """Handle any exception of an endpoint."""
     is_message = request.scope["path"].startswith(messages.PATH)
     return error_response(error, messages.error_body if is_message else ApiError.body)
-
-
-async def _no_response(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED)
 
 
 def _methods(app: FastAPI) -> dict[str, set[str]]:

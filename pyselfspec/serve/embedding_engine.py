@@ -81,7 +81,7 @@ class EmbeddingEngine(Closing):
             self.n_running = 0
 
     def end(self, grace_s: float = GRACE_S) -> None:
-        """Accept no more requests; refuse what is left of them after grace_s seconds."""
+        """Accept no more requests; refuse the remaining ones after grace_s seconds."""
         self._cut_at = time.monotonic() + grace_s
 
     def close(self) -> None:

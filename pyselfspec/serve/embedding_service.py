@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .. import __version__
 from ..runtime.embedding import RANK
 from ..runtime.model import Model
-from ..util import build
+from . import cards
 from .embedding_engine import EmbeddingEngine
 from .errors import ApiError, unsupported
 from .metrics import Metrics
@@ -70,25 +69,15 @@ class EmbeddingService:
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
-        card = {"id": self.settings.name, "object": "model", "created": self._created_at}
-        return card | {"owned_by": "pyselfspec"}
+        return cards.card(self.settings.name, self._created_at)
 
     def props(self) -> dict[str, Any]:
         """Return a description of model and server, for GET /props."""
-        file, context = self.model.file, self.engine.context
+        context = self.engine.context
         return {
             "model": self.settings.name,
-            "architecture": file.architecture,
-            "n_layer": self.model.n_layer,
-            "n_embd": self.model.n_embd,
-            "n_vocab": self.model.n_vocab,
-            "n_params": file.n_params,
-            "n_bytes": file.n_bytes,
-            "type": file.file_type,
+            **cards.facts(self.model),
             "n_ctx": context.n_ctx,
-            "n_ctx_train": self.model.n_ctx_train,
             "pooling": context.pooling,
             "n_values": context.width,
-            "version": __version__,
-            "build": build.BUILD_ID,
         }

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Self, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from .engine import Engine
 from .errors import as_api_error
@@ -15,10 +16,16 @@ from .jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
 from .thoughts import first_part, joined, next_part
 
 T = TypeVar("T")
+CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
 
 
 class ClientGone(Exception):
     """The client has closed the connection."""
+
+
+async def no_response(_request: Request, _error: Exception) -> Response:
+    """Return the empty response to a client that has closed the connection."""
+    return Response(status_code=CLIENT_CLOSED)
 
 
 class JobEvents:

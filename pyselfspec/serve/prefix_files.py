@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError
-from ..runtime.saved import SavedSequence
+from ..runtime.saved import SavedSequence, n_usable
 from . import saved_file
 from .saved_file import Header, Kind
 
@@ -139,9 +139,4 @@ class PrefixFiles:
 
 def _n_usable(header: Header, tokens: NDArray[np.int32], prompt: NDArray[np.int32]) -> int:
     """Return how many tokens of a prompt a file has."""
-    n = min(len(tokens), len(prompt) - 1)
-    differ = np.flatnonzero(tokens[:n] != prompt[:n])
-    n = int(differ[0]) if len(differ) else n
-    if header.can_cut or n == len(tokens):
-        return n
-    return max((stop for stop, _ in header.stops if stop <= n), default=0)
+    return n_usable(tokens, prompt, [stop for stop, _ in header.stops], can_cut=header.can_cut)

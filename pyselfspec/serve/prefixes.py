@@ -47,7 +47,7 @@ class Prefixes:
         return in_ram or (self._files is not None and self._files.holds(given))
 
     def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
-        """Keep a sequence, in place of those that are its beginnings. waits: whether to wait where
+        """Keep a sequence, in place of its beginnings. waits: whether to wait where
         many others are still being written."""
         if self._files is not None:
             self._files.add(saved, waits=waits)

@@ -83,7 +83,7 @@ def write(path: Path, saved: SavedSequence, kind: Kind, owner: str = "") -> int:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # conversations are nobody else's business
+    return os.open(path, flags, 0o600)  # conversations are private
 
 
 def read_header(path: Path) -> tuple[Header, NDArray[np.int32]]:

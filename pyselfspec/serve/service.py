@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .. import __version__
 from ..gguf.chat_template import tells_speakers_apart
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
 from ..runtime.projector import Projector
 from ..speculate.config import DraftConfig
 from ..templates.template import ChatTemplate
-from ..util import build
+from . import cards
 from .adapters import ServedAdapters
 from .answers.form import AnswerForm
 from .engine import Engine
@@ -85,24 +84,16 @@ class Service:
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
-        card = {"id": self.settings.name, "object": "model", "created": self._created_at}
-        return card | {"owned_by": "pyselfspec"}
+        return cards.card(self.settings.name, self._created_at)
 
     def props(self) -> dict[str, Any]:
         """Return a description of model and server, for GET /props."""
-        file, requests = self.model.file, self.requests
+        requests = self.requests
         return {
             "model": self.settings.name,
-            "description": f"{file.architecture}, {self.model.n_layer} blocks",
-            "architecture": file.architecture,
-            "n_layer": self.model.n_layer,
-            "n_embd": self.model.n_embd,
-            "n_vocab": self.model.n_vocab,
-            "n_params": file.n_params,
-            "n_bytes": file.n_bytes,
-            "type": file.file_type,
+            **cards.facts(self.model),
+            "description": f"{self.model.file.architecture}, {self.model.n_layer} blocks",
             "n_ctx": requests.n_ctx,
-            "n_ctx_train": self.model.n_ctx_train,
             "slots": self.engine.n_slots,
             "modalities": {"vision": self.projector is not None, "audio": False},
             "n_share": requests.n_share,
@@ -112,6 +103,4 @@ class Service:
             "mask": mask_fields(self._mask),
             "chat_template": self.template is not None
             and tells_speakers_apart(self.template.source),
-            "version": __version__,
-            "build": build.BUILD_ID,
         }

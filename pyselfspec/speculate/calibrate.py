@@ -265,7 +265,7 @@ class _Passes:
             nonlocal last
             begun = time.perf_counter_ns()
             result = _Certain(run_request(self._context, request), self._never_an_end)
-            if not any(request.rows.outputs):  # nobody reads a result
+            if not any(request.rows.outputs):  # no result is read
                 self._context.wait()
                 last += (time.perf_counter_ns() - begun) / 1000
             return result

@@ -151,7 +151,7 @@ class AsynchronousDevice:
 def test_devices_are_waited_for_at_the_end_of_each_timing(
     tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass whose result nobody reads takes its own time, and programs that a device compiles for
+    """A pass whose result is not read takes its own time, and programs that a device compiles for
     its first passes take none."""
     context = new_context(tiny(late_scale=0.25))
     device = AsynchronousDevice(context, monkeypatch)

@@ -110,7 +110,7 @@ def test_paths_exist() -> None:
 
 
 def test_a_change_to_what_wheels_are_made_of_builds_them() -> None:
-    """Whatever the tools run or compile, and the files that they import from this checkout."""
+    """Files that the tools run or compile, and the files that they import from this checkout."""
     patterns = read("wheels.yml")["on"]["pull_request"]["paths"]
     covered = {file.resolve() for pattern in patterns for file in ROOT.glob(pattern)}
     covered |= {file for folder in covered if folder.is_dir() for file in folder.rglob("*")}

@@ -21,16 +21,15 @@ from ...errors import SelfSpecError
 from ...util.paths import on_one_line
 from ..auth import require_host, require_key
 from ..errors import ApiError, error_response, json_response
-from ..events import ClientGone, until_disconnect
+from ..events import ClientGone, no_response, until_disconnect
 from ..limits import BodyLimit
 from ..settings import Settings
 from .forward import Forwarded
+from .models import N_NAME
 from .pool import Entry, Pool
 
 PERIOD_S = 1.0  # between looks for models that have not been used
 KEEP_S_MAX = 1e9  # more is for ever
-CLIENT_CLOSED = 499
-N_NAME = 128
 
 
 class RouterApp:
@@ -55,7 +54,7 @@ class RouterApp:
         )
         for kind in (ApiError, SelfSpecError, HTTPException, Exception):
             app.add_exception_handler(kind, _error)
-        app.add_exception_handler(ClientGone, _no_response)
+        app.add_exception_handler(ClientGone, no_response)
         app.add_middleware(BodyLimit, n_bytes=self.settings.n_bytes)
         return app
 
@@ -148,7 +147,7 @@ class _Forwarding(StreamingResponse):
 
 
 def _fields(body: bytes) -> dict[str, Any]:
-    """Return the fields of a body; none if it is no JSON object, which the model's server will
+    """Return the fields of a body; none if it is not a JSON object, which the model's server will
     refuse."""
     try:
         found = json.loads(body) if body else {}
@@ -165,7 +164,3 @@ def _set_keep_alive(entry: Entry, given: object) -> None:
 
 async def _error(_request: Request, error: Exception) -> Response:
     return error_response(error)
-
-
-async def _no_response(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED)

@@ -87,7 +87,7 @@ class Pool:
                 self._changed.notify_all()
 
     async def _make_room(self, entry: Entry, timeout_s: float) -> None:
-        """Unload idle models until this one fits; wait for those that are being used."""
+        """Unload idle models until this one fits; wait for models in use."""
         most, needed = self._max_bytes, entry.model.n_bytes
         if most is None:
             return

@@ -61,7 +61,7 @@ class ModelProcess:
         return cls(process, port, log)
 
     async def end(self) -> None:
-        """End the process; it finishes nothing, since nobody waits for it."""
+        """End the process; no request waits for it."""
         await _end(self.process)
         await self.log
 

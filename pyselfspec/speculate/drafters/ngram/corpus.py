@@ -36,7 +36,7 @@ BETWEEN = -1  # no token: stands between files
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files of a folder, without those that git ignores; without git, without hidden
+    """Return the files of a folder, without files that git ignores; without git, without hidden
     ones and folders of what is built."""
     command = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"]
     try:
@@ -182,7 +182,7 @@ class Corpus(Closing):
                 yield path, (stat.st_mtime_ns, stat.st_size)
 
     def _read(self, path: Path, stamp: tuple[int, int]) -> _File:
-        """Return a file; without tokens if it is no text."""
+        """Return a file; without tokens if it is not text."""
         try:
             data = path.read_bytes()[:N_FILE]
             text = "" if b"\0" in data else data.decode()
