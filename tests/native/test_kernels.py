@@ -11,7 +11,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
@@ -110,6 +110,32 @@ def test_every_thread_gets_results_of_attention(n_threads: int, tmp_path: Path) 
         everything = product(range(n_heads), range(n_units), range(n_queries))
         assert sorted(results) == list(everything), name
         assert max(done.values(), default=0) <= 1.2 * len(results) / n_threads + 1, name
+
+
+def shares(program: Path, *arguments: object) -> list[list[int]]:
+    """The pieces that each thread takes, in its order."""
+    words = [str(program), *map(str, arguments)]
+    run = subprocess.run(words, capture_output=True, text=True, check=True)
+    taken: list[list[int]] = [[] for _ in range(int(words[-1]))]
+    for line in run.stdout.splitlines():
+        thread, piece = map(int, line.split())
+        taken[thread].append(piece)
+    return taken
+
+
+def test_a_thread_takes_its_share_and_then_the_ends_of_others(tmp_path: Path) -> None:
+    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp", options=["-pthread"])
+    alone = shares(program, "steal", "in-turn", 12, 3)
+    assert alone == [[0, 1, 2, 3, 7, 6, 5, 4, 11, 10, 9, 8], [], []]
+    assert shares(program, "keep", "in-turn", 12, 3) == [
+        [*range(4)],
+        [*range(4, 8)],
+        [*range(8, 12)],
+    ]
+    for n, n_threads in ((0, 2), (1, 4), (7, 3), (5000, 8)):
+        for way in ("steal", "keep"):
+            taken = shares(program, way, "together", n, n_threads)
+            assert sorted(chain(*taken)) == list(range(n)), (way, n, n_threads)
 
 
 VNNI = '#include "simd.h"\nstatic_assert(selfspec::HAS_VNNI == %s);\n'

@@ -1,8 +1,9 @@
 // Cycles that products of pyselfspec/native/kernels take, beside upstream's product of one row and one token. For every
-// type of weights a line: its name, its layout, the weights in 64 bytes, and the cycles for 64 bytes of weights that lie in
-// the cache, upstream's ("-" if there is none) and ours at each width. The time-stamp counter's cycles, the least of many runs, since others use the machine too.
+// type of weights a line: its name, its layout, the weights in 64 bytes, and the cycles for 64 bytes of weights, upstream's
+// ("-" if there is none) and ours at each width. The time-stamp counter's cycles, the least of the runs, since others use
+// the machine too. Few bytes of weights stay in the second-level cache; more than the caches hold come from memory.
 //
-// Usage: _cycles VALUES_IN_A_ROW WIDTH...
+// Usage: _cycles VALUES_IN_A_ROW BYTES_OF_WEIGHTS RUNS WIDTH...
 #include "product.h"
 
 #define GGML_COMMON_DECL_CPP
@@ -10,12 +11,14 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <random>
 #include <vector>
 
+#include <sys/mman.h>
 #include <x86intrin.h>
 
 using namespace selfspec;
@@ -34,8 +37,7 @@ Dot ggml_vec_dot_q8_0_q8_0, ggml_vec_dot_q4_0_q8_0, ggml_vec_dot_q4_1_q8_1, ggml
 
 namespace {
 
-constexpr int64_t BYTES  = 200*1024;  // of weights: they stay in the second-level cache
-constexpr int     N_RUNS = 900;
+constexpr size_t HUGE_PAGE = 2 << 20;
 
 const std::map<ggml_type, Dot *> UPSTREAM = {
     {GGML_TYPE_Q8_0, ggml_vec_dot_q8_0_q8_0}, {GGML_TYPE_Q4_0, ggml_vec_dot_q4_0_q8_0},
@@ -47,9 +49,9 @@ const std::map<ggml_type, Dot *> UPSTREAM = {
     {GGML_TYPE_IQ4_XS, ggml_vec_dot_iq4_xs_q8_K},
 };
 
-uint64_t least(const std::function<void()> & f) {
+uint64_t least(int n_runs, const std::function<void()> & f) {
     uint64_t best = UINT64_MAX;
-    for (int i = 0; i < N_RUNS; i++) {
+    for (int i = 0; i < n_runs; i++) {
         const uint64_t start = __rdtsc();
         f();
         best = std::min<uint64_t>(best, __rdtsc() - start);
@@ -69,17 +71,38 @@ std::vector<char> random_rows(ggml_type type, int64_t n_rows, int64_t k) {
     return rows;
 }
 
-void measure(ggml_type type, bool in_columns, int64_t k, const std::vector<int> & widths) {
+using Buffer = std::unique_ptr<char, void (*)(void *)>;
+
+// The same few rows again and again, in huge pages as the library's weights are.
+Buffer filled(const std::vector<char> & rows, size_t size) {
+    const size_t padded = (size + HUGE_PAGE - 1)/HUGE_PAGE*HUGE_PAGE + HUGE_PAGE;  // kernels fetch beyond the end
+    Buffer buffer((char *) aligned_alloc(HUGE_PAGE, padded), free);
+    madvise(buffer.get(), padded, MADV_HUGEPAGE);
+    for (size_t i = 0; i < size; i += rows.size()) {
+        memcpy(buffer.get() + i, rows.data(), std::min(rows.size(), size - i));
+    }
+    return buffer;
+}
+
+struct Setup {
+    int64_t          k, n_bytes;
+    int              n_runs;
+    std::vector<int> widths;
+};
+
+void measure(ggml_type type, bool in_columns, const Setup & setup) {
+    const int64_t k = setup.k;
     const Scheme scheme = in_columns ? column_scheme(type) : file_scheme(type, GGML_PREC_UNDEFINED);
     if (!scheme.kernel || k%ggml_blck_size(type) != 0) {
         return;
     }
     const size_t  row_size = ggml_row_size(type, k);
-    const int64_t n_rows   = BYTES/(int64_t) row_size/8*8;
+    const int64_t n_rows   = setup.n_bytes/(int64_t) row_size/8*8;
     const double  lines    = (double) (row_size*n_rows)/64;
     // in columns any bytes that make no number too small to be normal
-    const auto    rows     = in_columns ? std::vector<char>(n_rows*row_size, 0x77) : random_rows(type, n_rows, k);
-    const int     n_tokens = *std::max_element(widths.begin(), widths.end());
+    const int64_t n_random = std::min<int64_t>(n_rows, 64);
+    const Buffer  rows     = filled(in_columns ? std::vector<char>(row_size, 0x77) : random_rows(type, n_random, k), n_rows*row_size);
+    const int     n_tokens = *std::max_element(setup.widths.begin(), setup.widths.end());
     const size_t  size     = activation_size(scheme.form, k);
     const std::unique_ptr<char, void (*)(void *)> activations((char *) aligned_alloc(64, n_tokens*size), free);
     std::vector<float> x(k, 1.0f), out(n_tokens*n_rows);
@@ -93,17 +116,17 @@ void measure(ggml_type type, bool in_columns, int64_t k, const std::vector<int> 
     const auto dot = UPSTREAM.find(type);
     if (!in_columns && dot != UPSTREAM.end()) {
         const std::vector<char> zeros(8*k + 1024);  // any form of activations
-        printf(" %.2f", least([&] {
+        printf(" %.2f", least(setup.n_runs, [&] {
             for (int64_t r = 0; r < n_rows; r++) {
-                dot->second((int) k, &out[r], 0, rows.data() + r*row_size, 0, zeros.data(), 0, 1);
+                dot->second((int) k, &out[r], 0, rows.get() + r*row_size, 0, zeros.data(), 0, 1);
             }
         })/lines);
     } else {
         printf(" -");
     }
-    const Weights weights = {rows.data(), row_size, k};
-    for (int width : widths) {
-        printf(" %.2f", least([&] { scheme.kernel(weights, 0, n_rows, tokens.data(), width); })/lines);
+    const Weights weights = {rows.get(), row_size, k};
+    for (int width : setup.widths) {
+        printf(" %.2f", least(setup.n_runs, [&] { scheme.kernel(weights, 0, n_rows, tokens.data(), width); })/lines);
     }
     printf("\n");
 }
@@ -111,16 +134,19 @@ void measure(ggml_type type, bool in_columns, int64_t k, const std::vector<int> 
 }  // namespace
 
 int main(int argc, char ** argv) {
-    std::vector<int> widths;
-    for (int i = 2; i < argc; i++) {
-        widths.push_back(atoi(argv[i]));
+    if (argc < 5) {
+        return 2;
+    }
+    Setup setup = {atoll(argv[1]), atoll(argv[2]), atoi(argv[3]), {}};
+    for (int i = 4; i < argc; i++) {
+        setup.widths.push_back(atoi(argv[i]));
     }
     for (int i = 0; i < 1 << 16; i++) {
         ggml_table_f32_f16[i] = ggml_fp16_to_fp32((ggml_fp16_t) i);
     }
     for (bool in_columns : {false, true}) {
         for (int type = 0; type < GGML_TYPE_COUNT; type++) {
-            measure((ggml_type) type, in_columns, atoi(argv[1]), widths);
+            measure((ggml_type) type, in_columns, setup);
         }
     }
 }

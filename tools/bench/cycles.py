@@ -29,6 +29,8 @@ NATIVE = ROOT / "pyselfspec" / "native"
 GGML = ROOT / "vendor" / "llama.cpp" / "ggml"
 PROGRAM = Path(__file__).resolve().with_name("_cycles.cpp")
 WIDTHS = (1, 2, 4, 8, 16, 32)
+CACHE, MEMORY = "cache", "memory"
+BYTES_AND_RUNS = {CACHE: (200 << 10, 900), MEMORY: (192 << 20, 5)}  # of weights, by where they are
 
 AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
@@ -49,14 +51,14 @@ def compiled(folder: Path, flags: Sequence[str]) -> Path:
     upstream = [cpu / part for part in ("quants.c", "arch/x86/quants.c")]
     kernels = ("floats", "blocks", "superblocks", "columns", "activations")
     ours = [PROGRAM, *(NATIVE / "kernels" / f"{name}.cpp" for name in kernels)]
-    cxx = _compiler("CXX", "c++")
+    cxx = compiler("CXX", "c++")
     objects: list[Path] = []
     for i, source in enumerate([*upstream, *ours]):
         is_c = source.suffix == ".c"
-        compiler = [_compiler("CC", "cc"), "-D_GNU_SOURCE"] if is_c else [cxx, "-std=gnu++17"]
+        language = [compiler("CC", "cc"), "-D_GNU_SOURCE"] if is_c else [cxx, "-std=gnu++17"]
         quiet = [] if is_c else ["-fno-tree-ter", "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
         objects.append(folder / f"{i}.o")
-        words = [*compiler, *common, *quiet, str(source), "-o", str(objects[-1])]
+        words = [*language, *common, *quiet, str(source), "-o", str(objects[-1])]
         subprocess.run(words, check=True)
     [library, *_] = sorted(LIB_DIR.glob("*ggml-base*"))
     program = folder / "cycles"
@@ -65,16 +67,16 @@ def compiled(folder: Path, flags: Sequence[str]) -> Path:
     return program
 
 
-def _compiler(variable: str, default: str) -> str:
+def compiler(variable: str, default: str) -> str:
     name = os.environ.get(variable, default)
     if found := shutil.which(name):
         return found
     raise click.ClickException(f"there is no compiler {name}: set {variable} to one")
 
 
-def measure(program: Path, row: int) -> list[list[str]]:
+def measure(program: Path, row: int, source: str) -> list[list[str]]:
     """For each type: name, layout, weights in 64 bytes, cycles of upstream's, of ours by width."""
-    words = [str(program), str(row), *map(str, WIDTHS)]
+    words = [str(program), *map(str, (row, *BYTES_AND_RUNS[source], *WIDTHS))]
     run = subprocess.run(words, check=True, capture_output=True, text=True)
     return [line.split() for line in run.stdout.splitlines()]
 
@@ -82,21 +84,25 @@ def measure(program: Path, row: int) -> list[list[str]]:
 @click.command()
 @click.option("--row", type=click.IntRange(min=32), default=2048, help="Values in a row.")
 @click.option("--instructions", type=click.Choice(list(INSTRUCTIONS)), default="native")
+@click.option("--from", "source", type=click.Choice([CACHE, MEMORY]), default=CACHE)
 @click.option("--out", type=click.Path(path_type=Path), help="Append the result here.")
-def command(row: int, instructions: str, out: Path | None) -> None:
-    """Cycles for 64 bytes of weights in the cache, 1 to 32 tokens, beside upstream's for one."""
+def command(row: int, instructions: str, source: str, out: Path | None) -> None:
+    """Cycles for 64 bytes of weights from the second-level cache or from memory, 1 to 32 tokens,
+    beside upstream's for one."""
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(compiled(Path(folder), INSTRUCTIONS[instructions]), row)
+        measured = measure(compiled(Path(folder), INSTRUCTIONS[instructions]), row, source)
+    given = f"--row {row} --instructions {instructions} --from {source}"
     record: Record = {
         "bench": "cycles",
         "format": FORMAT,
         "version": __version__,
         "build": BUILD_ID,
         "machine": machine(),
-        "command": f"python tools/bench.py cycles --row {row} --instructions {instructions}",
+        "command": f"python tools/bench.py cycles {given}",
         "date": time.strftime("%Y-%m-%d"),
         "row": row,
         "instructions": instructions,
+        "from": source,
         "cycles": measured,
     }
     keep(record, TABLES[0], out)
@@ -112,15 +118,24 @@ def cells(record: Record) -> list[list[str]]:
     for name, layout, per_line, *cycles in record["cycles"]:
         weights = f"{name}, in columns" if layout == "columns" else name
         shown = ["" if each == "-" else f"{float(each):.1f}" for each in cycles]
-        rows.append([record["instructions"], str(record["row"]), weights, per_line, *shown])
+        setup = [record["instructions"], record.get("from", CACHE), str(record["row"])]
+        rows.append([*setup, weights, per_line, *shown])
     return rows
 
 
 TABLES = (
     Table(
         "cycles",
-        ("instructions", "row", "weights", "in 64 bytes", "upstream, 1", *(f"{w}" for w in WIDTHS)),
-        "<><>" + ">" * (len(WIDTHS) + 1),
+        (
+            "instructions",
+            "from",
+            "row",
+            "weights",
+            "in 64 bytes",
+            "upstream, 1",
+            *(f"{w}" for w in WIDTHS),
+        ),
+        "<<><>" + ">" * (len(WIDTHS) + 1),
         cells,
     ),
 )

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 namespace selfspec {
@@ -29,6 +30,34 @@ struct Chunks {
         return {i/per_matrix, row0, std::min(row0 + size, n_rows)};
     }
 };
+
+// How many pieces of a thread's share were taken: from the front in the upper half, from the end in the lower one. Threads
+// count in each other's shares, so each has a cache line of its own.
+struct alignas(64) Taken {
+    static constexpr uint64_t FRONT = 1ull << 32, END = 1;
+    std::atomic<uint64_t> n{0};
+
+    static int64_t front(uint64_t n) { return (int64_t) (n >> 32); }
+    static int64_t end(uint64_t n)   { return (int64_t) (uint32_t) n; }
+};
+
+// Calls f(i) for pieces of n, each once in all threads. A thread has one contiguous share, so that it reads memory as one
+// stream, and takes it from the front. If it may steal, it then takes pieces of others' shares from the end, where their
+// owners come last. `taken`: one for each thread.
+template <typename F> void share_and_steal(int64_t n, int thread, int n_threads, Taken * taken, bool may_steal, F f) {
+    for (int distance = 0; distance < (may_steal ? n_threads : 1); distance++) {
+        const int     owner = (thread + distance)%n_threads;
+        const int64_t begin = n*owner/n_threads, end = n*(owner + 1)/n_threads;
+        const auto    is_left = [&](uint64_t n_taken) { return begin + Taken::front(n_taken) + Taken::end(n_taken) < end; };
+        // looks before it counts: many threads that find nothing would otherwise pass the cache line around
+        while (is_left(taken[owner].n.load(std::memory_order_relaxed))) {
+            const uint64_t before = taken[owner].n.fetch_add(distance ? Taken::END : Taken::FRONT, std::memory_order_relaxed);
+            if (is_left(before)) {
+                f(distance ? end - 1 - Taken::end(before) : begin + Taken::front(before));
+            }
+        }
+    }
+}
 
 // Equal shares of n pieces, one after another.
 template <typename F> void share(int64_t n, int thread, int n_threads, F f) {

@@ -29,7 +29,7 @@ size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
     }
     switch (op->op) {
         case GGML_OP_MUL_MAT:
-        case GGML_OP_MUL_MAT_ID:     return takes_product(op) ? product_work_size(op) : 0;
+        case GGML_OP_MUL_MAT_ID:     return takes_product(op) ? product_work_size(op, n_threads) : 0;
         case GGML_OP_FLASH_ATTN_EXT: return takes_attention(op) ? attention_work_size(op, n_threads) : 0;
         default:                     return 0;
     }

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 
 namespace selfspec {
 
@@ -72,6 +73,17 @@ bool takes_product(const ggml_tensor * op) {
 
 namespace {
 
+// Work memory: what was taken of each thread's share of the rows, then the activations.
+struct Work {
+    Taken * taken;
+    char *  activations;
+
+    explicit Work(const ggml_compute_params * params) {
+        taken       = (Taken *) GGML_PAD((uintptr_t) params->wdata, alignof(Taken));
+        activations = (char *) (taken + params->nth);
+    }
+};
+
 // Activations are prepared in the order of src1's rows: row index i1 + ne1*(i2 + ne2*i3).
 struct Prepared {
     Form         form;
@@ -81,41 +93,30 @@ struct Prepared {
     Activations row(int64_t i) const { return activation_view(form, k, base + i*activation_size(form, k)); }
 };
 
-// Called by all threads: each prepares its share of the steps of all rows.
+// Called by all threads: each prepares its share of the steps of all rows, and its count of taken pieces.
 Prepared prepare_all(const ggml_compute_params * params, const ggml_tensor * x, Form form) {
     const int64_t k       = x->ne[0];
     const int64_t n_steps = (k + K_STEP - 1)/K_STEP;
     const int64_t n_all   = n_steps*ggml_nrows(x);
-    char * const  base    = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
+    const Work    work(params);
+    new (work.taken + params->ith) Taken;
     for (int64_t i = n_all*params->ith/params->nth; i < n_all*(params->ith + 1)/params->nth; i++) {
         const int64_t row = i/n_steps;
         const int64_t k0  = i%n_steps*K_STEP;
         const int64_t i1 = row%x->ne[1], i2 = row/x->ne[1]%x->ne[2], i3 = row/(x->ne[1]*x->ne[2]);
         const char * data = (const char *) x->data + i1*x->nb[1] + i2*x->nb[2] + i3*x->nb[3];
-        prepare(form, k, k0, std::min(k0 + K_STEP, k), (const float *) data, base + row*activation_size(form, k));
+        prepare(form, k, k0, std::min(k0 + K_STEP, k), (const float *) data, work.activations + row*activation_size(form, k));
     }
-    return {form, k, base};
+    return {form, k, work.activations};
 }
 
-// A thread that is done takes the next piece. On NUMA machines each thread gets fixed pieces, as upstream does it, so that
-// their memory is on its own node.
+// Calls f(matrix, row0, row1) for pieces of all matrices. On NUMA machines no thread takes another's pieces, so that their
+// memory stays on its own node.
 template <typename F> void share(const Chunks & chunks, const ggml_compute_params * params, F f) {
-    const bool at_home = ggml_is_numa();
-    const auto next    = [&](int64_t i) -> int64_t {
-        return at_home ? i + params->nth : ggml_threadpool_chunk_add(params->threadpool, 1);
-    };
-    for (int64_t i = params->ith; i < chunks.n; i = next(i)) {
+    share_and_steal(chunks.n, params->ith, params->nth, Work(params).taken, !ggml_is_numa(), [&](int64_t i) {
         const Piece piece = chunks.piece(i);
         f(piece.matrix, piece.row0, piece.row1);
-    }
-}
-
-// The barrier between preparing and multiplying.
-void meet(const ggml_compute_params * params) {
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
-    ggml_barrier(params->threadpool);
+    });
 }
 
 // Computes the results of several tokens for listed rows [i0, i1); token.out is the place of the result of the list's first
@@ -150,7 +151,7 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * x = op->src[1];
     const Scheme   scheme = scheme_of_product(op);
     const Prepared in     = prepare_all(params, x, scheme.form);
-    meet(params);
+    ggml_barrier(params->threadpool);
 
     // Several matrices of src1 may share one of src0: grouped heads that read the same K or V.
     const int64_t r2 = x->ne[2]/w->ne[2], r3 = x->ne[3]/w->ne[3];
@@ -192,7 +193,7 @@ struct Routes {
 
     Routes(const ggml_compute_params * params, const ggml_tensor * op, Form form) {
         const ggml_tensor * x = op->src[1];
-        n_used  = (int32_t *) ((char *) GGML_PAD((uintptr_t) params->wdata, 64) + ggml_nrows(x)*activation_size(form, x->ne[0]));
+        n_used  = (int32_t *) (Work(params).activations + ggml_nrows(x)*activation_size(form, x->ne[0]));
         experts = n_used + 1;
         ends    = experts + op->src[0]->ne[2];
         rows    = ends + op->src[0]->ne[2];
@@ -243,7 +244,7 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
     if (params->ith == 0) {
         routes.fill(op);
     }
-    meet(params);
+    ggml_barrier(params->threadpool);
 
     const Chunks chunks(*routes.n_used, w->ne[1], params->nth);
     share(chunks, params, [&](int64_t used, int64_t row0, int64_t row1) {
@@ -264,9 +265,9 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
 
 }  // namespace
 
-size_t product_work_size(const ggml_tensor * op) {
+size_t product_work_size(const ggml_tensor * op, int n_threads) {
     const ggml_tensor * x = op->src[1];
-    return 64 + ggml_nrows(x)*activation_size(scheme_of_product(op).form, x->ne[0]) +
+    return alignof(Taken) + n_threads*sizeof(Taken) + ggml_nrows(x)*activation_size(scheme_of_product(op).form, x->ne[0]) +
            (op->op == GGML_OP_MUL_MAT_ID ? Routes::size(op) : 0);
 }
 

@@ -1,0 +1,144 @@
+"""Plain decoding and prompts beside unpatched llama.cpp with flash attention, and beside the speed
+at which this machine's memory is read.
+
+Stock's tokens are those of llama-bench; its prompts are read by the same program as ours.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.runtime.ffi.devices import system_info
+from pyselfspec.runtime.kv_types import CACHE_TYPES
+from tools.records import Record, provenance
+
+from . import prompts
+from ._options import keep, model_argument, progress, run_options
+from ._table import Table
+from ._timed_text import PLAIN
+from ._upstream_programs import folder_argument, program, run
+from .cycles import compiler
+from .neighbour import Way, us_per_token
+from .widths import LIB_DIR, alternate
+
+READ = Path(__file__).resolve().with_name("_read_speed.cpp")
+STOCK, OURS = "llama-bench", "pyselfspec"
+CACHE_TYPE = str(CACHE_TYPES["f16"])
+SECONDS = 20.0  # at most for the tokens of a round
+
+
+def stock_us_per_token(folder: Path, model: Path, threads: int, n_tokens: int) -> int:
+    words: Sequence[str | Path] = [program(folder, "llama-bench"), "-m", model, "-p", "0"]
+    options = ["-n", str(n_tokens), "-t", str(threads), "-r", "1", "-fa", "1", "-o", "jsonl"]
+    text, _ = run([*words, *options])
+    line = next(line for line in text.splitlines() if line.startswith("{"))
+    return round(1e6 / json.loads(line)["samples_ts"][0])
+
+
+def compiled_reader(folder: Path) -> Path:
+    """The program that measures the speed of memory."""
+    made = folder / "read_speed"
+    words = [compiler("CXX", "c++"), "-std=c++17", "-O3", "-march=native", "-pthread"]
+    subprocess.run([*words, str(READ), "-o", str(made)], check=True)
+    return made
+
+
+def measured(
+    stock: Path, model: Path, threads: int, rounds: int, n_tokens: int, n_prompt: int
+) -> Record:
+    """Microseconds per token and of the prompt by program, and bytes read per second, each with a
+    value per round; programs take turns."""
+    arguments = [str(model), str(threads), str(n_prompt), CACHE_TYPE]
+    builds = {STOCK: stock, OURS: LIB_DIR}
+    token: dict[str, list[int]] = {STOCK: [], OURS: []}
+    prompt: dict[str, list[int]] = {STOCK: [], OURS: []}
+    read: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        reader = compiled_reader(Path(folder))
+        for _ in progress(range(rounds), "rounds"):
+            token[STOCK].append(stock_us_per_token(stock, model, threads, n_tokens))
+            token[OURS].append(us_per_token(Way(OURS, PLAIN), model, threads, n_tokens, SECONDS))
+            for name, us in alternate(builds, 1, arguments, prompts.PROGRAM).items():
+                prompt[name] += us[CACHE_TYPE]
+            words = [str(reader), str(threads)]
+            read.append(round(float(subprocess.check_output(words, text=True))))
+    return {"us": {"token": token, "prompt": prompt}, "read": read}
+
+
+@click.command()
+@folder_argument
+@model_argument
+@run_options
+@click.option("--rounds", type=click.IntRange(min=1), default=3)
+@click.option("--tokens", type=click.IntRange(min=1), default=64)
+@click.option("--prompt", type=click.IntRange(min=1), default=512)
+def command(
+    folder: Path, model: Path, threads: int, out: Path | None, rounds: int, tokens: int, prompt: int
+) -> None:
+    """Plain decoding and prompts over unpatched llama.cpp, which `peers build FOLDER` builds."""
+    result = measured(folder.resolve(), model, threads, rounds, tokens, prompt)
+    record: Record = {
+        "system": system_info(),
+        "tokens": tokens,
+        "prompt": prompt,
+        "bytes": gguf_file.check(model).weight_bytes(),
+    }
+    given = f" --rounds {rounds} --tokens {tokens} --prompt {prompt}"
+    start = provenance("plain-peers", model, threads, given, command="plain-peers FOLDER")
+    keep(start | record | result, TABLES[0], out)
+
+
+#
+# figures
+#
+
+
+def cells(record: Record) -> list[list[str]]:
+    token, prompt = record["us"]["token"], record["us"]["prompt"]
+    ms = {name: statistics.median(us) / 1000 for name, us in token.items()}
+    ratios = [stock / ours for stock, ours in zip(token[STOCK], token[OURS], strict=True)]
+    bytes_per_second = record["bytes"] / ms[OURS] * 1000
+    memory = statistics.median(record["read"])
+    return [
+        [
+            record["machine"].split(",")[0],
+            record["model"],
+            str(record["threads"]),
+            f"{1000 / ms[STOCK]:.1f}",
+            f"{1000 / ms[OURS]:.1f}",
+            f"{ms[STOCK] / ms[OURS]:.2f}",
+            f"{min(ratios):.2f} to {max(ratios):.2f}",
+            f"{statistics.median(prompt[STOCK]) / statistics.median(prompt[OURS]):.2f}",
+            f"{memory / 1e9:.1f}",
+            f"{bytes_per_second / memory:.2f}",
+        ]
+    ]
+
+
+TABLES = (
+    Table(
+        "plain-peers",
+        (
+            "processor",
+            "model",
+            "threads",
+            "llama.cpp, tokens/s",
+            "pyselfspec",
+            "ratio",
+            "spread",
+            "prompt, ratio",
+            "memory, GB/s",
+            "share of it",
+        ),
+        "<<>>>><>>>",
+        cells,
+    ),
+)
