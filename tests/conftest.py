@@ -95,6 +95,32 @@ def archs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# One of each family: dense, with experts, latent attention, windows, positions in a table, halves
+# side by side, windows in chunks, hybrids, recurrent, attention over the whole batch.
+FAMILIES = (
+    *("llama-dense", "qwen3moe-moe", "deepseek2-moe", "gemma3-dense", "gpt2-dense", "phi2-dense"),
+    *("llama4-moe", "deepseek4-moe", "lfm2-dense", "qwen35-dense", "nemotron_h-dense"),
+    *("jamba-dense", "minimax-01-moe", "mamba-dense", "mamba2-dense", "dream-dense"),
+)
+
+
+@pytest.fixture(
+    scope="session", params=["families", pytest.param("all", marks=pytest.mark.nightly)]
+)
+def toy_models(
+    request: pytest.FixtureRequest, archs_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with toy models: archs_folder with all, or one with a model of each family."""
+    if request.param == "all":
+        return archs_folder
+    folder = tmp_path_factory.mktemp("families")
+    for name in FAMILIES:
+        folder.joinpath(f"{name}.gguf").symlink_to(
+            (archs_folder / f"{name}.gguf").resolve(strict=True)
+        )
+    return folder
+
+
 @pytest.fixture(scope="session")
 def demo_path() -> Path:
     """The model that the package brings; PYSELFSPEC_TEST_MODEL names another one."""

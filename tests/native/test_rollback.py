@@ -93,6 +93,7 @@ def test_bits_after_every_removal(
     np.testing.assert_array_equal(np.concatenate([got, rest]), expected[5:12])
 
 
+@pytest.mark.sanitized
 def test_bits_of_random_drafts(
     model: Model, context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -119,6 +120,7 @@ def refused(context: Context, n_keep: int) -> None:
     assert seq.n_past == n_past
 
 
+@pytest.mark.sanitized
 def test_a_removal_that_reaches_back_over_the_last_pass_is_refused(
     model: Model, context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_state_that_a_fork_shares_is_not_replayed(
             np.testing.assert_array_equal(got, expected[8:10])
 
 
+@pytest.mark.sanitized
 def test_replays_after_prompts_in_pieces_and_passes_of_others(
     model: Model, text: list[int], expected: Logits
 ) -> None:
@@ -175,6 +178,7 @@ def test_replays_after_prompts_in_pieces_and_passes_of_others(
             seq.rollback(pos + n_right)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_fork_after_a_removal_sees_what_the_sequence_sees(
     model: Model, context: Context, text: list[int], expected: Logits, first: int
@@ -188,6 +192,7 @@ def test_a_fork_after_a_removal_sees_what_the_sequence_sees(
         np.testing.assert_array_equal(got, expected[5:8])
 
 
+@pytest.mark.sanitized
 def test_a_fork_goes_its_own_way(context: Context, text: list[int], expected: Logits) -> None:
     context.decode(text[:6])
     fork = context.sequence().fork(1)
@@ -196,6 +201,7 @@ def test_a_fork_goes_its_own_way(context: Context, text: list[int], expected: Lo
     assert fork.n_past == 9 and fork.tokens == (*text[:6], 9, 9, 9)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("ids", [(0, 1), (0, 2), (2, 0)])
 def test_sequences_with_as_many_rows_share_a_pass(
     model: Model, context: Context, text: list[int], expected: Logits, ids: tuple[int, int]
@@ -220,6 +226,7 @@ def rows_of(seq: object, text: list[int], n_right: int, n: int = 4) -> Rows:
     return Rows.of(seq.seq_id, pos, rows, "all")  # type: ignore[attr-defined]
 
 
+@pytest.mark.sanitized
 def test_different_numbers_of_rows_leave_no_snapshots(context: Context, text: list[int]) -> None:
     one, other = context.sequence(0), context.sequence(1)
     context.run(Rows.joined([Rows.of(0, 0, text[:5]), Rows.of(1, 0, text[:3])]))
@@ -232,6 +239,7 @@ def test_a_pass_of_others_ends_what_can_be_removed(context: Context, text: list[
     assert context.sequence().can_keep(4) == 0
 
 
+@pytest.mark.sanitized
 def test_a_pass_that_was_stopped_empties_its_sequence(
     context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -244,6 +252,7 @@ def test_a_pass_that_was_stopped_empties_its_sequence(
     np.testing.assert_array_equal(context.decode(text[:6]).logits, expected[:6])
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("n", [1, 5, 17])
 def test_a_checkpoint_restores_the_bits(
     context: Context, text: list[int], expected: Logits, n: int
@@ -286,6 +295,7 @@ def test_a_text_goes_back_to_the_longest_checkpoint_that_it_shares(
     assert seq.keep(text[:8]) == 6
 
 
+@pytest.mark.sanitized
 def test_a_fork_takes_the_checkpoints_along(
     context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -299,6 +309,7 @@ def test_a_fork_takes_the_checkpoints_along(
     np.testing.assert_array_equal(context.decode(text[6:9], seq=fork).logits, expected[6:9])
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("edit", ["short", "long", "empty"])
 def test_a_broken_state_is_an_error_and_empties_the_sequence(
     context: Context, text: list[int], expected: Logits, edit: str
@@ -316,6 +327,7 @@ def test_a_broken_state_is_an_error_and_empties_the_sequence(
     np.testing.assert_array_equal(context.decode(text[:6]).logits, expected[:6])
 
 
+@pytest.mark.sanitized
 def test_calls_with_wrong_arguments_change_nothing(
     context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -364,6 +376,7 @@ def written(text: Completion) -> list[int]:
     return list(text.tokens)
 
 
+@pytest.mark.sanitized
 def test_texts_of_a_batch_are_those_alone(model: Model, text: list[int]) -> None:
     prompts = [text[:9] * 2, text[3:7] * 3]
     alone = []

@@ -316,6 +316,7 @@ with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=2) as conte
 """
 
 
+@pytest.mark.sanitized
 @pytest.mark.skipif(sys.platform != "linux", reason="puts a function before the library's own")
 @pytest.mark.parametrize("arch", ["llama", "qwen2moe"])
 def test_rows_stay_with_their_threads_on_several_nodes(
@@ -338,6 +339,7 @@ def test_rows_stay_with_their_threads_on_several_nodes(
     np.testing.assert_array_equal(logits[1], logits[0])
 
 
+@pytest.mark.sanitized
 def test_more_threads_than_rows(tiny: TinyModel, new_context: NewContext) -> None:
     want = decoded(new_context(tiny(), n_threads=1), ids(5, seed=5), 3)
     got = decoded(new_context(tiny(), n_threads=64), ids(5, seed=5), 3)
@@ -369,6 +371,7 @@ def test_one_bit_is_a_difference(widest: int, same: bool) -> None:
     assert same_at_widths(cast(Context, Rounding(widest))) is same
 
 
+@pytest.mark.sanitized
 def test_what_info_tries_is_undone(models: Callable[[str], Model], new_context: NewContext) -> None:
     context = new_context(models("Q4_K_M"))
     assert same_at_widths(context) is True
