@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from attentions import ATTENTIONS
 from numpy.typing import NDArray
+from parameters import crossed, for_seeds, in_turn
 from tiny_mamba import write_mamba
 
 from pyselfspec import Context, LayerMask, Model
@@ -105,8 +106,21 @@ def tokens(token_ids: Any) -> list[int]:
 # --- the oracle ------------------------------------------------------------------------------
 
 
-@EACH_ARCH
-@pytest.mark.parametrize("skips", SKIPS)
+# all of them on three architectures, of the others one of each kind
+FEW = ("attn-middle", "ffn-first", "block-last", "several")
+IN_DEPTH = ("llama", "gemma2", "qwen2moe")
+
+
+@crossed(
+    "arch skips",
+    tiny_gguf.ARCHITECTURES,
+    SKIPS,
+    always={
+        (arch, skips)
+        for arch in tiny_gguf.ARCHITECTURES
+        for skips in (SKIPS if arch in IN_DEPTH else FEW)
+    },
+)
 def test_masked_pass_equals_zeroed_file(
     arch: str, skips: str, tiny: Any, new_context: Any, tokens: list[int]
 ) -> None:
@@ -204,12 +218,12 @@ def test_plain_decode_equals_unpatched_llama_cpp(
 
 @pytest.mark.sanitized
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "falcon", "qwen2moe"])
-@pytest.mark.parametrize("seed", range(6))
+@for_seeds(6)
 def test_random_masks(arch: str, seed: int, tiny: Any, new_context: Any, tokens: list[int]) -> None:
     attn, ffn = np.random.default_rng(seed).random((2, N_LAYER)) < 0.5
     attn[seed % N_LAYER] = False  # something has to run
     mask = skip(np.flatnonzero(attn).tolist(), np.flatnonzero(ffn).tolist())
-    print(f"seed {seed}: {mask}")
+    print(mask)
     zeroed = tiny(arch, zero_attn=tuple(mask.skip_attn), zero_ffn=tuple(mask.skip_ffn))
     got = logits_of(new_context(tiny(arch)), tokens, mask)
     np.testing.assert_array_equal(got, plain_logits_of(new_context(zeroed), tokens))
@@ -229,8 +243,14 @@ def test_other_types_and_attention_kernels(
     np.testing.assert_array_equal(logits_of(plain, tokens, skip(attn, ffn)), want)
 
 
-@EACH_ARCH
-@pytest.mark.parametrize("skips", SKIPS)
+# those that concern the last block on each architecture, all of them on one
+@crossed(
+    "arch skips",
+    tiny_gguf.ARCHITECTURES,
+    SKIPS,
+    always=in_turn(tiny_gguf.ARCHITECTURES, ("attn-last", "ffn-last", "block-last"))
+    | {*itertools.product(["llama"], SKIPS)},
+)
 def test_last_output_only(
     arch: str, skips: str, tiny: Any, new_context: Any, tokens: list[int]
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from parameters import for_seeds
 
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError, DecodeError
@@ -471,7 +472,7 @@ def test_draws_are_llama_cpp_s(temperature: float, tiny: Any, new_context: Any) 
 
 
 @pytest.mark.sanitized
-@pytest.mark.parametrize("seed", range(20))
+@for_seeds(20)
 def test_the_likeliest_tokens_are_those_of_a_full_sort(seed: int) -> None:
     """Few different values, so that many are equal; of these the lowest ids come first."""
     rng = np.random.default_rng(seed)

@@ -23,6 +23,7 @@ import pytest
 from fixture_types import NewContext, RunPython, TinyModel, TinyPath
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
+from parameters import crossed, nightly_unless
 
 from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
@@ -154,7 +155,7 @@ def test_logits_do_not_depend_on_the_width_whatever_k_and_v_are(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flash_attn", [False, True])
-@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("type_name", nightly_unless(["Q4_0", "Q8_0", "Q4_K", "F16"], TYPES))
 def test_logits_do_not_depend_on_the_width_in_a_long_context(
     type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
 ) -> None:
@@ -167,9 +168,21 @@ def test_logits_do_not_depend_on_the_width_in_a_long_context(
         assert_same_at_all_widths(context, ids(N_TOKENS, seed=2))
 
 
-@pytest.mark.parametrize("flash_attn", [False, True])
-@pytest.mark.parametrize("qtype", ["F32", "F16", "Q8_0", "Q4_0"])
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+QTYPES = ("F32", "F16", "Q8_0", "Q4_0")
+
+
+# types in turn: all of them are in test_every_type_of_the_pin
+@crossed(
+    "arch qtype flash_attn",
+    tiny_gguf.ARCHITECTURES,
+    QTYPES,
+    (False, True),
+    always={
+        (arch, QTYPES[(i + 2 * flash_attn) % 4], flash_attn)
+        for i, arch in enumerate(tiny_gguf.ARCHITECTURES)
+        for flash_attn in (False, True)
+    },
+)
 def test_every_architecture(
     arch: str, qtype: str, flash_attn: bool, tiny: TinyModel, new_context: NewContext
 ) -> None:
