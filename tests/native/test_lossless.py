@@ -352,7 +352,7 @@ WIDE = [
 @pytest.mark.parametrize(
     "case",
     [
-        # each model has two of the six lengths and ways, and each of these has several models
+        # of each model one or two of the six lengths and ways, of which each has four models
         pytest.param(case, marks=() if i % 7 in (0, 3) else pytest.mark.nightly)
         for i, case in enumerate(WIDE)
     ],
