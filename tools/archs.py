@@ -99,10 +99,10 @@ def cached_folder() -> Path:
 
     The stock library has the instructions of the processor that it was compiled on.
     """
-    project = upstream.source.Project(upstream.ROOT)
-    made_from = f"{project.pin.sha256} {SEED} {cpu_flags()}".encode() + UPSTREAM.read_bytes()
+    pin = upstream.pin()
+    made_from = f"{pin.sha256} {SEED} {cpu_flags()}".encode() + UPSTREAM.read_bytes()
     digest = hashlib.sha256(made_from).hexdigest()[:12]
-    return platformdirs.user_cache_path("pyselfspec") / f"archs-{project.pin.version}-{digest}"
+    return platformdirs.user_cache_path("pyselfspec") / f"archs-{pin.version}-{digest}"
 
 
 def cpu_flags() -> str:
