@@ -102,7 +102,7 @@ def cached_folder() -> Path:
     pin = upstream.pin()
     made_from = f"{pin.sha256} {SEED} {cpu_flags()}".encode() + UPSTREAM.read_bytes()
     digest = hashlib.sha256(made_from).hexdigest()[:12]
-    return platformdirs.user_cache_path("pyselfspec") / f"archs-{pin.version}-{digest}"
+    return platformdirs.user_cache_path("pyselfspec-tests") / f"archs-{pin.version}-{digest}"
 
 
 def cpu_flags() -> str:
