@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -43,17 +43,24 @@ def in_turn(first: Iterable[Any], *others: Iterable[Any]) -> set[tuple[Any, ...]
 def crossed(names: str, *axes: Iterable[Any], always: Collection[tuple[Any, ...]]) -> Any:
     """Parametrize a test with a product: ``always`` for every run, the others for the nightly one.
 
-    Every value of every axis has to be among the former.
+    Every value of every axis has to be among the former. An axis of several parameters has their
+    names joined by commas, and tuples as values.
     """
+    groups = [group.split(",") for group in names.split()]
     axes = tuple(map(tuple, axes))
     for i, axis in enumerate(axes):
         assert {case[i] for case in always} == {*axis}, f"values of axis {i} are missing"
     cases = [
-        pytest.param(*case, marks=() if case in always else pytest.mark.nightly)
+        pytest.param(*flat(groups, case), marks=() if case in always else pytest.mark.nightly)
         for case in itertools.product(*axes)
     ]
     assert sum(not case.marks for case in cases) == len(always)
-    return pytest.mark.parametrize(names.split(), cases)
+    return pytest.mark.parametrize(list(itertools.chain(*groups)), cases)
+
+
+def flat(groups: list[list[str]], case: tuple[Any, ...]) -> Iterator[Any]:
+    for names, value in zip(groups, case, strict=True):
+        yield from value if len(names) > 1 else (value,)
 
 
 def nightly_unless(names: Collection[str], every: Iterable[str]) -> list[Any]:
