@@ -120,7 +120,6 @@ def refused(context: Context, n_keep: int) -> None:
     assert seq.n_past == n_past
 
 
-@pytest.mark.sanitized
 def test_a_removal_that_reaches_back_over_the_last_pass_is_refused(
     model: Model, context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -178,7 +177,6 @@ def test_replays_after_prompts_in_pieces_and_passes_of_others(
             seq.rollback(pos + n_right)
 
 
-@pytest.mark.sanitized
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_fork_after_a_removal_sees_what_the_sequence_sees(
     model: Model, context: Context, text: list[int], expected: Logits, first: int
@@ -201,7 +199,6 @@ def test_a_fork_goes_its_own_way(context: Context, text: list[int], expected: Lo
     assert fork.n_past == 9 and fork.tokens == (*text[:6], 9, 9, 9)
 
 
-@pytest.mark.sanitized
 @pytest.mark.parametrize("ids", [(0, 1), (0, 2), (2, 0)])
 def test_sequences_with_as_many_rows_share_a_pass(
     model: Model, context: Context, text: list[int], expected: Logits, ids: tuple[int, int]
@@ -226,7 +223,6 @@ def rows_of(seq: object, text: list[int], n_right: int, n: int = 4) -> Rows:
     return Rows.of(seq.seq_id, pos, rows, "all")  # type: ignore[attr-defined]
 
 
-@pytest.mark.sanitized
 def test_different_numbers_of_rows_leave_no_snapshots(context: Context, text: list[int]) -> None:
     one, other = context.sequence(0), context.sequence(1)
     context.run(Rows.joined([Rows.of(0, 0, text[:5]), Rows.of(1, 0, text[:3])]))
@@ -239,7 +235,6 @@ def test_a_pass_of_others_ends_what_can_be_removed(context: Context, text: list[
     assert context.sequence().can_keep(4) == 0
 
 
-@pytest.mark.sanitized
 def test_a_pass_that_was_stopped_empties_its_sequence(
     context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -252,7 +247,6 @@ def test_a_pass_that_was_stopped_empties_its_sequence(
     np.testing.assert_array_equal(context.decode(text[:6]).logits, expected[:6])
 
 
-@pytest.mark.sanitized
 @pytest.mark.parametrize("n", [1, 5, 17])
 def test_a_checkpoint_restores_the_bits(
     context: Context, text: list[int], expected: Logits, n: int
@@ -376,7 +370,6 @@ def written(text: Completion) -> list[int]:
     return list(text.tokens)
 
 
-@pytest.mark.sanitized
 def test_texts_of_a_batch_are_those_alone(model: Model, text: list[int]) -> None:
     prompts = [text[:9] * 2, text[3:7] * 3]
     alone = []
