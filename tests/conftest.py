@@ -5,10 +5,12 @@ Nothing here imports the native library before a fixture is used that needs it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,6 +36,20 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the files that took longest, where durations are asked for."""
+    if terminalreporter.config.getoption("durations") is None:
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.location[0]] += report.duration
+    terminalreporter.section("slowest files")
+    for file, took in seconds.most_common(40):
+        terminalreporter.write_line(f"{took:7.1f} s  {file}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep the user's calibrations out of the tests and of the processes that they start."""
@@ -43,11 +59,20 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session")
+def user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Paths for one user after another; nothing is there yet."""
+    folder = tmp_path_factory.mktemp("users")
+    return (folder / str(i) for i in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder for the profiles and scans of a test, in place of the user's."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user-data"))
-    return tmp_path / "user-data"
+def user_data(user_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder for the profiles and scans of a test, in place of the user's. It is made by
+    what writes there, as most tests do not."""
+    folder = next(user_folders)
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +117,32 @@ def archs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(os.environ.get("PYSELFSPEC_ARCHS") or tmp_path_factory.mktemp("archs"))
     if not any(folder.glob("*.gguf")):
         archs.build_models(folder)
+    return folder
+
+
+# One of each family: dense, with experts, latent attention, windows, positions in a table, halves
+# side by side, windows in chunks, hybrids, recurrent, attention over the whole batch.
+FAMILIES = (
+    *("llama-dense", "qwen3moe-moe", "deepseek2-moe", "gemma3-dense", "gpt2-dense", "phi2-dense"),
+    *("llama4-moe", "deepseek4-moe", "lfm2-dense", "qwen35-dense", "nemotron_h-dense"),
+    *("jamba-dense", "minimax-01-moe", "mamba-dense", "mamba2-dense", "dream-dense"),
+)
+
+
+@pytest.fixture(
+    scope="session", params=["families", pytest.param("all", marks=pytest.mark.nightly)]
+)
+def toy_models(
+    request: pytest.FixtureRequest, archs_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with toy models: archs_folder with all, or one with a model of each family."""
+    if request.param == "all":
+        return archs_folder
+    folder = tmp_path_factory.mktemp("families")
+    for name in FAMILIES:
+        folder.joinpath(f"{name}.gguf").symlink_to(
+            (archs_folder / f"{name}.gguf").resolve(strict=True)
+        )
     return folder
 
 

@@ -1,6 +1,7 @@
 """The mask oracle over every architecture that llama.cpp knows.
 
     python tools/archs.py build FOLDER    # upstream's test program writes a toy model of each
+    python tools/archs.py folder          # says where tests keep these between runs
     python tools/archs.py check FOLDER    # masked passes against files with sublayers zeroed
 
 A masked pass must equal, bit for bit, the file whose skipped sublayers end in zeroed tensors: for
@@ -12,8 +13,10 @@ process of its own, so that a crash is one result among others.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -26,6 +29,7 @@ from typing import Any, TypeVar
 
 import click
 import numpy as np
+import platformdirs
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
@@ -39,6 +43,7 @@ SEED = 1234  # of the weights; 0 to 99 are ids that every toy vocabulary has
 N_PROMPT, N_TOKENS = 12, 15
 PROGRAM = "test-llama-archs"
 STOCK = "stock"  # where the unpatched build is kept beside the models
+UPSTREAM = Path(upstream.__file__)  # how it is built
 
 PARTS = {"attn": ("attn_output", "ssm_out"), "ffn": ("ffn_down",)}
 KINDS = {"attn": ("attn",), "ffn": ("ffn",), "both": ("attn", "ffn")}
@@ -79,10 +84,31 @@ class Result:
 def build_models(folder: Path) -> None:
     """Build upstream's test program from the pinned source and let it write its models.
 
-    The program and the unpatched library it was linked with stay in the folder ``stock``.
+    The program and the unpatched library it was linked with stay in the folder ``stock``. Models
+    appear only when all are written.
     """
     upstream.build(folder / STOCK, [PROGRAM], ["TESTS"])
-    subprocess.run([folder / STOCK / PROGRAM, "-s", str(SEED), "-o", folder], check=True)
+    with tempfile.TemporaryDirectory(dir=folder) as written:
+        subprocess.run([folder / STOCK / PROGRAM, "-s", str(SEED), "-o", written], check=True)
+        for path in Path(written).glob("*.gguf"):
+            path.rename(folder / path.name)
+
+
+def cached_folder() -> Path:
+    """Return where models and library stay between runs, by what they are made from and for.
+
+    The stock library has the instructions of the processor that it was compiled on.
+    """
+    pin = upstream.pin()
+    made_from = f"{pin.sha256} {SEED} {cpu_flags()}".encode() + UPSTREAM.read_bytes()
+    digest = hashlib.sha256(made_from).hexdigest()[:12]
+    return platformdirs.user_cache_path("pyselfspec-tests") / f"archs-{pin.version}-{digest}"
+
+
+def cpu_flags() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((li for li in lines if li.startswith(("flags", "Features"))), platform.machine())
 
 
 #
@@ -232,6 +258,12 @@ def main() -> None:
 def build(folder: Path) -> None:
     """Write the toy models into FOLDER (about 0.9 GB)."""
     build_models(folder)
+
+
+@main.command("folder")
+def print_folder() -> None:
+    """Print the folder in the cache directory that PYSELFSPEC_ARCHS should name."""
+    click.echo(cached_folder())
 
 
 @main.command("check-one", hidden=True)

@@ -31,6 +31,10 @@ NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 COMPILE = "<CMAKE_{0}_COMPILER> <DEFINES> <INCLUDES> <FLAGS> {1} -o <OBJECT> -c <SOURCE>"
 
 
+def pin() -> source.Pin:
+    return source.Project(ROOT).pin
+
+
 def stock_options(kinds: Sequence[str]) -> list[str]:
     """For CMake, in llama.cpp's own folder."""
     options = [f"-DLLAMA_BUILD_{k}={'ON' if k in kinds else 'OFF'}" for k in (*KINDS, *NEVER)]

@@ -64,6 +64,7 @@ def test_blocks_of_a_page_run(page, tmp_path):
     run_all(page, tmp_path, real=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, real=True)], ids=lambda p: p.stem)
 def test_blocks_with_real_models_run(page, tmp_path):

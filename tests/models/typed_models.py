@@ -25,10 +25,7 @@ MODELS = [
     for arch in ("llama", "gemma3", "falcon", "qwen2moe")
     for qtype in ("F16", "Q8_0", "Q4_0")
 ] + [("llama", "Q4_K"), ("llama", "Q6_K")]
-IDS = [" ".join(model) for model in MODELS]
 
-each_model = pytest.mark.parametrize(("arch", "qtype"), MODELS, ids=IDS)
-each_sampling = pytest.mark.parametrize("sampling", SAMPLINGS)
 TypedModel = Callable[[str, str], Model]
 
 

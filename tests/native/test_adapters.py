@@ -30,6 +30,7 @@ def adapters(tiny: Any, tmp_path: Path) -> list[int]:
     return handles
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_a_control_vector_comes_and_goes(
     mask: LayerMask | None, tiny: Any, new_context: Any
@@ -46,6 +47,7 @@ def test_a_control_vector_comes_and_goes(
     np.testing.assert_array_equal(narrow(context, mask), plain)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("decode_between", [False, True])
 def test_adapters_change_and_return(
     decode_between: bool, tiny: Any, new_context: Any, adapters: list[int]
@@ -86,6 +88,7 @@ print("done")
 """
 
 
+@pytest.mark.sanitized
 def test_graphs_grow_with_adapters(tiny_path: Any, run_python: Any, tmp_path: Path) -> None:
     """More nodes than a graph made before has room for: llama.cpp ends the process there."""
     run = run_python(
@@ -107,6 +110,7 @@ def device_sampler(context: Context) -> Iterator[None]:
         llama.llama_sampler_free(chain)
 
 
+@pytest.mark.sanitized
 def test_a_sampler_in_the_graph_is_refused_and_forgotten(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     plain = narrow(context)

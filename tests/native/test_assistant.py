@@ -108,12 +108,14 @@ def test_rejected_tokens_leave_no_trace(new_context, nearly, sampling, options):
     assert 0.1 * n_drafted < sum(step.n_accepted for step in found) < 0.9 * n_drafted
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("flash_attn", [False, True])
 def test_k_and_v_are_read_as_the_model_stores_them(new_context, plain, flash_attn):
     found = steps(new_context(plain.model, flash_attn=flash_attn), plain.head, n_predict=40)
     require_all(oracle_of(new_context, plain), PROMPT, found)
 
 
+@pytest.mark.sanitized
 def test_quantized_k_and_v_are_read(new_context, plain):
     types = {"type_k": "q8_0", "type_v": "q8_0", "flash_attn": True}
     found = steps(new_context(plain.model, **types), plain.head, n_predict=40)
@@ -124,6 +126,7 @@ def test_quantized_k_and_v_are_read(new_context, plain):
     assert found[0].draft.probs[:2] == pytest.approx(exact[0].draft.probs[:2], abs=0.02)
 
 
+@pytest.mark.sanitized
 def test_a_second_turn_and_another_text_are_followed(new_context, plain):
     """At most the last token in the K/V cache is evaluated again, for its states."""
     context, oracle = new_context(plain.model), oracle_of(new_context, plain)
@@ -165,6 +168,7 @@ def test_long_prompts_and_steps_without_drafts_are_followed(new_context, plain):
     require_all(oracle_of(new_context, plain), prompt, found)
 
 
+@pytest.mark.sanitized
 @each_sampling
 def test_texts_side_by_side_have_their_own_drafts(new_context, opened, sampling):
     made = opened(SHARED)
@@ -181,6 +185,7 @@ def test_texts_side_by_side_have_their_own_drafts(new_context, opened, sampling)
         assert text.history[len(prompt) :] == tokens_of(plain)
 
 
+@pytest.mark.sanitized
 def test_cells_still_move_where_texts_need_room(new_context, plain):
     """The cells of texts side by side stay in order, or their last bits would change, and the head
     reads them where they are then."""
@@ -398,6 +403,7 @@ def test_models_without_such_blocks_have_no_assistant(new_context, plain, tiny, 
         drafter_of(new_context(model), plain.head)
 
 
+@pytest.mark.sanitized
 def test_a_closed_context_has_closed_it(plain):
     with plain.model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
         own = drafter_of(context, plain.head)._heads.head._context

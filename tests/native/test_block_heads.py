@@ -166,6 +166,7 @@ def test_a_draft_ends_where_it_is_unsure(new_context, model, made):
     assert sure.token_ids == whole.token_ids[:n_sure]
 
 
+@pytest.mark.sanitized
 def test_a_second_turn_and_another_text_are_followed(new_context, context, made):
     """Tokens in the K/V cache are not evaluated again, except tokens that the head has not read."""
     of_kind = made(KINDS[3])
@@ -186,6 +187,7 @@ def test_a_second_turn_and_another_text_are_followed(new_context, context, made)
     require_all(oracle, plain, list(run_steps(context, text)))
 
 
+@pytest.mark.sanitized
 def test_texts_side_by_side_have_their_own_drafts(new_context, model, made):
     of_kind = made(COUNTING)
     context = new_context(model, n_ctx=512)
@@ -224,6 +226,7 @@ def test_long_prompts_and_steps_without_drafts_are_followed(new_context, model, 
     require_all(of_kind.oracle(new_context(model, n_batch=256)), prompt, found)
 
 
+@pytest.mark.sanitized
 def test_blocks_reach_over_the_end_of_a_context(new_context, counting):
     """And a block may be wider than the passes of the model."""
     model, path = counting(0.0)
@@ -251,6 +254,7 @@ def test_a_short_list_shortens_its_vocabulary(new_context, model, made):
     assert drafter._heads.head.can_shorten
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("kind", [k for k in KINDS if not k.n_candidates], ids=lambda k: k.name)
 def test_the_likeliest_token_without_logits_is_that_of_all_logits(context, made, kind):
     left = context.decode(PROMPT, hidden_at=tiny_dflash.BLOCKS, outputs="none").hidden.numpy()
@@ -267,6 +271,7 @@ def test_the_likeliest_token_without_logits_is_that_of_all_logits(context, made,
             assert p == pytest.approx(close, rel=1e-4)
 
 
+@pytest.mark.sanitized
 def test_scored_candidates_are_drawn_from(new_context, model, made):
     of_kind = made(SCORES)
     found = drawn_steps(new_context(model), of_kind.path)

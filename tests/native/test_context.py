@@ -95,6 +95,7 @@ def test_smallest_context(tiny: Any, new_context: Any) -> None:
     assert context.decode([5]).logits.shape == (1, tiny().n_vocab)
 
 
+@pytest.mark.sanitized
 def test_outputs(tiny: Any, new_context: Any, token_ids: Any) -> None:
     tokens = token_ids(5)
     n_vocab = tiny().n_vocab
@@ -109,6 +110,7 @@ def test_outputs(tiny: Any, new_context: Any, token_ids: Any) -> None:
     assert last.logits[0].argmax() == every.logits[-1].argmax()
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
 def test_the_best_token_without_logits(
     arch: str, tiny: Any, new_context: Any, token_ids: Any
@@ -133,6 +135,7 @@ def test_the_best_token_without_logits(
         without.argmax(4)  # of the pass before
 
 
+@pytest.mark.sanitized
 def test_the_best_token_comes_with_states(tiny: Any, new_context: Any, token_ids: Any) -> None:
     one, other = new_context(tiny()), new_context(tiny())
     want = one.decode(token_ids(4), hidden_at=2).hidden
@@ -184,6 +187,7 @@ def test_logits_are_a_copy_and_end_with_the_next_decode(tiny: Any, new_context: 
         _ = first.logits
 
 
+@pytest.mark.sanitized
 def test_prefill_in_batches(tiny: Any, new_context: Any, token_ids: Any) -> None:
     """Batches decoded one by one give the same K/V as a prompt, also one just longer than a
     batch."""
@@ -232,12 +236,14 @@ def test_an_empty_sequence_starts_at_zero(pos: int, tiny: Any, new_context: Any)
     assert context.sequence().n_past == 0
 
 
+@pytest.mark.sanitized
 def test_hidden_at_does_not_wrap(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     with pytest.raises(ArgumentError, match="1 to 4"):
         context.decode([5], hidden_at=2**32 + 1)
 
 
+@pytest.mark.sanitized
 def test_states_below_the_entry_need_tokens(tiny: Any, new_context: Any) -> None:
     """Without ids there is nothing true to say about blocks before the entry."""
     context = new_context(tiny())
@@ -252,6 +258,7 @@ def test_sequence_of_another_context(tiny: Any, new_context: Any) -> None:
         context.decode([5], seq=other.sequence())
 
 
+@pytest.mark.sanitized
 def test_states_that_are_no_numbers_stay_in_their_row(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     states = np.full((2, 64), 0.5, np.float32)
@@ -260,6 +267,7 @@ def test_states_that_are_no_numbers_stay_in_their_row(tiny: Any, new_context: An
     assert np.isfinite(logits[0]).all() and np.isnan(logits[1]).all()
 
 
+@pytest.mark.sanitized
 def test_strided_and_converted_states(tiny: Any, new_context: Any) -> None:
     states = np.random.default_rng(0).standard_normal((64, 3))  # float64, to be transposed
     mask = LayerMask.enter_at(4, 2)
@@ -290,6 +298,7 @@ def test_no_state_to_share_enters_at_the_ends(block: int, tiny: Any, new_context
     assert not new_context(tiny()).can_enter(block)
 
 
+@pytest.mark.sanitized
 def test_asking_what_can_enter_disturbs_nothing(
     tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -331,6 +340,7 @@ def test_context_on_a_closed_model(error_of: Any) -> None:
     assert error.startswith("ArgumentError: the model") and error.endswith("is closed")
 
 
+@pytest.mark.sanitized
 def test_contexts_come_and_go(tiny: Any) -> None:
     """Closed contexts are not kept alive by their model."""
     import gc
@@ -399,6 +409,7 @@ def test_a_context_in_use_refuses_another_thread(
     assert seq.n_past == 3
 
 
+@pytest.mark.sanitized
 def test_a_model_does_not_close_under_a_decode(
     tiny_path: Any, new_context: Any, elsewhere: Any
 ) -> None:
@@ -412,6 +423,7 @@ def test_a_model_does_not_close_under_a_decode(
             context.decode([5])
 
 
+@pytest.mark.sanitized
 def test_threads_that_meet_in_one_context(tiny: Any, new_context: Any) -> None:
     """One of them is told, nothing else happens."""
     context, outcomes = new_context(tiny(), n_ctx=2048), []

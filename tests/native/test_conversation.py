@@ -9,22 +9,23 @@ a conversation with drafts equals the same one without, in another context.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from fixture_types import NewContext, RunPython, TinyPath
+from parameters import crossed, in_turn
 from tiny_mamba import write_mamba
 from typed_models import (
     EXIT,
+    MODELS,
     N_LAYER,
     SAMPLINGS,
     SEEDED,
     WINDOWED,
     TypedModel,
-    each_model,
-    each_sampling,
     opened,
     plain_text,
     require_exact,
@@ -83,9 +84,15 @@ class Watched:
 # --- turns -----------------------------------------------------------------------------------
 
 
-@each_sampling
-@pytest.mark.parametrize("share", [True, False], ids=["shared", "forked"])
-@each_model
+@crossed(
+    "arch,qtype share sampling",
+    MODELS,
+    (True, False),
+    SAMPLINGS,
+    always={
+        (model, *way) for model, way in in_turn(MODELS, itertools.product((True, False), SAMPLINGS))
+    },
+)
 def test_five_turns(
     arch: str,
     qtype: str,

@@ -172,6 +172,7 @@ def changed(checkpoint: Path, tmp_path: Path) -> Callable[..., Path]:
     return change
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_types_differ_in_their_weights_only(checkpoint: Path, tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.gguf" for name in ("f32", "q8_0", "q4_0")}
@@ -191,6 +192,7 @@ def test_types_differ_in_their_weights_only(checkpoint: Path, tmp_path: Path) ->
     assert sorted(tmp_path.iterdir()) == sorted(files.values())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_command(checkpoint: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also from inside the folder, whose name still becomes the model's."""
@@ -201,6 +203,7 @@ def test_command(checkpoint: Path, target: Path, monkeypatch: pytest.MonkeyPatch
     assert metadata(target)["general.name"] == "Tiny Model"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "error", "words"),
@@ -223,6 +226,7 @@ def test_checkpoint_that_is_no_use(
     assert not list(target.parent.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_type_that_llama_cpp_cannot_write(checkpoint: Path, target: Path) -> None:
     with pytest.raises(ModelFileError, match=f"^{checkpoint}: .*cannot quantize.* file type"):

@@ -258,6 +258,7 @@ with Model(sys.argv[1]) as model, model.context(**LONG) as context:
 """
 
 
+@pytest.mark.sanitized
 @on_linux
 def test_ctrl_c_stops_a_pass(tiny_path: TinyPath, run_python: RunPython) -> None:
     run = run_python(CTRL_C, tiny_path(**DEEP), Path(__file__).parent)
@@ -379,6 +380,7 @@ def test_a_server_ends_while_a_prompt_is_read(context: Context, new_context: New
     assert logits_after(context) == logits_after(new_context(context.model, **LONG))
 
 
+@pytest.mark.sanitized
 def test_stopping_nests(context: Context) -> None:
     with context.stopped():
         with context.stopped():
@@ -388,6 +390,7 @@ def test_stopping_nests(context: Context) -> None:
     context.decode([7])
 
 
+@pytest.mark.sanitized
 def test_a_context_that_is_closed_while_stopped(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +417,7 @@ def test_a_context_that_is_closed_while_stopped(
         pass
 
 
+@pytest.mark.sanitized
 def test_a_pass_in_place_takes_what_shares_its_cells(context: Context) -> None:
     """Half of it may be written: no sequence may go on from there."""
     other = context.sequence().fork(1)
@@ -424,6 +428,7 @@ def test_a_pass_in_place_takes_what_shares_its_cells(context: Context) -> None:
     assert context.sequence().tokens == other.tokens == (5,)
 
 
+@pytest.mark.sanitized
 def test_a_memory_that_takes_nothing_back_is_emptied(tmp_path: Path) -> None:
     """Its state belongs to no position any more."""
     path = write_mamba(tmp_path / "mamba.gguf")

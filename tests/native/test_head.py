@@ -128,12 +128,14 @@ def kind(request, folder, new_context, model, tiny_path):
     )
 
 
+@pytest.mark.sanitized
 def test_drafts_are_those_of_the_paper(context, kind):
     found = steps(context, kind.path, sampling=SEEDED)
     assert all(len(step.draft.tokens) == 4 for step in found[:-4])
     require_all(kind.oracle, PROMPT, found)
 
 
+@pytest.mark.sanitized
 def test_drawn_tokens_are_drawn_from_what_the_head_computes(context, kind):
     """Over the vocabulary of the model, also where the head has one of its own."""
     found = drawn_steps(context, kind.path)
@@ -176,6 +178,7 @@ def test_siblings_of_a_head_are_accepted_and_leave_it_the_right_states(
     assert any(step.n_accepted > 0 and step.verdict.path[-1] >= 4 for step in found)
 
 
+@pytest.mark.sanitized
 def test_a_second_turn_and_another_text_are_followed(context, kind):
     """Tokens in the K/V cache are not evaluated again, except those that the head has not read."""
     first = [*PROMPT, *tokens_of(steps(context, kind.path))]
@@ -194,6 +197,7 @@ def test_a_second_turn_and_another_text_are_followed(context, kind):
     require_all(kind.oracle, plain, list(run_steps(context, text)))
 
 
+@pytest.mark.sanitized
 def test_texts_side_by_side_have_their_own_drafts(new_context, model, kind):
     context = new_context(model, n_ctx=512)
     prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
@@ -209,6 +213,7 @@ def test_texts_side_by_side_have_their_own_drafts(new_context, model, kind):
         )
 
 
+@pytest.mark.sanitized
 def test_long_prompts_are_followed_in_parts(new_context, model, kind):
     context = new_context(model, n_batch=24)
     prompt = [1, *(270 + i * i % 41 for i in range(80))]
@@ -334,6 +339,7 @@ def test_its_costs_can_be_measured(context, knowing):
     assert measured.verify_us == measured.full_us
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("wanted", [[0, 1, 2, 3, 4], [4], [0, 2], [1]])
 def test_the_likeliest_token_by_itself_is_that_of_all_logits(context, kind, wanted):
     """Tokens, probabilities and remaining states are those of the same rows with all logits."""
@@ -355,6 +361,7 @@ def test_the_likeliest_token_by_itself_is_that_of_all_logits(context, kind, want
             assert p == pytest.approx(close, rel=1e-4)
 
 
+@pytest.mark.sanitized
 def test_rows_without_outputs_leave_their_keys_and_values(context, kind):
     """A row behind them sees them as it would, had they been finished."""
     tokens = PROMPT[:6]
@@ -371,6 +378,7 @@ def test_rows_without_outputs_leave_their_keys_and_values(context, kind):
         assert found[0][1] == found[1][1]
 
 
+@pytest.mark.sanitized
 def test_a_numbering_of_its_own_is_no_short_list(new_context, model, folder):
     """The head numbers all tokens of the model differently: ids of a short list would be other
     rows."""
@@ -408,6 +416,7 @@ def test_after_the_likeliest_token_there_are_no_logits(context, kind):
             opened.runners_up(1, opened.argmax(1), 3, 0.01)
 
 
+@pytest.mark.sanitized
 def test_states_of_several_blocks_come_side_by_side(new_context, model):
     """And prepared graphs that leave them are not taken for those that do not."""
     context, other = new_context(model), new_context(model)
@@ -434,6 +443,7 @@ def test_states_that_leave_the_last_block_are_read_too(new_context, model, folde
     assert tokens_of(found) == tokens_of(steps(new_context(model), None))
 
 
+@pytest.mark.sanitized
 def test_a_closed_context_has_closed_its_head(model, folder):
     path = tiny_head.write(folder / "closed.gguf", tiny_head.random_weights())
     with model.context(n_ctx=256, n_batch=64, n_threads=1) as context:

@@ -168,6 +168,7 @@ def test_texts_do_not_see_each_other(
     )
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_three_texts(seed: int, n_threads: int, tiny: TinyModel, new_context: NewContext) -> None:
@@ -195,6 +196,7 @@ def test_types_of_wide_rows(type_name: str, tmp_path: Path, new_context: NewCont
         )
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
 def test_drafts_of_two_texts_are_completed_in_one_pass(
     arch: str, tiny: TinyModel, new_context: NewContext
@@ -231,6 +233,7 @@ def small_ubatches(tiny: TinyModel) -> Iterator[Context]:
     llama.llama_free(handle)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_best_tokens_of_several_rows(
     in_parts: bool, tiny: TinyModel, new_context: NewContext, small_ubatches: Context
@@ -254,6 +257,7 @@ def test_best_tokens_of_several_rows(
                 calls.argmax(context.session, row)
 
 
+@pytest.mark.sanitized
 def test_states_of_a_pass_that_is_computed_in_parts(
     tiny: TinyModel, new_context: NewContext, small_ubatches: Context
 ) -> None:
@@ -281,6 +285,7 @@ def test_positions_of_a_sequence_go_on(tiny: TinyModel, new_context: NewContext)
     assert [context.sequence(i).n_past for i in range(4)] == [3, 0, 0, 0]
 
 
+@pytest.mark.sanitized
 def test_after_a_failed_decode_no_row_has_an_output(
     tiny: TinyModel, new_context: NewContext
 ) -> None:
@@ -296,6 +301,7 @@ def test_after_a_failed_decode_no_row_has_an_output(
             calls.logits(context.session, 0, context.model.n_vocab)
 
 
+@pytest.mark.sanitized
 def test_a_second_text_takes_the_last_cells(tiny: TinyModel, new_context: NewContext) -> None:
     """Cells are moved when only cells below those of a sequence are free."""
     context = new_context(tiny())

@@ -15,6 +15,7 @@ from itertools import chain, product
 from pathlib import Path
 
 import pytest
+from parameters import nightly_unless
 from places import ROOT, llama_cpp
 
 from pyselfspec.util.build import LIB_DIR
@@ -69,12 +70,16 @@ def compiled(folder: Path, *files: Path, options: Sequence[str] = ()) -> Path:
 EXPERTS = {"qwen3": (8, 768), "deepseek": (8, 2048), "mixtral": (2, 14336)}
 
 
+@pytest.fixture(scope="session")
+def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("chunks"), ROOT / "tests" / "native" / "chunks.cpp")
+
+
 @pytest.mark.parametrize("n_threads", [1, 2, 8, 16, 32, 64])
-def test_every_thread_gets_rows_of_an_expert(n_threads: int, tmp_path: Path) -> None:
+def test_every_thread_gets_rows_of_an_expert(n_threads: int, chunks: Path) -> None:
     """One token goes through few of many experts; the pieces are cut for those."""
-    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp")
     for name, (n_chosen, n_rows) in {**EXPERTS, "small": (1, 5), "none": (0, 64)}.items():
-        command = [program, *map(str, (n_chosen, n_rows, n_threads))]
+        command = [chunks, *map(str, (n_chosen, n_rows, n_threads))]
         run = subprocess.run(command, capture_output=True, text=True, check=True)
         pieces = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
         rows = sorted((m, r) for m, begin, end in pieces for r in range(begin, end))
@@ -93,13 +98,12 @@ HEADS = {
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 16, 64])
-def test_every_thread_gets_results_of_attention(n_threads: int, tmp_path: Path) -> None:
+def test_every_thread_gets_results_of_attention(n_threads: int, chunks: Path) -> None:
     """One token, vectors of 16 values: every result is computed once, and nobody has a fifth and
     one vector of one query more than his share."""
-    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp")
     for name, (n_heads, size, n_queries) in {**HEADS, "none": (0, 64, 1)}.items():
         n_units = size // 16
-        command = [program, *map(str, (n_heads, n_units, n_queries, n_threads))]
+        command = [chunks, *map(str, (n_heads, n_units, n_queries, n_threads))]
         run = subprocess.run(command, capture_output=True, text=True, check=True)
         done = Counter[int]()
         results = []
@@ -182,8 +186,12 @@ def checked(name: str, folder: Path, program: str, sources: Sequence[str]) -> st
     return run.stdout
 
 
+# the best of this machine
+BEST = [name for name, needed in INSTRUCTIONS.items() if {*needed} <= flags()][-1:]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", INSTRUCTIONS)
+@pytest.mark.parametrize("name", nightly_unless(["AVX2", *BEST], INSTRUCTIONS))
 def test_products(name: str, tmp_path: Path) -> None:
     said = checked(name, tmp_path, "kernels", SOURCES)
     assert re.fullmatch(rf"{N_KINDS} kinds of weights, \d+ results compared, 0 wrong\n", said)

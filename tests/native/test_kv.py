@@ -33,6 +33,7 @@ def test_drafting_leaves_no_trace(arch: str, tiny: Any, new_context: Any, token_
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.sanitized
 def test_fork_sees_the_past_and_has_its_own_future(
     tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -48,6 +49,7 @@ def test_fork_sees_the_past_and_has_its_own_future(
     np.testing.assert_array_equal(context.decode([9]).logits, fresh.decode([9]).logits)
 
 
+@pytest.mark.sanitized
 def test_forks_take_no_cells(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny(), n_seq_max=8)
     seq = context.sequence()
@@ -60,6 +62,7 @@ def test_forks_take_no_cells(tiny: Any, new_context: Any) -> None:
         context.decode([5], seq=forks[0])
 
 
+@pytest.mark.sanitized
 def test_a_shared_cell_is_free_when_the_last_holder_lets_go(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     seq = context.sequence()
@@ -95,6 +98,7 @@ def test_fork_of_an_empty_sequence_is_empty(tiny: Any, new_context: Any) -> None
     assert context.sequence().fork(1).n_past == 0
 
 
+@pytest.mark.sanitized
 @EACH_ARCH
 def test_rollback(arch: str, tiny: Any, new_context: Any, token_ids: Any) -> None:
     """Across the sliding window too, where the architecture has one."""
@@ -167,6 +171,7 @@ def lose(context: Any) -> None:
     llama.llama_memory_seq_rm(llama.llama_get_memory(context.handle), 0, 0, N_LOST)
 
 
+@pytest.mark.sanitized
 def test_other_sequences_take_no_cells_of_a_window(
     tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -186,6 +191,7 @@ def test_other_sequences_take_no_cells_of_a_window(
     np.testing.assert_array_equal(context.decode([7]).logits, fresh.decode([7]).logits)
 
 
+@pytest.mark.sanitized
 def test_rollback_into_a_lost_window_is_refused(
     tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -205,6 +211,7 @@ def test_rollback_into_a_lost_window_is_refused(
     assert seq.n_past == 0
 
 
+@pytest.mark.sanitized
 def test_in_place_needs_its_window(tiny: Any, new_context: Any, token_ids: Any) -> None:
     tokens = token_ids(160)
     context = new_context(tiny("gemma3"))
@@ -215,6 +222,7 @@ def test_in_place_needs_its_window(tiny: Any, new_context: Any, token_ids: Any) 
         context.decode(tokens[120:130], pos=120, in_place=True)
 
 
+@pytest.mark.sanitized
 def test_a_fork_does_not_go_on_without_its_window(
     tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -244,6 +252,7 @@ def test_models_without_a_window_keep_what_they_hold(
 # --- what sequences are known to hold ------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 def test_a_pass_in_place_in_a_fork_is_felt_where_it_was_forked_from(
     tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -258,6 +267,7 @@ def test_a_pass_in_place_in_a_fork_is_felt_where_it_was_forked_from(
     assert seq.keep([*tokens, 7]) == 3
 
 
+@pytest.mark.sanitized
 def test_a_sequence_holds_what_it_is_said_to_hold_or_says_why_not(
     tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -272,6 +282,7 @@ def test_a_sequence_holds_what_it_is_said_to_hold_or_says_why_not(
     assert list(seq.tokens) == tokens[:2]
 
 
+@pytest.mark.sanitized
 def test_a_dropped_sequence_can_be_borrowed_again(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     sequences = [context.sequence(i) for i in range(context.n_seq_max)]

@@ -138,6 +138,7 @@ def test_texts_side_by_side_have_their_own_drafts(new_context, model_of, oracle_
         require_all(oracle, prompt, found[id(text)])
 
 
+@pytest.mark.sanitized
 def test_a_prompt_that_was_interrupted_leaves_no_rows_of_another(new_context, model_of, oracle_of):
     """The rows of later blocks have read tokens of the first text that the second one has not."""
     kind = KINDS[0]
@@ -177,6 +178,7 @@ def test_a_short_list_changes_no_text(new_context, model_of, kind):
     assert shortened.stats.n_drafted
 
 
+@pytest.mark.sanitized
 @each_kind
 def test_a_failed_pass_costs_drafts_only(new_context, model_of, kind, monkeypatch):
     """The K/V of its rows are gone, so the text goes on without drafts."""

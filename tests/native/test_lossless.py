@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attentions import ATTENTIONS
+from parameters import crossed, in_turn
 from typed_models import EXIT, MODELS, TypedModel, opened, plain_text, require_exact
 
 from pyselfspec import (
@@ -76,6 +77,15 @@ SAMPLINGS = {
 }
 
 
+# each architecture with one way to sample, and each way to sample on one architecture
+each_architecture_and_sampling = crossed(
+    "arch sampling",
+    tiny_gguf.ARCHITECTURES,
+    SAMPLINGS,
+    always=in_turn(tiny_gguf.ARCHITECTURES, SAMPLINGS) | {*itertools.product(["llama"], SAMPLINGS)},
+)
+
+
 @pytest.fixture
 def exact(tiny: Any, new_context: Any) -> Callable[..., Model]:
     """A tiny Q8_0 model whose late blocks change little; skips where Q8_0 depends on the width."""
@@ -119,8 +129,7 @@ def plain(context: Context, prompt: Sequence[int], **options: Any) -> list[int]:
 # --- against plain decoding ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@each_architecture_and_sampling
 def test_same_tokens_for_every_architecture(
     arch: str, sampling: str, exact: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -132,8 +141,7 @@ def test_same_tokens_for_every_architecture(
         assert got.stats.n_drafted > 0
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@each_architecture_and_sampling
 def test_same_tokens_with_a_fork(
     arch: str, sampling: str, exact: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -168,8 +176,7 @@ class TakesBoth:
         pass
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@each_architecture_and_sampling
 def test_same_tokens_with_copies_and_drafts_behind_them(
     arch: str, sampling: str, exact: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -194,8 +201,7 @@ def test_same_tokens_with_copies_and_drafts_behind_them(
             assert set(got.stats.sources) <= {"ngram", "layer-skip"}
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@each_architecture_and_sampling
 def test_same_tokens_with_copies_alone(
     arch: str, sampling: str, exact: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -213,9 +219,19 @@ def test_same_tokens_with_copies_alone(
     )
 
 
-@pytest.mark.parametrize("n_draft", [1, 2, 4, 8])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+LENGTHS = (1, 2, 4, 8)
+
+
+@crossed(
+    "mask n_draft sampling",
+    MASKS,
+    LENGTHS,
+    SAMPLINGS,
+    always={
+        (*case, sampling)
+        for case, sampling in in_turn(itertools.product(MASKS, LENGTHS), SAMPLINGS)
+    },
+)
 def test_same_tokens_for_every_draft_length(
     sampling: str, mask: str, n_draft: int, exact: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -333,7 +349,15 @@ WIDE = [
 ]
 
 
-@pytest.mark.parametrize("case", WIDE, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        # of each model one or two of the six lengths and ways, of which each has four models
+        pytest.param(case, marks=() if i % 7 in (0, 3) else pytest.mark.nightly)
+        for i, case in enumerate(WIDE)
+    ],
+    ids=str,
+)
 def test_same_tokens_for_drafts_wider_than_a_pass(
     case: Wide,
     typed: TypedModel,
@@ -399,10 +423,26 @@ def test_demo_model(sampling: str, demo: Model, new_context: Any) -> None:
 # --- against a replay ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("sampling", ["greedy", "penalties-grammar"])
-@pytest.mark.parametrize("qtype", ["F32", "F16", "Q4_0"])
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+QTYPES = ("F32", "F16", "Q4_0")
+WAYS = (
+    ("greedy", True),
+    ("penalties-grammar", False),
+    ("greedy", False),
+    ("penalties-grammar", True),
+)
+
+
+@crossed(
+    "arch qtype sampling share",
+    tiny_gguf.ARCHITECTURES,
+    QTYPES,
+    ("greedy", "penalties-grammar"),
+    (True, False),
+    always={
+        (*model, *way)
+        for model, way in in_turn(itertools.product(tiny_gguf.ARCHITECTURES, QTYPES), WAYS)
+    },
+)
 def test_drafting_cannot_reach_the_text(
     arch: str, qtype: str, sampling: str, share: bool, tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -452,9 +492,21 @@ KV_MASKS = {
 }
 
 
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("mask", KV_MASKS)
-@pytest.mark.parametrize("arch", ["llama", "gemma2", "gemma3", "qwen3moe"])
+KV_MODELS = ("llama", "gemma2", "gemma3", "qwen3moe")
+
+
+# each mask on each architecture, where blocks are shared for every second
+@crossed(
+    "arch mask share",
+    KV_MODELS,
+    KV_MASKS,
+    (True, False),
+    always={
+        (arch, mask, (i + j) % 2 == 0)
+        for i, arch in enumerate(KV_MODELS)
+        for j, mask in enumerate(KV_MASKS)
+    },
+)
 def test_after_every_step_the_cache_holds_the_text(
     arch: str, mask: str, share: bool, exact: Any, new_context: Any, token_ids: Any
 ) -> None:

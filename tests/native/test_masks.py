@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from attentions import ATTENTIONS
 from numpy.typing import NDArray
+from parameters import crossed, for_seeds, in_turn
 from tiny_mamba import write_mamba
 
 from pyselfspec import Context, LayerMask, Model
@@ -105,8 +106,21 @@ def tokens(token_ids: Any) -> list[int]:
 # --- the oracle ------------------------------------------------------------------------------
 
 
-@EACH_ARCH
-@pytest.mark.parametrize("skips", SKIPS)
+# all of them on three architectures, of the others one of each kind
+FEW = ("attn-middle", "ffn-first", "block-last", "several")
+IN_DEPTH = ("llama", "gemma2", "qwen2moe")
+
+
+@crossed(
+    "arch skips",
+    tiny_gguf.ARCHITECTURES,
+    SKIPS,
+    always={
+        (arch, skips)
+        for arch in tiny_gguf.ARCHITECTURES
+        for skips in (SKIPS if arch in IN_DEPTH else FEW)
+    },
+)
 def test_masked_pass_equals_zeroed_file(
     arch: str, skips: str, tiny: Any, new_context: Any, tokens: list[int]
 ) -> None:
@@ -202,13 +216,14 @@ def test_plain_decode_equals_unpatched_llama_cpp(
     np.testing.assert_array_equal(*logits)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("arch", ["llama", "gemma3", "falcon", "qwen2moe"])
-@pytest.mark.parametrize("seed", range(6))
+@for_seeds(6)
 def test_random_masks(arch: str, seed: int, tiny: Any, new_context: Any, tokens: list[int]) -> None:
     attn, ffn = np.random.default_rng(seed).random((2, N_LAYER)) < 0.5
     attn[seed % N_LAYER] = False  # something has to run
     mask = skip(np.flatnonzero(attn).tolist(), np.flatnonzero(ffn).tolist())
-    print(f"seed {seed}: {mask}")
+    print(mask)
     zeroed = tiny(arch, zero_attn=tuple(mask.skip_attn), zero_ffn=tuple(mask.skip_ffn))
     got = logits_of(new_context(tiny(arch)), tokens, mask)
     np.testing.assert_array_equal(got, plain_logits_of(new_context(zeroed), tokens))
@@ -228,8 +243,14 @@ def test_other_types_and_attention_kernels(
     np.testing.assert_array_equal(logits_of(plain, tokens, skip(attn, ffn)), want)
 
 
-@EACH_ARCH
-@pytest.mark.parametrize("skips", SKIPS)
+# those that concern the last block on each architecture, all of them on one
+@crossed(
+    "arch skips",
+    tiny_gguf.ARCHITECTURES,
+    SKIPS,
+    always=in_turn(tiny_gguf.ARCHITECTURES, ("attn-last", "ffn-last", "block-last"))
+    | {*itertools.product(["llama"], SKIPS)},
+)
 def test_last_output_only(
     arch: str, skips: str, tiny: Any, new_context: Any, tokens: list[int]
 ) -> None:
@@ -241,6 +262,7 @@ def test_last_output_only(
     np.testing.assert_array_equal(got.logits, zeroed.decode(tokens, outputs="last").logits)
 
 
+@pytest.mark.sanitized
 def test_no_outputs_still_write_kv(tiny: Any, new_context: Any, tokens: list[int]) -> None:
     for name, (attn, ffn) in SKIPS.items():
         mask = skip(attn, ffn)
@@ -251,6 +273,7 @@ def test_no_outputs_still_write_kv(tiny: Any, new_context: Any, tokens: list[int
         np.testing.assert_array_equal(a.decode([7]).logits, b.decode([7]).logits, err_msg=name)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("arch", ["llama", "gemma2", "gptneox", "qwen2moe"])
 def test_masks_alternating_in_one_context(
     arch: str, tiny: Any, new_context: Any, tokens: list[int]
@@ -302,6 +325,7 @@ def test_entering_with_hidden_states_equals_the_ordinary_pass(
         )
 
 
+@pytest.mark.sanitized
 def test_entering_one_by_one_what_was_computed_together(tiny: Any, new_context: Any) -> None:
     """Rows of the hidden states go to their tokens, also when a graph is reused."""
     batch = [9, 8, 7, 6, 5]
@@ -316,6 +340,7 @@ def test_entering_one_by_one_what_was_computed_together(tiny: Any, new_context: 
         np.testing.assert_array_equal(got.logits, alone.decode([batch[i]]).logits)
 
 
+@pytest.mark.sanitized
 @EACH_ARCH
 def test_rewriting_cells_changes_only_these(
     arch: str, tiny: Any, new_context: Any, tokens: list[int]
@@ -354,6 +379,7 @@ def test_hidden_states_of_every_block(
         previous = states
 
 
+@pytest.mark.sanitized
 def test_hidden_states_do_not_change_the_logits(
     tiny: Any, new_context: Any, tokens: list[int]
 ) -> None:
@@ -362,6 +388,7 @@ def test_hidden_states_do_not_change_the_logits(
         np.testing.assert_array_equal(new_context(tiny()).decode(tokens, hidden_at=at).logits, want)
 
 
+@pytest.mark.sanitized
 def test_hidden_states_pass_through_where_they_enter(tiny: Any, new_context: Any) -> None:
     states = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
     got = new_context(tiny()).decode(
@@ -521,6 +548,7 @@ def test_refusals_change_nothing(name: str, tiny: Any, new_context: Any, tokens:
     np.testing.assert_array_equal(context.decode([5]).logits, fresh.decode([5]).logits)
 
 
+@pytest.mark.sanitized
 def test_full_cache_changes_nothing(tiny: Any, new_context: Any) -> None:
     context, fresh = new_context(tiny()), new_context(tiny())
     for each in (context, fresh):
@@ -547,6 +575,7 @@ def mamba(tmp_path: Path) -> Iterator[Callable[..., Context]]:
         yield context
 
 
+@pytest.mark.sanitized
 def test_recurrent_models_refuse_what_they_cannot(mamba: Any) -> None:
     """Without snapshots and replay."""
     context, fresh = mamba(n_snapshots=0), mamba(n_snapshots=0)
@@ -565,6 +594,7 @@ def test_recurrent_models_refuse_what_they_cannot(mamba: Any) -> None:
     assert context.sequence().n_past == 0
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("blocks", [[0], [1], [0, 1]])
 def test_recurrent_masks_are_exact_or_refused(
     blocks: list[int], mamba: Any, tokens: list[int]
@@ -629,6 +659,7 @@ def many_masks(n: int) -> list[LayerMask]:
     return list(itertools.islice(masks, 0, 8 * n, 8))
 
 
+@pytest.mark.sanitized
 def test_graphs_that_make_room_for_each_other(tiny: Any, new_context: Any) -> None:
     """More masks and widths than slots, twice around: what comes back is what was asked for."""
     context, model = new_context(tiny()), tiny()
@@ -643,6 +674,7 @@ def test_graphs_that_make_room_for_each_other(tiny: Any, new_context: Any) -> No
             np.testing.assert_array_equal(got, fresh.decode(tokens, mask=mask).logits)
 
 
+@pytest.mark.sanitized
 def test_memory_of_prepared_graphs_is_bounded(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     assert context.graph_bytes == 0

@@ -67,6 +67,7 @@ def odd_error(odd_path: Callable[[str], Path], run_python: Any) -> Callable[[str
     return error
 
 
+@pytest.mark.sanitized
 def test_states_without_ids_where_blocks_read_ids(odd: OpenOdd) -> None:
     """The ids are read by an input without a name, and through the embedding of the batch."""
     context, tokens = odd("gemma4"), [7, 8, 9, 10]
@@ -79,6 +80,7 @@ def test_states_without_ids_where_blocks_read_ids(odd: OpenOdd) -> None:
         context.decode(hidden=hidden, mask=ENTER, pos=0, in_place=True)
 
 
+@pytest.mark.sanitized
 def test_states_that_are_not_one_vector_per_token(odd_error: Callable[[str, str], str]) -> None:
     code = "context.decode([7, 8], hidden=np.zeros((2, 64)), mask=LayerMask.enter_at(4, 2))"
     assert odd_error("gemma3n", code).startswith("UnsupportedError: architecture gemma3n, block")
@@ -86,6 +88,7 @@ def test_states_that_are_not_one_vector_per_token(odd_error: Callable[[str, str]
     assert "not one vector per token" in error
 
 
+@pytest.mark.sanitized
 def test_best_token_of_a_model_without_logits(odd_error: Callable[[str, str], str]) -> None:
     error = odd_error("bert", "context.run(Rows.of(0, 0, [5, 6, 7]), Pass(head='best'))")
     assert error == "UnsupportedError: architecture bert keeps no K/V: it has logits only"
@@ -128,6 +131,7 @@ def raw_error(run_python: Any) -> Callable[[Path, str], str]:
     return error
 
 
+@pytest.mark.sanitized
 def test_encoders_whose_output_nobody_computes(
     odd_path: Callable[[str], Path], raw_error: Callable[[Path, str], str]
 ) -> None:
@@ -135,6 +139,7 @@ def test_encoders_whose_output_nobody_computes(
     assert error.startswith("UnsupportedError: architecture t5 has an encoder")
 
 
+@pytest.mark.sanitized
 def test_more_outputs_than_a_context_has_room_for(
     tiny_path: Any, raw_error: Callable[[Path, str], str]
 ) -> None:
@@ -143,6 +148,7 @@ def test_more_outputs_than_a_context_has_room_for(
     assert error == ("ArgumentError: 40 outputs and 4 sequences, allowed is n_outputs_max = 4")
 
 
+@pytest.mark.sanitized
 def test_more_tokens_than_fit_without_causal_attention(
     tiny_path: Any, raw_error: Callable[[Path, str], str]
 ) -> None:

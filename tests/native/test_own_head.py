@@ -123,6 +123,7 @@ def test_a_head_that_knows_is_always_right(new_context, folder, kind):
         assert tokens_of(warm) == tokens_of(plain)
 
 
+@pytest.mark.sanitized
 @each_with_snapshots
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_rejected_tokens_leave_the_states_of_hybrid_models(new_context, folder, kind, sampling):
@@ -173,6 +174,7 @@ def test_the_heads_of_hybrid_models_are_found_by_themselves(new_context, model_o
     assert resolve(context, DraftConfig()).name == "ngram+head"
 
 
+@pytest.mark.sanitized
 def test_turns_and_long_prompts_are_followed(new_context, model, oracle):
     context = new_context(model, n_batch=24)
     prompt = [1, *(270 + i * i % 41 for i in range(80))]
@@ -185,6 +187,7 @@ def test_turns_and_long_prompts_are_followed(new_context, model, oracle):
         assert len(first) - 17 <= text.n_reused <= len(first) - 1
 
 
+@pytest.mark.sanitized
 def test_texts_side_by_side_have_their_own_drafts(new_context, model, oracle):
     context = new_context(model, n_ctx=512)
     prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
@@ -224,6 +227,7 @@ def test_it_is_found_by_itself(new_context, model):
     assert text.tokens == tokens_of(steps(new_context(model), None))
 
 
+@pytest.mark.sanitized
 def test_a_large_vocabulary_is_shortened_where_the_context_can(new_context, model, monkeypatch):
     """The head reads the whole output layer for each draft token, which is most of its cost."""
     context = new_context(model)

@@ -93,6 +93,7 @@ def test_bits_after_every_removal(
     np.testing.assert_array_equal(np.concatenate([got, rest]), expected[5:12])
 
 
+@pytest.mark.sanitized
 def test_bits_of_random_drafts(
     model: Model, context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_state_that_a_fork_shares_is_not_replayed(
             np.testing.assert_array_equal(got, expected[8:10])
 
 
+@pytest.mark.sanitized
 def test_replays_after_prompts_in_pieces_and_passes_of_others(
     model: Model, text: list[int], expected: Logits
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_fork_after_a_removal_sees_what_the_sequence_sees(
         np.testing.assert_array_equal(got, expected[5:8])
 
 
+@pytest.mark.sanitized
 def test_a_fork_goes_its_own_way(context: Context, text: list[int], expected: Logits) -> None:
     context.decode(text[:6])
     fork = context.sequence().fork(1)
@@ -286,6 +289,7 @@ def test_a_text_goes_back_to_the_longest_checkpoint_that_it_shares(
     assert seq.keep(text[:8]) == 6
 
 
+@pytest.mark.sanitized
 def test_a_fork_takes_the_checkpoints_along(
     context: Context, text: list[int], expected: Logits
 ) -> None:
@@ -299,6 +303,7 @@ def test_a_fork_takes_the_checkpoints_along(
     np.testing.assert_array_equal(context.decode(text[6:9], seq=fork).logits, expected[6:9])
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("edit", ["short", "long", "empty"])
 def test_a_broken_state_is_an_error_and_empties_the_sequence(
     context: Context, text: list[int], expected: Logits, edit: str
@@ -316,6 +321,7 @@ def test_a_broken_state_is_an_error_and_empties_the_sequence(
     np.testing.assert_array_equal(context.decode(text[:6]).logits, expected[:6])
 
 
+@pytest.mark.sanitized
 def test_calls_with_wrong_arguments_change_nothing(
     context: Context, text: list[int], expected: Logits
 ) -> None:

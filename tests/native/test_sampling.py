@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from parameters import for_seeds
 
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError, DecodeError
@@ -170,6 +171,7 @@ def test_from_a_context_and_from_its_logits(tiny: Any, new_context: Any, token_i
 # --- penalties -------------------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 def test_penalties_see_the_prompt(tiny: Any) -> None:
     params = SamplingParams(temperature=0.0, repeat_penalty=2.0, repeat_last_n=4)
     values = only(t5=3.0, t6=2.0)
@@ -207,6 +209,7 @@ def test_repeat_last_n_zero_penalizes_nothing(tiny: Any) -> None:
         assert sampler.sample_logits(only(t5=3.0, t6=2.0)) == 5
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize(
     ("penalty", "falls"),
     [("presence_penalty", (1.0, 1.0, 1.0)), ("frequency_penalty", (1.0, 2.0, 3.0))],
@@ -221,6 +224,7 @@ def test_what_penalties_take_from_logits(penalty: str, falls: Any, tiny: Any) ->
                 assert sampler.sample_logits(only(t5=9.0, t6=9.0 - fall + rival)) == want
 
 
+@pytest.mark.sanitized
 def test_bias_of_logits(tiny: Any) -> None:
     values = only(t5=3.0, t6=2.0, t7=1.0)
     for bias, want in (((), 5), (((6, 1.5),), 6), (((5, -100.0), (6, -100.0)), 7)):
@@ -255,6 +259,7 @@ def text_of(model: Any, grammar: str, n: int = 20, seed: int = 0) -> str:
     return str(model.detokenize(tokens))
 
 
+@pytest.mark.sanitized
 def test_grammar(tiny: Any) -> None:
     assert text_of(tiny(), 'root ::= "then"') == "then"
     assert text_of(tiny(), 'root ::= "é" "漢"', seed=1) == "é漢"
@@ -326,6 +331,7 @@ def test_grammars_are_as_llama_cpp_has_them(name: str, rules: str, tied: bool, t
                 assert want[text[-1]] > 0
 
 
+@pytest.mark.sanitized
 def test_more_states_of_a_grammar_than_are_kept(tiny: Any) -> None:
     """150 of them, each asked about all tokens, and the first ones again in a second text."""
     parts = ("[ab]", "[c-e]", "[fg]") * 50
@@ -365,6 +371,7 @@ def test_grammar_without_vocabulary(error_of: Any) -> None:
 # --- misuse ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize(
     ("decode", "row"),
     [("", 0), ("context.decode([5])", 1), ("context.decode([5], outputs='none')", 0),
@@ -416,6 +423,7 @@ def test_closed_sampler(tiny: Any, new_context: Any) -> None:
 # --- nothing left to draw ----------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_grammar_that_leaves_no_token(temperature: float, error_of: Any) -> None:
     """llama.cpp throws through the caller, which ends the process."""
@@ -429,6 +437,7 @@ with Sampler(model, params) as sampler:
     assert error.startswith("ArgumentError: no token is left to draw after row 0")
 
 
+@pytest.mark.sanitized
 def test_logits_that_leave_no_token(error_of: Any) -> None:
     code = """
 with Sampler(model, SamplingParams(grammar="root ::= <[100000]>")) as sampler:
@@ -449,6 +458,7 @@ def test_an_id_that_is_no_token_is_not_accepted(grammar: str | None, tiny: Any) 
         np.testing.assert_array_equal(sampler.distribution_of(logits()), before)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_draws_are_llama_cpp_s(temperature: float, tiny: Any, new_context: Any) -> None:
     """Token by token the stock function's, also the state of the random stream."""
@@ -461,7 +471,8 @@ def test_draws_are_llama_cpp_s(temperature: float, tiny: Any, new_context: Any) 
             assert ours.sample(context, row) == want
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.sanitized
+@for_seeds(20)
 def test_the_likeliest_tokens_are_those_of_a_full_sort(seed: int) -> None:
     """Few different values, so that many are equal; of these the lowest ids come first."""
     rng = np.random.default_rng(seed)

@@ -85,6 +85,7 @@ def typed(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Mod
         yield model
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_the_best_of_a_list_is_found(typed: Model, new_context: NewContext, n_threads: int) -> None:
     """Lists of one row, of scattered rows and of runs, against the logits of all."""
@@ -111,6 +112,7 @@ def test_the_best_of_a_list_is_found(typed: Model, new_context: NewContext, n_th
             assert p == pytest.approx(1 / odds.sum(), rel=1e-4)
 
 
+@pytest.mark.sanitized
 def test_a_head_behind_a_cap_is_shortened_too(tiny: TinyModel, new_context: NewContext) -> None:
     """gemma2 scales its logits and puts them through a tanh."""
     context = new_context(tiny("gemma2"))
@@ -127,6 +129,7 @@ def test_a_head_behind_a_cap_is_shortened_too(tiny: TinyModel, new_context: NewC
     assert np.isneginf(np.delete(found, ids)).all()
 
 
+@pytest.mark.sanitized
 def test_logits_are_those_of_rows_with_an_output(tiny: TinyModel, new_context: NewContext) -> None:
     """And of the last pass: neither of one without a list nor of one that left none."""
     context = new_context(tiny())
@@ -144,6 +147,7 @@ def test_logits_are_those_of_rows_with_an_output(tiny: TinyModel, new_context: N
         context.logits(0)
 
 
+@pytest.mark.sanitized
 def test_lists_may_change_from_pass_to_pass(tiny: TinyModel, new_context: NewContext) -> None:
     """The graph is kept, not the list."""
     context = new_context(tiny())
@@ -157,6 +161,7 @@ def test_lists_may_change_from_pass_to_pass(tiny: TinyModel, new_context: NewCon
     assert context.decode([5], outputs="last").logits.shape == (1, context.model.n_vocab)
 
 
+@pytest.mark.sanitized
 def test_what_cannot_be_looked_at_is_refused(tiny: TinyModel, new_context: NewContext) -> None:
     context = new_context(tiny(), n_batch=64)
     require_exact(context)
@@ -295,6 +300,7 @@ def test_a_list_of_no_length_is_refused(drafter: Any) -> None:
 DRAWN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("name", ["layer-skip", "head"])
 def test_draws_come_from_the_list(
     name: str, tiny: TinyModel, tiny_path: Any, new_context: NewContext, tmp_path: Path

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from fixture_types import NewContext
+from parameters import crossed, in_turn
 from typed_models import (
     EXIT,
+    MODELS,
     N_LAYER,
     SAMPLINGS,
     SEEDED,
     TypedModel,
-    each_model,
-    each_sampling,
     opened,
     plain_text,
     require_exact,
@@ -109,11 +109,16 @@ def assert_same_texts(
     return context.n_decodes - n_before, n_alone
 
 
-@each_sampling
-@pytest.mark.parametrize(
-    ("n_texts", "share"), [(2, True), (3, False)], ids=["two, shared", "three, forked"]
+TEXTS = ((2, True), (3, False))
+
+
+@crossed(
+    "arch,qtype n_texts,share sampling",
+    MODELS,
+    TEXTS,
+    SAMPLINGS,
+    always={(model, *way) for model, way in in_turn(MODELS, itertools.product(TEXTS, SAMPLINGS))},
 )
-@each_model
 def test_texts_are_those_alone(
     arch: str,
     qtype: str,

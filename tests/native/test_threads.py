@@ -115,6 +115,7 @@ def jobs_of(arch: str, token_ids: Callable[..., list[int]]) -> list[Job]:
     ]
 
 
+@pytest.mark.sanitized
 def test_eight_threads_write_what_each_job_gives_alone(
     shared: Shared, token_ids: Callable[..., list[int]]
 ) -> None:
@@ -199,6 +200,7 @@ class Prey:
         self.model = Model(self.path)
 
 
+@pytest.mark.sanitized
 def test_misuse_is_an_error(tiny_path: TinyPath, tmp_path: Path) -> None:
     """Eight threads over the same few contexts, samplers and models, which they close for each
     other. They are told so, in the words of this package, or it works."""
@@ -222,6 +224,7 @@ def test_misuse_is_an_error(tiny_path: TinyPath, tmp_path: Path) -> None:
         prey.model.close()
 
 
+@pytest.mark.sanitized
 def test_a_model_does_not_close_under_a_use(tiny_path: TinyPath) -> None:
     with Model(tiny_path()) as model:
         with model.in_use, pytest.raises(ArgumentError, match=r"model .* is in use in another"):
@@ -234,6 +237,7 @@ def test_a_model_does_not_close_under_a_use(tiny_path: TinyPath) -> None:
         assert model.tokenize("the")
 
 
+@pytest.mark.sanitized
 def test_a_sampler_belongs_to_one_thread(tiny: TinyModel) -> None:
     refused = []
     with Sampler(tiny()) as sampler, sampler._lock:
@@ -307,6 +311,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sanitized
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_process_is_told_so(tiny_path: TinyPath, run_python: RunPython) -> None:
     """It has none of the library's threads, for which a pass would wait forever."""

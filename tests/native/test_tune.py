@@ -188,6 +188,7 @@ def guesses(trained, demo, context, text, n):
             yield trained.head.logits(left)[0, len(text) - n - 2 + step].numpy()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_file_drafts_what_torch_computes(demo, new_context, trained):
     """Token by token, with its probability, several steps deep."""
@@ -207,6 +208,7 @@ def test_the_file_drafts_what_torch_computes(demo, new_context, trained):
     assert n_compared > 20
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_it_learns_in_seconds(trained):
     """Better than a guess among 256 tokens, or always the most frequent one, would be."""
@@ -243,6 +245,7 @@ def test_the_card_says_where_it_comes_from(demo, trained):
     assert demo.path.name in fields["general.description"].contents()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_training_goes_on_where_it_was(demo, trained, tmp_path):
     """Two halves end where one run does."""

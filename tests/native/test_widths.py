@@ -23,6 +23,7 @@ import pytest
 from fixture_types import NewContext, RunPython, TinyModel, TinyPath
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
+from parameters import crossed, nightly_unless
 
 from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
@@ -154,7 +155,7 @@ def test_logits_do_not_depend_on_the_width_whatever_k_and_v_are(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flash_attn", [False, True])
-@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("type_name", nightly_unless(["Q4_0", "Q8_0", "Q4_K", "F16"], TYPES))
 def test_logits_do_not_depend_on_the_width_in_a_long_context(
     type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
 ) -> None:
@@ -167,9 +168,21 @@ def test_logits_do_not_depend_on_the_width_in_a_long_context(
         assert_same_at_all_widths(context, ids(N_TOKENS, seed=2))
 
 
-@pytest.mark.parametrize("flash_attn", [False, True])
-@pytest.mark.parametrize("qtype", ["F32", "F16", "Q8_0", "Q4_0"])
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+QTYPES = ("F32", "F16", "Q8_0", "Q4_0")
+
+
+# types in turn: all of them are in test_every_type_of_the_pin
+@crossed(
+    "arch qtype flash_attn",
+    tiny_gguf.ARCHITECTURES,
+    QTYPES,
+    (False, True),
+    always={
+        (arch, QTYPES[(i + 2 * flash_attn) % 4], flash_attn)
+        for i, arch in enumerate(tiny_gguf.ARCHITECTURES)
+        for flash_attn in (False, True)
+    },
+)
 def test_every_architecture(
     arch: str, qtype: str, flash_attn: bool, tiny: TinyModel, new_context: NewContext
 ) -> None:
@@ -316,6 +329,7 @@ with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=2) as conte
 """
 
 
+@pytest.mark.sanitized
 @pytest.mark.skipif(sys.platform != "linux", reason="puts a function before the library's own")
 @pytest.mark.parametrize("arch", ["llama", "qwen2moe"])
 def test_rows_stay_with_their_threads_on_several_nodes(
@@ -338,6 +352,7 @@ def test_rows_stay_with_their_threads_on_several_nodes(
     np.testing.assert_array_equal(logits[1], logits[0])
 
 
+@pytest.mark.sanitized
 def test_more_threads_than_rows(tiny: TinyModel, new_context: NewContext) -> None:
     want = decoded(new_context(tiny(), n_threads=1), ids(5, seed=5), 3)
     got = decoded(new_context(tiny(), n_threads=64), ids(5, seed=5), 3)
@@ -369,6 +384,7 @@ def test_one_bit_is_a_difference(widest: int, same: bool) -> None:
     assert same_at_widths(cast(Context, Rounding(widest))) is same
 
 
+@pytest.mark.sanitized
 def test_what_info_tries_is_undone(models: Callable[[str], Model], new_context: NewContext) -> None:
     context = new_context(models("Q4_K_M"))
     assert same_at_widths(context) is True

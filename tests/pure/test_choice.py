@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drafts import draft_of
+from parameters import for_seeds
 from simulation import BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, TINY, table
 
 from pyselfspec.costs.table import N_WIDTH
@@ -50,9 +51,8 @@ def value(chances, n):
 
 
 @pytest.mark.parametrize("growth", GROWTHS)
-@pytest.mark.parametrize("seed", range(20))
+@for_seeds(20)
 def test_it_takes_what_promises_most_tokens_for_the_time(growth, seed):
-    print(f"seed {seed}")
     rng = random.Random(seed)
     costs = table(growth=GROWTHS[growth], shared=0.0).levels[0]
     chances = [rng.random() ** rng.choice((0.1, 1, 4)) for _ in range(rng.randrange(12))]
@@ -70,10 +70,9 @@ def test_it_takes_what_promises_most_tokens_for_the_time(growth, seed):
     assert cut.token_ids == tuple(range(n)) and cut.n_copied == n
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_seeds(20)
 def test_drafts_behind_copies_are_weighed_against_copies_alone(seed):
     """All pairs of copies and rules, written out."""
-    print(f"seed {seed}")
     rng = random.Random(seed)
     costs = table(0.3, FEW_ROWS, shared=0.25).levels[0]
     rules = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parameters import for_seeds
 from simulation import BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, table
 
 from pyselfspec.costs.speedup import best_length, expected_tokens, gains, speedup
@@ -38,7 +39,7 @@ def test_it_is_theorem_3_8(a, c):
         assert speedup(tokens[n], n * c + 1) == pytest.approx(numerator / (n * c + 1))
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_seeds(50)
 def test_the_best_length_for_a_rate(seed):
     rng = random.Random(seed)
     costs, rate = random_costs(rng), rng.random()
@@ -51,7 +52,7 @@ def test_the_best_length_for_a_rate(seed):
     assert best_length(costs, rate) == (best, n_best)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_seeds(50)
 def test_gains_of_a_mask(seed):
     rng = np.random.default_rng(seed)
     score = Score.of_drafts(rng.random((3, 32)) < rng.uniform(0.3, 1))
@@ -68,7 +69,7 @@ def test_gains_of_a_mask(seed):
     assert n == MAX_DRAFT
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_seeds(50)
 def test_the_best_rule_for_drafts(seed):
     rng = random.Random(seed)
     costs, acceptance = random_costs(rng), Acceptance()
@@ -94,7 +95,7 @@ def test_the_best_rule_for_drafts(seed):
     assert decision.speedup == pytest.approx(rule.speed * costs.plain_us, rel=1e-15)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_seeds(200)
 def test_the_choice_of_copies(seed):
     """Decisions are those of comparing tokens with products of speeds and times."""
     rng = random.Random(seed)
@@ -120,7 +121,7 @@ def test_the_choice_of_copies(seed):
     assert Choice(4, n_copies=n_copies, costs=costs)._best(probs, rule_after) == best
 
 
-@pytest.mark.parametrize("seed", range(100))
+@for_seeds(100)
 def test_the_choice_of_siblings(seed):
     rng = random.Random(seed)
     costs = random_costs(rng)

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from parameters import for_seeds
 
 from pyselfspec.errors import ArgumentError
 from pyselfspec.speculate.output.text_stream import TextStream
@@ -186,7 +187,7 @@ STOPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_seeds(300)
 def test_random_tokens_give_the_whole_texts_answer(seed):
     assert_streams_as_if_whole(*random_case(seed, STOPS))
 

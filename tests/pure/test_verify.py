@@ -16,6 +16,7 @@ from drawn_tokens import (
     drive,
     generate,
 )
+from parameters import for_seeds
 
 from pyselfspec.speculate.types import Step, Verdict
 
@@ -64,7 +65,7 @@ def test_verdicts(draft, draws, verdict):
     assert script.told == draws
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_seeds(200)
 def test_a_verified_draft_emits_what_plain_sampling_does(seed):
     rng = np.random.default_rng(seed)
     draws = rng.integers(3, size=12).tolist()
@@ -146,7 +147,7 @@ def random_tree(seed: int) -> tuple[np.random.Generator, list[int], list[int], l
     return rng, draws, tokens, parents
 
 
-@pytest.mark.parametrize("seed", range(150))
+@for_seeds(150)
 def test_a_verified_tree_emits_what_plain_sampling_does(seed):
     rng, draws, tokens, parents = random_tree(seed)
     ending = set(rng.choice(3, size=rng.integers(3), replace=False).tolist())
@@ -185,7 +186,7 @@ def test_random_trees_are_worth_verifying():
     assert all(lengths[n] > 10 for n in range(4)), lengths
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_seeds(40)
 def test_a_chain_is_a_tree_without_branches(seed):
     rng = np.random.default_rng(seed)
     draws = rng.integers(2, size=8).tolist()

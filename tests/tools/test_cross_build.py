@@ -96,6 +96,7 @@ def test_other_files_are_refused(data: bytes) -> None:
         read(data)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow  # the compiler makes its libraries of the system first
 @pytest.mark.skipif(find_spec("ziglang") is None, reason="pip install ziglang")
 @pytest.mark.parametrize(

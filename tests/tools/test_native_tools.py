@@ -60,3 +60,14 @@ def test_a_sanitizer_that_the_compiler_lacks() -> None:
     assert Path(sanitize.runtime("libasan.so")).exists()
     with pytest.raises(click.ClickException, match=r"brings no libnone.so"):
         sanitize.runtime("libnone.so")
+
+
+def test_the_quick_run_under_sanitizers_has_each_group_of_functions() -> None:
+    folder = sanitize.ROOT / "tests" / "native"
+    marked = {
+        name
+        for name in sanitize.NATIVE
+        if "@pytest.mark.sanitized" in (folder / f"test_{name}.py").read_text()
+    }
+    assert marked >= {"masks", "kv", "rollback", "sampling", "threads", "head", "short_list"}
+    assert marked >= {"failed_passes", "adapters", "context", "interleaved", "odd_models"}

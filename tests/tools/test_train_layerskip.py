@@ -21,6 +21,8 @@ from tools.layerskip import config as settings
 from tools.layerskip import data, evaluation, network, recipe, train, training
 from tools.layerskip.config import Config, ConfigError, LayerSkip, Plan, Shape
 
+pytestmark = pytest.mark.nightly
+
 SHAPE = Shape(n_layer=4, n_embd=32, n_ff=48, n_head=4, n_head_kv=2, n_vocab=64, context=32)
 PLAN = Plan(tokens=8 * 64, batch=64, sequence=16, lr=1e-2)
 

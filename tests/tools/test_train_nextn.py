@@ -19,6 +19,8 @@ from tools.nextn import files, train
 from tools.nextn.network import Network, Shape
 from tools.nextn.training import Plan, Training, acceptance
 
+pytestmark = pytest.mark.nightly
+
 N_VOCAB = 4096  # of the demo
 SHAPE = Shape(2, 64, 96, 2, 1, N_VOCAB, 128, n_nextn=2)
 PLAN = Plan(minutes=10, n_steps=30, n_lines=4, rate=0.02, rate_other=0.01)

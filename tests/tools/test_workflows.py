@@ -59,8 +59,8 @@ def every_command() -> list[list[str]]:
     return [words for file in FILES for words in commands(read(file.name))]
 
 
-def test_there_are_two() -> None:
-    assert [file.name for file in FILES] == ["tests.yml", "wheels.yml"]
+def test_there_are_three() -> None:
+    assert [file.name for file in FILES] == ["nightly.yml", "tests.yml", "wheels.yml"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -196,3 +196,9 @@ def test_only_a_tag_publishes_and_only_after_all_were_tried() -> None:
 
 def test_linux_runs_what_ci_runs() -> None:
     assert ["bash", ".ci/run"] in [*commands(read("tests.yml"))]
+
+
+def test_every_night_all_tests_run_at_their_full_breadth() -> None:
+    workflow = read("nightly.yml")
+    assert {*workflow["on"]} == {"schedule", "workflow_dispatch"}
+    assert ["bash", ".ci/run", "--full"] in [*commands(workflow)]

@@ -201,7 +201,8 @@ def test(runner: Runner, name: str) -> Report:
     # -P: the installed package, not the checkout's folder
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     file = f"tests/{TESTS[name]}/test_{name}.py"
-    marked = "device and not slow" if TESTS[name] == "device" else "not slow and not archs"
+    ours = "device" if TESTS[name] == "device" else "not archs and not nightly"
+    marked = f"{ours} and not slow"
     command += ["-m", marked, f"--junitxml={result}", file]
     went = runner.run(f"tests-{name}", command, CI="")
     return went | (counts(result) if result.exists() else {})
