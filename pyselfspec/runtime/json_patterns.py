@@ -14,9 +14,11 @@ _DIGIT: Ranges = ((48, 57),)
 _WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
 _BLANK: Ranges = ((9, 13), (32, 32))
 _SPACE = union(  # Unicode's
-    [*_BLANK, (28, 31), (133, 133), (160, 160), (0x1680, 0x1680), (0x2000, 0x200A)]
-    + [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]
-)
+    [
+        *_BLANK, (28, 31), (133, 133), (160, 160), (0x1680, 0x1680), (0x2000, 0x200A),
+        (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
+    ]
+)  # fmt: skip
 _KINDS = {  # \s and \S leave out what dialects disagree about
     "d": _DIGIT, "D": complement(_DIGIT), "w": _WORD, "W": complement(_WORD),
     "s": _BLANK, "S": complement(_SPACE),
@@ -162,7 +164,10 @@ class _Reader:
         parts: list[tuple[int, int]] = []
         while not self._takes("]"):
             first = self._member()
-            sign, after = self._text[self._at : self._at + 1], self._text[self._at + 1 : self._at + 2]
+            sign, after = (
+                self._text[self._at : self._at + 1],
+                self._text[self._at + 1 : self._at + 2],
+            )
             if sign == "-" and after != "]" and _is_single(first):
                 self._at += 1
                 last = self._member()

@@ -29,7 +29,8 @@ JSON_RULES = {
     "object": '"{" space (string ":" space value ("," space string ":" space value)* space)? "}"',
     "array": '"[" space (value ("," space value)* space)? "]"',
     "string": r'"\"" char* "\""',
-    "char": r'[\x20\x21\x23-\x5B\x5D-\x7E\x80-\uD7FF\uE000-\U0010FFFF] | "\\" (["\\/bfnrt] | unicode)',
+    "char": 'plain | "\\\\" (["\\\\/bfnrt] | unicode)',
+    "plain": r"[\x20\x21\x23-\x5B\x5D-\x7E\x80-\uD7FF\uE000-\U0010FFFF]",
     # an escape, or two, for one character: halves of characters are not let through alone
     "unicode": r'"u" ([0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex '
     r'| [dD] [89abAB] hex hex "\\u" [dD] [c-fC-F] hex hex)',
@@ -273,7 +274,7 @@ class SchemaWriter:
         add = self._rules.name
         # what may follow a member, and what may follow the opening brace
         after = add(f'("," space {more})* space') if more else "space"
-        begin = f'({more} {after})?' if more else '""'
+        begin = f"({more} {after})?" if more else '""'
         for text, is_required in reversed(members.items()):
             member = add(text)
             begin = f"{member} {after}" + ("" if is_required else f" | {add(begin)}")

@@ -168,7 +168,8 @@ FORMS = {
     **dict.fromkeys(NAMED, _Form("an object", lambda value: isinstance(value, Mapping))),
     **dict.fromkeys(LISTED, _Form("a list of at least one schema", _is_filled_list)),
     **dict.fromkeys(
-        LEAST, _Form(f"a count up to {N_TIMES}", lambda value: _is_count(value) and value <= N_TIMES)
+        LEAST,
+        _Form(f"a count up to {N_TIMES}", lambda value: _is_count(value) and value <= N_TIMES),
     ),
     **dict.fromkeys(MOST, _Form("a count", _is_count)),
     **dict.fromkeys(BOUNDS, _Form("a number between -1e30 and 1e30", _is_bound)),
@@ -185,4 +186,3 @@ def _at(schema: Any, pointer: str) -> Any:
         except (KeyError, IndexError, TypeError, ValueError):
             raise unsupported(f"there is nothing at {pointer}") from None
     return node
-
