@@ -175,8 +175,9 @@ class SchemaWriter:
         """Return each of several schemas, as far as it can hold together with another one."""
         found: list[Mapping[str, Any]] = []
         for each in choices:
+            parts = list(self._parts({"allOf": [schema, each]}))
             try:
-                found.append(merged(self._parts({"allOf": [schema, each]}), unsupported))
+                found.append(merged(parts, unsupported))
             except ArgumentError as error:
                 fault = error
         if not found:
@@ -322,7 +323,8 @@ def _repeated(item: str, low: int, high: int | None) -> str:
 
 
 def _number(schema: Mapping[str, Any], *, are_whole: bool) -> str:
-    lows, highs = [], []
+    lows: list[Bound] = []
+    highs: list[Bound] = []
     for found, end, strict in (
         (lows, "minimum", "exclusiveMinimum"),
         (highs, "maximum", "exclusiveMaximum"),

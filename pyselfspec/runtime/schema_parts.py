@@ -15,6 +15,8 @@ ALLOWING = {
 }  # fmt: skip
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+LEAST = {"minLength", "minItems", "minimum", "exclusiveMinimum"}
+MOST = {"maxLength", "maxItems", "maximum", "exclusiveMaximum"}
 
 
 def merged(
@@ -50,9 +52,9 @@ def _both(key: str, a: Any, b: Any) -> Any:
         return [each for each in a if each in b]
     if key == "type":
         return _both_types(a, b)
-    if key in ("minLength", "minItems", "minimum"):
+    if key in LEAST and not isinstance(a, bool) and not isinstance(b, bool):
         return max(a, b)
-    if key in ("maxLength", "maxItems", "maximum"):
+    if key in MOST and not isinstance(a, bool) and not isinstance(b, bool):
         return min(a, b)
     if key in ("additionalProperties", "items") and isinstance(a, bool | Mapping):
         return _all_of(a, b)
@@ -60,9 +62,17 @@ def _both(key: str, a: Any, b: Any) -> Any:
 
 
 def _all_of(a: Any, b: Any) -> Any:
+    """Return a schema for what two ones allow at once. Each part is in it once, so that schemas
+    that lead back to themselves do not grow."""
     if a is False or b is False:
         return False
-    return b if a is True else a if b is True or a == b else {"allOf": [a, b]}
+    parts: list[Any] = []
+    for each in (a, b):
+        is_joined = isinstance(each, Mapping) and each.keys() == {"allOf"}
+        for part in each["allOf"] if is_joined else [each]:
+            if part is not True and part not in parts:
+                parts.append(part)
+    return {"allOf": parts} if len(parts) > 1 else parts[0] if parts else True
 
 
 def _both_types(a: Any, b: Any) -> list[str]:

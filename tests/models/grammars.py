@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
+from pyselfspec.runtime.json_schema import to_gbnf
 from pyselfspec.runtime.sampling import Sampler, SamplingParams
 
 CLOSING = (b'"', b"}", b"]")
@@ -33,6 +35,11 @@ def accepts(model: Model, rules: str, text: str) -> bool:
         except ArgumentError:
             return False
     return True
+
+
+def writes(model: Model, schema: dict[str, Any], text: str) -> bool:
+    """Whether the schema's grammar accepts a text."""
+    return accepts(model, to_gbnf(schema), text)
 
 
 def drawn(model: Model, rules: str, seed: int, n_tokens: int) -> str | None:
