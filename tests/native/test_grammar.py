@@ -4,7 +4,6 @@ refused in one line."""
 
 from __future__ import annotations
 
-import codecs
 import ctypes
 import random
 import time
@@ -47,8 +46,12 @@ def allowed_by_stock(model: Model, rules: str, text: list[int]) -> Any:
 
 def begins_text(written: bytes) -> bool:
     """Whether bytes are UTF-8, up to a character that may be unfinished."""
+    return any(is_text(written + end * n) for end in (b"\x80", b"\xbf") for n in range(4))
+
+
+def is_text(written: bytes) -> bool:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(written)
+        written.decode()
     except UnicodeDecodeError:
         return False
     return True
