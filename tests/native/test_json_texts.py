@@ -141,6 +141,9 @@ PATTERNS = [
     (r"^\x41\u00e9\u{1F600}\.\/$", ["Aé😀./"], ["Aé😀x/"]),
     (r"^[\b\f\v\0]{4}$", ["\b\f\v\0"], ["bfv0"]),
     (r"^{a}[.]$", ["{a}."], ["{a}x"]),
+    (r"^(a|)*b{0,0}c?$", ["", "aac"], ["b"]),
+    (r"^|a$", ["", "x"], []),
+    (r"^[\w-]+[^]$", ["a-b", "a\n"], [".a"]),
 ]
 
 
@@ -164,6 +167,12 @@ OPEN = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type":
         ({"properties": {"$ref": {"const": 1}}}, [{"$ref": 1}, {}], [{"$ref": 2}]),
         ({"const": [{"$ref": "x"}]}, [[{"$ref": "x"}]], [[]]),
         ({"type": ["string", "null"], "maxLength": 1}, ["a", None], ["ab", 1]),
+        ({"type": "array", "maxItems": 0}, [[]], [[1]]),
+        ({"prefixItems": [{"const": 1}], "items": {"const": 2}, "maxItems": 2}, [[1, 2]], [[2]]),
+        ({"prefixItems": [{"const": 1}], "minItems": 2}, [[1, 5]], [[1]]),
+        ({"type": "object", "additionalProperties": False}, [{}], [{"a": 1}]),
+        ({"type": "integer", "minimum": 5, "exclusiveMinimum": True}, [6], [5]),
+        ({"type": "object", "anyOf": [OPEN, {"type": "null"}]}, [{"a": 1}], [None]),
     ],
 )
 def test_keywords_hold_together(
