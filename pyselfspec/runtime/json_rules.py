@@ -276,7 +276,7 @@ class SchemaWriter:
         # what may follow a member, and what may follow the opening brace
         after = add(f'("," space {more})* space') if more else "space"
         begin = f"({more} {after})?" if more else '""'
-        for text, is_required in reversed(members.items()):
+        for text, is_required in reversed(list(members.items())):
             member = add(text)
             begin = f"{member} {after}" + ("" if is_required else f" | {add(begin)}")
             after = add(f'("," space {member}){"" if is_required else "?"} {after}')
