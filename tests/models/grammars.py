@@ -47,9 +47,10 @@ def drawn(model: Model, rules: str, seed: int, n_tokens: int) -> str | None:
     None if it does not end within n_tokens."""
     rng = np.random.default_rng(seed)
     logits = rng.standard_normal((n_tokens, model.n_vocab)).astype(np.float32)
-    closing = [token for token in range(model.n_vocab) if model.piece(token) in CLOSING]
-    logits[:, closing] += random.Random(seed).choice((2, 4, 6))
-    logits[:, end_of(model)] += 10
+    pieces = [model.piece(token) for token in range(model.n_vocab)]
+    logits[:, [each in CLOSING for each in pieces]] += random.Random(seed).choice((2, 4, 6))
+    logits[:, [not each for each in pieces]] = -np.inf  # control tokens have a text in grammars
+    logits[:, end_of(model)] = 10
     written = b""
     params = SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, grammar=rules)
     with Sampler(model, params) as sampler:
@@ -57,5 +58,5 @@ def drawn(model: Model, rules: str, seed: int, n_tokens: int) -> str | None:
             token = sampler.sample_logits(row)
             if model.is_eog(token):
                 return written.decode()
-            written += model.piece(token)
+            written += pieces[token]
     return None
