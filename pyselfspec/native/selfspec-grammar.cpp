@@ -39,6 +39,13 @@ struct place {
 // Bytes of a character in UTF-8, by its first four bits; 0: not the first byte of a character
 constexpr int32_t N_BYTES[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4 };
 
+// The first character that needs so many bytes after its first one
+constexpr uint32_t LEAST[4] = { 0, 0x80, 0x800, 0x10000 };
+
+constexpr uint8_t  NO_BYTE    = 0xF8;     // from here on, bytes that UTF-8 does not have
+constexpr uint32_t LAST       = 0x10FFFF; // character of Unicode
+constexpr uint32_t SURROGATES = 0x1B;     // upper bits of the numbers that are no characters
+
 // The order of tokens in a chain: equal logits are ordered by id, and NaN comes last.
 bool likelier(const llama_token_data & a, const llama_token_data & b) {
     const float x = std::isnan(a.logit) ? -INFINITY : a.logit;
@@ -178,15 +185,20 @@ private:
         return found;
     }
 
+    // Tokens of single bytes could form what is no UTF-8; what their last bytes can begin is checked in may_begin().
     void step(place & here, uint8_t byte) {
         const int32_t n_bytes = N_BYTES[byte >> 4];
-        if ((here.n_left > 0) != (byte >> 6 == 2)) {
+        if ((here.n_left > 0) != (byte >> 6 == 2) || byte >= NO_BYTE) {
             here = { automaton.DEAD, 0, 0 };
             return;
         }
+        const uint32_t least = LEAST[here.n_left];
         here.value  = here.n_left > 0 ? here.value << 6 | (byte & 0x3F) : n_bytes == 1 ? byte : byte & (0x7F >> n_bytes);
         here.n_left = here.n_left > 0 ? here.n_left - 1 : n_bytes - 1;
-        if (here.n_left == 0) {
+        const uint32_t character = here.value << 6*here.n_left; // the first one that these bytes can begin
+        if (character < least || character > LAST || character >> 11 == SURROGATES) {
+            here = { automaton.DEAD, 0, 0 };
+        } else if (here.n_left == 0) {
             here = { automaton.after(here.at, here.value), 0, 0 };
         }
     }

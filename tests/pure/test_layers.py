@@ -229,7 +229,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
     ("library", "allowed"),
     [
         ("ctypes", {*FFI, "runtime/processor.py"}),
-        ("llama_cpp", {"runtime/json_schema.py", "llama/_upstream.py"}),
+        ("llama_cpp", {"llama/_upstream.py"}),
         ("platformdirs", {"util/paths.py"}),
         ("msgspec", {"util/records.py", "cli/_drafter_options.py"}),
         ("jinja2", {"templates/rendering.py", "bench/report.py"}),
