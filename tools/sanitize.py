@@ -74,8 +74,9 @@ def runtime(library: str) -> str:
     return path
 
 
-def environment_with(folder: Path, kind: Kind) -> Path:
-    """Python with the packages of this one, and pyselfspec built for a sanitizer in front."""
+def environment_with(folder: Path, kind: Kind, root: Path = ROOT) -> Path:
+    """Return a Python with the packages of this one, and in front of them pyselfspec, built from a
+    checkout for a sanitizer."""
     venv.create(folder, symlinks=True)
     places = {"base": str(folder), "platbase": str(folder)}
     site = Path(sysconfig.get_path("purelib", "venv", places))
@@ -83,9 +84,9 @@ def environment_with(folder: Path, kind: Kind) -> Path:
     site.joinpath("around.pth").write_text("".join(f"{path}\n" for path in sorted(around)))
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
     if kind.build_dir:
-        command += ["-C", f"build-dir={ROOT / kind.build_dir}"]
+        command += ["-C", f"build-dir={root / kind.build_dir}"]
     env = os.environ | {"CMAKE_ARGS": f"{os.environ.get('CMAKE_ARGS', '')} {kind.cmake}"}
-    subprocess.run([*map(str, command), str(ROOT)], env=env, check=True)
+    subprocess.run([*map(str, command), str(root)], env=env, check=True)
     for name in ("libllama.so", "libggml-cpu.so"):
         if kind.mark not in site.joinpath("pyselfspec", "lib", name).read_bytes():
             raise click.ClickException(f"{name} was built without the sanitizer")

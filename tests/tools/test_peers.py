@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
 
-from tools.bench import peers, perplexity, transformers_exit
+from tools.bench import peers, perplexity, plain_peers, transformers_exit
 
 REPORT = """
 decoded   96 tokens in    2.000 seconds, speed:   48.000 t/s
@@ -85,3 +86,22 @@ def test_rows_beside_transformers() -> None:
         ["m", "transformers", "50.0", "100.0", "2.00", "no"],
         ["m", "pyselfspec", "250.0", "200.0", "0.80", "yes"],
     ]
+
+
+def test_plain_decoding_over_stock_and_memory() -> None:
+    times = {
+        "token": {plain_peers.STOCK: [30, 20, 40], plain_peers.OURS: [10, 20, 30]},
+        "prompt": {plain_peers.STOCK: [900], plain_peers.OURS: [600]},
+    }
+    record = {"machine": "a processor, 2 cores", "model": "m.gguf", "threads": 2, "bytes": 80_000}
+    [row] = plain_peers.cells(record | {"us": times, "read": [5 * 10**9]})
+    assert row[:3] == ["a processor", "m.gguf", "2"]
+    assert row[3:6] == ["33333.3", "50000.0", "1.50"]
+    assert row[6:] == ["1.00 to 3.00", "1.50", "5.0", "0.80"]
+
+
+def test_memory_is_read_faster_than_a_disk(tmp_path: Path) -> None:
+    reader = plain_peers.compiled_reader(tmp_path)
+    speeds = [float(subprocess.check_output([reader, str(n)], text=True)) for n in (1, 3)]
+    assert all(speed > 1e8 for speed in speeds)
+    assert subprocess.run([reader, "none"]).returncode == 2

@@ -18,6 +18,7 @@ import click
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.runtime.ffi.devices import system_info
 from pyselfspec.runtime.kv_types import CACHE_TYPES
+from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance
 
 from . import prompts
@@ -27,7 +28,7 @@ from ._timed_text import PLAIN
 from ._upstream_programs import folder_argument, program, run
 from .cycles import compiler
 from .neighbour import Way, us_per_token
-from .widths import LIB_DIR, alternate
+from .widths import alternate
 
 READ = Path(__file__).resolve().with_name("_read_speed.cpp")
 STOCK, OURS = "llama-bench", "pyselfspec"
@@ -40,7 +41,7 @@ def stock_us_per_token(folder: Path, model: Path, threads: int, n_tokens: int) -
     options = ["-n", str(n_tokens), "-t", str(threads), "-r", "1", "-fa", "1", "-o", "jsonl"]
     text, _ = run([*words, *options])
     line = next(line for line in text.splitlines() if line.startswith("{"))
-    return round(1e6 / json.loads(line)["samples_ts"][0])
+    return round(1e6 / float(json.loads(line)["samples_ts"][0]))
 
 
 def compiled_reader(folder: Path) -> Path:
