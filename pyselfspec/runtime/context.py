@@ -52,6 +52,8 @@ class Context(Closing):
         ``replace_tokens``; no branches are drafted in such a context, since the cells that they
         leave empty would disturb the owner.
     n_batch: most tokens of a pass; default: the context's own.
+    n_cells: tokens of K/V cache over all sequences. n_ctx: most tokens of a text: as many, or those
+        for which the model has positions.
     n_threads, n_seq_max, flash_attn, type_k, type_v, n_checkpoints, exact: as the context was made,
         see ``open_context``.
     """
@@ -71,7 +73,8 @@ class Context(Closing):
         exact: bool = False,
     ) -> None:
         self.model: Model = model
-        self.n_ctx: int = llama.llama_n_ctx(handle.context)
+        self.n_cells: int = llama.llama_n_ctx(handle.context)
+        self.n_ctx: int = model.within_positions(self.n_cells)
         self.n_batch: int = llama.llama_n_batch(handle.context) if n_batch is None else n_batch
         self.n_threads = n_threads
         self.n_seq_max: int = n_seq_max
@@ -464,7 +467,7 @@ class Context(Closing):
         seq = self.sequence() if seq is None else seq
         n_past = seq.n_past
         if n_past + len(tokens) > self.n_ctx:
-            raise prompt_too_long(n_past + len(tokens), self.n_ctx)
+            raise prompt_too_long(n_past + len(tokens), self.n_ctx, self.model.n_positions)
         for i in range(0, len(tokens), self.n_batch):
             self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
 
@@ -518,6 +521,7 @@ class Context(Closing):
                 self.checkpoints.truncate(seq_id, n_past)
 
     def _require_positions(self, rows: Rows) -> None:
+        n_positions = self.model.n_positions
         for _, seq_id, pos in rows.places():
             if not 0 <= seq_id < self.n_seq_max:
                 raise ArgumentError(
@@ -528,6 +532,11 @@ class Context(Closing):
                 raise ArgumentError(
                     f"position {pos} is not allowed, the next batch of sequence {seq_id} "
                     f"starts at {self.sequence(seq_id).n_past}"
+                )
+            if n_positions is not None and pos >= n_positions:
+                raise ArgumentError(
+                    f"position {pos} is not allowed, the model has positions 0 to "
+                    f"{n_positions - 1}; end the text there"
                 )
 
     def _n_left(self, blocks: Sequence[int]) -> int:

@@ -47,7 +47,7 @@ class DraftHead(Closing):
                 )
             self._context = on_failure.enter_context(
                 model.context(
-                    n_ctx=target.n_ctx + N_CTX_UNIT * self.kind.needs_room,
+                    n_ctx=target.n_cells + N_CTX_UNIT * self.kind.needs_room,
                     n_batch=max(target.n_batch, self.kind.n_block),
                     n_threads=target.n_threads,
                     n_seq_max=target.n_seq_max,

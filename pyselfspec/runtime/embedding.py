@@ -38,7 +38,8 @@ class EmbeddingContext(Closing):
     """A context that evaluates one text at a time, so that the bits of a text do not depend on
     others. For one thread at a time.
 
-    n_ctx: most tokens of a text. pooling: one of POOLING; None: as the model's file says.
+    n_ctx: most tokens of a text, at most the positions that the model has. pooling: one of POOLING;
+        None: as the model's file says.
 
     Raises ArgumentError for a pooling that the model cannot do, DecodeError where memory is short.
     """
@@ -59,7 +60,7 @@ class EmbeddingContext(Closing):
             )
         self.model = model
         self._lock = SingleThread("the context of embeddings")
-        n_ctx = n_ctx or min(N_CTX, model.n_ctx_train or N_CTX)
+        n_ctx = model.within_positions(n_ctx or min(N_CTX, model.n_ctx_train or N_CTX))
         params = llama.llama_context_default_params()
         # a text is one pass: its tokens may all see each other
         params.n_ctx = params.n_batch = params.n_ubatch = n_ctx

@@ -202,3 +202,14 @@ def test_a_model_that_writes_text_can_serve_embeddings(demo: Model) -> None:
     want = np.array(llama.embed("Once upon a time", normalize=True))
     llama.close()
     assert np.abs(found - want).max() < NEAR  # it computes without flash attention
+
+
+def test_texts_end_where_positions_do(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "encoder.gguf", gguf.PoolingType.MEAN)
+    capacity = Capacity(n_queue=4, n_ctx=512)
+    with (
+        Model(tmp_path / "encoder.gguf") as model,
+        running_embeddings(model, capacity=capacity) as served,
+        pytest.raises(openai.BadRequestError, match="more than 64 tokens"),
+    ):
+        served.openai().embeddings.create(model="demo", input="king " * 100)
