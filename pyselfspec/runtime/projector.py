@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
-from ..gguf.header import read_header
+from ..gguf import projector as projector_file
 from ..util.closing import Closing
 from ..util.image_size import FORMATS, size_of
 from ..util.machine import usable_cores
@@ -35,12 +35,7 @@ class Projector(Closing):
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, Picture] = OrderedDict()
         self._handle = None
-        kind = read_header(self.path).metadata.get("general.architecture")
-        if kind != "clip":
-            raise ModelFileError(
-                f"{self.path} is no projector (its architecture is {kind}); give the mmproj file "
-                "of the model"
-            )
+        projector_file.check(self.path)
         if model.state_bytes:
             raise UnsupportedError(
                 f"architecture {model.file.architecture}: pictures need a memory without recurrent "

@@ -21,6 +21,7 @@ from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.ffi import pictures as ffi
 from pyselfspec.runtime.pictures import Picture
 from pyselfspec.runtime.projector import Projector
+from pyselfspec.runtime.projector_trial import require_sound
 
 N_PREDICT = 24
 DRAFTS: list[dict[str, Any]] = [
@@ -157,6 +158,34 @@ def test_files_that_are_refused(tiny: TinyModel, tiny_path: TinyPath, tmp_path: 
     other = write(tmp_path / "wide.gguf", 2 * model.n_embd)
     with pytest.raises(ModelFileError, match="cannot load this projector"):
         Projector(model, other)
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"n_head": 3}, "head_count is 3, which does not divide 32 values"),
+        ({"n_head": 0}, "head_count is 0, not 1 or more"),
+        *(
+            ({"cut": f"v.blk.1.{name}.weight"}, "does not fit the blocks of 32 values")
+            for name in ("attn_q", "attn_v", "attn_out", "ffn_up", "ffn_down")
+        ),
+        ({"cut": "v.blk.0.attn_k.bias"}, "attn_k.bias has 16 values, not 32"),
+    ],
+)
+def test_encoders_that_do_not_fit_their_header(
+    broken: dict[str, Any], words: str, tiny: TinyModel, tmp_path: Path
+) -> None:
+    """The first picture would end the process."""
+    with pytest.raises(ModelFileError, match=words):
+        Projector(tiny(), write(tmp_path / "p.gguf", tiny().n_embd, **broken))
+
+
+def test_projectors_are_tried_in_another_process(tiny_path: TinyPath, tmp_path: Path) -> None:
+    require_sound(tiny_path(), write(tmp_path / "sound.gguf", 64))
+    broken = write(tmp_path / "broken.gguf", 64, "janus_pro", cut="mm.1.weight")
+    with pytest.raises(ModelFileError, match=r"cannot prepare a picture.*GGML_ASSERT"):
+        require_sound(tiny_path(), broken)
+    require_sound(tiny_path(), tiny_path())  # Projector says what is wrong
 
 
 def test_models_with_several_positions_are_refused(
