@@ -9,8 +9,9 @@ from pathlib import Path
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..gguf import projector as projector_file
 from ..util.closing import Closing
-from ..util.image_size import FORMATS, size_of
+from ..util.image_size import FORMATS, PNG, size_of
 from ..util.machine import usable_cores
+from ..util.png_size import unpacks_as_stated
 from .ffi import pictures as ffi
 from .model import Model
 from .passes import Hidden
@@ -75,6 +76,11 @@ class Projector(Closing):
             raise ArgumentError(
                 f"the picture has {width} x {height} pixels, allowed are {N_PIXELS}; make it "
                 "smaller"
+            )
+        if data.startswith(PNG) and not unpacks_as_stated(data):
+            raise ArgumentError(
+                f"the picture cannot be decoded: its data are broken, or unpack to more than its "
+                f"{width} x {height} pixels; save it again"
             )
         key = row_ids(data, 0, 1)[0]
         with self._lock:

@@ -7,6 +7,7 @@ decodes token by token.
 from __future__ import annotations
 
 import ctypes
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,11 +140,18 @@ def test_what_drafters_and_prompts_may_hold(projector: Projector, new_context: N
         text_of(context, prompt, [picture], draft="head")
 
 
+def shrunk(data: bytes, side: int) -> bytes:
+    """A PNG file with more data than its size says."""
+    kind = b"IHDR" + side.to_bytes(4, "big") * 2 + data[24:29]
+    return data[:12] + kind + zlib.crc32(kind).to_bytes(4, "big") + data[33:]
+
+
 def test_pictures_that_are_refused(projector: Projector) -> None:
     for data, words in (
         (b"hello", "no known format"),
         (b"RIFF....WAVE", "no known format"),
         (png(0)[:60], "cannot be decoded"),
+        (shrunk(png(0, 300, 300), 8), "unpack to more than its 8 x 8 pixels"),
         (png(0, 1, 1)[:16] + (1 << 20).to_bytes(4, "big") * 2 + png(0)[24:], "make it smaller"),
     ):
         with pytest.raises(Exception, match=words) as error:
