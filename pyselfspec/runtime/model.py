@@ -249,7 +249,7 @@ class Model(Closing):
         self.adapters: tuple[Adapter, ...] = ()
         try:
             for path, _ in given:
-                self.adapters += (load_adapter(self.handle, path, len(self.adapters)),)
+                self.adapters += (load_adapter(self, path, len(self.adapters)),)
             self.default_adapters: Adapters = scaled(
                 self.adapters, [(i, scale) for i, (_, scale) in enumerate(given)]
             )

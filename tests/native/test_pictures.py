@@ -20,6 +20,7 @@ from tiny_mmproj import N_ROWS, png, write
 from pyselfspec import GREEDY, Completion, Context, Fixed, Model
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.ffi import pictures as ffi
+from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.runtime.pictures import Picture
 from pyselfspec.runtime.projector import Projector
 from pyselfspec.runtime.projector_trial import require_sound
@@ -194,6 +195,15 @@ def test_projectors_are_tried_in_another_process(tiny_path: TinyPath, tmp_path: 
     with pytest.raises(ModelFileError, match=r"cannot prepare a picture.*GGML_ASSERT"):
         require_sound(tiny_path(), broken)
     require_sound(tiny_path(), tiny_path())  # Projector says what is wrong
+
+
+def test_rows_that_do_not_fit_into_a_pass(tiny: TinyModel, new_context: NewContext) -> None:
+    """Before, llama.cpp ended the process."""
+    context = new_context(tiny(), n_batch=32)
+    rows = Rows.of(0, 0, [-1 - i for i in range(33)], "none")
+    states = Hidden(np.zeros((33, tiny().n_embd), np.float32))
+    with pytest.raises(ArgumentError, match="33 rows of a picture do not fit into a pass of 32"):
+        context.run(rows, Pass(embedded=states))
 
 
 def test_models_with_several_positions_are_refused(
