@@ -13,6 +13,7 @@ from ..util.image_size import FORMATS, PNG, size_of
 from ..util.machine import usable_cores
 from ..util.png_size import unpacks_as_stated
 from .ffi import pictures as ffi
+from .ffi.load import require_not_forked
 from .model import Model
 from .passes import Hidden
 from .pictures import Picture, PictureRows, row_ids
@@ -66,8 +67,10 @@ class Projector(Closing):
     def read(self, data: bytes) -> Picture:
         """Return the picture in a file's bytes. Pictures that were read before are kept.
 
-        Raises ArgumentError for another format, a picture that is too large, and a broken one.
+        Raises ArgumentError for another format, a picture that is too large, and a broken one,
+        LibraryError in a process that was forked after the library was loaded.
         """
+        require_not_forked()
         size = size_of(data)
         if size is None:
             raise ArgumentError(f"the picture is in no known format; send {FORMATS}")
