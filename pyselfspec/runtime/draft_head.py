@@ -78,11 +78,17 @@ class DraftHead(Closing):
 
         features: float32 [n_rows, n_features], the states of ``blocks`` side by side, at most
             n_batch rows. Returns float32 [n_rows, n_state]; heads that do not fuse take them as
-            they are.
+            they are. Raises ArgumentError for features of another shape.
         """
         if not self.kind.fuses:
             return features
         context = self._context
+        n_features = self.file.n_features
+        if len(features) > self.n_batch or np.shape(features) != (len(features), n_features):
+            raise ArgumentError(
+                f"features have shape [up to {self.n_batch}, {n_features}], got "
+                f"{list(np.shape(features))}"
+            )
         states = np.empty((len(features), self.file.n_state), np.float32)
         with context.lock:
             calls.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)
