@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.header import read_header
 from .checkpoints import Checkpoint
 from .context import Context
 from .ffi import calls
+from .ffi.load import llama
 from .kv import KVSequence
 from .pictures import is_text
 
@@ -78,10 +78,9 @@ def save_sequence(seq: KVSequence) -> SavedSequence | None:
 
 
 def _has_window(context: Context) -> bool:
-    """Return whether attention slides over a window, of which llama.cpp saves the last one only."""
-    file = context.model.file
-    found = read_header(file.path).metadata.get(f"{file.architecture}.attention.sliding_window")
-    return isinstance(found, int) and found > 0
+    """Return whether attention slides over a window, of which llama.cpp saves the last one only.
+    Some architectures have one that their files do not name."""
+    return bool(llama.llama_model_n_swa(context.model.handle) > 0)
 
 
 def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
