@@ -127,6 +127,7 @@ class GgufFile:
     n_kv_layer: int  # the first blocks, which have K and V of their own
     n_bytes: int
     tensors: tuple[TensorInfo, ...]
+    n_ctx_short_rope: int = 0  # see has_long_rope
 
     @cached_property
     def n_params(self) -> int:
@@ -148,6 +149,11 @@ class GgufFile:
         without one, whose positions have no end."""
         rows = (t.shape[-1] for t in self.tensors if t.name == POSITION_EMBEDDING)
         return next(rows, None)
+
+    @cached_property
+    def has_long_rope(self) -> bool:
+        """Whether K is rotated by other factors in contexts larger than n_ctx_short_rope."""
+        return any(t.name.endswith("rope_factors_long.weight") for t in self.tensors)
 
     @cached_property
     def token_embd_bytes(self) -> int:
@@ -264,6 +270,9 @@ def check(path: str | PathLike[str]) -> GgufFile:
         n_kv_layer=max(0, n_layer - values.number("attention.shared_kv_layers", 0)),
         n_bytes=sum(part.n_bytes for part in parts),
         tensors=tensors,
+        n_ctx_short_rope=values.number(
+            "rope.scaling.original_context_length", values.number("context_length")
+        ),
     )
 
 
