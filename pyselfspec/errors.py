@@ -73,8 +73,16 @@ class LibraryError(SelfSpecError, ImportError):
     """The native library is missing, foreign, or does not belong to this version of the package."""
 
 
-def prompt_too_long(n_tokens: int | str, n_ctx: int) -> ContextFullError:
-    """Return the error for a prompt of n_tokens in a context of n_ctx tokens."""
+def prompt_too_long(
+    n_tokens: int | str, n_ctx: int, n_positions: int | None = None
+) -> ContextFullError:
+    """Return the error for a prompt of n_tokens in a context of n_ctx tokens. n_positions: those of
+    a model that has no more, see Model."""
+    if n_ctx == n_positions:
+        return ContextFullError(
+            f"the prompt has {n_tokens} tokens, the model takes {n_positions} at most; give a "
+            "shorter prompt"
+        )
     return ContextFullError(
         f"the prompt has {n_tokens} tokens, the context {n_ctx}; give a larger ",
         Parameter("n_ctx"),

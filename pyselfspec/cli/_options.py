@@ -289,9 +289,12 @@ def ctx_size(model: Model, options: Mapping[str, Any]) -> int | None:
     n_trained = model.n_ctx_train
     n_useful = n_trained * options.get("slots", 1)  # slots of a server share the context
     if 0 < n_useful < given <= N_CTX_MAX:  # a larger one is an error
+        beyond = "text beyond them may be nonsense, give a smaller -c"
+        if model.n_positions is not None:
+            beyond = f"it has no positions for more, so texts end after {model.n_positions}"
         click.echo(
             f"Warning: -c {given} is more than the {n_trained} tokens of context that the model "
-            "was trained with; text beyond them may be nonsense, give a smaller -c",
+            f"was trained with; {beyond}",
             err=True,
         )
     return given

@@ -74,6 +74,7 @@ EMBEDDERS = frozenset(
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)")
 TOKEN_EMBEDDING = "token_embd.weight"
+POSITION_EMBEDDING = "position_embd.weight"
 OUTPUT_HEAD = re.compile(r"output(_norm)?\.")
 # The first part of a tensor's name inside its block says which sublayer it belongs to.
 FFN_NAME = re.compile(r"(ffn|exp|shexp|post_ffw|post_mlp|channel_mix|layer_output_norm)")
@@ -126,6 +127,7 @@ class GgufFile:
     n_kv_layer: int  # the first blocks, which have K and V of their own
     n_bytes: int
     tensors: tuple[TensorInfo, ...]
+    n_ctx_short_rope: int = 0  # see has_long_rope
 
     @cached_property
     def n_params(self) -> int:
@@ -140,6 +142,18 @@ class GgufFile:
             if match and int(match[1]) < self.n_layer:
                 sums[int(match[1])][sublayer(match[2])] += self.bytes_read(tensor)
         return tuple(BlockBytes(**parts) for parts in sums)
+
+    @cached_property
+    def n_positions(self) -> int | None:
+        """The number of positions in a table that the model looks them up in; None for a model
+        without one, whose positions have no end."""
+        rows = (t.shape[-1] for t in self.tensors if t.name == POSITION_EMBEDDING)
+        return next(rows, None)
+
+    @cached_property
+    def has_long_rope(self) -> bool:
+        """Whether K is rotated by other factors in contexts larger than n_ctx_short_rope."""
+        return any(t.name.endswith("rope_factors_long.weight") for t in self.tensors)
 
     @cached_property
     def token_embd_bytes(self) -> int:
@@ -256,6 +270,9 @@ def check(path: str | PathLike[str]) -> GgufFile:
         n_kv_layer=max(0, n_layer - values.number("attention.shared_kv_layers", 0)),
         n_bytes=sum(part.n_bytes for part in parts),
         tensors=tensors,
+        n_ctx_short_rope=values.number(
+            "rope.scaling.original_context_length", values.number("context_length")
+        ),
     )
 
 

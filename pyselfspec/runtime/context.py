@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from ..errors import (
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closing import Closing
-from .adapters import Adapters
+from .adapters import Adapters, require_owner
 from .checkpoints import N_CHECKPOINTS, Checkpoints
 from .context_handle import ContextHandle
 from .decoded import Decoded
@@ -52,6 +53,8 @@ class Context(Closing):
         ``replace_tokens``; no branches are drafted in such a context, since the cells that they
         leave empty would disturb the owner.
     n_batch: most tokens of a pass; default: the context's own.
+    n_cells: tokens of K/V cache over all sequences. n_ctx: most tokens of a text: as many, or those
+        for which the model has positions.
     n_threads, n_seq_max, flash_attn, type_k, type_v, n_checkpoints, exact: as the context was made,
         see ``open_context``.
     """
@@ -71,7 +74,8 @@ class Context(Closing):
         exact: bool = False,
     ) -> None:
         self.model: Model = model
-        self.n_ctx: int = llama.llama_n_ctx(handle.context)
+        self.n_cells: int = llama.llama_n_ctx(handle.context)
+        self.n_ctx: int = model.within_positions(self.n_cells)
         self.n_batch: int = llama.llama_n_batch(handle.context) if n_batch is None else n_batch
         self.n_threads = n_threads
         self.n_seq_max: int = n_seq_max
@@ -393,6 +397,9 @@ class Context(Closing):
             self._require_positions(rows)
             adapters = self.adapters if what.adapters is None else what.adapters
             self._adapt(adapters)
+            if what.among is not None and any(each.changes_head for each, _ in adapters):
+                # the head is a sum of products then, of which no rows can be left out
+                what = replace(what, among=None, head="logits")
             self.sequence_table.adapt(rows, adapters)
             self.sequence_table.invalidate(rows, what.in_place)
             self.n_decodes += 1
@@ -413,7 +420,7 @@ class Context(Closing):
                     shared=rows.shared,
                 )
             except BaseException:  # Ctrl-C too
-                self._forget_lost()
+                self.forget_lost()
                 raise
             if has_tokens and what.is_whole:
                 self.sequence_table.record(rows)
@@ -425,6 +432,11 @@ class Context(Closing):
         seq_id, pos = rows.seq_ids[0], rows.pos[0]
         seq = self.sequence(seq_id)
         self._require_states(states, len(rows))
+        if len(rows) > self.n_batch:
+            raise ArgumentError(
+                f"{len(rows)} rows of a picture do not fit into a pass of {self.n_batch}; give a "
+                "larger n_batch"
+            )
         with self.lock:
             if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
@@ -447,6 +459,7 @@ class Context(Closing):
     def _adapt(self, adapters: Adapters) -> None:
         """Let the next passes use these adapters. A change makes every prepared graph void."""
         if adapters != self._adapters:
+            require_owner(adapters, self.model)
             ffi_adapters.set_adapters(
                 self.handle, [(adapter.handle, scale) for adapter, scale in adapters]
             )
@@ -464,7 +477,7 @@ class Context(Closing):
         seq = self.sequence() if seq is None else seq
         n_past = seq.n_past
         if n_past + len(tokens) > self.n_ctx:
-            raise prompt_too_long(n_past + len(tokens), self.n_ctx)
+            raise prompt_too_long(n_past + len(tokens), self.n_ctx, self.model.n_positions)
         for i in range(0, len(tokens), self.n_batch):
             self.decode(tokens[i : i + self.n_batch], seq=seq, outputs="none")
 
@@ -509,8 +522,8 @@ class Context(Closing):
         with self.lock:
             return calls.best(self.session, row)
 
-    def _forget_lost(self) -> None:
-        """Forget the tokens that sequences lost in a failed pass."""
+    def forget_lost(self) -> None:
+        """Forget the tokens that sequences lost in a failed pass or removal."""
         if self.has_memory:
             for seq_id in range(self.n_seq_max):
                 n_past = self.sequence(seq_id).n_past
@@ -518,6 +531,7 @@ class Context(Closing):
                 self.checkpoints.truncate(seq_id, n_past)
 
     def _require_positions(self, rows: Rows) -> None:
+        n_positions = self.model.n_positions
         for _, seq_id, pos in rows.places():
             if not 0 <= seq_id < self.n_seq_max:
                 raise ArgumentError(
@@ -528,6 +542,11 @@ class Context(Closing):
                 raise ArgumentError(
                     f"position {pos} is not allowed, the next batch of sequence {seq_id} "
                     f"starts at {self.sequence(seq_id).n_past}"
+                )
+            if n_positions is not None and pos >= n_positions:
+                raise ArgumentError(
+                    f"position {pos} is not allowed, the model has positions 0 to "
+                    f"{n_positions - 1}; end the text there"
                 )
 
     def _n_left(self, blocks: Sequence[int]) -> int:

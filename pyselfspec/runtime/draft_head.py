@@ -47,7 +47,7 @@ class DraftHead(Closing):
                 )
             self._context = on_failure.enter_context(
                 model.context(
-                    n_ctx=target.n_ctx + N_CTX_UNIT * self.kind.needs_room,
+                    n_ctx=target.n_cells + N_CTX_UNIT * self.kind.needs_room,
                     n_batch=max(target.n_batch, self.kind.n_block),
                     n_threads=target.n_threads,
                     n_seq_max=target.n_seq_max,
@@ -78,11 +78,17 @@ class DraftHead(Closing):
 
         features: float32 [n_rows, n_features], the states of ``blocks`` side by side, at most
             n_batch rows. Returns float32 [n_rows, n_state]; heads that do not fuse take them as
-            they are.
+            they are. Raises ArgumentError for features of another shape.
         """
         if not self.kind.fuses:
             return features
         context = self._context
+        n_features = self.file.n_features
+        if len(features) > self.n_batch or np.shape(features) != (len(features), n_features):
+            raise ArgumentError(
+                f"features have shape [up to {self.n_batch}, {n_features}], got "
+                f"{list(np.shape(features))}"
+            )
         states = np.empty((len(features), self.file.n_state), np.float32)
         with context.lock:
             calls.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError, DecodeError
+from ..errors import ArgumentError, DecodeError, UnsupportedError
 from ..gguf import file as gguf_file
 from ..gguf.header import read_header
 from ..util.closing import Closing
 from ..util.machine import usable_cores
+from .ffi import adapters as ffi_adapters
 from .ffi import load
 from .ffi.load import llama
 from .guards import SingleThread
@@ -34,13 +35,30 @@ def is_embedder(model: Model) -> bool:
     return isinstance(pooling, int) and pooling > POOLING["none"]
 
 
+def _require_one_state(model: Model) -> None:
+    """Raise UnsupportedError for a model with several states per token, of which llama.cpp would
+    read all from a result that holds one."""
+    file = model.file
+    key = f"{file.architecture}.hyper_connection.count"
+    n_states = read_header(file.path).metadata.get(key, 1)
+    if n_states != 1 and llama.llama_model_n_embd_out(model.handle) != model.n_embd:
+        raise UnsupportedError(
+            f"architecture {file.architecture} has {n_states} states per token, which give no "
+            "embedding; give a model made for embeddings"
+        )
+
+
 class EmbeddingContext(Closing):
     """A context that evaluates one text at a time, so that the bits of a text do not depend on
     others. For one thread at a time.
 
-    n_ctx: most tokens of a text. pooling: one of POOLING; None: as the model's file says.
+    n_ctx: most tokens of a text, at most the positions that the model has. pooling: one of POOLING;
+        None: as the model's file says.
 
-    Raises ArgumentError for a pooling that the model cannot do, DecodeError where memory is short.
+    Texts are evaluated with the LoRA adapters of Model(lora=).
+
+    Raises ArgumentError for a pooling that the model cannot do, UnsupportedError for a model with
+    several states per token, DecodeError where memory is short.
     """
 
     def __init__(
@@ -57,9 +75,10 @@ class EmbeddingContext(Closing):
             raise ArgumentError(
                 f"{model.path.name} has no head that scores texts, which rank needs"
             )
+        _require_one_state(model)
         self.model = model
         self._lock = SingleThread("the context of embeddings")
-        n_ctx = n_ctx or min(N_CTX, model.n_ctx_train or N_CTX)
+        n_ctx = model.within_positions(n_ctx or min(N_CTX, model.n_ctx_train or N_CTX))
         params = llama.llama_context_default_params()
         # a text is one pass: its tokens may all see each other
         params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
@@ -74,6 +93,9 @@ class EmbeddingContext(Closing):
         if not handle:
             raise load.failure(DecodeError, f"a context for texts of {n_ctx} tokens")
         self._handle: int | None = handle
+        ffi_adapters.set_adapters(
+            handle, [(each.handle, scale) for each, scale in model.default_adapters]
+        )
         self.n_ctx = n_ctx
         kind = int(llama.llama_pooling_type(handle))
         self.pooling = next((name for name, n in POOLING.items() if n == kind), "none")

@@ -13,7 +13,7 @@ from ..errors import ArgumentError, UnsupportedError
 from .adapters import Adapters
 from .checkpoints import Checkpoint
 from .ffi import calls
-from .ffi.load import llama
+from .ffi.load import llama, require_not_forked
 from .sequence_table import Part, n_common
 
 if TYPE_CHECKING:
@@ -169,10 +169,16 @@ class KVSequence:
                 return
             if n_keep < 0:
                 raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
-            self._cut(n_keep)
+            try:
+                self._cut(n_keep)
+            except BaseException:  # a replay that was stopped leaves the sequence empty
+                self.context.forget_lost()
+                raise
 
     def _cut(self, n_keep: int) -> None:
         session = self.context.session
+        if n_keep:
+            require_not_forked()  # removal may compute states again
         if n_keep == 0 or calls.can_keep(session, self.seq_id, n_keep) == n_keep:
             calls.keep(session, self.seq_id, n_keep)
             return

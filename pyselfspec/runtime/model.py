@@ -184,6 +184,16 @@ class Model(Closing):
         return True
 
     @property
+    def n_positions(self) -> int | None:
+        """The most tokens of a text for a model that looks positions up in a table; None for other
+        models."""
+        return self.file.n_positions
+
+    def within_positions(self, n_ctx: int) -> int:
+        """Return n_ctx, or the model's number of positions where that is less."""
+        return n_ctx if self.n_positions is None else min(n_ctx, self.n_positions)
+
+    @property
     def last_states_width(self) -> int:
         """The number of values per token that passes can leave for a head after the last block; 0
         if they leave none."""
@@ -239,7 +249,7 @@ class Model(Closing):
         self.adapters: tuple[Adapter, ...] = ()
         try:
             for path, _ in given:
-                self.adapters += (load_adapter(self.handle, path, len(self.adapters)),)
+                self.adapters += (load_adapter(self, path, len(self.adapters)),)
             self.default_adapters: Adapters = scaled(
                 self.adapters, [(i, scale) for i, (_, scale) in enumerate(given)]
             )

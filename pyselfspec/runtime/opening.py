@@ -50,7 +50,8 @@ def open_context(
     """Return a new context on a model.
 
     n_ctx: tokens of K/V cache over all sequences, drafts included; rounded up to a multiple of 256.
-        Default: 4096, or the model's training context when that is shorter.
+        Default: 4096, or the model's training context when that is shorter. A text of a model with
+        a table of positions (GPT-2, StarCoder, MPT) ends with the table: see Context.n_ctx.
     n_batch: most tokens in one pass.
     n_threads: CPU threads, default: the cores this process may use.
     n_seq_max: number of sequence ids, for texts and drafts. Default: 4; for recurrent and hybrid

@@ -133,7 +133,7 @@ class Pass:
     head: the result for the rows with outputs.
     among: with the head "best", the tokens among which the best one is searched; probabilities are
         relative to them, and their logits can be read. At most 32 rows with outputs, and only where
-        Context.can_shorten.
+        Context.can_shorten. Ignored where an adapter changes the head.
     embedded: states entering the first block, one per row, instead of the tokens' embeddings: rows
         of a picture, which continue one sequence. is_causal: whether each sees those before it
         only. Such a pass is whole, has no outputs and is shared with no other rows.

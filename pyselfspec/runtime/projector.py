@@ -7,11 +7,13 @@ from collections import OrderedDict
 from pathlib import Path
 
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
-from ..gguf.header import read_header
+from ..gguf import projector as projector_file
 from ..util.closing import Closing
-from ..util.image_size import FORMATS, size_of
+from ..util.image_size import FORMATS, PNG, size_of
 from ..util.machine import usable_cores
+from ..util.png_size import unpacks_as_stated
 from .ffi import pictures as ffi
+from .ffi.load import require_not_forked
 from .model import Model
 from .passes import Hidden
 from .pictures import Picture, PictureRows, row_ids
@@ -35,12 +37,7 @@ class Projector(Closing):
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, Picture] = OrderedDict()
         self._handle = None
-        kind = read_header(self.path).metadata.get("general.architecture")
-        if kind != "clip":
-            raise ModelFileError(
-                f"{self.path} is no projector (its architecture is {kind}); give the mmproj file "
-                "of the model"
-            )
+        projector_file.check(self.path)
         if model.state_bytes:
             raise UnsupportedError(
                 f"architecture {model.file.architecture}: pictures need a memory without recurrent "
@@ -70,8 +67,10 @@ class Projector(Closing):
     def read(self, data: bytes) -> Picture:
         """Return the picture in a file's bytes. Pictures that were read before are kept.
 
-        Raises ArgumentError for another format, a picture that is too large, and a broken one.
+        Raises ArgumentError for another format, a picture that is too large, and a broken one,
+        LibraryError in a process that was forked after the library was loaded.
         """
+        require_not_forked()
         size = size_of(data)
         if size is None:
             raise ArgumentError(f"the picture is in no known format; send {FORMATS}")
@@ -80,6 +79,11 @@ class Projector(Closing):
             raise ArgumentError(
                 f"the picture has {width} x {height} pixels, allowed are {N_PIXELS}; make it "
                 "smaller"
+            )
+        if data.startswith(PNG) and not unpacks_as_stated(data):
+            raise ArgumentError(
+                f"the picture cannot be decoded: its data are broken, or unpack to more than its "
+                f"{width} x {height} pixels; save it again"
             )
         key = row_ids(data, 0, 1)[0]
         with self._lock:

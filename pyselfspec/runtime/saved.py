@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.header import read_header
+from . import state_bytes
 from .checkpoints import Checkpoint
 from .context import Context
 from .ffi import calls
+from .ffi.load import llama
 from .kv import KVSequence
 from .pictures import is_text
 
@@ -78,19 +79,21 @@ def save_sequence(seq: KVSequence) -> SavedSequence | None:
 
 
 def _has_window(context: Context) -> bool:
-    """Return whether attention slides over a window, of which llama.cpp saves the last one only."""
-    file = context.model.file
-    found = read_header(file.path).metadata.get(f"{file.architecture}.attention.sliding_window")
-    return isinstance(found, int) and found > 0
+    """Return whether attention slides over a window, of which llama.cpp saves the last one only.
+    Some architectures have one that their files do not name."""
+    return bool(llama.llama_model_n_swa(context.model.handle) > 0)
 
 
 def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
     """Replace the content of a sequence by a copy that was saved from a context of the same kind.
-    Return False, with the sequence empty, where that fails or its cells are out of order."""
+    Return False, with the sequence empty, where that fails, the copy's cells are not those of its
+    tokens, or they are out of order."""
     context = seq.context
     with context.lock:
         seq.drop()
         seq.occupy()
+        if not _is_sound(context, saved):
+            return False
         seq.reserve(len(saved.tokens))
         done = calls.restore_sequence(context.handle, seq.seq_id, saved.state)
         done = done and seq.n_past == len(saved.tokens)
@@ -103,3 +106,14 @@ def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
         seq.drop()
         seq.occupy()
     return False
+
+
+def _is_sound(context: Context, saved: SavedSequence) -> bool:
+    """Return whether a copy and its checkpoints hold what they say, see state_bytes."""
+    has_states, has_window = context.has_states, _has_window(context)
+    copies = [(saved.state, len(saved.tokens))]
+    copies += [(each.state, each.n_tokens) for each in saved.checkpoints]
+    return all(
+        state_bytes.is_sound(state, n, has_states=has_states, has_window=has_window)
+        for state, n in copies
+    )

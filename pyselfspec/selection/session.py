@@ -155,6 +155,10 @@ def _cut(model: Model, text: str, n_ctx: int | None, n_chunks: int) -> list[tupl
     """Return the chunks to score, as token ids."""
     model.require_tokenizer("scans need one to tokenize text")
     size = min(cutting.N_CHUNK, model.n_ctx_train) if n_ctx is None else n_ctx
+    if model.within_positions(size) < size:
+        raise ArgumentError(
+            Parameter("n_ctx"), f" is at most {model.n_positions}, all of the model's positions"
+        )
     tokens = model.first_tokens(text, size * max(1, n_chunks), parse_special=False)
     cut = cutting.cut(tokens, size, model.start_token)
     if not 1 <= n_chunks <= len(cut):
@@ -185,10 +189,11 @@ def _context(
     """Return the given context, or a new one that closes with the stack."""
     if isinstance(model, Model):
         return stack.enter_context(model.context(**{**options, **needs}))
+    given = {"n_ctx": model.n_cells, "n_batch": model.n_batch, "n_seq_max": model.n_seq_max}
     for name, needed in needs.items():
-        if getattr(model, name) < needed:
+        if given[name] < needed:
             raise ArgumentError(
                 f"scoring these masks needs a context with {name} of {needed} or more, got "
-                f"{getattr(model, name)}; or give the model instead of a context"
+                f"{given[name]}; or give the model instead of a context"
             )
     return model

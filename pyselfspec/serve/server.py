@@ -27,6 +27,7 @@ from ..runtime.embedding import EmbeddingContext
 from ..runtime.model import Model
 from ..runtime.opening import N_CTX, N_CTX_UNIT
 from ..runtime.projector import Projector
+from ..runtime.projector_trial import require_sound
 from ..speculate.config import DraftConfig
 from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
@@ -75,6 +76,7 @@ def open_service(
     with ExitStack() as stack:
         projector = None
         if mmproj is not None:
+            require_sound(model.path, mmproj)
             n_threads = options.get("n_threads")
             projector = stack.enter_context(Projector(model, mmproj, n_threads=n_threads))
         n_rows = 0 if projector is None else N_PICTURE_ROWS

@@ -48,7 +48,7 @@ class SlotFiles:
         """Write the text of an idle slot to a file. Raises ApiError."""
         require_own(slot, owner)
         path = self._path(name)
-        if path.exists():
+        if path.exists():  # a damaged file may be replaced
             self._require_owner(path, owner)
         saved = save_sequence(slot.seq)
         if saved is None:
@@ -91,10 +91,10 @@ class SlotFiles:
     def _require_owner(self, path: Path, owner: str) -> None:
         """Raise ApiError unless a file exists that this owner has written."""
         try:
-            header, _ = saved_file.read_header(path)
-        except (ArgumentError, OSError):
-            header = None
-        if header is None or header.owner != owner:
+            found = saved_file.owner_of(path)
+        except OSError:
+            found = None
+        if found != owner:
             raise ApiError(404, f"{path.name} is no file that this key has saved", param="filename")
 
 

@@ -209,7 +209,9 @@ class Completion(TextRecord):
 def _tokens_of(context: Context, prompt: str) -> list[int]:
     tokens = context.model.first_tokens(prompt, context.n_ctx + 1)
     if len(tokens) > context.n_ctx:
-        raise prompt_too_long(count_for_message(context.model, prompt), context.n_ctx)
+        model = context.model
+        n_tokens = count_for_message(model, prompt)
+        raise prompt_too_long(n_tokens, context.n_ctx, model.n_positions)
     return tokens
 
 

@@ -71,7 +71,8 @@ class Generation:
         if mask is not None and drafter is not None:
             raise ArgumentError("a generation with a mask is not verified, so it takes no drafter")
         if len(prompt) > seq.context.n_ctx:
-            raise prompt_too_long(len(prompt), seq.context.n_ctx)
+            model = seq.context.model
+            raise prompt_too_long(len(prompt), seq.context.n_ctx, model.n_positions)
         self._pictures = PictureMap(pictures)
         self._pictures.require(prompt)
         seq.occupy()

@@ -82,6 +82,7 @@ class FakeModel:
     main_gpu: ClassVar[int] = 0
     load: ClassVar[str] = "auto"
     rpc: ClassVar[tuple[str, ...]] = ()
+    n_positions: ClassVar[int | None] = None
 
     @cached_property
     def _pairs(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -1,11 +1,13 @@
 """The size of a picture in a file's first bytes, without decoding it. Pure.
 
-A small file can unpack to gigabytes, so its size is known before anything is unpacked.
+A small file can unpack to gigabytes, so its size is known before anything is unpacked. PNG files
+may hold more than their size says, see png_size.py.
 """
 
 from __future__ import annotations
 
 FORMATS = "PNG, JPEG, GIF or BMP"
+PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 # JPEG: markers of frames, which hold the size; 0xC4, 0xC8 and 0xCC are others
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE = frozenset((0x01, *range(0xD0, 0xD9)))  # JPEG: markers without a length
@@ -13,7 +15,7 @@ _BARE = frozenset((0x01, *range(0xD0, 0xD9)))  # JPEG: markers without a length
 
 def size_of(data: bytes) -> tuple[int, int] | None:
     """Return width and height in pixels, None for a file of another format."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR" and len(data) >= 24:
+    if data.startswith(PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     if data.startswith((b"GIF87a", b"GIF89a")) and len(data) >= 10:
         return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")

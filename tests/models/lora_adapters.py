@@ -40,8 +40,10 @@ def write_adapter(
     type_name: str = "F32",
     size: float = 0.3,
     extra: dict[str, str] | None = None,
+    head: bool = False,
 ) -> Path:
-    """A LoRA adapter of the attention outputs. size: standard deviation of its values."""
+    """A LoRA adapter of the attention outputs, and of the head. size: standard deviation of its
+    values."""
     kind = GGMLQuantizationType[type_name]
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, model.file.architecture)
@@ -50,12 +52,14 @@ def write_adapter(
     writer.add_float32("adapter.lora.alpha", 8.0)
     for key, value in (extra or {}).items():
         writer.add_string(key, value)
-    for il in range(model.n_layer):
-        for part, shape in (("a", (rank, model.n_embd)), ("b", (model.n_embd, rank))):
+    outputs = {f"blk.{il}.attn_output": model.n_embd for il in range(model.n_layer)}
+    if head:
+        outputs["output"] = model.n_vocab
+    for weight, n_out in outputs.items():
+        for part, shape in (("a", (rank, model.n_embd)), ("b", (n_out, rank))):
             values = rng.normal(size=shape).astype(np.float32) * np.float32(size)
             data = quants.quantize(values, kind)
-            name = f"blk.{il}.attn_output.weight.lora_{part}"
-            writer.add_tensor(name, data, raw_dtype=kind)
+            writer.add_tensor(f"{weight}.weight.lora_{part}", data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

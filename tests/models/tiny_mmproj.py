@@ -15,8 +15,17 @@ SIDE, PATCH, WIDTH, N_FF, N_LAYER = 64, 8, 32, 48, 2
 N_ROWS = {"gemma3": 16, "janus_pro": 64}
 
 
-def write(path: Path, n_embd: int, kind: str = "gemma3", seed: int = 0) -> Path:
-    """Write a projector for models with n_embd values per token."""
+def write(
+    path: Path,
+    n_embd: int,
+    kind: str = "gemma3",
+    seed: int = 0,
+    *,
+    n_head: int = 2,
+    cut: str = "",
+) -> Path:
+    """Write a projector for models with n_embd values per token. cut: a tensor of which half of the
+    last dimension is missing."""
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, "clip")
     writer.add_bool("clip.has_vision_encoder", True)
@@ -24,7 +33,7 @@ def write(path: Path, n_embd: int, kind: str = "gemma3", seed: int = 0) -> Path:
     writer.add_bool("clip.use_gelu", True)
     for key, value in {
         "image_size": SIDE, "patch_size": PATCH, "embedding_length": WIDTH,
-        "feed_forward_length": N_FF, "block_count": N_LAYER, "attention.head_count": 2,
+        "feed_forward_length": N_FF, "block_count": N_LAYER, "attention.head_count": n_head,
         "projection_dim": n_embd, "projector.scale_factor": 2,
     }.items():  # fmt: skip
         writer.add_uint32(f"clip.vision.{key}", value)
@@ -34,7 +43,7 @@ def write(path: Path, n_embd: int, kind: str = "gemma3", seed: int = 0) -> Path:
 
     def add(name: str, *shape: int, about: float = 0.0) -> None:
         values = rng.normal(about, 0.1, shape).astype(np.float32)
-        writer.add_tensor(name, values)
+        writer.add_tensor(name, values[..., : shape[-1] // 2].copy() if name == cut else values)
 
     def linear(name: str, n_in: int, n_out: int) -> None:
         add(f"{name}.weight", n_out, n_in)

@@ -361,6 +361,16 @@ def test_the_likeliest_token_by_itself_is_that_of_all_logits(context, kind, want
             assert p == pytest.approx(close, rel=1e-4)
 
 
+def test_features_of_another_shape_are_refused(context, kind):
+    """Before, the library read past their end."""
+    with DraftHead(context, kind.path) as opened:
+        n = opened.file.n_features
+        for shape in ((2, n - 1), (2, n + 1), (n,), (opened.n_batch + 1, n)):
+            with pytest.raises(ArgumentError, match="features have shape"):
+                opened.fuse(np.zeros(shape, np.float32))
+        assert len(opened.fuse(np.zeros((2, n), np.float32))) == 2
+
+
 @pytest.mark.sanitized
 def test_rows_without_outputs_leave_their_keys_and_values(context, kind):
     """A row behind them sees them as it would, had they been finished."""

@@ -17,9 +17,13 @@ from lora_adapters import set_adapters, write_adapter
 
 from pyselfspec import GREEDY, Completion, Fixed, Model
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
+from pyselfspec.gguf.header import TensorInfo
+from pyselfspec.runtime.adapter_files import require_unscaled
 from pyselfspec.runtime.adapters import Adapters, scaled
 from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.speculate.completion import generate_batch
+from pyselfspec.speculate.drafters import layer_skip
 
 N_PREDICT = 24
 DRAFTS: list[dict[str, Any]] = [
@@ -186,12 +190,59 @@ def test_files_that_are_refused(tiny_path: TinyPath, tiny: TinyModel, tmp_path: 
     [
         ([(2, 1.0)], "ids are 0 to 1"),
         ([(0, 1.0), (0, 2.0)], "given twice"),
-        ([(0, float("nan"))], "finite number"),
+        ([(0, float("nan"))], "is -1000 to 1000, got nan"),
+        ([(0, 1e39)], r"is -1000 to 1000, got 1e\+39"),
+        ([(0, -1001.0)], "got -1001"),
     ],
 )
 def test_scales_that_are_refused(scales: list[tuple[int, float]], words: str, model: Model) -> None:
     with pytest.raises(ArgumentError, match=words):
         scaled(model.adapters, scales)
+
+
+def test_a_head_with_an_adapter_is_not_shortened(
+    tiny_path: TinyPath, tiny: TinyModel, tmp_path: Path, token_ids: Any
+) -> None:
+    """It is a sum of products. Before, the text ended with UnsupportedError."""
+    file = write_adapter(tmp_path / "head.gguf", tiny(), 3, head=True)
+    prompt = token_ids(20)
+    with Model(tiny_path(), lora=[file]) as model, model.context(n_ctx=256) as context:
+        assert context.can_shorten and model.adapters[0].changes_head
+        options: dict[str, Any] = {"draft": "layer-skip", "controller": Fixed(4, p_min=0)}
+        options["options"] = layer_skip.Options(shortlist=64)
+        for adapters in (chosen(model, 0), (), chosen(model, 0)):
+            want = tokens(context, prompt, adapters, draft=None)
+            assert tokens(context, prompt, adapters, **options) == want
+
+
+def test_adapters_of_another_model_are_refused(
+    tiny_path: TinyPath, tiny: TinyModel, files: list[Path], new_context: NewContext
+) -> None:
+    """Before, llama.cpp ended the process, or read freed memory."""
+    context = new_context(tiny())
+    wide = write_adapter(files[0].with_name("wide.gguf"), tiny(n_embd=128), 0)
+    for path, file in ((tiny_path(n_embd=128), wide), (tiny_path(), files[0])):
+        with Model(path, lora=[file]) as other:
+            adapters = other.default_adapters
+            for _ in range(2):
+                with pytest.raises(ArgumentError, match="is loaded beside another model"):
+                    context.run(Rows.of(0, 0, [5, 6]), Pass(adapters=adapters))
+        with pytest.raises(ArgumentError, match="is loaded beside another model"):
+            context.run(Rows.of(0, 0, [5, 6]), Pass(adapters=adapters))
+    assert context.sequence().n_past == 0
+
+
+def test_weights_that_are_scaled_afterwards_take_no_adapter() -> None:
+    def tensor(name: str, kind: str = "NVFP4") -> TensorInfo:
+        return TensorInfo(name, kind, (64, 64), 1)
+
+    up, scale = tensor("blk.0.ffn_up.weight"), tensor("blk.0.ffn_up.scale", "F32")
+    path = Path("a.gguf")
+    with pytest.raises(UnsupportedError, match=r"ffn_up.weight, which is NVFP4 with a scale"):
+        require_unscaled(path, {up.name}, [up, scale])
+    require_unscaled(path, {up.name}, [up])
+    require_unscaled(path, {"blk.1.ffn_up.weight"}, [up, scale])
+    require_unscaled(path, {up.name}, [tensor(up.name, "F16"), scale])
 
 
 def test_an_adapter_of_scale_zero_is_none(model: Model) -> None:

@@ -7,6 +7,7 @@ decodes token by token.
 from __future__ import annotations
 
 import ctypes
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from tiny_mmproj import N_ROWS, png, write
 from pyselfspec import GREEDY, Completion, Context, Fixed, Model
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.ffi import pictures as ffi
+from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.runtime.pictures import Picture
 from pyselfspec.runtime.projector import Projector
+from pyselfspec.runtime.projector_trial import require_sound
 
 N_PREDICT = 24
 DRAFTS: list[dict[str, Any]] = [
@@ -138,11 +141,18 @@ def test_what_drafters_and_prompts_may_hold(projector: Projector, new_context: N
         text_of(context, prompt, [picture], draft="head")
 
 
+def shrunk(data: bytes, side: int) -> bytes:
+    """A PNG file with more data than its size says."""
+    kind = b"IHDR" + side.to_bytes(4, "big") * 2 + data[24:29]
+    return data[:12] + kind + zlib.crc32(kind).to_bytes(4, "big") + data[33:]
+
+
 def test_pictures_that_are_refused(projector: Projector) -> None:
     for data, words in (
         (b"hello", "no known format"),
         (b"RIFF....WAVE", "no known format"),
         (png(0)[:60], "cannot be decoded"),
+        (shrunk(png(0, 300, 300), 8), "unpack to more than its 8 x 8 pixels"),
         (png(0, 1, 1)[:16] + (1 << 20).to_bytes(4, "big") * 2 + png(0)[24:], "make it smaller"),
     ):
         with pytest.raises(Exception, match=words) as error:
@@ -157,6 +167,43 @@ def test_files_that_are_refused(tiny: TinyModel, tiny_path: TinyPath, tmp_path: 
     other = write(tmp_path / "wide.gguf", 2 * model.n_embd)
     with pytest.raises(ModelFileError, match="cannot load this projector"):
         Projector(model, other)
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"n_head": 3}, "head_count is 3, which does not divide 32 values"),
+        ({"n_head": 0}, "head_count is 0, not 1 or more"),
+        *(
+            ({"cut": f"v.blk.1.{name}.weight"}, "does not fit the blocks of 32 values")
+            for name in ("attn_q", "attn_v", "attn_out", "ffn_up", "ffn_down")
+        ),
+        ({"cut": "v.blk.0.attn_k.bias"}, "attn_k.bias has 16 values, not 32"),
+    ],
+)
+def test_encoders_that_do_not_fit_their_header(
+    broken: dict[str, Any], words: str, tiny: TinyModel, tmp_path: Path
+) -> None:
+    """The first picture would end the process."""
+    with pytest.raises(ModelFileError, match=words):
+        Projector(tiny(), write(tmp_path / "p.gguf", tiny().n_embd, **broken))
+
+
+def test_projectors_are_tried_in_another_process(tiny_path: TinyPath, tmp_path: Path) -> None:
+    require_sound(tiny_path(), write(tmp_path / "sound.gguf", 64))
+    broken = write(tmp_path / "broken.gguf", 64, "janus_pro", cut="mm.1.weight")
+    with pytest.raises(ModelFileError, match=r"cannot prepare a picture.*GGML_ASSERT"):
+        require_sound(tiny_path(), broken)
+    require_sound(tiny_path(), tiny_path())  # Projector says what is wrong
+
+
+def test_rows_that_do_not_fit_into_a_pass(tiny: TinyModel, new_context: NewContext) -> None:
+    """Before, llama.cpp ended the process."""
+    context = new_context(tiny(), n_batch=32)
+    rows = Rows.of(0, 0, [-1 - i for i in range(33)], "none")
+    states = Hidden(np.zeros((33, tiny().n_embd), np.float32))
+    with pytest.raises(ArgumentError, match="33 rows of a picture do not fit into a pass of 32"):
+        context.run(rows, Pass(embedded=states))
 
 
 def test_models_with_several_positions_are_refused(

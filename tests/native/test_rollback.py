@@ -8,6 +8,7 @@ time and never removes any.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -430,3 +431,26 @@ def test_snapshots_are_few_where_states_are_large(model: Model) -> None:
 def test_options_outside_their_range_are_refused(model: Model, options: dict[str, int]) -> None:
     with pytest.raises(ArgumentError, match="is at"):
         model.context(n_ctx=256, **options)
+
+
+def test_a_stopped_removal_is_forgotten(tmp_path: Path) -> None:
+    """A replay that is stopped leaves the sequence empty, and nothing says that it holds tokens.
+    Before, the next text with these tokens failed."""
+    prompt = [5 + i * i % 290 for i in range(300)]
+    with (
+        Model(write_hybrid(tmp_path / "m.gguf", "mamba2", varied=True, n_ctx=1024)) as model,
+        model.context(n_ctx=512, n_batch=64, n_threads=1, n_seq_max=2) as context,
+    ):
+
+        def text() -> list[int]:
+            made = Completion(context, prompt, None, n_predict=4, sampling=GREEDY)
+            list(made)
+            return made.tokens
+
+        want, seq = text(), context.sequence(0)
+        n = seq.n_past
+        context.decode([7, 8, 9, 10], seq=seq)
+        with pytest.raises(UnsupportedError), context.stopped():
+            seq.rollback(n + 1)
+        assert len(seq.tokens) == seq.n_past == len(context.checkpoints.of(0)) == 0
+        assert text() == want

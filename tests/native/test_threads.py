@@ -311,6 +311,48 @@ if __name__ == "__main__":
 """
 
 
+FORKED_MORE = """
+import os, sys
+from pathlib import Path
+from pyselfspec import Model
+from pyselfspec.errors import LibraryError
+from pyselfspec.runtime.projector import Projector
+from tiny_hybrids import write_hybrid
+from tiny_mmproj import png, write
+
+def told_in_child(deed):
+    child = os.fork()
+    if child == 0:
+        try:
+            deed()
+        except LibraryError as error:
+            os._exit("forked after its parent had loaded" not in str(error))
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0, deed
+
+folder = Path(sys.argv[2])
+with Model(sys.argv[1]) as model:
+    with Projector(model, write(folder / "mmproj.gguf", model.n_embd), n_threads=2) as projector:
+        projector.read(png(1))
+        told_in_child(lambda: projector.read(png(2)))
+with Model(write_hybrid(folder / "mamba2.gguf", "mamba2")) as model:
+    with model.context(n_ctx=256, n_threads=2) as context:
+        context.decode([5, 6, 7])
+        context.decode([8, 9])
+        told_in_child(lambda: context.sequence().rollback(4))
+        context.sequence().rollback(4)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_pictures_and_removals_after_a_fork(
+    tiny_path: TinyPath, run_python: RunPython, tmp_path: Path
+) -> None:
+    """Before, they waited for ever for the parent's threads."""
+    run = run_python(FORKED_MORE, tiny_path(), tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.sanitized
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_process_is_told_so(tiny_path: TinyPath, run_python: RunPython) -> None:

@@ -11,11 +11,14 @@ import gguf
 import numpy as np
 import openai
 import pytest
+import tiny_nextn
+from fixture_types import TinyModel, TinyPath
+from lora_adapters import write_adapter
 from serving import Served, running, running_embeddings
 from tiny_encoder import CLS, SEP, Weights, ids_of, rows_of, score_of, write_encoder
 
 from pyselfspec import Model
-from pyselfspec.errors import ArgumentError
+from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime.embedding import EmbeddingContext, is_embedder
 from pyselfspec.serve.endpoints.embeddings import N_INPUTS
 from pyselfspec.serve.settings import Capacity
@@ -202,3 +205,36 @@ def test_a_model_that_writes_text_can_serve_embeddings(demo: Model) -> None:
     want = np.array(llama.embed("Once upon a time", normalize=True))
     llama.close()
     assert np.abs(found - want).max() < NEAR  # it computes without flash attention
+
+
+def test_texts_end_where_positions_do(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "encoder.gguf", gguf.PoolingType.MEAN)
+    capacity = Capacity(n_queue=4, n_ctx=512)
+    with (
+        Model(tmp_path / "encoder.gguf") as model,
+        running_embeddings(model, capacity=capacity) as served,
+        pytest.raises(openai.BadRequestError, match="more than 64 tokens"),
+    ):
+        served.openai().embeddings.create(model="demo", input="king " * 100)
+
+
+def test_models_with_several_states_per_token(tmp_path: Path) -> None:
+    """Before, the first text ended the process."""
+    path = tiny_nextn.write(
+        tmp_path / "m.gguf", tiny_nextn.weights(tiny_nextn.DEEPSEEK4), tiny_nextn.DEEPSEEK4
+    )
+    with Model(path) as model, pytest.raises(UnsupportedError, match="4 states per token"):
+        EmbeddingContext(model, n_threads=1, pooling="mean")
+
+
+def test_adapters_of_the_model(tiny_path: TinyPath, tiny: TinyModel, tmp_path: Path) -> None:
+    file = write_adapter(tmp_path / "a.gguf", tiny(), 0)
+
+    def row(*lora: tuple[Path, float]) -> Any:
+        with Model(tiny_path(), lora=lora) as model:
+            with EmbeddingContext(model, n_threads=1, pooling="none") as made:
+                return made.embed([5, 6, 7])
+
+    bare, one, two = row(), row((file, 1.0)), row((file, 2.0))
+    assert np.abs(one - bare).max() > 0.01 and np.abs(two - one).max() > 0.01
+    assert np.array_equal(row((file, 0.0)), bare)

@@ -132,3 +132,16 @@ def test_a_server_without_adapters_says_so(demo: Model) -> None:
         answer = served.post("/v1/completions", body("1"))
         assert answer.status_code == 400
         assert "none is loaded with the model" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("scale", [1e39, -1e6])
+def test_scales_out_of_range(scale: float, served: Served) -> None:
+    """Before, requests were answered with 500 until the scale was set back."""
+    lora = [{"id": 0, "scale": scale}]
+    for path, request in (
+        ("/lora-adapters", lora),
+        ("/v1/completions", body(None) | {"lora": lora}),
+    ):
+        answer = served.post(path, request)
+        assert answer.status_code == 400, path
+        assert "scale of a LoRA adapter is -1000 to 1000" in answer.text

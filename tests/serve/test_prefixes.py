@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serving
-from fixture_types import TinyModel
+from fixture_types import NewContext, TinyModel, TinyPath
 from serving import Served
 from tiny_hybrids import write_hybrid
 
@@ -128,6 +128,33 @@ def test_damaged_and_foreign_files_are_ignored(
     assert n_read == 400 and found == alone(demo, start)
     said = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
     assert len(said) == 3 and all("\n" not in each for each in said)
+
+
+def test_a_pipe_in_the_folder_is_ignored(tmp_path: Path) -> None:
+    """Before, the start waited for someone to write to it."""
+    os.mkfifo(tmp_path / f"pipe{SUFFIX}")
+    files = PrefixFiles(tmp_path, KIND)
+    assert not files.holds(np.array([5], np.int32))
+    files.close()
+
+
+def test_kinds_name_what_matters(tiny_path: TinyPath, new_context: NewContext) -> None:
+    path = tiny_path("phi3", n_ctx=4096, n_ctx_short=512)
+
+    def kind(load: str = "copy", n_ctx: int = 512, **options: Any) -> Kind:
+        with Model(path, load=load) as model:
+            return Kind.of(new_context(model, n_ctx=n_ctx, **options))
+
+    plain = kind()
+    assert plain == kind("map") == kind(flash_attn=True) == kind(n_threads=2) == kind(n_ctx=256)
+    assert kind(n_ctx=1024) == kind(n_ctx=2048)
+    others = [kind(n_ctx=1024), kind(flash_attn=False), kind(type_k="q8_0"), kind(type_v="q8_0")]
+    assert plain not in others and len(set(others)) == len(others)
+
+
+def test_other_models_have_one_kind_for_all_sizes(tiny: TinyModel, new_context: NewContext) -> None:
+    kinds = {Kind.of(new_context(tiny(n_ctx=256), n_ctx=n)) for n in (256, 1024)}
+    assert len(kinds) == 1
 
 
 # the pieces, without a model
@@ -299,6 +326,27 @@ def test_nobody_reads_a_slot_of_another_key(shared: Served) -> None:
     assert "prompt" not in shown and "content" not in shown
     act(shared, number, "erase", headers=SECRET)
     act(shared, 1 - number, "erase", headers=OTHER)
+
+
+@pytest.mark.parametrize("n_left", [0.5, -1])
+def test_a_damaged_file_is_replaced_by_its_owner(n_left: float, shared: Served) -> None:
+    ask(shared, prompt_of(2, 100), headers=SECRET)
+    number = holder(shared)
+    assert act(shared, number, "save", headers=SECRET, filename="torn").status_code == 200
+    path = Path(shared.service.slot_files.folder) / "torn"  # type: ignore[union-attr]
+    whole = path.read_bytes()
+    n = int(len(whole) * n_left) if n_left > 0 else len(whole) + 1
+    path.write_bytes((whole + b"x")[:n])
+    act(shared, number, "erase", headers=SECRET)
+    assert act(shared, number, "restore", headers=SECRET, filename="torn").status_code == 400
+    ask(shared, prompt_of(2, 100), headers=OTHER)
+    taken = act(shared, holder(shared), "save", headers=OTHER, filename="torn")
+    assert taken.status_code == 404
+    act(shared, holder(shared), "erase", headers=OTHER)
+    ask(shared, prompt_of(2, 100), headers=SECRET)
+    number = holder(shared)
+    assert act(shared, number, "save", headers=SECRET, filename="torn").status_code == 200
+    act(shared, number, "erase", headers=SECRET)
 
 
 @pytest.mark.parametrize("name", ["../up", "/etc/passwd", ".hidden", "a/b", "", "x" * 129, "a\0"])

@@ -386,6 +386,7 @@ def write(
     late_from: int | None = None,
     n_ctx: int = 512,
     vocab: str = "spm",
+    n_ctx_short: int | None = None,
 ) -> Path:
     """Write a random-weight model and return its path.
 
@@ -402,6 +403,7 @@ def write(
     vocab: "spm" (any UTF-8 text tokenizes, multi-byte characters are split), "reversed" (the same
     model with the same tokens under other ids, and without a space before every text) or "none"
     (token ids only). Greedy text does not reach the end-of-text token by itself.
+    n_ctx_short: for phi3, the largest context in which K is rotated by the factors for short texts.
     Raises ValueError for arguments out of range, OSError when the file cannot be written.
     """
     _check_arguments(arch, n_layer, n_embd, qtype, vocab, zero_attn, zero_ffn, drop_blocks)
@@ -420,6 +422,11 @@ def write(
         writer.add_file_type(FILE_TYPES[qtype])
         _add_hparams(writer, spec, kept, n_embd, n_ctx)
         _add_vocab(writer, vocab)
+        if n_ctx_short is not None:
+            writer.add_rope_scaling_orig_ctx_len(n_ctx_short)
+            for name, last in (("long", 8.0), ("short", 1.0)):
+                factors = np.linspace(1, last, HEAD_DIM // 2, dtype=np.float32)
+                writer.add_tensor(f"rope_factors_{name}.weight", factors)
         for tensor in model_tensors(spec, n_layer, n_embd, N_VOCAB_MIN):
             block = block_of(tensor.name)
             if block is not None and block not in kept:

@@ -66,8 +66,11 @@ def last_error() -> str:
     return _last_error
 
 
-def open_projector(path: Path, model: Any, n_threads: int, on_gpu: bool) -> Any:
-    """Return the pointer to a projector for a model; None where it failed."""
+def open_projector(
+    path: Path, model: Any, n_threads: int, on_gpu: bool, *, prepares: bool = False
+) -> Any:
+    """Return the pointer to a projector for a model; None where it failed. prepares: build the
+    graph of a picture, too, which takes its memory."""
     global _last_error
     _last_error = ""
     library = mtmd()
@@ -75,7 +78,7 @@ def open_projector(path: Path, model: Any, n_threads: int, on_gpu: bool) -> Any:
     params.use_gpu = on_gpu
     params.print_timings = False
     params.n_threads = n_threads
-    params.warmup = False
+    params.warmup = prepares
     return library.mtmd_init_from_file(os.fsencode(path), model, params)
 
 

@@ -97,7 +97,7 @@ def opened(
 
     def open_it() -> SecondModel:
         with ExitStack() as stack:
-            second = stack.enter_context(SecondModel(context, path, n_ctx or context.n_ctx))
+            second = stack.enter_context(SecondModel(context, path, n_ctx or context.n_cells))
             check(second.context.model)
             stack.pop_all()
         return second
