@@ -55,7 +55,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     body.require_supported()
     template, use = require_template(service), ToolUse.of(body)
     prompt, pictures = await asyncio.to_thread(chat_tokens, service, body, use)
-    grammar = await asyncio.to_thread(_grammar, body, use)
+    grammar = await asyncio.to_thread(_grammar, body, use, service.requests.grammar(body))
     reads_plainly = grammar is not None or body.reasoning_format == "none"
     form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
     shown = service.shown_markers(form)
@@ -160,19 +160,20 @@ def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
-def _grammar(body: ChatRequest, use: ToolUse) -> str | None:
-    """Return the GBNF grammar of the answer, if any. Raises ApiError for an unsupported schema."""
+def _grammar(body: ChatRequest, use: ToolUse, default: str | None) -> str | None:
+    """Return the GBNF grammar of the answer, if any. default: of an answer whose form the request
+    does not set. Raises ApiError for an unsupported schema."""
     try:
-        return use.grammar() if use.is_required else _format_grammar(body)
+        return use.grammar() if use.is_required else _format_grammar(body, default)
     except ArgumentError as error:
         param = "tools" if use.is_required else "response_format"
         raise ApiError(400, str(error), param=param) from None
 
 
-def _format_grammar(body: ChatRequest) -> str | None:
+def _format_grammar(body: ChatRequest, default: str | None) -> str | None:
     style = body.response_format
     if style is None or style.type == "text":
-        return body.grammar
+        return default
     if style.type == "json_object":
         return json_schema.to_gbnf({"type": "object"})
     if style.json_schema is None:

@@ -117,12 +117,17 @@ class RequestReader:
             )
         return f"the drafter {name} does not work with this model; {available}"
 
+    def grammar(self, request: TextRequest) -> str | None:
+        """Return the grammar that a request gives, "" for none; without the field the server's."""
+        given = self.sampling.grammar if request.grammar is None else request.grammar
+        return given or None
+
     def samplings(
         self, request: TextRequest, grammar: str | None, n: int | None = None
     ) -> list[SamplingParams]:
         """Return the sampling of each choice. Seeds count up from that of the first.
 
-        n: number of choices, by default that of the request.
+        grammar: of the answers. n: number of choices, by default that of the request.
         """
         given = ((name, getattr(request, name)) for name in TextRequest.SAMPLING)
         fields = {name: value for name, value in given if value is not None}

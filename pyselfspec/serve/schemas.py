@@ -192,5 +192,5 @@ class ChatRequest(TextRequest):
             raise unsupported("modalities", "this server generates text only; leave out modalities")
         if self.top_logprobs is not None and not self.logprobs:
             raise unsupported("top_logprobs", "top_logprobs needs logprobs to be true")
-        if self.grammar is not None and self.response_format is not None:
+        if self.grammar and self.response_format is not None:
             raise unsupported("grammar", "give grammar or response_format, not both")

@@ -27,6 +27,7 @@ from ..runtime.embedding import EmbeddingContext
 from ..runtime.model import Model
 from ..runtime.opening import N_CTX, N_CTX_UNIT
 from ..runtime.projector import Projector
+from ..runtime.sampling import Sampler
 from ..speculate.config import DraftConfig
 from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
@@ -67,8 +68,11 @@ def open_service(
     template: a chat template or the name of a fallback; None for the model's own, if it has one.
     mmproj: the projector file, for pictures; None: pictures are refused.
 
-    Raises the errors of Context, Projector, ChatTemplate and `resolve`.
+    Raises the errors of Context, Projector, ChatTemplate and `resolve`, and ArgumentError for a
+    default grammar that is not valid.
     """
+    if settings.sampling.grammar is not None:
+        Sampler(model, settings.sampling).close()  # the first request would be too late
     chat = None
     if template is not None or (model.has_vocab and vocabulary.chat_template(model)):
         chat = ChatTemplate.of(model, template)

@@ -50,7 +50,7 @@ async def complete(service: Service, body: CompletionRequest, request: Request) 
             shows_tokens=body.shows,
         )
         for prompt in prompts
-        for sampling in reader.samplings(body, body.grammar, n_each)
+        for sampling in reader.samplings(body, reader.grammar(body), n_each)
     ]
     writer = CompletionWriter(service, body, prompts)
     return await respond(service, request, jobs, writer)

@@ -60,7 +60,7 @@ async def infill(service: Service, body: InfillRequest, request: Request) -> Res
     job = Job(
         prompt=prompt,
         n_predict=reader.n_predict(prompt, n_predict, N_PREDICT),
-        sampling=reader.samplings(body, body.grammar)[0],
+        sampling=reader.samplings(body, reader.grammar(body))[0],
         drafting=reader.drafting(body),
         adapters=reader.adapters.chosen(body.lora),
         stop=body.stops,
