@@ -388,6 +388,11 @@ class Model(Closing):
     # what it is
 
     @cached_property
+    def eog_tokens(self) -> tuple[int, ...]:
+        """The tokens with which generation ends."""
+        return tuple(token for token in range(self.n_vocab) if self.is_eog(token))
+
+    @cached_property
     def state_bytes(self) -> int:
         """The bytes of the recurrent state of one sequence; 0 for a model without one. A context
         holds one for each sequence, and as many more as it keeps snapshots."""
