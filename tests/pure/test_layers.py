@@ -154,6 +154,7 @@ PURE = (
     "runtime/passes.py",
     "runtime/sequence_table.py",
     "runtime/kv_types.py",
+    "runtime/pieces.py",
     "runtime/ffi/prototypes.py",
     "chat/saved.py",
     "chat/thoughts.py",
