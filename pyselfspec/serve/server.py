@@ -31,6 +31,7 @@ from ..runtime.sampling import Sampler
 from ..speculate.config import DraftConfig
 from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
+from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
 from . import app
 from .auth import LOOPBACK
@@ -73,10 +74,11 @@ def open_service(
     """
     if settings.sampling.grammar is not None:
         Sampler(model, settings.sampling).close()  # the first request would be too late
-    chat = None
-    if template is not None or (model.has_vocab and vocabulary.chat_template(model)):
-        chat = ChatTemplate.of(model, template)
     with ExitStack() as stack:
+        chat, renders = None, Worker()
+        stack.callback(renders.end)
+        if template is not None or (model.has_vocab and vocabulary.chat_template(model)):
+            chat = ChatTemplate.of(model, template, worker=renders)
         projector = None
         if mmproj is not None:
             n_threads = options.get("n_threads")
@@ -95,6 +97,7 @@ def open_service(
             prefixes=_prefixes(context, capacity),
         ) as engine:
             service = Service(engine, settings, chat, drafting, mask, sources, projector)
+            service.renders = renders
             service.slot_files = SlotFiles.of(context, capacity.slot_dir)
             yield service
 
@@ -213,7 +216,7 @@ def make_server(
         lifespan="off",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
-    return GracefulServer(config, ready, partial(service.engine.end, grace_s))
+    return GracefulServer(config, ready, partial(service.end, grace_s))
 
 
 def log_config() -> dict[str, Any]:

@@ -14,11 +14,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -519,6 +522,28 @@ def test_a_signal_ends_the_server(grace: str) -> None:
                 *_, last = filter(None, lines)
                 assert "the server is shutting down" in last
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
+
+
+def test_a_signal_ends_a_server_whose_template_does_not_end(tmp_path: Path) -> None:
+    """Requests that render it are answered, and hold up the end of the process no longer."""
+    source = "{% macro f(n) %}{% if n > 0 %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
+    (tmp_path / "hostile.jinja").write_text(source + "{{ f(60) }}")
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    command += ["--chat-template", str(tmp_path / "hostile.jinja"), "--grace", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        with new_client() as client, ThreadPoolExecutor(6) as pool:
+            ask = partial(client.post, f"{url}/v1/chat/completions", json=CHAT)
+            waiting = [pool.submit(ask) for _ in range(6)]
+            while client.get(f"{url}/health").status_code != 200 or not waiting[0].running():
+                pass
+            time.sleep(0.3)
+            start = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0 and time.monotonic() - start < 10
+            for each in waiting:
+                assert each.exception() is not None or each.result().status_code >= 400
 
 
 @pytest.mark.parametrize(("options", "warns"), [(["-np", "2"], True), (["-np", "1"], False)])
