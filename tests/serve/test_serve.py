@@ -62,7 +62,7 @@ def served(demo: Model) -> Iterator[Served]:
 def narrow(demo: Model) -> Iterator[Served]:
     """One slot, a queue of one, a key, little room."""
     capacity = Capacity(n_ctx=512, n_slots=1, n_queue=1)
-    with running(demo, capacity=capacity, key=KEY, n_bytes=20_000) as found:
+    with running(demo, capacity=capacity, keys=(KEY,), n_bytes=20_000) as found:
         found.service.template = None
         yield found
 
@@ -817,6 +817,70 @@ def test_an_open_server_is_warned_of(
     done = run("serve", demo.path, *options, PYSELFSPEC_API_KEY=key)
     assert done.status == 0, done.stderr
     assert ("set a key" in done.stderr) == warns
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"), [("k1\n", ("k1",)), (" k1 \r\n\nk 2", ("k1", "k 2")), ("\n", None)]
+)
+def test_each_line_of_a_file_is_a_key(
+    text: str,
+    keys: tuple[str, ...] | None,
+    tmp_path: Path,
+    demo: Model,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(server, "run", lambda service, *_, **__: taken.append(service.settings))
+    (tmp_path / "keys").write_text(text)
+    options = ["--port", "0", "-t", "1", "-c", "64", "--api-key-file", tmp_path / "keys"]
+    done = run("serve", demo.path, *options)
+    if keys is None:
+        assert done.status and "is empty" in done.stderr and "one a line" in done.stderr
+    else:
+        assert done.status == 0 and taken[0].keys == keys
+
+
+PAGE = "https://example.org"
+
+
+def test_any_of_several_keys_will_do_and_each_has_its_own_texts(demo: Model) -> None:
+    with running(demo, capacity=Capacity(n_ctx=256, n_slots=1), keys=("k1", "k2")) as found:
+        for key, status in (("k1", 200), ("k2", 200), ("k1k2", 401), ("", 401)):
+            headers = {"Authorization": f"Bearer {key}"}
+            assert found.client.get(f"{found.url}/props", headers=headers).status_code == status
+        body = {"input": "x", "max_output_tokens": 1}
+        name = found.post("/v1/responses", body, headers={"x-api-key": "k1"}).json()["id"]
+        for key, status in (("k1", 200), ("k2", 404)):
+            path = f"{found.url}/v1/responses/{name}"
+            assert found.client.get(path, headers={"x-api-key": key}).status_code == status
+
+
+def test_packages_for_browsers_may_send_their_headers(demo: Model) -> None:
+    wanted = "authorization,content-type,x-stainless-os,x-stainless-retry-count,anthropic-beta"
+    wanted += ",x-api-key,anthropic-version,anthropic-dangerous-direct-browser-access"
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
+    capacity = Capacity(n_ctx=256, n_slots=1)
+    with running(demo, capacity=capacity, origins=(PAGE,), keys=(KEY,)) as found:
+        for origin, status in ((PAGE, 200), ("https://evil.example", 400)):
+            answer = found.client.options(
+                f"{found.url}/v1/messages", headers=asked | {"Origin": origin}
+            )
+            assert answer.status_code == status
+            if status == 200:
+                allowed = answer.headers["access-control-allow-headers"].lower().split(",")
+                assert {each.strip() for each in allowed} >= set(wanted.split(","))
+
+
+def test_whatever_can_be_read_can_be_asked_for_with_head(served: Served) -> None:
+    paths = served.client.get(f"{served.url}/openapi.json").json()["paths"]
+    readable = [path for path, found in paths.items() if "get" in found and "{" not in path]
+    assert {"/health", "/v1/models", "/props", "/slots"} <= set(readable)
+    for path in (*readable, "/", "/openapi.json", "/v1/models/demo"):
+        answer = served.client.head(served.url + path)
+        assert answer.status_code == 200 and answer.content == b"", path
+        assert answer.headers.keys() == served.client.get(served.url + path).headers.keys()
+    refused = served.client.head(f"{served.url}/v1/completions")
+    assert refused.status_code == 405 and refused.headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize(
