@@ -98,6 +98,8 @@ class MessageWriter(NamedEventWriter):
     """Writes a message. head: its fields that are known before. n_prompt: tokens of the prompt.
     stops: stop sequences of the request."""
 
+    PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
     def __init__(
         self,
         head: Json,
