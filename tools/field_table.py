@@ -20,7 +20,7 @@ def table() -> str:
         where = "both" if rule.where == BOTH else " and ".join(rule.where)
         what = rule.treatment.value
         if rule.treatment is Treatment.REFUSED:
-            what += f", unless null or {rule.note}"
+            what += f", unless null or {rule.note}".replace("null or null", "null")
         elif rule.note:
             what += f"; {rule.note}"
         rows.append(f"| {names} | {where} | {what} |")
