@@ -12,16 +12,18 @@ from pyselfspec import Model
 from pyselfspec.serve import events
 from pyselfspec.serve.settings import Capacity
 
-LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 400, "grammar": ENDLESS, "stream": True}
+LONG: dict[str, Any] = {
+    "prompt": "Once", "max_tokens": 400, "n": 8, "grammar": ENDLESS, "stream": True,
+}  # fmt: skip
 TALK: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
 
 
 @pytest.fixture
 def served(demo: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A server with one slot and little patience."""
-    monkeypatch.setattr(events, "START_S", 0.1)
-    monkeypatch.setattr(events, "PING_S", 0.1)
-    with running(demo, capacity=Capacity(n_ctx=512, n_slots=1, n_queue=4)) as found:
+    monkeypatch.setattr(events, "START_S", 0.02)
+    monkeypatch.setattr(events, "PING_S", 0.02)
+    with running(demo, capacity=Capacity(n_ctx=512, n_slots=1, n_queue=20)) as found:
         yield found
 
 
@@ -44,7 +46,8 @@ def test_a_stream_that_waits_for_a_slot_goes_on(
 ) -> None:
     with new_client() as first, new_client() as second:
         with first.stream("POST", f"{served.url}/v1/completions", json=LONG) as busy:
-            next(busy.iter_lines())
+            begun = busy.iter_lines()  # it closes the stream when it is forgotten
+            next(begun)
             with second.stream("POST", served.url + path, json=body) as waiting:
                 assert waiting.status_code == 200
                 lines = waiting.iter_lines()
@@ -57,7 +60,8 @@ def test_clients_of_messages_take_pings(served: Served) -> None:
     """They are no part of the answer."""
     with new_client() as first:
         with first.stream("POST", f"{served.url}/v1/completions", json=LONG) as busy:
-            next(busy.iter_lines())
+            begun = busy.iter_lines()
+            next(begun)
             create = served.anthropic().messages.stream
             said = [{"role": "user", "content": "Hello"}]
             with create(model="demo", max_tokens=2, messages=said) as stream:  # type: ignore[arg-type]
