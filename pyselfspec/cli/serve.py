@@ -113,7 +113,8 @@ serve_options = cloup.option_group(
     cloup.option(
         "--api-key-file",
         type=FILE,
-        help=f"File with the API key that requests need.  [default: ${KEY_VARIABLE}, else none]",
+        help="File with the API keys that requests may have, one a line.  "
+        f"[default: ${KEY_VARIABLE}, else none]",
     ),
     cloup.option(
         "--cors",
@@ -226,7 +227,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     if options["with_parent"]:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     sampling = sampling_from(options)
-    key = _key(options["api_key_file"])
+    keys = _keys(options["api_key_file"])
     template_from(options["template"])  # its errors come before the model is loaded
     with (
         server.open_listener(options["host"], options["port"]) as listener,
@@ -234,7 +235,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     ):
         settings = Settings(
             name=options["alias"] or loaded.path.stem,
-            key=key,
+            keys=keys,
             origins=options["cors"],
             timeout_s=options["timeout"],
             n_bytes=round(options["max_body"] * MIB),
@@ -256,7 +257,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
                 context = service.engine.context
                 if isinstance(context, Context) and (warning := _warning(capacity, context)):
                     click.echo(f"Warning: {warning}", err=True)
-                is_open = key is None and not server.is_loopback(host)
+                is_open = not keys and not server.is_loopback(host)
                 _announce(host, port, settings.name, is_open=is_open, as_json=as_json)
 
             server.run(
@@ -284,11 +285,12 @@ def _serve_several(options: dict[str, Any], *, as_json: bool) -> None:
     from ..serve.router.server import make_server
 
     most, free = options["max_memory"], memory.available()
-    key = _key(options["api_key_file"])
+    keys = _keys(options["api_key_file"])
     found = listed(options["models"], options["models_dir"], options["ctx_size"], options["slots"])
     settings = Settings(
         name=found[0].name,
-        key=key,
+        keys=keys,
+        origins=options["cors"],
         timeout_s=options["timeout"],
         n_bytes=round(options["max_body"] * MIB),
     )
@@ -296,7 +298,7 @@ def _serve_several(options: dict[str, Any], *, as_json: bool) -> None:
         host, port = listener.getsockname()[:2]
 
         def ready() -> None:
-            is_open = key is None and not server.is_loopback(host)
+            is_open = not keys and not server.is_loopback(host)
             names = ", ".join(each.name for each in found)
             _announce(host, port, names, is_open=is_open, as_json=as_json)
 
@@ -317,6 +319,7 @@ def _options_of_all(argv: Sequence[str]) -> list[str]:
     """Return the options of this command that the processes of all models get too."""
     own = {
         "--model", "--models-dir", "--max-memory", "--keep-alive", "--host", "--port", "--alias",
+        "--cors",
     }  # fmt: skip
     given = iter(argv[argv.index("serve") + 1 :] if "serve" in argv else ())
     kept = []
@@ -389,10 +392,11 @@ def _announce(host: str, port: int, name: str, *, is_open: bool, as_json: bool) 
     click.echo("Ctrl-C stops the server.", err=True)
 
 
-def _key(path: Path | None) -> str | None:
+def _keys(path: Path | None) -> tuple[str, ...]:
+    """Return the API keys: the lines of a file, or the one of the environment."""
     if path is None:
-        return os.environ.get(KEY_VARIABLE) or None
-    key = read_text(str(path)).strip()
-    if not key:
-        raise ArgumentError(f"{path} is empty: write the API key into it")
-    return key
+        return tuple(filter(None, [os.environ.get(KEY_VARIABLE)]))
+    keys = tuple(filter(None, map(str.strip, read_text(str(path)).splitlines())))
+    if not keys:
+        raise ArgumentError(f"{path} is empty: write an API key into it, or several, one a line")
+    return keys

@@ -36,6 +36,7 @@ from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .guards import InUse
 from .offload import ContextSize
+from .pieces import N_PIECE, Pieces
 
 if TYPE_CHECKING:
     from .context import Context
@@ -344,9 +345,38 @@ class Model(Closing):
             raise ArgumentError(
                 f"the text is not valid Unicode at character {error.start}"
             ) from None
+        if len(text) > N_PIECE:
+            return self._tokenize_pieces(text, add_special, parse_special)
         with self.in_use:
             vocab = self.require_tokenizer()
             return calls.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
+
+    def _tokenize_pieces(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the token ids of a long text, whose pieces are tokenized alone."""
+        found: list[int] = []
+        around: list[int] = []
+        with self.in_use:
+            vocab = self.require_tokenizer()
+            if add_special:
+                around = calls.tokenize(vocab, b"", add_special=True, parse_special=False)
+        n_before = int(around[:1] == [self.start_token])
+        found += around[:n_before]
+        for piece in self._pieces_of[parse_special].of(text):
+            with self.in_use:  # the model may be closed between two pieces
+                vocab = self.require_tokenizer()
+                found += calls.tokenize(
+                    vocab, piece.encode(), add_special=False, parse_special=parse_special
+                )
+        return found + around[n_before:]
+
+    @cached_property
+    def _pieces_of(self) -> tuple[Pieces, Pieces]:
+        """What cuts texts in which special tokens are plain text, or are parsed."""
+        from .vocabulary import markers  # which imports this module
+
+        found = markers(self)
+        plain = {each.text: each.strips_behind for each in found if not each.is_control}
+        return Pieces(plain), Pieces({each.text: each.strips_behind for each in found})
 
     def first_tokens(
         self, text: str, n: int, *, add_special: bool = True, parse_special: bool = True
@@ -396,6 +426,11 @@ class Model(Closing):
             return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     # what it is
+
+    @cached_property
+    def eog_tokens(self) -> tuple[int, ...]:
+        """The tokens with which generation ends."""
+        return tuple(token for token in range(self.n_vocab) if self.is_eog(token))
 
     @cached_property
     def state_bytes(self) -> int:

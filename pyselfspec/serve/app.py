@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
-from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
@@ -19,6 +18,7 @@ from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .adapters import AdapterScale
 from .auth import require_host, require_key
+from .browsers import allow_origins
 from .embedding_service import EmbeddingService
 from .endpoints import (
     chat,
@@ -41,6 +41,7 @@ from .endpoints.slots import SlotRequest
 from .endpoints.tokens import DetokenizeRequest, TokenizeRequest
 from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
 from .events import ClientGone, no_response
+from .head import HeadAsGet
 from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
 from .page import Page
@@ -78,7 +79,7 @@ def make(service: AnyService) -> FastAPI:
 
     async def check_access(request: Request) -> None:
         require_host(request, settings.hosts)
-        require_key(request, settings.key)
+        require_key(request, settings.keys)
 
     async def check_host(request: Request) -> None:
         require_host(request, settings.hosts)
@@ -114,13 +115,8 @@ def make(service: AnyService) -> FastAPI:
         app.add_exception_handler(kind, _error)
     app.add_exception_handler(ClientGone, no_response)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
-    if settings.origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(settings.origins),
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
-        )
+    allow_origins(app, settings.origins)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))
     return app
 
@@ -304,7 +300,7 @@ class _PageOrError:
         if is_file and method in allowed:
             await self._page(scope, receive, send)
         elif allowed:
-            names = ", ".join(sorted(allowed))
+            names = ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
             raise HTTPException(405, f"{path} is for {names}, not {method}", {"Allow": names})
         else:
             raise HTTPException(

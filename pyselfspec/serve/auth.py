@@ -14,12 +14,11 @@ N_HOST = 100  # characters of a header that an error repeats
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
-def require_key(request: Request, key: str | None) -> None:
-    """Raise ApiError unless the request has the key. Compares in constant time."""
-    if key is None:
-        return
-    matches = hmac.compare_digest(_given_key(request).encode(errors="replace"), key.encode())
-    if not matches:
+def require_key(request: Request, keys: Collection[str]) -> None:
+    """Raise ApiError unless the request has one of these keys, where there are any. Compares in
+    constant time."""
+    given = _given_key(request).encode(errors="replace")
+    if keys and not any([hmac.compare_digest(given, key.encode()) for key in keys]):
         raise ApiError(
             401,
             "the API key is missing or wrong; send it as Authorization: Bearer KEY",

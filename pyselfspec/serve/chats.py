@@ -55,7 +55,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     body.require_supported()
     template, use = require_template(service), ToolUse.of(body)
     prompt, pictures = await asyncio.to_thread(chat_tokens, service, body, use)
-    grammar = await asyncio.to_thread(_grammar, body, use)
+    grammar = await asyncio.to_thread(_grammar, service, body, use)
     reads_plainly = grammar is not None or body.reasoning_format == "none"
     form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
     shown = service.shown_markers(form)
@@ -63,10 +63,10 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
         grammar = await asyncio.to_thread(_strict_grammar, template, use, form)
     thinks = _begun_thoughts(service.model, prompt, form, shown)
     limit = _thought_limit(template, body, form, thinks)
-    if limit is not None and thinks is not None and body.reasoning_budget_tokens == 0:
+    if limit is not None and thinks is not None and body.thought_budget == 0:
         prompt, limit, thinks = (*prompt, *limit.end_tokens), None, None
     reader = service.requests
-    n_predict = reader.n_predict(prompt, body.max_completion_tokens or body.max_tokens, None)
+    n_predict = reader.n_predict(prompt, body.most, None)
     jobs = tuple(
         Job(
             prompt=prompt,
@@ -160,24 +160,22 @@ def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
-def _grammar(body: ChatRequest, use: ToolUse) -> str | None:
+def _grammar(service: Service, body: ChatRequest, use: ToolUse) -> str | None:
     """Return the GBNF grammar of the answer, if any. Raises ApiError for an unsupported schema."""
     try:
-        return use.grammar() if use.is_required else _format_grammar(body)
+        return use.grammar() if use.is_required else _format_grammar(service, body)
     except ArgumentError as error:
         param = "tools" if use.is_required else "response_format"
         raise ApiError(400, str(error), param=param) from None
 
 
-def _format_grammar(body: ChatRequest) -> str | None:
+def _format_grammar(service: Service, body: ChatRequest) -> str | None:
     style = body.response_format
     if style is None or style.type == "text":
-        return body.grammar
-    if style.type == "json_object":
-        return json_schema.to_gbnf({"type": "object"})
-    if style.json_schema is None:
+        return service.requests.grammar(body)
+    if style.wanted is None:
         raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
-    return json_schema.to_gbnf(style.json_schema.schema_)
+    return json_schema.to_gbnf(style.wanted)
 
 
 def _strict_grammar(template: ChatTemplate, use: ToolUse, form: AnswerForm) -> str | None:
@@ -203,7 +201,7 @@ def _thought_limit(
     template: ChatTemplate, body: ChatRequest, form: AnswerForm, thinks: str | None
 ) -> ThoughtLimit | None:
     """Return the limit of thoughts, None without one."""
-    budget = body.reasoning_budget_tokens
+    budget = body.thought_budget
     pairs = [pair for pair in form.think if thinks in (None, pair[1])]
     if budget is None or budget < 0 or not pairs:
         return None

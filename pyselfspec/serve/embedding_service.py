@@ -67,6 +67,10 @@ class EmbeddingService:
                 code="context_length_exceeded",
             )
 
+    def end(self, grace_s: float) -> None:
+        """Accept no more requests, and finish those that have been queued."""
+        self.engine.end(grace_s)
+
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
         return cards.card(self.settings.name, self._created_at)

@@ -260,7 +260,7 @@ class Engine(Closing):
         return found
 
     def _n_tokens(self, job: Job) -> int:
-        return min(len(job.prompt) + job.n_predict, self.n_cells)
+        return min(len(job.prompt) + max(1, job.n_predict), self.n_cells)
 
     def _is_being_read(self, job: Job) -> bool:
         unread = [each.ticket.job for each in self._running.values() if not each.has_read]
@@ -355,6 +355,8 @@ class _RunningText:
 
     def delta(self, step: Step) -> Delta:
         text = self.completion.record_step(step)
+        if not self.ticket.job.n_predict:  # its only token ends the reading of the prompt
+            return Delta("", (), (), step.us)
         self._deltas.observe(step)
         return self._deltas.delta(text, step.us)
 
@@ -364,6 +366,9 @@ class _RunningText:
         text = completion.finish()
         completion.stats.total_us = self._us()
         assert completion.finish_reason is not None
+        if not self.ticket.job.n_predict:
+            completion.stats.n_generated = 0
+            return Delta("", (), (), 0), Finished("length", completion.stats, completion.draft)
         finished = Finished(
             completion.finish_reason,
             completion.stats,

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ..errors import ContextFullError, DecodeError, ModelFileError, SelfSpecError
+from ..templates.rendering import RenderingEndedError
 from .jobs import BusyError, ShutdownError, TooLateError
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def as_api_error(error: Exception) -> ApiError:
             return error
         case BusyError():
             return ApiError(429, str(error), code="busy")
-        case ShutdownError():
+        case ShutdownError() | RenderingEndedError():
             return ApiError(503, str(error), code="busy")
         case TooLateError():
             return ApiError(504, str(error), code="timeout")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from starlette.requests import Request
@@ -16,6 +18,8 @@ from .jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
 from .thoughts import first_part, joined, next_part
 
 T = TypeVar("T")
+START_S = 1.0  # in which a request that is refused gets a status of its own
+PING_S = 15.0  # without an event, after which a stream tells that it goes on
 CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
 
 
@@ -26,6 +30,11 @@ class ClientGone(Exception):
 async def no_response(_request: Request, _error: Exception) -> Response:
     """Return the empty response to a client that has closed the connection."""
     return Response(status_code=CLIENT_CLOSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Nothing has happened for PING_S seconds."""
 
 
 class JobEvents:
@@ -39,7 +48,10 @@ class JobEvents:
 
     def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float, owner: str) -> None:
         self._engine, self._owner = engine, owner
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, Event | Quiet]] = asyncio.Queue()
+        self._has_begun = asyncio.Event()
+        self._heard_at = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
         self._n_left = len(jobs)
         self._loop = asyncio.get_running_loop()
         self._deadline = time.monotonic() + timeout_s
@@ -54,9 +66,13 @@ class JobEvents:
 
     def _emitter(self, i: int) -> Callable[[Event], None]:
         def emit(event: Event) -> None:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (i, event))
+            self._loop.call_soon_threadsafe(self._add, i, event)
 
         return emit
+
+    def _add(self, i: int, event: Event | Quiet) -> None:
+        self._events.put_nowait((i, event))
+        self._has_begun.set()
 
     def __enter__(self) -> Self:
         return self
@@ -65,20 +81,43 @@ class JobEvents:
         self.cancel()
 
     def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for ticket in self._tickets:
             self._engine.cancel(ticket)
 
     async def wait_for_start(self, request: Request) -> None:
-        """Wait for the first event. Raises ClientGone, or ApiError for a job that fails."""
-        i, event = await until_disconnect(request, self._events.get())
+        """Wait for the first event, at most START_S seconds; from then on tell of quiet times.
+        Raises ClientGone, or ApiError for a job that fails."""
+        self._tell_quiet()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                await until_disconnect(request, self._has_begun.wait())
+        if self._events.empty():  # it waits for a slot
+            return
+        i, event = self._events.get_nowait()
         if isinstance(event, Failed):
             raise as_api_error(event.error) from event.error
         if not isinstance(event, Started):
             self._events.put_nowait((i, event))
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
+    def _tell_quiet(self) -> None:
+        """Add an event after PING_S seconds without one, again and again."""
+        now = time.monotonic()
+        if now > self._deadline + PING_S:  # nobody listens
+            return
+        if now - self._heard_at >= PING_S:
+            self._heard_at = now
+            self._add(0, Quiet())
+        rest_s = self._heard_at + PING_S - now
+        self._timer = self._loop.call_later(rest_s, self._tell_quiet)
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta | Finished | Quiet]]:
         while self._n_left:
             i, event = await self._events.get()
+            self._heard_at = time.monotonic()
+            if isinstance(event, Quiet):
+                yield i, event
             if isinstance(event, Failed):
                 raise as_api_error(event.error) from event.error
             if isinstance(event, Delta):

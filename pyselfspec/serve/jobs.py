@@ -35,8 +35,9 @@ class TooLateError(SelfSpecError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A text to generate. logprobs, stop: as for Completion. shown: control tokens that the text
-    shows, with their texts. thoughts: their limit. adapters: LoRA adapters of the text.
+    """A text to generate. n_predict: most tokens; 0 only reads the prompt. logprobs, stop: as for
+    Completion. shown: control tokens that the text shows, with their texts. thoughts: their limit.
+    adapters: LoRA adapters of the text.
     pictures: those in the prompt.
 
     shows_tokens: whether its deltas list tokens with their sources.

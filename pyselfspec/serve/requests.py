@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import MaskError
+from ..errors import ArgumentError, MaskError
 from ..masks.layer_mask import LayerMask
+from ..runtime import json_schema
 from ..runtime.model import Model
-from ..runtime.sampling import SEED_MAX, SamplingParams
+from ..runtime.sampling import FLOAT_MAX, REPEAT_LAST_N_MAX, SEED_MAX, SamplingParams
 from ..speculate import drafters
 from ..speculate.config import AUTO, OFF, DraftConfig
 from ..speculate.draft_names import COLON, SIGN, Names, split
@@ -18,6 +19,9 @@ from .adapters import ServedAdapters
 from .errors import ApiError
 from .schemas import MaskSettings, TextRequest
 from .sources import corpus_of, files_by_drafter, with_corpus
+
+RANDOM = (-1, 2**32 - 1)  # seeds that llama-server takes for none
+N_BIASED = 256  # characters of a text whose tokens get a bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,48 +121,79 @@ class RequestReader:
             )
         return f"the drafter {name} does not work with this model; {available}"
 
+    def grammar(self, request: TextRequest) -> str | None:
+        """Return the grammar that a request gives, "" for none; without the field the server's.
+        Raises ApiError for a schema that is not supported."""
+        if request.json_schema is not None:
+            try:
+                return json_schema.to_gbnf(request.json_schema)
+            except ArgumentError as error:
+                raise ApiError(400, str(error), param="json_schema") from None
+        given = self.sampling.grammar if request.grammar is None else request.grammar
+        return given or None
+
     def samplings(
         self, request: TextRequest, grammar: str | None, n: int | None = None
     ) -> list[SamplingParams]:
         """Return the sampling of each choice. Seeds count up from that of the first.
 
-        n: number of choices, by default that of the request.
+        grammar: of the answers. n: number of choices, by default that of the request.
         """
         given = ((name, getattr(request, name)) for name in TextRequest.SAMPLING)
-        fields = {name: value for name, value in given if value is not None}
-        if request.logit_bias is not None:
-            fields["logit_bias"] = self._bias(request.logit_bias)
+        fields: dict[str, Any] = {name: value for name, value in given if value is not None}
+        for name in ("temperature", "top_k"):
+            if name in fields:
+                fields[name] = max(0, fields[name])
+        if fields.get("repeat_last_n") == -1:
+            fields["repeat_last_n"] = min(self.n_ctx, REPEAT_LAST_N_MAX)
+        biases = self._biases(request)
+        if biases:
+            fields["logit_bias"] = biases
+        if request.seed is not None:
+            fields["seed"] = None if request.seed in RANDOM else request.seed % (SEED_MAX + 1)
         common = replace(self.sampling, **fields, grammar=grammar).with_seed()
-        first = common.seed if request.seed is None else request.seed
-        assert first is not None
+        assert common.seed is not None
+        first = common.seed
         return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(n or request.n)]
 
-    def _bias(self, biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
-        """Return (token, bias) pairs. Raises ApiError for a key that is not a token id."""
+    def _biases(self, request: TextRequest) -> tuple[tuple[int, float], ...]:
+        """Return (token, bias) pairs. Raises ApiError for a token id that there is not."""
+        found: dict[int, float] = {}
+        for name, bias in request.logit_bias or ():
+            found |= dict.fromkeys(self._biased(name), bias)
+        if request.ignore_eos:
+            found |= dict.fromkeys(self.model.eog_tokens, -FLOAT_MAX)
+        return tuple(found.items())
+
+    def _biased(self, name: int | str) -> list[int]:
+        """Return the tokens that a bias is for: one given by its id, or all of a text."""
         n_vocab = self.model.n_vocab
-        for name in biases:
-            if not (
-                name.isascii() and name.isdecimal() and len(name) <= 12 and int(name) < n_vocab
-            ):
-                raise ApiError(
-                    400,
-                    f"logit_bias: token ids are 0 to {n_vocab - 1} here, got {name[:40]!r}",
-                    param="logit_bias",
-                )
-        return tuple((int(name), bias) for name, bias in biases.items())
+        digits = str(name).removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal()):
+            if len(digits) <= N_BIASED:
+                return self.model.tokenize(str(name), add_special=False, parse_special=False)
+        elif digits == str(name) and len(digits) <= 12 and int(digits) < n_vocab:
+            return [int(digits)]
+        raise ApiError(
+            400,
+            f"logit_bias: token ids are 0 to {n_vocab - 1} here, texts have at most {N_BIASED} "
+            f"characters; got {str(name)[:40]!r}",
+            param="logit_bias",
+        )
 
     def n_predict(self, prompt: Sequence[int], given: int | None, default: int | None) -> int:
         """Return the most tokens to generate after this prompt.
 
-        given: from the request. default: used without it; None for what is left of a slot's share
-        of the context. Raises ApiError for a prompt that leaves no room.
+        given: from the request, -1 for what is left of a slot's share of the context. default: used
+        without it; None like -1. Raises ApiError for a prompt that leaves no room.
         """
         n_room = self.n_ctx - len(prompt)
         if n_room < 1:
             raise self.too_long(str(len(prompt)))
-        if given is None and default is None:
-            given = max(self.n_share - len(prompt), self.n_share // 2, 1)
-        return min(given or default or 1, n_room)
+        wanted = default if given is None else given
+        if wanted is None or wanted < 0:
+            wanted = max(self.n_share - len(prompt), self.n_share // 2, 1)
+        return min(wanted, n_room)
 
     def too_long(self, n_tokens: str) -> ApiError:
         """Return the error for a prompt of n_tokens tokens, which is too long."""

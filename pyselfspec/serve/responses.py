@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from ..runtime.logprobs import LogProbs
 from .auth import owner_of
 from .errors import ApiError, as_api_error, json_response, to_json
-from .events import JobEvents, until_disconnect
+from .events import JobEvents, Quiet, until_disconnect
 from .fields import new_id, token_fields, usage
 from .jobs import Delta, Finished, Job, TokenText
 from .schemas import TextRequest
@@ -62,6 +62,7 @@ class ResponseWriter(ABC):
     """
 
     END: ClassVar[bytes] = b""  # after the last event
+    PING: ClassVar[bytes] = b": ping\n\n"  # while nothing happens, so that nobody gives up
 
     def __init__(self, *, stream: bool) -> None:
         self.stream = stream
@@ -176,7 +177,8 @@ async def _collect(service: Service, request: Request, jobs: Sequence[Job]) -> l
 
     async def collect(events: JobEvents) -> None:
         async for i, event in events:
-            _observe(service, answers, i, event, start)
+            if not isinstance(event, Quiet):
+                _observe(service, answers, i, event, start)
 
     with service.submit(jobs, owner_of(request)) as events:
         await until_disconnect(request, collect(events))
@@ -195,7 +197,7 @@ def _observe(
 async def _stream(
     service: Service, request: Request, jobs: Sequence[Job], writer: ResponseWriter
 ) -> StreamingResponse:
-    """Wait until a job has started, so that a bad request gets a status of its own."""
+    """Wait a moment for a job to start, so that a bad request gets a status of its own."""
     start = time.monotonic()
     events = service.submit(jobs, owner_of(request))
     try:
@@ -216,6 +218,9 @@ async def _sse_events(
             for chunk in writer.first(n):
                 yield writer.encode(chunk)
             async for i, event in events:
+                if isinstance(event, Quiet):
+                    yield writer.PING
+                    continue
                 _observe(service, answers, i, event, start)
                 for chunk in writer.chunks(i, event):
                     yield writer.encode(chunk)

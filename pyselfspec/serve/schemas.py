@@ -1,25 +1,81 @@
 """Schemas of requests, in the format of OpenAI's API. Unknown fields are ignored, as by other
-servers; known fields that are not supported are refused, unless they ask for the default."""
+servers; known fields that are not supported are refused, see request_fields.py."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
+from ..runtime.sampling import FLOAT_MAX
 from .adapters import N_ADAPTERS, AdapterScale
 from .errors import unsupported
+from .request_fields import CHATS, COMPLETIONS, require_harmless
 
 N_CHOICES = 16  # texts of one request
-N_STOPS = 16
+N_STOPS = 64
+N_STOP = 2048  # characters
 N_TOP = 20
-N_TOOLS = 128
+N_TOOLS = 256
+N_FUNCTION = 128  # characters of a function's name
 N_BIASES = 1024
 N_DRAFT = 256  # characters
 N_VARIABLES = 16  # of chat templates
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Stop = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _bias(value: Any) -> Any:
+    """Return a bias as a number; false stands for never."""
+    if isinstance(value, bool):
+        if value:
+            raise ValueError("a bias is a number, or false for a token that must not come")
+        return -FLOAT_MAX
+    return value
+
+
+def _pairs(given: Any) -> Any:
+    """Return biases as a list of pairs."""
+    return list(given.items()) if isinstance(given, dict) else given
+
+
+def _stops(given: Any) -> Any:
+    """Return stop strings as a list, without empty ones, which stop nothing."""
+    given = [given] if isinstance(given, str) else given
+    return [each for each in given if each != ""] if isinstance(given, list) else given
+
+
+Bias = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_bias)]
+Biases = Annotated[
+    list[tuple[int | str, Bias]],
+    Field(max_length=N_BIASES),
+    BeforeValidator(_pairs),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
+]
+Stops = Annotated[
+    list[Annotated[str, Field(max_length=N_STOP)]],
+    Field(max_length=N_STOPS),
+    BeforeValidator(_stops),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class Nullable(BaseModel):
+    """A request, or a part of one, in which null is the same as no field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class MaskSettings(BaseModel):
@@ -48,14 +104,15 @@ class DraftSettings(BaseModel):
     continues: bool = Field(False, alias="continue")
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Nullable):
     include_usage: bool = False
 
 
-class TextRequest(BaseModel):
+class TextRequest(Nullable):
     """Fields that completions and chats share. Sampling fields left out have the server's defaults,
-    see SamplingParams."""
+    see SamplingParams. A number of -1 means what it means in llama-server."""
 
+    KIND: ClassVar[str] = COMPLETIONS
     SAMPLING: ClassVar[tuple[str, ...]] = (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n",
         "presence_penalty", "frequency_penalty",
@@ -65,25 +122,40 @@ class TextRequest(BaseModel):
     n: int = Field(1, ge=1, le=N_CHOICES)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: Finite | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=-1)
+    n_predict: int | None = Field(None, ge=-1)
+    temperature: Finite | None = None
     top_p: Finite | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=0, lt=2**31)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
     min_p: Finite | None = Field(None, ge=0, le=1)
     repeat_penalty: Finite | None = Field(None, gt=0)
-    repeat_last_n: int | None = Field(None, ge=0)
+    repeat_last_n: int | None = Field(None, ge=-1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stop | Annotated[list[Stop], Field(max_length=N_STOPS)] | None = None
+    stop: Stops | None = None
     grammar: str | None = Field(None, max_length=1 << 16)
+    json_schema: dict[str, Any] | None = None
+    ignore_eos: bool = False
     presence_penalty: Finite | None = None
     frequency_penalty: Finite | None = None
-    logit_bias: Annotated[dict[str, Finite], Field(max_length=N_BIASES)] | None = None
+    logit_bias: Biases | None = None
     lora: Annotated[list[AdapterScale], Field(max_length=N_ADAPTERS)] | None = None
     pyselfspec: DraftSettings | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _require_harmless(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            require_harmless(cls.KIND, given)
+        return given
+
+    @property
+    def most(self) -> int | None:
+        """The most tokens to generate, -1 for no limit, None for the default one."""
+        return self.max_tokens if self.n_predict is None else self.n_predict
+
     @property
     def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return tuple(self.stop or ())
 
     @property
     def shows(self) -> bool:
@@ -92,6 +164,11 @@ class TextRequest(BaseModel):
     @property
     def continues(self) -> bool:
         return self.pyselfspec is not None and self.pyselfspec.continues
+
+    def require_one_form(self) -> None:
+        """Raise ApiError for a grammar beside a schema."""
+        if self.grammar and self.json_schema is not None:
+            raise unsupported("json_schema", "give grammar or json_schema, not both")
 
     @property
     def includes_usage(self) -> bool:
@@ -115,6 +192,7 @@ class CompletionRequest(TextRequest):
 
     def require_supported(self) -> None:
         """Raise ApiError for options that this server does not support, or that contradict."""
+        self.require_one_form()
         if self.echo and self.logprobs is not None:
             raise unsupported(
                 "echo", "echo has no logprobs of the prompt here; leave out echo or logprobs"
@@ -133,14 +211,27 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
+    """The form of an answer. schema: where llama-server's clients give one; OpenAI's give
+    json_schema."""
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+    @property
+    def wanted(self) -> dict[str, Any] | None:
+        """The schema of an answer that must be JSON, None where none is given."""
+        if self.schema_ is not None:
+            return self.schema_
+        if self.json_schema is not None and self.type == "json_schema":
+            return self.json_schema.schema_
+        return {"type": "object"} if self.type == "json_object" else None
 
 
 class Function(BaseModel):
     """A function. strict: whether the arguments of calls must keep to the schema."""
 
-    name: str = Field(min_length=1, max_length=64)
+    name: str = Field(min_length=1, max_length=N_FUNCTION)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = Field(default=None, exclude=True)  # not for chat templates
@@ -168,8 +259,10 @@ class ChatRequest(TextRequest):
     variables of the chat template, such as enable_thinking.
     """
 
+    KIND: ClassVar[str] = CHATS
+
     messages: list[dict[str, Any]] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=-1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=N_TOP)
     tools: list[Tool] | None = Field(None, max_length=N_TOOLS)
@@ -179,18 +272,26 @@ class ChatRequest(TextRequest):
     reasoning_effort: str | None = Field(None, max_length=32)
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
     reasoning_budget_tokens: int | None = Field(None, ge=-1)
+    thinking_budget_tokens: int | None = Field(None, ge=-1)
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=N_VARIABLES)] | None = None
-    modalities: list[str] | None = None
-    functions: list[Any] | None = None
-    function_call: Any = None
+
+    @property
+    def most(self) -> int | None:
+        """The most tokens to generate, -1 for no limit, None for the default one."""
+        given = (self.n_predict, self.max_completion_tokens, self.max_tokens)
+        return next((each for each in given if each is not None), None)
+
+    @property
+    def thought_budget(self) -> int | None:
+        """The most tokens of thoughts, under either of llama-server's names."""
+        given = self.reasoning_budget_tokens
+        return self.thinking_budget_tokens if given is None else given
 
     def require_supported(self) -> None:
         """Raise ApiError for options that this server does not support, or that contradict."""
-        if self.functions or self.function_call not in (None, "none", "auto"):
-            raise unsupported("functions", "functions is not supported; use tools")
-        if set(self.modalities or ()) - {"text"}:
-            raise unsupported("modalities", "this server generates text only; leave out modalities")
+        self.require_one_form()
         if self.top_logprobs is not None and not self.logprobs:
             raise unsupported("top_logprobs", "top_logprobs needs logprobs to be true")
-        if self.grammar is not None and self.response_format is not None:
-            raise unsupported("grammar", "give grammar or response_format, not both")
+        for name in ("grammar", "json_schema"):
+            if getattr(self, name) and self.response_format is not None:
+                raise unsupported(name, f"give {name} or response_format, not both")

@@ -28,9 +28,11 @@ from ..runtime.model import Model
 from ..runtime.opening import N_CTX, N_CTX_UNIT
 from ..runtime.projector import Projector
 from ..runtime.projector_trial import require_sound
+from ..runtime.sampling import Sampler
 from ..speculate.config import DraftConfig
 from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
+from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
 from . import app
 from .auth import LOOPBACK
@@ -68,12 +70,16 @@ def open_service(
     template: a chat template or the name of a fallback; None for the model's own, if it has one.
     mmproj: the projector file, for pictures; None: pictures are refused.
 
-    Raises the errors of Context, Projector, ChatTemplate and `resolve`.
+    Raises the errors of Context, Projector, ChatTemplate and `resolve`, and ArgumentError for a
+    default grammar that is not valid.
     """
-    chat = None
-    if template is not None or (model.has_vocab and vocabulary.chat_template(model)):
-        chat = ChatTemplate.of(model, template)
+    if settings.sampling.grammar is not None:
+        Sampler(model, settings.sampling).close()  # the first request would be too late
     with ExitStack() as stack:
+        chat, renders = None, Worker()
+        stack.callback(renders.end)
+        if template is not None or (model.has_vocab and vocabulary.chat_template(model)):
+            chat = ChatTemplate.of(model, template, worker=renders)
         projector = None
         if mmproj is not None:
             require_sound(model.path, mmproj)
@@ -93,6 +99,7 @@ def open_service(
             prefixes=_prefixes(context, capacity),
         ) as engine:
             service = Service(engine, settings, chat, drafting, mask, sources, projector)
+            service.renders = renders
             service.slot_files = SlotFiles.of(context, capacity.slot_dir)
             yield service
 
@@ -211,7 +218,7 @@ def make_server(
         lifespan="off",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
-    return GracefulServer(config, ready, partial(service.engine.end, grace_s))
+    return GracefulServer(config, ready, partial(service.end, grace_s))
 
 
 def log_config() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
 from ..runtime.projector import Projector
 from ..speculate.config import DraftConfig
+from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
 from . import cards
 from .adapters import ServedAdapters
@@ -53,6 +54,7 @@ class Service:
         self.metrics = Metrics(engine)
         self.stored = ResponseStore()
         self.slot_files: SlotFiles | None = None  # None: clients save no slots
+        self.renders: Worker | None = None  # chat templates
         self._shown: dict[AnswerForm, tuple[tuple[int, str], ...]] = {}  # one or two forms
         self._created_at = int(time.time())
         self._mask = mask
@@ -81,6 +83,12 @@ class Service:
         """Queue jobs. owner: whose they are, see auth.owner_of. Raises BusyError or
         ShutdownError."""
         return JobEvents(self.engine, jobs, self.settings.timeout_s, owner)
+
+    def end(self, grace_s: float) -> None:
+        """Accept no more requests, and finish those whose answers have been queued."""
+        self.engine.end(grace_s)
+        if self.renders is not None:
+            self.renders.end()
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""

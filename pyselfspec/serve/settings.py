@@ -22,14 +22,14 @@ GRACE_S = 10.0  # in which texts may finish at shutdown
 class Settings:
     """How the server treats requests.
 
-    name: the model's name in the API. key: the API key, None for no key. hosts: allowed Host
-    headers, empty for all. origins: allowed CORS origins. timeout_s: time limit of an answer,
-    including time in the queue. n_bytes: largest body of a request. sampling: defaults for fields
-    that a request leaves out.
+    name: the model's name in the API. keys: the API keys, one of which a request needs; empty for
+    no key. hosts: allowed Host headers, empty for all. origins: allowed CORS origins. timeout_s:
+    time limit of an answer, including time in the queue. n_bytes: largest body of a request.
+    sampling: defaults for fields that a request leaves out.
     """
 
     name: str
-    key: str | None = None
+    keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_S

@@ -1,117 +1,151 @@
-"""Renders chat templates, Jinja programs from model files, in a sandbox with limits. Templates see
-the functions and filters that Hugging Face's library gives them. Pure."""
+"""Renders chat templates, Jinja programs from model files, in another process (sandbox.py), whose
+time and memory have limits: whatever a template does, it ends."""
 
 from __future__ import annotations
 
-import itertools
+import atexit
 import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from ..errors import ArgumentError
+from ..errors import ArgumentError, SelfSpecError
 
 # Templates of published models need a small fraction of each limit.
 MAX_SOURCE = 1 << 18  # characters
-MAX_TEXT = 1 << 26  # characters of a text or elements of a list
-MAX_LOOPS = 1 << 18  # loop iterations of one rendering
-MAX_EXPONENT = 1 << 10
-COUNT = "_count_loop"  # a name that templates cannot use
+MAX_S = 5.0  # of processor time of one rendering
+MAX_BYTES = 1 << 30  # of the process
+PROGRAM = Path(__file__).with_name("sandbox.py")
 
 
-class _Bounded(ImmutableSandboxedEnvironment):
-    """A sandbox with limits on run time and memory. Jinja's own bounds one ``range``, but neither
-    nested loops nor repetitions of a string."""
+class RenderingEndedError(SelfSpecError):
+    """The program ends, and renders no more templates."""
 
-    intercepted_binops = frozenset(["*", "**"])
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        template = super()._parse(source, name, filename)
-        for loop in template.find_all(nodes.For):
-            count = nodes.Call(nodes.Name(COUNT, "load"), [], [], None, None)
-            loop.body.insert(0, nodes.ExprStmt(count).set_lineno(loop.lineno))
-        return template
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and abs(right) > MAX_EXPONENT:
-            raise TemplateError(f"an exponent is more than {MAX_EXPONENT}")
-        for repeated, n in ((left, right), (right, left)):
-            if isinstance(repeated, str | list | tuple) and len(repeated) * n > MAX_TEXT:
-                raise TemplateError(f"a repeated text has more than {MAX_TEXT} characters")
-        return super().call_binop(context, operator, left, right)
+    def __init__(self) -> None:
+        super().__init__("the chat template was stopped, since the program ends")
 
 
-class _Generation(Extension):
-    """The tag ``{% generation %}``, which marks answers for training: renders its body."""
+class Worker:
+    """The process, started when it is needed. Thread-safe; renders one template at a time."""
 
-    tags = {"generation"}  # noqa: RUF012
+    def __init__(self, max_s: float = MAX_S, max_bytes: int = MAX_BYTES) -> None:
+        self._limits = (str(max_s), str(max_bytes))
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._has_ended = False
 
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request. Raises ArgumentError where a limit ends the process, and
+        RenderingEndedError where `end` does."""
+        try:
+            line = json.dumps(request).encode() + b"\n"
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"variables of chat templates are JSON values: {error}") from None
+        with self._lock:
+            answer = b"" if self._has_ended else self._answer(line)
+            if answer:
+                return dict(json.loads(answer))
+            self._close()
+        if self._has_ended:
+            raise RenderingEndedError
+        max_s, max_bytes = self._limits
+        raise ArgumentError(
+            f"the chat template takes more than {max_s} seconds or {int(max_bytes) >> 20} MiB; use "
+            "another"
+        )
+
+    def _answer(self, line: bytes) -> bytes:
+        """Return the line that answers one, empty if the process has ended."""
+        if self._process is None or self._process.poll() is not None:
+            self._close()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(PROGRAM), *self._limits],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        except OSError:
+            return b""
+
+    def _close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def end(self) -> None:
+        """End the process and what it renders; whoever asks later is refused."""
+        self._has_ended = True
+        process = self._process
+        if process is not None:
+            process.kill()
+        with self._lock:
+            self._close()
+
+    def forget(self) -> None:
+        """Leave the process to the one that this one was forked from."""
+        self._lock, self._process = threading.Lock(), None
+
+
+shared = Worker()
+atexit.register(shared.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=shared.forget)
 
 
 class Renderer:
-    """A compiled template. now: the clock of ``strftime_now``.
+    """A template. now: the clock of ``strftime_now``. worker: renders it.
 
     Raises ArgumentError for a source with a syntax error, or longer than MAX_SOURCE.
     """
 
-    def __init__(self, source: str, *, now: Callable[[], datetime] = datetime.now) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        now: Callable[[], datetime] = datetime.now,
+        worker: Worker = shared,
+    ) -> None:
         if len(source) > MAX_SOURCE:
             raise ArgumentError(
                 f"the chat template has {len(source)} characters; at most {MAX_SOURCE} are allowed"
             )
-        environment = _Bounded(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda style: now().strftime(style)
-        try:
-            self._template: Template = environment.from_string(source)
-        except (TemplateSyntaxError, RecursionError) as error:
-            line = getattr(error, "lineno", 1)
-            raise ArgumentError(f"the chat template is broken in line {line}: {error}") from None
+        self._source = source
+        self._now = now
+        self._worker = worker
+        self._ask(None)
 
     def text(self, **variables: Any) -> str:
         """Return the rendered text. Raises ArgumentError if the template refuses these variables,
         fails, or exceeds a limit."""
-        loops = itertools.count(1)
+        found = self._ask(variables)
+        if "text" in found:
+            return str(found["text"])
+        kind, error = found["kind"], found["error"]
+        said = ": ".join(filter(None, [kind, error]))
+        cause = TypeError(error) if kind == "TypeError" else None
+        raise ArgumentError(f"the chat template refuses these messages: {said}") from cause
 
-        def count() -> None:
-            if next(loops) > MAX_LOOPS:
-                raise TemplateError(f"its loops run more than {MAX_LOOPS} times")
-
-        try:
-            return self._template.render(**variables | {COUNT: count})
-        except Exception as error:  # a foreign program, which may raise anything
-            kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
-            message = f"the chat template refuses these messages: {kind}{error}"
-            raise ArgumentError(message) from error
-
-
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Encode as JSON, without the HTML escapes of Jinja's own filter."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+    def _ask(self, variables: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the answer of the worker. Raises ArgumentError for a syntax error."""
+        request = {
+            "source": self._source,
+            "variables": variables,
+            "now": self._now().isoformat(),
+        }
+        found = self._worker.ask(request)
+        if "line" in found:
+            raise ArgumentError(
+                f"the chat template is broken in line {found['line']}: {found['error']}"
+            )
+        return found

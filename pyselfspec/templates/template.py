@@ -19,7 +19,7 @@ from ..runtime.model import Model
 from .fallbacks import FALLBACKS, Fallback
 from .guard import Guard, each_text, texts_in
 from .messages import ASSISTANT, DEVELOPER, SYSTEM, USER, Message, Messages, parse
-from .rendering import Renderer
+from .rendering import Renderer, Worker, shared
 from .tokenizing import TemplateTokenizer, split_at
 
 TOOL_USE = "tool_use"  # the name of the template for messages with tools
@@ -32,7 +32,8 @@ class ChatTemplate:
     """Renders messages as Hugging Face's library does, and tokenizes them as llama.cpp does.
 
     source: the template. tool_use: another template for messages with tools, None to use `source`.
-    all_sources: both. stop: strings that end an answer. now: the clock that templates see.
+    all_sources: both. stop: strings that end an answer. now: the clock that templates see. worker:
+    renders them.
 
     Raises ModelFileError for a template with a syntax error, ArgumentError for a model without a
     tokenizer.
@@ -46,28 +47,33 @@ class ChatTemplate:
         tool_use: str | None = None,
         stop: Sequence[str] = (),
         now: Callable[[], datetime] = datetime.now,
+        worker: Worker = shared,
     ) -> None:
         model.require_tokenizer("a chat needs one")
         self.model = model
         self.source = source
         self.stop = tuple(stop)
         try:
-            self._default = Renderer(source, now=now)
-            self._tool_use = None if tool_use is None else Renderer(tool_use, now=now)
+            self._default = Renderer(source, now=now, worker=worker)
+            self._tool_use = (
+                None if tool_use is None else Renderer(tool_use, now=now, worker=worker)
+            )
         except ArgumentError as error:
             raise ModelFileError(f"{model.path.name}: {error}") from None
         self.all_sources = source + (tool_use or "")
         self._bos, self._eos = vocabulary.bos_and_eos(model)
 
     @classmethod
-    def of(cls, model: Model, source: str | None = None) -> ChatTemplate:
+    def of(
+        cls, model: Model, source: str | None = None, *, worker: Worker = shared
+    ) -> ChatTemplate:
         """Return the template of a model. source: another template, or a name in FALLBACKS.
 
         Raises ArgumentError if the model has no template and none is given.
         """
         if source is not None:
             fallback = FALLBACKS.get(source, Fallback(source))
-            return cls(model, fallback.source, stop=fallback.stop)
+            return cls(model, fallback.source, stop=fallback.stop, worker=worker)
         own = vocabulary.chat_template(model)
         if own is None:
             raise ArgumentError(
@@ -76,7 +82,8 @@ class ChatTemplate:
                 Parameter("template"),
                 f": {', '.join(FALLBACKS)} or one of your own",
             )
-        return cls(model, own, tool_use=vocabulary.chat_template(model, TOOL_USE))
+        tool_use = vocabulary.chat_template(model, TOOL_USE)
+        return cls(model, own, tool_use=tool_use, worker=worker)
 
     def tokens(
         self,

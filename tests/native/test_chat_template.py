@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import datetime
 from functools import cache
@@ -21,6 +23,7 @@ from pyselfspec import Model
 from pyselfspec.chat.trimming import trim_messages
 from pyselfspec.errors import ArgumentError, ContextFullError, ModelFileError
 from pyselfspec.runtime import vocabulary
+from pyselfspec.templates import rendering
 from pyselfspec.templates.fallbacks import FALLBACKS
 from pyselfspec.templates.guard import Markers
 from pyselfspec.templates.messages import Message, parse
@@ -203,6 +206,56 @@ LONG_LOOP = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% 
 def test_a_template_that_would_not_end_is_an_error(source: str, reason: str) -> None:
     with pytest.raises(ArgumentError, match=reason):
         Renderer(source).text(messages=[])
+
+
+TWICE = "{% macro f(n) %}{% if n > 0 %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        TWICE + "{{ f(60) }}",
+        "{{ 'x'|center(4000000000) }}",
+        "{% set s = 'x' * 60000000 %}{% set s = s ~ s ~ s ~ s %}{{ s ~ s ~ s ~ s }}",
+        "{% set l = [1] %}" + "{% set l = [l, l] %}" * 60 + "{{ l }}",
+        "{% set n = 2 ** 1000 %}" + "{% set n = n * n %}" * 30 + "{{ n > 1 }}",
+        "{{ lipsum(n=1000000000) }}",
+        "{{ ''.ljust(messages[0]|int * 4000000000) }}",
+    ],
+)
+def test_whatever_a_template_does_it_ends(source: str) -> None:
+    """Where the sandbox sees nothing, the limits of the process hold."""
+    worker = rendering.Worker(0.5, 1 << 28)
+    try:
+        start = time.perf_counter()
+        with pytest.raises(ArgumentError, match=r"MemoryError|takes more than 0.5 seconds"):
+            Renderer(source, worker=worker).text(messages=["1"])
+        assert time.perf_counter() - start < 30
+        other = Renderer("{{ messages[0] }}", worker=worker)
+        assert other.text(messages=["next"]) == "next"
+    finally:
+        worker.end()
+
+
+def test_the_end_of_a_program_stops_templates() -> None:
+    """Also those that wait for another one."""
+    worker = rendering.Worker(1000, 1 << 30)
+    endless = Renderer(TWICE + "{{ f(60) }}", worker=worker)
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(endless.text) for _ in range(3)]
+        while all(not each.running() for each in waiting):
+            pass
+        time.sleep(0.2)
+        worker.end()
+        for each in waiting:
+            assert isinstance(each.exception(30), rendering.RenderingEndedError)
+
+
+def test_variables_are_json() -> None:
+    assert Renderer("{{ a }}{{ b }}").text(a="\ud800\n", b=None) == "\ud800\nNone"
+    with pytest.raises(ArgumentError, match="JSON"):
+        Renderer("{{ a }}").text(a=object())
 
 
 def test_a_template_that_is_too_long_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from gguf import GGUFWriter
 
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
+from pyselfspec.runtime import model as model_module
+from pyselfspec.runtime import pieces
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.model import MASK_KEY
 from pyselfspec.util import paths
@@ -24,6 +27,9 @@ def test_shape(arch: str, tiny: Any) -> None:
     assert (model.n_layer, model.n_embd, model.n_ctx_train) == (4, 64, 512)
     assert model.n_vocab == tiny_gguf.N_VOCAB_MIN
     assert model.has_vocab
+
+
+tokenize_whole = calls.tokenize
 
 
 @pytest.mark.parametrize("text", ["the hand", " a ", "ümläut 漢字 🙂", "a\0b", ""])
@@ -54,6 +60,37 @@ def test_a_long_text_is_read_as_far_as_needed(demo: Any, monkeypatch: Any) -> No
     monkeypatch.setattr(calls, "tokenize", counted)
     assert len(demo.first_tokens("the king and the hen " * 10**6, 64)) == 64
     assert sum(lengths) < 100_000
+
+
+@pytest.mark.parametrize("parse_special", [True, False])
+@pytest.mark.parametrize("add_special", [True, False])
+def test_long_texts_have_the_tokens_of_the_whole(
+    add_special: bool, parse_special: bool, demo: Any, tiny: Any, monkeypatch: Any
+) -> None:
+    """Whatever pieces they are tokenized in."""
+    text = (paths.SAMPLE_TEXT.read_text() + "\n</s> é☃ </s>  <s>a</s></s>" * 30)[-3000:]
+    how = {"add_special": add_special, "parse_special": parse_special}
+    for model in (demo, tiny()):
+        whole = model.tokenize(text, **how)
+        lengths: list[int] = []
+
+        def counted(vocab: int, part: bytes, lengths: Any = lengths, **options: bool) -> list[int]:
+            lengths.append(len(part))
+            return tokenize_whole(vocab, part, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model_module, "N_PIECE", 100)
+            patch.setattr(pieces.Pieces.of, "__defaults__", (100,))
+            patch.setattr(calls, "tokenize", counted)
+            assert model.tokenize(text, **how) == whole
+        assert len(lengths) > 2 or not parse_special
+
+
+def test_special_tokens_take_linear_time(demo: Any) -> None:
+    """llama.cpp's own time grows with their square: minutes for these."""
+    start = time.perf_counter()
+    assert len(demo.tokenize("</s>" * 250_000, add_special=False)) == 250_000
+    assert time.perf_counter() - start < 10
 
 
 def test_text_that_is_no_unicode(tiny: Any) -> None:

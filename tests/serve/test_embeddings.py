@@ -131,7 +131,7 @@ def test_dimensions_of_the_model(encoder: Encoder) -> None:
     assert len(found.data[0].embedding) == 64
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"])
 def test_documents_are_ordered_by_their_scores(path: str, ranker: Encoder) -> None:
     query, documents = "the king", ["bread", "the queen went home", {"text": "a dog"}]
     texts = ["bread", "the queen went home", "a dog"]
@@ -172,7 +172,7 @@ def test_each_model_keeps_to_its_endpoints(encoder: Encoder, ranker: Encoder, de
         got = served.post(path, body)
         assert got.status_code == 400 and door in got.json()["error"]["message"], got.text
     with running(demo, capacity=Capacity(n_ctx=256, n_slots=1)) as found:
-        for path in ("/v1/embeddings", "/v1/rerank", "/rerank"):
+        for path in ("/v1/embeddings", "/v1/rerank", "/rerank", "/v1/reranking"):
             got = found.post(path, {"input": "a", "query": "a", "documents": ["a"]})
             assert got.status_code == 400
             assert "made for embeddings" in got.json()["error"]["message"]

@@ -36,7 +36,7 @@ THINKING = (
 @pytest.fixture(scope="module")
 def served(demo: Model) -> Iterator[Served]:
     capacity = Capacity(n_ctx=1024, n_slots=2)
-    with running(demo, capacity=capacity, key=KEY, n_bytes=40_000) as found:
+    with running(demo, capacity=capacity, keys=(KEY,), n_bytes=40_000) as found:
         found.client.headers["x-api-key"] = KEY
         yield found
 

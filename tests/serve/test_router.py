@@ -28,6 +28,7 @@ from pyselfspec.serve.router.models import Listed, listed
 from pyselfspec.serve.router.pool import Pool
 
 KEY = "open sesame"
+ORIGIN = "https://example.org"
 ASK: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
 
 
@@ -59,6 +60,7 @@ def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterato
     command += ["--model", f"first={demo_path}", f"--model=second={demo_path}"]
     command += ["--models-dir", str(folder), "-c", "512", "-np", "1", "-t", "1"]
     command += ["--max-memory", str(2.5 * size / (1 << 30)), "--chat-template", "chatml"]
+    command += ["--cors", ORIGIN]
     env = os.environ | {"PYSELFSPEC_API_KEY": KEY}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         try:
@@ -130,6 +132,31 @@ def test_refusals(router: Router) -> None:
     assert post(f"{router.url}/v1/completions", content=b"no json").status_code == 400
     assert post(f"{router.url}/v1/completions", json=ASK | {"model": 7}).status_code == 404
     assert router.client.get(f"{router.url}/health", headers=bad).json() == {"status": "ok"}
+
+
+def test_the_page_and_pages_of_others_need_no_key_to_ask(router: Router) -> None:
+    """Browsers have none when they open the page, or ask what a page may send."""
+    with new_client() as client:
+        page = client.get(f"{router.url}/")
+        assert page.status_code == 200 and "content-security-policy" in page.headers
+        assert client.get(f"{router.url}/app.js").status_code == 200
+        asked = {
+            "Origin": ORIGIN,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,x-stainless-os",
+        }
+        path = f"{router.url}/v1/completions"
+        answer = client.options(path, headers=asked)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == ORIGIN
+        asked["Origin"] = "https://evil.example"
+        assert client.options(path, headers=asked).status_code == 400
+        assert client.get(f"{router.url}/props").status_code == 401
+    answer = router.client.post(path, json=ASK | {"model": "first"}, headers={"Origin": ORIGIN})
+    assert answer.headers.get_list("access-control-allow-origin") == [ORIGIN]
+    assert router.client.head(f"{router.url}/health").status_code == 200
+    assert router.client.head(f"{router.url}/v1/models").status_code == 200
+    assert router.client.head(f"{router.url}/props").status_code == 200
 
 
 # the pieces

@@ -14,11 +14,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -59,7 +62,7 @@ def served(demo: Model) -> Iterator[Served]:
 def narrow(demo: Model) -> Iterator[Served]:
     """One slot, a queue of one, a key, little room."""
     capacity = Capacity(n_ctx=512, n_slots=1, n_queue=1)
-    with running(demo, capacity=capacity, key=KEY, n_bytes=20_000) as found:
+    with running(demo, capacity=capacity, keys=(KEY,), n_bytes=20_000) as found:
         found.service.template = None
         yield found
 
@@ -308,17 +311,16 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": []}, "prompt"),
     ("completions", {"prompt": [10**9]}, "vocabulary"),
     ("completions", {"prompt": "\ud800"}, "Unicode|unicode"),
-    ("completions", {"prompt": "x", "max_tokens": 0}, "max_tokens"),
     ("completions", {"prompt": "x", "n": 17}, "n"),
     ("completions", {"prompt": ["x"] * 17}, "choices"),
-    ("completions", {"prompt": "x", "temperature": -1}, "temperature"),
-    ("completions", {"prompt": "x", "stop": [""]}, "stop"),
     ("completions", {"prompt": "x", "echo": True, "logprobs": 1}, "echo"),
     ("completions", {"prompt": "x", "echo": True, "suffix": "y"}, "echo"),
     ("completions", {"prompt": "x", "suffix": "y"}, "no tokens for filling in"),
     ("completions", {"prompt": "x", "n": 3, "best_of": 2}, "best_of"),
     ("completions", {"prompt": "x", "logit_bias": {"-5": 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"9" * 99: 1}}, "logit_bias"),
+    ("completions", {"prompt": "x", "max_tokens": -2}, "max_tokens"),
+    ("completions", {"prompt": "x", "stop": ["x"] * 65}, "stop: "),
     ("completions", {"prompt": "x", "logit_bias": {"0" * 12 + "9" * 9: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"0" * 5000: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "presence_penalty": 1e300}, "presence_penalty"),
@@ -520,6 +522,28 @@ def test_a_signal_ends_the_server(grace: str) -> None:
                 *_, last = filter(None, lines)
                 assert "the server is shutting down" in last
         assert process.wait(60) == 0, process.stderr.read() if process.stderr else ""
+
+
+def test_a_signal_ends_a_server_whose_template_does_not_end(tmp_path: Path) -> None:
+    """Requests that render it are answered, and hold up the end of the process no longer."""
+    source = "{% macro f(n) %}{% if n > 0 %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
+    (tmp_path / "hostile.jinja").write_text(source + "{{ f(60) }}")
+    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    command += ["--chat-template", str(tmp_path / "hostile.jinja"), "--grace", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        with new_client() as client, ThreadPoolExecutor(6) as pool:
+            ask = partial(client.post, f"{url}/v1/chat/completions", json=CHAT)
+            waiting = [pool.submit(ask) for _ in range(6)]
+            while client.get(f"{url}/health").status_code != 200 or not waiting[0].running():
+                pass
+            time.sleep(0.3)
+            start = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0 and time.monotonic() - start < 10
+            for each in waiting:
+                assert each.exception() is not None or each.result().status_code >= 400
 
 
 @pytest.mark.parametrize(("options", "warns"), [(["-np", "2"], True), (["-np", "1"], False)])
@@ -793,6 +817,70 @@ def test_an_open_server_is_warned_of(
     done = run("serve", demo.path, *options, PYSELFSPEC_API_KEY=key)
     assert done.status == 0, done.stderr
     assert ("set a key" in done.stderr) == warns
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"), [("k1\n", ("k1",)), (" k1 \r\n\nk 2", ("k1", "k 2")), ("\n", None)]
+)
+def test_each_line_of_a_file_is_a_key(
+    text: str,
+    keys: tuple[str, ...] | None,
+    tmp_path: Path,
+    demo: Model,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(server, "run", lambda service, *_, **__: taken.append(service.settings))
+    (tmp_path / "keys").write_text(text)
+    options = ["--port", "0", "-t", "1", "-c", "64", "--api-key-file", tmp_path / "keys"]
+    done = run("serve", demo.path, *options)
+    if keys is None:
+        assert done.status and "is empty" in done.stderr and "one a line" in done.stderr
+    else:
+        assert done.status == 0 and taken[0].keys == keys
+
+
+PAGE = "https://example.org"
+
+
+def test_any_of_several_keys_will_do_and_each_has_its_own_texts(demo: Model) -> None:
+    with running(demo, capacity=Capacity(n_ctx=256, n_slots=1), keys=("k1", "k2")) as found:
+        for key, status in (("k1", 200), ("k2", 200), ("k1k2", 401), ("k", 401)):
+            headers = {"Authorization": f"Bearer {key}"}
+            assert found.client.get(f"{found.url}/props", headers=headers).status_code == status
+        body = {"input": "x", "max_output_tokens": 1}
+        name = found.post("/v1/responses", body, headers={"x-api-key": "k1"}).json()["id"]
+        for key, status in (("k1", 200), ("k2", 404)):
+            path = f"{found.url}/v1/responses/{name}"
+            assert found.client.get(path, headers={"x-api-key": key}).status_code == status
+
+
+def test_packages_for_browsers_may_send_their_headers(demo: Model) -> None:
+    wanted = "authorization,content-type,x-stainless-os,x-stainless-retry-count,anthropic-beta"
+    wanted += ",x-api-key,anthropic-version,anthropic-dangerous-direct-browser-access"
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
+    capacity = Capacity(n_ctx=256, n_slots=1)
+    with running(demo, capacity=capacity, origins=(PAGE,), keys=(KEY,)) as found:
+        for origin, status in ((PAGE, 200), ("https://evil.example", 400)):
+            answer = found.client.options(
+                f"{found.url}/v1/messages", headers=asked | {"Origin": origin}
+            )
+            assert answer.status_code == status
+            if status == 200:
+                allowed = answer.headers["access-control-allow-headers"].lower().split(",")
+                assert {each.strip() for each in allowed} >= set(wanted.split(","))
+
+
+def test_whatever_can_be_read_can_be_asked_for_with_head(served: Served) -> None:
+    paths = served.client.get(f"{served.url}/openapi.json").json()["paths"]
+    readable = [path for path, found in paths.items() if "get" in found and "{" not in path]
+    assert {"/health", "/v1/models", "/props", "/slots"} <= set(readable)
+    for path in (*readable, "/", "/openapi.json", "/v1/models/demo"):
+        answer = served.client.head(served.url + path)
+        assert answer.status_code == 200 and answer.content == b"", path
+        assert answer.headers.keys() == served.client.get(served.url + path).headers.keys()
+    refused = served.client.head(f"{served.url}/v1/completions")
+    assert refused.status_code == 405 and refused.headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from serving import Served, running
 
 from pyselfspec import Model
+from pyselfspec.serve.endpoints import tokens
 from pyselfspec.serve.settings import Capacity
 
 TEXT = 'Ein König, 日本語 and "tags" <b>.'
@@ -51,6 +54,25 @@ def test_a_rendered_template_has_the_tokens_of_the_chat(served: Served, demo: Mo
     assert prompt.startswith("<|im_start|>user\nWho are you?") and prompt.endswith("assistant\n")
     usage = served.post("/v1/chat/completions", CHAT | {"max_tokens": 1}).json()["usage"]
     assert usage["prompt_tokens"] == len(demo.tokenize(prompt))
+
+
+def test_answers_do_not_wait_for_tokens(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many long texts are being tokenized."""
+    may_go_on = threading.Event()
+
+    def slow_tokens(_model: Model, _body: Any) -> list[int]:
+        assert may_go_on.wait(60)
+        return []
+
+    monkeypatch.setattr(tokens, "_tokens", slow_tokens)
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(served.post, "/tokenize", {"content": TEXT}) for _ in range(8)]
+        try:
+            assert served.post("/v1/chat/completions", CHAT | {"max_tokens": 1}).status_code == 200
+            assert not any(each.done() for each in waiting)
+        finally:
+            may_go_on.set()
+        assert {each.result().status_code for each in waiting} == {200}
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,11 @@ async def complete(service: Service, body: CompletionRequest, request: Request) 
         )
     ranks = n_each > body.n  # by log probabilities
     reader = service.requests
+    grammar = await asyncio.to_thread(reader.grammar, body)
     jobs = [
         Job(
             prompt=prompt,
-            n_predict=reader.n_predict(prompt, body.max_tokens, N_PREDICT),
+            n_predict=reader.n_predict(prompt, body.most, N_PREDICT),
             sampling=sampling,
             drafting=reader.drafting(body),
             adapters=reader.adapters.chosen(body.lora),
@@ -50,7 +51,7 @@ async def complete(service: Service, body: CompletionRequest, request: Request) 
             shows_tokens=body.shows,
         )
         for prompt in prompts
-        for sampling in reader.samplings(body, body.grammar, n_each)
+        for sampling in reader.samplings(body, grammar, n_each)
     ]
     writer = CompletionWriter(service, body, prompts)
     return await respond(service, request, jobs, writer)
@@ -67,7 +68,9 @@ def _prompts(service: Service, body: CompletionRequest) -> list[tuple[int, ...]]
     if not all(isinstance(prompt, str) for prompt in given):
         raise ApiError(400, "suffix needs prompts of text, not token ids", param="prompt")
     reader = service.requests
-    n_max = reader.n_share - min(body.max_tokens or N_PREDICT, reader.n_share // 2)
+    most = N_PREDICT if body.most is None else body.most
+    n_half = reader.n_share // 2
+    n_max = reader.n_share - (n_half if most < 0 else min(most, n_half))
     return [
         fill_prompt(service.model, prompt, body.suffix, n_max=n_max, param="suffix")
         for prompt in given

@@ -28,26 +28,21 @@ class ExtraFile(BaseModel):
 
 
 class InfillRequest(TextRequest):
-    """POST /infill. prompt: text after input_prefix, at the cursor. n_predict: most tokens, -1 for
-    the server's default."""
+    """POST /infill. prompt: text after input_prefix, at the cursor. n_predict: -1 is N_PREDICT."""
 
     input_prefix: str
     input_suffix: str
     input_extra: list[ExtraFile] = Field(default=[], max_length=N_FILES)
     prompt: str = ""
-    n_predict: int | None = Field(None, ge=-1)
-
-    @property
-    def most(self) -> int:
-        """The most tokens to generate."""
-        given = self.n_predict if self.n_predict is not None else self.max_tokens
-        return given if given is not None and given > 0 else N_PREDICT
 
 
 async def infill(service: Service, body: InfillRequest, request: Request) -> Response:
     """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
     reader = service.requests
-    n_predict = min(body.most, reader.n_ctx // 2)
+    body.require_one_form()
+    grammar = await asyncio.to_thread(reader.grammar, body)
+    most = N_PREDICT if body.most is None or body.most < 0 else body.most
+    n_predict = min(most, reader.n_ctx // 2)
     prompt = await asyncio.to_thread(
         fill_prompt,
         service.model,
@@ -60,7 +55,7 @@ async def infill(service: Service, body: InfillRequest, request: Request) -> Res
     job = Job(
         prompt=prompt,
         n_predict=reader.n_predict(prompt, n_predict, N_PREDICT),
-        sampling=reader.samplings(body, body.grammar)[0],
+        sampling=reader.samplings(body, grammar)[0],
         drafting=reader.drafting(body),
         adapters=reader.adapters.chosen(body.lora),
         stop=body.stops,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from ..jobs import Delta, Finished
 from ..responses import Answer, Json, NamedEventWriter, respond
 from ..service import Service
 from ..tools import ToolUse
+from ..workers import aside
 from .messages_request import CountRequest, MessagesRequest, to_chat
 
 PATH = "/v1/messages"
@@ -90,13 +90,15 @@ async def answer(service: Service, body: MessagesRequest, request: Request) -> R
 async def count(service: Service, body: CountRequest) -> Response:
     """Handle a request for the number of tokens of a prompt."""
     asked = to_chat(body)
-    tokens, _ = await asyncio.to_thread(chat_tokens, service, asked, ToolUse.of(asked))
+    tokens, _ = await aside(chat_tokens, service, asked, ToolUse.of(asked))
     return json_response({"input_tokens": len(tokens)})
 
 
 class MessageWriter(NamedEventWriter):
     """Writes a message. head: its fields that are known before. n_prompt: tokens of the prompt.
     stops: stop sequences of the request."""
+
+    PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def __init__(
         self,

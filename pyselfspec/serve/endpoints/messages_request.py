@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import ApiError, unsupported
 from ..pictures import IMAGE
 from ..schemas import (
-    N_STOPS,
+    N_FUNCTION,
     N_TOOLS,
     ChatRequest,
     DraftSettings,
@@ -19,8 +19,9 @@ from ..schemas import (
     JsonSchema,
     NamedFunction,
     NamedTool,
+    Nullable,
     ResponseFormat,
-    Stop,
+    Stops,
     Tool,
 )
 
@@ -40,7 +41,7 @@ class Said(BaseModel):
 
 class CustomTool(BaseModel):
     type: str | None = None
-    name: str = Field(min_length=1, max_length=64)
+    name: str = Field(min_length=1, max_length=N_FUNCTION)
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
@@ -67,7 +68,7 @@ class OutputConfig(BaseModel):
     effort: str | None = Field(None, max_length=32)
 
 
-class CountRequest(BaseModel):
+class CountRequest(Nullable):
     """POST /v1/messages/count_tokens. pyselfspec: as in chat completions."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -87,10 +88,10 @@ class MessagesRequest(CountRequest):
 
     max_tokens: int = Field(ge=1)
     stream: bool = False
-    stop_sequences: Annotated[list[Stop], Field(max_length=N_STOPS)] | None = None
+    stop_sequences: Stops | None = None
     temperature: Finite | None = Field(None, ge=0)
     top_p: Finite | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=0, lt=2**31)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
 
 

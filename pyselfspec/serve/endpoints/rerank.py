@@ -16,7 +16,7 @@ from ..embedding_service import EmbeddingService
 from ..errors import json_response
 from ..events import until_disconnect
 
-PATHS = ("/v1/rerank", "/rerank")
+PATHS = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
 N_DOCUMENTS = 1024
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from ..errors import ApiError, unsupported
 from ..pictures import IMAGE, has_pictures
 from ..schemas import (
+    N_FUNCTION,
     N_TOOLS,
     ChatRequest,
     DraftSettings,
@@ -33,7 +34,7 @@ class FunctionTool(BaseModel):
     """A tool. Types other than function are run by OpenAI's servers; they are left out."""
 
     type: str
-    name: str | None = Field(None, min_length=1, max_length=64)
+    name: str | None = Field(None, min_length=1, max_length=N_FUNCTION)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

@@ -3,7 +3,7 @@ llama-server."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,6 +16,7 @@ from ..errors import json_response
 from ..schemas import ChatRequest
 from ..service import Service
 from ..tools import ToolUse
+from ..workers import aside
 
 
 class TokenizeRequest(BaseModel):
@@ -36,26 +37,33 @@ class DetokenizeRequest(BaseModel):
 
 async def tokenize(model: Model, body: TokenizeRequest) -> Response:
     """Handle a request for the tokens of a text."""
-    tokens: list[Any] = await asyncio.to_thread(
-        model.tokenize, body.content, add_special=body.add_special, parse_special=body.parse_special
-    )
-    if body.with_pieces:
-        tokens = [{"id": token, "piece": _json_piece(model, token)} for token in tokens]
-    return json_response({"tokens": tokens})
+    return json_response({"tokens": await aside(_tokens, model, body)})
 
 
 async def detokenize(model: Model, body: DetokenizeRequest) -> Response:
     """Handle a request for the text of tokens. Raises ArgumentError for unknown ids."""
-    model.require_tokens(body.tokens)
-    pieces = (_piece(model, token) for token in body.tokens)
-    return json_response({"content": b"".join(pieces).decode(errors="replace")})
+    return json_response({"content": await aside(_text, model, body.tokens)})
 
 
 async def apply_template(service: Service, body: ChatRequest) -> Response:
     """Handle a request for the prompt of a chat."""
     body.require_supported()
     template, use = require_template(service), ToolUse.of(body)
-    return json_response({"prompt": await asyncio.to_thread(chat_text, template, body, use)})
+    return json_response({"prompt": await aside(chat_text, template, body, use)})
+
+
+def _tokens(model: Model, body: TokenizeRequest) -> list[Any]:
+    tokens = model.tokenize(
+        body.content, add_special=body.add_special, parse_special=body.parse_special
+    )
+    if not body.with_pieces:
+        return tokens
+    return [{"id": token, "piece": _json_piece(model, token)} for token in tokens]
+
+
+def _text(model: Model, tokens: Sequence[int]) -> str:
+    model.require_tokens(tokens)
+    return b"".join(_piece(model, token) for token in tokens).decode(errors="replace")
 
 
 def _piece(model: Model, token: int) -> bytes:

@@ -20,9 +20,11 @@ from starlette.types import Receive, Scope, Send
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
 from ..auth import require_host, require_key
+from ..browsers import allow_origins
 from ..errors import ApiError, error_response, json_response
 from ..events import ClientGone, no_response, until_disconnect
 from ..limits import BodyLimit
+from ..page import Page
 from ..settings import Settings
 from .forward import Forwarded
 from .models import N_NAME
@@ -43,11 +45,13 @@ class RouterApp:
     def make(self) -> Starlette:
         """Return the application, for uvicorn."""
         methods = ["GET", "POST", "DELETE", "HEAD", "OPTIONS"]
+        page = Page()  # for browsers, which have no key when they open it
         app = Starlette(
             routes=[
                 Route("/health", self._health),
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._model),
+                *(Route(path, page) for path in sorted(page.paths)),
                 Route("/{path:path}", self._forward, methods=methods),
             ],
             lifespan=self._lifespan,
@@ -56,6 +60,7 @@ class RouterApp:
             app.add_exception_handler(kind, _error)
         app.add_exception_handler(ClientGone, no_response)
         app.add_middleware(BodyLimit, n_bytes=self.settings.n_bytes)
+        allow_origins(app, self.settings.origins)
         return app
 
     @asynccontextmanager
@@ -76,7 +81,7 @@ class RouterApp:
 
     def _check(self, request: Request) -> None:
         require_host(request, self.settings.hosts)
-        require_key(request, self.settings.key)
+        require_key(request, self.settings.keys)
 
     async def _health(self, request: Request) -> Response:
         require_host(request, self.settings.hosts)

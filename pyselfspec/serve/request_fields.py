@@ -1,0 +1,168 @@
+"""What becomes of each field of OpenAI's and llama-server's requests for text.
+
+The table in docs/serving.md lists these rules, and requests are checked by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from .errors import unsupported
+
+CHATS, COMPLETIONS = "chats", "completions"
+BOTH = (CHATS, COMPLETIONS)
+
+
+class Treatment(Enum):
+    """HONOURED: it acts. HARMLESS: the text is the same without it. REFUSED: status 400, unless its
+    value asks for what happens anyway."""
+
+    HONOURED = "honoured"
+    HARMLESS = "no effect on the text"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """A rule for some fields. where: kinds of requests that have them. note: of fields that are
+    refused, the values that are not. asks_nothing: whether a value is one of these."""
+
+    names: tuple[str, ...]
+    treatment: Treatment
+    where: tuple[str, ...] = BOTH
+    note: str = ""
+    asks_nothing: Callable[[Any], bool] = bool
+
+
+def _honoured(names: str, *where: str, note: str = "") -> FieldRule:
+    return FieldRule(tuple(names.split()), Treatment.HONOURED, where or BOTH, note)
+
+
+def _harmless(names: str, *where: str) -> FieldRule:
+    return FieldRule(tuple(names.split()), Treatment.HARMLESS, where or BOTH)
+
+
+def _refused(names: str, note: str, asks_nothing: Callable[[Any], bool], *where: str) -> FieldRule:
+    return FieldRule(tuple(names.split()), Treatment.REFUSED, where or BOTH, note, asks_nothing)
+
+
+def _is_number(test: Callable[[float], bool]) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, int | float) and not isinstance(value, bool) and test(value)
+    )
+
+
+def _has_usual_samplers(value: Any) -> bool:
+    """Return whether a list of samplers asks for ours, in our order; others do nothing here."""
+    ours = ["penalties", "top_k", "top_p", "min_p", "temperature"]
+    return isinstance(value, list) and [each for each in value if each in ours] == ours
+
+
+def _is_false(value: Any) -> bool:
+    return value is False
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
+def _is_empty(value: Any) -> bool:
+    return value in ([], {}, "")
+
+
+_is_zero = _is_number(lambda x: x == 0)
+_is_one = _is_number(lambda x: x == 1)
+_is_not_positive = _is_number(lambda x: x <= 0)
+
+RULES = (
+    _honoured("model n stream stream_options seed stop top_p logit_bias lora pyselfspec"),
+    _honoured("max_tokens n_predict", note="-1: what is left of a slot's share of the context"),
+    _honoured("temperature", note="less than 0 is 0"),
+    _honoured("top_k", note="-1: all tokens, like 0"),
+    _honoured("min_p repeat_penalty presence_penalty frequency_penalty ignore_eos"),
+    _honoured("repeat_last_n", note="-1: the whole context"),
+    _honoured("grammar json_schema", note='one of them; `""`: no grammar'),
+    _honoured("prompt logprobs echo suffix best_of", COMPLETIONS),
+    _honoured("messages max_completion_tokens logprobs top_logprobs", CHATS),
+    _honoured("tools tool_choice parallel_tool_calls response_format", CHATS),
+    _honoured("reasoning_effort chat_template_kwargs", CHATS),
+    _honoured("reasoning_format", CHATS, note="`none`, `auto` or `deepseek`"),
+    _honoured("reasoning_budget_tokens thinking_budget_tokens", CHATS),
+    _refused("mirostat xtc_probability dynatemp_range dry_multiplier", "0", _is_not_positive),
+    _refused("top_n_sigma", "0 or less", _is_not_positive),
+    _refused("adaptive_target", "less than 0", _is_number(lambda x: x < 0)),
+    _refused("typical_p", "1 or more", _is_number(lambda x: x >= 1)),
+    _refused(
+        "samplers",
+        "a list with `penalties`, `top_k`, `top_p`, `min_p` and `temperature` in this order",
+        _has_usual_samplers,
+    ),
+    _refused("repetition_penalty", "1; use `repeat_penalty`", _is_one),
+    _refused("length_penalty", "1", _is_one),
+    _refused("n_cmpl", "1; use `n`", _is_one),
+    _refused("min_keep min_tokens n_indent penalty_alpha", "0", _is_zero),
+    _refused("n_probs", "0; use `logprobs`", _is_not_positive),
+    _refused("t_max_predict_ms", "0 or less; use `max_tokens`", _is_not_positive),
+    _refused("post_sampling_probs grammar_lazy use_beam_search", "false", _is_false),
+    _refused("stop_token_ids grammar_triggers", "an empty list; use `stop`", _is_empty),
+    _refused(
+        "guided_json guided_regex guided_choice guided_grammar structured_outputs",
+        "null; use `response_format` or `grammar`",
+        _is_empty,
+    ),
+    _refused(
+        "response_format",
+        '`{"type": "text"}`; use `json_schema`',
+        lambda value: value == {"type": "text"},
+        COMPLETIONS,
+    ),
+    _refused("functions", "an empty list; use `tools`", _is_empty, CHATS),
+    _refused(
+        "function_call", "none or auto; use `tools`", lambda value: value in ("none", "auto"), CHATS
+    ),
+    _refused("modalities", '`["text"]`', lambda value: value in ([], ["text"]), CHATS),
+    _refused("audio web_search_options", "null", lambda _: False, CHATS),
+    _refused("reasoning_budget_message", "an empty text", _is_empty, CHATS),
+    _refused("add_generation_prompt parse_tool_calls", "true", _is_true, CHATS),
+    _refused("best_of", "1; use `n`", _is_one, CHATS),
+    _harmless(
+        "user dynatemp_exponent mirostat_tau mirostat_eta xtc_threshold adaptive_decay "
+        "dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"
+    ),
+    _harmless(
+        "cache_prompt id_slot n_keep n_discard n_cache_reuse t_max_prompt_ms backend_sampling "
+        "speculative.n_max speculative.n_min speculative.p_min speculative.type "
+        "speculative.ngram_size_n speculative.ngram_size_m speculative.ngram_m_hits"
+    ),
+    _harmless("timings_per_token return_tokens return_progress response_fields keep_alive"),
+    _harmless("preserved_tokens"),
+    _harmless(
+        "metadata store service_tier safety_identifier prompt_cache_key prompt_cache_options "
+        "prompt_cache_retention prediction moderation verbosity",
+        CHATS,
+    ),
+    _harmless(
+        "chat_format chat_parser thinking_forced_open reasoning_budget_start_tag "
+        "reasoning_budget_end_tag reasoning_budget_arm_immediately",
+        CHATS,
+    ),
+)
+
+
+def require_harmless(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise ApiError for a field that would act, had this server the option. kind: of request.
+    Null is the same as no field."""
+    for rule in RULES:
+        if rule.treatment is not Treatment.REFUSED or kind not in rule.where:
+            continue
+        for name in rule.names:
+            value = given.get(name)
+            if value is not None and not rule.asks_nothing(value):
+                allowed, _, hint = rule.note.replace("`", "").partition("; ")
+                advice = f"; {hint}" if hint else ""
+                raise unsupported(
+                    name, f"{name} is not supported; leave it out, or give {allowed}{advice}"
+                )
