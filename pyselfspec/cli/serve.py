@@ -317,10 +317,8 @@ def _serve_several(options: dict[str, Any], *, as_json: bool) -> None:
 
 def _options_of_all(argv: Sequence[str]) -> list[str]:
     """Return the options of this command that the processes of all models get too."""
-    own = {
-        "--model", "--models-dir", "--max-memory", "--keep-alive", "--host", "--port", "--alias",
-        "--cors",
-    }  # fmt: skip
+    own = {"--model", "--models-dir", "--max-memory", "--keep-alive", "--host", "--port"}
+    own |= {"--alias", "--cors"}
     given = iter(argv[argv.index("serve") + 1 :] if "serve" in argv else ())
     kept = []
     for each in given:

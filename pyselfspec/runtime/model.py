@@ -371,7 +371,7 @@ class Model(Closing):
 
     @cached_property
     def _pieces_of(self) -> tuple[Pieces, Pieces]:
-        """What cuts texts in which special tokens are plain text, or are parsed."""
+        """The cutters of texts in which special tokens are plain text, or are parsed."""
         from .vocabulary import markers  # which imports this module
 
         found = markers(self)

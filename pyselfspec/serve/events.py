@@ -34,7 +34,7 @@ async def no_response(_request: Request, _error: Exception) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Nothing has happened for PING_S seconds."""
+    """A time of PING_S seconds without an event."""
 
 
 class JobEvents:

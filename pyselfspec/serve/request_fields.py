@@ -1,4 +1,4 @@
-"""What becomes of each field of OpenAI's and llama-server's requests for text.
+"""Rules for each field of OpenAI's and llama-server's requests for text.
 
 The table in docs/serving.md lists these rules, and requests are checked by them.
 """

@@ -224,7 +224,7 @@ TWICE = "{% macro f(n) %}{% if n > 0 %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% end
     ],
 )
 def test_whatever_a_template_does_it_ends(source: str) -> None:
-    """Where the sandbox sees nothing, the limits of the process hold."""
+    """The limits of the process hold where the sandbox sees nothing."""
     worker = rendering.Worker(0.5, 1 << 28)
     try:
         start = time.perf_counter()

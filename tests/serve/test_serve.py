@@ -621,8 +621,8 @@ def test_paths_that_are_not_served(method: str, path: str, served: Served) -> No
     [
         ("GET", "/v1/chat/completions", "POST"),
         ("DELETE", "/v1/completions", "POST"),
-        ("POST", "/v1/models", "GET"),
-        ("POST", "/health", "GET"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("POST", "/health", "GET, HEAD"),
         ("POST", "/", "GET, HEAD"),
         ("PUT", "/index.html", "GET, HEAD"),
     ],
