@@ -144,7 +144,8 @@ class Copy:
         """Build, run a fault's tests, and return pytest's exit status."""
         shutil.rmtree(self._python, ignore_errors=True)
         python = environment_with(self._python, PLAIN, self.root)
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not nightly"]
+        options = ["-q", "-x", "-n", "auto", "-p", "no:cacheprovider"]
+        options += ["-m", "not slow and not nightly"]
         tests = [str(self.root / "tests" / test) for test in fault.tests.split()]
         words = [str(python), "-P", "-m", "pytest", *options, *tests]
         with (self.root / "tests.log").open("w") as log:
