@@ -5,7 +5,6 @@ gemma3: 16 rows per picture that see each other; janus_pro: 64 rows, each sees t
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -76,18 +75,3 @@ def write(
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def png(seed: int, width: int = 40, height: int = 30) -> bytes:
-    """Return a PNG file of random colours."""
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, 256, (height, width * 3), dtype=np.uint8)
-    data = b"".join(b"\0" + row.tobytes() for row in rows)
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        check = zlib.crc32(kind + body).to_bytes(4, "big")
-        return len(body).to_bytes(4, "big") + kind + body + check
-
-    sides = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    head = chunk(b"IHDR", sides + bytes([8, 2, 0, 0, 0]))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from lora_adapters import write_adapter
-from tiny_mmproj import N_ROWS, png, write
+from png_files import png
+from tiny_mmproj import N_ROWS, write
 
 import pyselfspec
 from pyselfspec import Model

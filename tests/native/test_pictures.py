@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fixture_types import NewContext, TinyModel, TinyPath
-from tiny_mmproj import N_ROWS, png, write
+from png_files import png
+from tiny_mmproj import N_ROWS, write
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, Model
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError

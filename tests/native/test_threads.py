@@ -318,7 +318,8 @@ from pyselfspec import Model
 from pyselfspec.errors import LibraryError
 from pyselfspec.runtime.projector import Projector
 from tiny_hybrids import write_hybrid
-from tiny_mmproj import png, write
+from png_files import png
+from tiny_mmproj import write
 
 def told_in_child(deed):
     child = os.fork()

@@ -5,15 +5,11 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from tiny_mmproj import png
+from png_files import chunk, png
 
 from pyselfspec.util.png_size import unpacks_as_stated
 
 MiB = 1 << 20
-
-
-def chunk(kind: bytes, body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
 
 
 def file(width: int, height: int, head: bytes, packed: bytes, n_part: int = 1 << 30) -> bytes:

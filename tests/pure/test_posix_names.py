@@ -41,6 +41,8 @@ ALLOWED = {
     ("util/machine.py", "os.sched_getaffinity"),  # these: after hasattr
     ("util/machine.py", "os.getloadavg"),
     ("runtime/ffi/load.py", "os.register_at_fork"),
+    ("templates/rendering.py", "os.register_at_fork"),
+    ("templates/sandbox.py", "resource"),  # in the function, which does without
 }
 
 

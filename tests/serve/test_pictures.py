@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from png_files import png
 from serving import Served, running
-from tiny_mmproj import N_ROWS, png, write
+from tiny_mmproj import N_ROWS, write
 
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.runtime.projector import Projector
