@@ -1,4 +1,5 @@
-"""What a copy of a sequence says of its cells, read before llama.cpp reads it. Pure.
+"""Check a saved copy of a sequence before llama.cpp reads it: its cells have to be those of its
+tokens. Pure.
 
 llama.cpp takes any position, even twice or below 0, and ends the process for a recurrent state in
 two cells. Copies from files are made by whoever can write there.

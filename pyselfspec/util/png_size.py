@@ -1,5 +1,5 @@
-"""What unpacking a PNG may take: libraries unpack all of its data, whatever the size that it
-states. Pure."""
+"""Check that the data of a PNG file unpack to no more than the size that it states: libraries
+unpack all of it, whatever the size. Pure."""
 
 from __future__ import annotations
 

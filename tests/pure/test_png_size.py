@@ -1,4 +1,4 @@
-"""What PNG files may unpack to, with files that are written here."""
+"""PNG files may unpack to no more than their size; the files are written here."""
 
 from __future__ import annotations
 
