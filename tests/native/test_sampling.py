@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import collections
 import ctypes
 import dataclasses
@@ -290,8 +291,18 @@ WITH_RULES = {
 }
 
 
+def continues_utf8(model: Any, text: list[int], token: int) -> bool:
+    """Whether the bytes of a text and a token begin a text in UTF-8."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(b"".join(map(model.piece, [*text, token])))
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def stock_law(model: Any, params: SamplingParams, text: list[int], values: Any) -> Any:
-    """By llama.cpp's own grammar, asked about all tokens first."""
+    """By llama.cpp's own grammar, asked about all tokens first, but for those that end a text's
+    UTF-8: it lets these through, and ours does not."""
     assert params.grammar is not None
     rules = llama.llama_sampler_init_grammar(model._vocab, params.grammar.encode(), b"root")
     with Sampler(model, dataclasses.replace(params, grammar=None)) as rest:
@@ -300,7 +311,8 @@ def stock_law(model: Any, params: SamplingParams, text: list[int], values: Any) 
             llama.llama_sampler_accept(rules, token)
             rest.accept(token)
         data = np.zeros(N_VOCAB, calls.CANDIDATE)
-        data["id"], data["logit"] = np.arange(N_VOCAB), values
+        possible = [continues_utf8(model, text, token) for token in range(N_VOCAB)]
+        data["id"], data["logit"] = np.arange(N_VOCAB), np.where(possible, values, -np.inf)
         pointer = data.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
         array = llama.llama_token_data_array(data=pointer, size=N_VOCAB, selected=-1, sorted=False)
         llama.llama_sampler_apply(rules, ctypes.byref(array))
