@@ -28,7 +28,7 @@ from tools.sanitize import Kind, environment_with  # noqa: E402
 
 PLAIN = Kind("", (), {}, b"", ())  # built without a sanitizer
 PASSED = 0  # exit status of pytest
-FAILED = re.compile(r"^\d+ failed|^=* \d+ failed", re.MULTILINE)  # its status says 1 or, with -n, 2
+FAILED = re.compile(r"^\d+ failed", re.MULTILINE)  # its status says 1 or, with -n, 2
 TIMEOUT = 600
 
 

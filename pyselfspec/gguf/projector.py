@@ -16,8 +16,8 @@ _LINEAR = re.compile(r"(v\.blk\.\d+)\.(attn_[qkv]|attn_out|ffn_up|ffn_down)\.wei
 
 
 def check(path: Path) -> None:
-    """Raise ModelFileError for a file that is no projector, or whose encoder of pictures does not
-    fit its header."""
+    """Raise ModelFileError for a file that is not a projector, or whose encoder of pictures does
+    not fit its header."""
     header = read_header(path)
     kind = header.metadata.get("general.architecture")
     if kind != ARCHITECTURE:

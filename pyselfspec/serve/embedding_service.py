@@ -68,7 +68,7 @@ class EmbeddingService:
             )
 
     def end(self, grace_s: float) -> None:
-        """Accept no more requests, and finish those that have been queued."""
+        """Accept no more requests, and finish the queued ones."""
         self.engine.end(grace_s)
 
     def card(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class JobEvents:
     def _tell_quiet(self) -> None:
         """Add an event after PING_S seconds without one, again and again."""
         now = time.monotonic()
-        if now > self._deadline + PING_S:  # nobody listens
+        if now > self._deadline + PING_S:  # no client reads the events
             return
         if now - self._heard_at >= PING_S:
             self._heard_at = now

@@ -62,7 +62,7 @@ class ResponseWriter(ABC):
     """
 
     END: ClassVar[bytes] = b""  # after the last event
-    PING: ClassVar[bytes] = b": ping\n\n"  # while nothing happens, so that nobody gives up
+    PING: ClassVar[bytes] = b": ping\n\n"  # while nothing happens, so that clients keep waiting
 
     def __init__(self, *, stream: bool) -> None:
         self.stream = stream

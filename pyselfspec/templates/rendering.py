@@ -1,5 +1,5 @@
 """Renders chat templates, Jinja programs from model files, in another process (sandbox.py), whose
-time and memory have limits: whatever a template does, it ends."""
+time and memory have limits, so that every rendering ends."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Worker:
             process.communicate()
 
     def end(self) -> None:
-        """End the process and what it renders; whoever asks later is refused."""
+        """End the process and what it renders; later requests are refused."""
         self._has_ended = True
         process = self._process
         if process is not None:

@@ -1,5 +1,5 @@
 """Check that the data of a PNG file unpack to no more than the size that it states: libraries
-unpack all of it, whatever the size. Pure."""
+unpack all of it, even if that is much more. Pure."""
 
 from __future__ import annotations
 

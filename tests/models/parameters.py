@@ -43,7 +43,7 @@ def in_turn(first: Iterable[Any], *others: Iterable[Any]) -> set[tuple[Any, ...]
 def crossed(names: str, *axes: Iterable[Any], always: Collection[tuple[Any, ...]]) -> Any:
     """Parametrize a test with a product: ``always`` for every run, the others for the nightly one.
 
-    Every value of every axis has to be among the former. An axis of several parameters has their
+    Every value of every axis must be among the former. An axis of several parameters has their
     names joined by commas, and tuples as values.
     """
     groups = [group.split(",") for group in names.split()]
@@ -64,7 +64,7 @@ def flat(groups: list[list[str]], case: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def nightly_unless(names: Collection[str], every: Iterable[str]) -> list[Any]:
-    """Return all values of an axis; those that are not named are for the nightly run."""
+    """Return all values of an axis; values that are not named are for the nightly run."""
     values = list(every)
     assert {*names} <= {*values}
     return [v if v in names else pytest.param(v, marks=pytest.mark.nightly) for v in values]

@@ -67,7 +67,7 @@ def test_a_long_text_is_read_as_far_as_needed(demo: Any, monkeypatch: Any) -> No
 def test_long_texts_have_the_tokens_of_the_whole(
     add_special: bool, parse_special: bool, demo: Any, tiny: Any, monkeypatch: Any
 ) -> None:
-    """Whatever pieces they are tokenized in."""
+    """Texts have the same tokens in all pieces."""
     text = (paths.SAMPLE_TEXT.read_text() + "\n</s> é☃ </s>  <s>a</s></s>" * 30)[-3000:]
     how = {"add_special": add_special, "parse_special": parse_special}
     for model in (demo, tiny()):

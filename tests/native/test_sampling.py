@@ -301,7 +301,7 @@ def continues_utf8(model: Any, text: list[int], token: int) -> bool:
 
 
 def stock_law(model: Any, params: SamplingParams, text: list[int], values: Any) -> Any:
-    """By llama.cpp's own grammar, asked about all tokens first, but for those that end a text's
+    """By llama.cpp's own grammar, asked about all tokens first, except tokens that break a text's
     UTF-8: it lets these through, and ours does not."""
     assert params.grammar is not None
     rules = llama.llama_sampler_init_grammar(model._vocab, params.grammar.encode(), b"root")

@@ -71,6 +71,16 @@ def test_a_text_goes_on_elsewhere(n: int, model: Model, new_context: NewContext)
         assert n_reused >= (n if other.can_rollback else 256)
 
 
+def saved_prompt(context: Context) -> SavedSequence:
+    """Return a copy of sequence 0 after a text that follows PROMPT was cut off."""
+    text_of(context, PROMPT, 0)
+    seq = context.sequence(0)
+    seq.keep(PROMPT)
+    saved = save_sequence(seq)
+    assert saved is not None
+    return saved
+
+
 def test_nothing_is_saved_of_an_empty_sequence(model: Model, new_context: NewContext) -> None:
     assert save_sequence(open_two(model, new_context).sequence(0)) is None
 
@@ -79,11 +89,7 @@ def test_a_state_of_another_model_is_refused(
     model: Model, new_context: NewContext, tmp_path: Path, demo: Model
 ) -> None:
     context = open_two(model, new_context)
-    text_of(context, PROMPT, 0)
-    seq = context.sequence(0)
-    seq.keep(PROMPT)
-    saved = save_sequence(seq)
-    assert saved is not None
+    saved = saved_prompt(context)
     other = new_context(demo, n_ctx=512)
     assert not restore_sequence(other.sequence(0), saved)
     assert other.sequence(0).n_past == 0 and other.sequence(0).tokens == ()
@@ -119,11 +125,7 @@ def test_false_copies_are_refused(model: Model, new_context: NewContext) -> None
     """Before, recurrent states in two cells ended the process, and cells below 0 were kept for
     ever."""
     context = open_two(model, new_context)
-    text_of(context, PROMPT, 0)
-    seq = context.sequence(0)
-    seq.keep(PROMPT)
-    saved = save_sequence(seq)
-    assert saved is not None
+    saved = saved_prompt(context)
     found = dict(false_copies(saved, has_states=context.has_states))
     assert len(found) >= 4
     for what, each in found.items():

@@ -43,7 +43,10 @@ class Outcome:
     peak_kb: int
 
 
-def plain(folder: Path, model: Path, threads: int, n_tokens: int, repeats: int) -> Outcome:
+def plain(
+    folder: Path, model: Path, threads: int, n_tokens: int, repeats: int, *options: str
+) -> Outcome:
+    """Plain decoding. options: of llama-bench, in addition."""
     program: list[str | Path] = [
         folder / "llama-bench",
         "-m",
@@ -53,7 +56,7 @@ def plain(folder: Path, model: Path, threads: int, n_tokens: int, repeats: int) 
         "-n",
         str(n_tokens),
     ]
-    text, peak = run([*program, "-t", str(threads), "-r", str(repeats), "-o", "jsonl"])
+    text, peak = run([*program, "-t", str(threads), "-r", str(repeats), "-o", "jsonl", *options])
     line = next(line for line in text.splitlines() if line.startswith("{"))
     return Outcome(json.loads(line)["samples_ts"], 0, 0, peak)
 

@@ -6,11 +6,9 @@ Stock's tokens are those of llama-bench; its prompts are read by the same progra
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -21,11 +19,11 @@ from pyselfspec.runtime.kv_types import CACHE_TYPES
 from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance
 
-from . import prompts
+from . import peers, prompts
 from ._options import keep, model_argument, progress, run_options
 from ._table import Table
 from ._timed_text import PLAIN
-from ._upstream_programs import folder_argument, program, run
+from ._upstream_programs import folder_argument
 from .cycles import compiler
 from .neighbour import Way, us_per_token
 from .widths import alternate
@@ -34,14 +32,6 @@ READ = Path(__file__).resolve().with_name("_read_speed.cpp")
 STOCK, OURS = "llama-bench", "pyselfspec"
 CACHE_TYPE = str(CACHE_TYPES["f16"])
 SECONDS = 20.0  # at most for the tokens of a round
-
-
-def stock_us_per_token(folder: Path, model: Path, threads: int, n_tokens: int) -> int:
-    words: Sequence[str | Path] = [program(folder, "llama-bench"), "-m", model, "-p", "0"]
-    options = ["-n", str(n_tokens), "-t", str(threads), "-r", "1", "-fa", "1", "-o", "jsonl"]
-    text, _ = run([*words, *options])
-    line = next(line for line in text.splitlines() if line.startswith("{"))
-    return round(1e6 / float(json.loads(line)["samples_ts"][0]))
 
 
 def compiled_reader(folder: Path) -> Path:
@@ -65,7 +55,8 @@ def measured(
     with tempfile.TemporaryDirectory() as folder:
         reader = compiled_reader(Path(folder))
         for _ in progress(range(rounds), "rounds"):
-            token[STOCK].append(stock_us_per_token(stock, model, threads, n_tokens))
+            bench = peers.plain(stock, model, threads, n_tokens, 1, "-fa", "1")
+            token[STOCK].append(round(1e6 / bench.tokens_per_second[0]))
             token[OURS].append(us_per_token(Way(OURS, PLAIN), model, threads, n_tokens, SECONDS))
             for name, us in alternate(builds, 1, arguments, prompts.PROGRAM).items():
                 prompt[name] += us[CACHE_TYPE]
