@@ -69,12 +69,11 @@ FAULTS = {
     "graph-of-another-mask": Fault(
         "native/selfspec-slots.cpp", " && pass == other", "", "native/test_masks.py"
     ),
-    "order-of-cells-unchecked": Fault(
+    "cells-out-of-order": Fault(
         "native/selfspec-cells.cpp",
-        "return std::is_sorted(held.begin(), held.end(), [](const auto & a, const auto & b) "
-        "{ return a.second < b.second; });",
-        "return held.size() < 1u << 31;",
-        "native/test_interleaved.py",
+        "found.disordered = true;",
+        "found.crowded = true;",
+        "serve/test_cells.py native/test_branches.py",
     ),
     "rejected-cell-kept": Fault(
         "speculate/generation.py",
@@ -88,10 +87,10 @@ FAULTS = {
         "            if part is None:",
         "native/test_kv.py",
     ),
-    "rollback-to-an-earlier-state": Fault(
-        "runtime/kv.py",
-        "if found is not None and found.n_tokens == n_keep:",
-        "if found is not None:",
+    "rollback-over-a-pass": Fault(
+        "native/selfspec-rollback.cpp",
+        "n <= std::min(limit(), found.n_rows - 1)",
+        "n <= limit()",
         "native/test_rollback.py",
     ),
     "checkpoints-outlive-their-tokens": Fault(

@@ -200,7 +200,8 @@ bool selfspec_rollback::keep(int32_t seq_id, int64_t n_keep) {
         return true;
     }
     if (replay && n_keep > 0) {
-        return replay_to(seq_id, (int32_t) n_keep);
+        replay_to(seq_id, (int32_t) n_keep);
+        return true;
     }
     if (!memory->seq_rm(seq_id, n_keep <= 0 ? -1 : (llama_pos) n_keep, -1)) {
         return false;
@@ -210,19 +211,21 @@ bool selfspec_rollback::keep(int32_t seq_id, int64_t n_keep) {
     return true;
 }
 
-bool selfspec_rollback::replay_to(int32_t seq_id, int32_t n_keep) {
+void selfspec_rollback::replay_to(int32_t seq_id, int32_t n_keep) {
     auto        & found  = tails[seq_id];
     const int32_t n_cut  = (int32_t) (found.last + 1 - n_keep);
     const int32_t before = cell_of(n_texts + seq_id);
     const int32_t after  = cell_of(seq_id);
     const bool    done   = replay->run(last_graph, { found.n_rows, found.n_rows - n_cut, before, after });
     found = {};
-    if (!done) {
-        ctx.get_memory()->seq_rm(seq_id, -1, -1);
-        return false;
+    if (done) {
+        states->cells[after].pos = n_keep - 1;
     }
-    states->cells[after].pos = n_keep - 1;
-    return remove_kv(ctx.get_memory(), seq_id, n_keep);
+    if (!done || !remove_kv(ctx.get_memory(), seq_id, n_keep)) {
+        ctx.get_memory()->seq_rm(seq_id, -1, -1);
+        selfspec_refuse("the state of sequence " + std::to_string(seq_id) + " after " + std::to_string(n_keep) +
+            " tokens could not be computed again; the sequence is empty now", SELFSPEC_FAILED);
+    }
 }
 
 void selfspec_rollback::drop(int32_t seq_id) {

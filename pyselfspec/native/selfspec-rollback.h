@@ -86,7 +86,7 @@ private:
     };
 
     bool          is_kept(const std::vector<selfspec_span> & spans) const;
-    bool          replay_to(int32_t seq_id, int32_t n_keep);
+    void          replay_to(int32_t seq_id, int32_t n_keep);
     int32_t       cell_of(int32_t seq_id) const;
     bool          can_replay(int32_t seq_id) const;
 

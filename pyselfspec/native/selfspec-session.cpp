@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
 
@@ -37,6 +38,26 @@ public:
 private:
     T & place;
     T   before;
+};
+
+// Sets the kind of attention of a causal context's passes, until the end of the scope.
+class attention_of {
+public:
+    attention_of(llama_context & ctx, bool is_causal) : ctx(ctx), is_causal(is_causal) { set(is_causal); }
+    ~attention_of() { set(true); }
+
+    attention_of(const attention_of &) = delete;
+    attention_of & operator=(const attention_of &) = delete;
+
+private:
+    void set(bool causal) const {
+        if (!is_causal) {
+            ctx.set_causal_attn(causal);
+        }
+    }
+
+    llama_context & ctx;
+    const bool      is_causal;
 };
 
 template <typename... Kinds> bool is_any_of(const llama_memory_i * memory) {
@@ -184,7 +205,7 @@ void selfspec_session::require_place(const selfspec_facts & known, const selfspe
 // Refuses, before any cell is written, a pass that the architecture does not support: builds the graph without computing it.
 void selfspec_session::check_graph(const selfspec_pass & pass) {
     const bool asks = !pass.mask.empty() || !pass.hidden_at.empty() || pass.head == SELFSPEC_HEAD_BEST;
-    if (!asks || works.count(pass)) {
+    if (!asks || graphs().work.count(pass)) {
         return;
     }
     if (llama_model_has_encoder(&model)) {
@@ -197,7 +218,17 @@ void selfspec_session::check_graph(const selfspec_pass & pass) {
     if (!fault.empty()) {
         selfspec_refuse(fault, SELFSPEC_UNSUPPORTED);
     }
-    works.insert(pass);
+    graphs().work.insert(pass);
+}
+
+// Returns the findings about graphs with the present adapters. Others change the graphs.
+selfspec_session::findings & selfspec_session::graphs() {
+    ctx->sched_reserve(); // notices that adapters have changed
+    if (found.generation != ctx->selfspec_generation) {
+        found = {};
+        found.generation = ctx->selfspec_generation;
+    }
+    return found;
 }
 
 // Builds the graph of a pass without computing it. Returns the fault that was found, or "".
@@ -306,6 +337,28 @@ int32_t selfspec_session::decode(
         ctx->n_outputs = 0; // the buffer for logits holds those of an earlier pass
     }
     name_best(among);
+    return SELFSPEC_OK;
+}
+
+int32_t selfspec_session::decode_states(int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal) {
+    const selfspec_facts known = facts();
+    selfspec_require_seq(known, seq_id);
+    if (!states || n_rows < 1 || n_rows > known.n_batch) {
+        selfspec_refuse("a pass takes states of 1 to n_batch = " + std::to_string(known.n_batch) + " rows, got " + std::to_string(n_rows));
+    }
+    const auto * memory = ctx->get_memory();
+    if (!memory || pos != memory->seq_pos_max(seq_id) + 1) {
+        selfspec_refuse("rows of a picture continue a sequence, and position " + std::to_string(pos) + " is not its next one");
+    }
+    std::vector<llama_pos>      positions(n_rows);
+    std::vector<int32_t>        n_seq_ids(n_rows, 1);
+    std::vector<llama_seq_id *> seq_ids(n_rows, &seq_id);
+    std::vector<int8_t>         outputs(n_rows, 0);
+    std::iota(positions.begin(), positions.end(), pos);
+    const llama_batch rows = { n_rows, nullptr, const_cast<float *>(states), positions.data(), n_seq_ids.data(), seq_ids.data(), outputs.data() };
+
+    const attention_of attention(*ctx, is_causal);
+    require_done(undone_if_failed({ { seq_id, pos } }, [&] { return llama_decode(ctx, rows); }), n_rows, "");
     return SELFSPEC_OK;
 }
 
@@ -568,21 +621,23 @@ const std::vector<uint8_t> & selfspec_session::mask_support() {
 }
 
 bool selfspec_session::can_shorten() {
-    if (shortens < 0) {
+    auto & shorten = graphs().shorten;
+    if (!shorten) {
         selfspec_pass pass;
         pass.head    = SELFSPEC_HEAD_BEST;
         pass.n_among = 1;
-        shortens = ctx->get_memory() && is_cpu_only && build_dry(pass).empty();
+        shorten = ctx->get_memory() && is_cpu_only && build_dry(pass).empty();
     }
-    return shortens;
+    return *shorten;
 }
 
 bool selfspec_session::can_enter(int32_t il) {
     if (il < 1 || il >= n_layer || !(memory_bits() & SELFSPEC_MEMORY_IN_PLACE) || llama_model_has_encoder(&model)) {
         return false;
     }
-    const auto known = can_enter_at.find(il);
-    if (known != can_enter_at.end()) {
+    auto & enter_at = graphs().enter_at;
+    const auto known = enter_at.find(il);
+    if (known != enter_at.end()) {
         return known->second;
     }
 
@@ -594,7 +649,7 @@ bool selfspec_session::can_enter(int32_t il) {
     enter.mask.assign(n_layer, 0);
     std::fill_n(enter.mask.begin(), il, SELFSPEC_SKIP_BLOCK);
 
-    return can_enter_at[il] = build_dry(leave).empty() && build_dry(enter).empty();
+    return enter_at[il] = build_dry(leave).empty() && build_dry(enter).empty();
 }
 
 bool selfspec_session::has_exact_prompts() const {
@@ -647,6 +702,7 @@ int32_t selfspec_session::can_keep(int32_t seq_id, int32_t n) const {
 }
 
 void selfspec_session::keep(int32_t seq_id, int32_t n) {
+    const selfspec_stop::removal removal(stop);
     if (can_keep(seq_id, n) < n || !rollback.keep(seq_id, n)) {
         selfspec_refuse(architecture(model) + ": sequence " + std::to_string(seq_id) + " cannot be cut to " + std::to_string(n) +
             " tokens", SELFSPEC_UNSUPPORTED);

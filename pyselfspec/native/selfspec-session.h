@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -54,6 +55,7 @@ struct selfspec_session {
     }
 
     int32_t decode(const selfspec_rows & rows, const selfspec_states & states, const selfspec_among & among, selfspec_pass pass);
+    int32_t decode_states(int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal);
     int32_t argmax(int32_t row, float * p) const;
     int32_t copy_logits(int32_t row, float * out) const;
     int32_t sample(llama_sampler * chain, int32_t row);
@@ -110,6 +112,14 @@ private:
         selfspec_batch   & request;
     };
 
+    // About the graphs of one set of adapters, by dry builds.
+    struct findings {
+        int64_t                 generation = 0; // of the context
+        std::set<selfspec_pass> work;           // these passes work
+        std::map<int32_t, bool> enter_at;       // whether states can enter at a block
+        std::optional<bool>     shorten;        // whether the head can look at some tokens only
+    };
+
     // By sequence: the position from which on its tokens are removed when a pass fails.
     using ends = std::map<int32_t, llama_pos>;
 
@@ -126,6 +136,7 @@ private:
     void fill_draft   (const selfspec_rows & rows, const selfspec_states & states);
     void copy_left    (const selfspec_rows & rows, float * out) const;
     void check_graph(const selfspec_pass & pass);
+    findings & graphs();
     ends ends_before(const std::vector<selfspec_span> & rows, bool in_place) const;
     void take_back  (const ends & kept) noexcept;
 
@@ -157,9 +168,7 @@ private:
 
     const bool              is_cpu_only; // no other device may compute
     const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
-    std::set<selfspec_pass> works;     // passes that a dry build has shown to work
-    std::map<int32_t, bool> can_enter_at;
-    int                     shortens = -1; // -1: not yet determined
+    findings                found;
     std::vector<uint8_t>    support;   // empty: not yet determined
     std::vector<int64_t>    own;       // by token of a draft head, its id in the target's vocabulary; empty: not yet determined, or equal ids
 };

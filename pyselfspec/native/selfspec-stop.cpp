@@ -87,5 +87,8 @@ void selfspec_stop::heed_interrupts(bool heed) noexcept {
 // Called after every operation of a graph.
 bool selfspec_stop::is_wanted(void * self) {
     const auto & stop = *static_cast<const selfspec_stop *>(self);
+    if (stop.in_removal) {
+        return false;
+    }
     return stop.n_stops > 0 || (stop.in_pass && stop.heeds && interrupted) || (stop.before && stop.before(stop.data_before));
 }

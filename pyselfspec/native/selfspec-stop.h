@@ -38,6 +38,19 @@ public:
         selfspec_stop & stop;
     };
 
+    // Exists during a removal, which nothing stops: it takes milliseconds, and its sequence would be lost.
+    class removal {
+    public:
+        explicit removal(selfspec_stop & stop) noexcept : stop(stop) { stop.in_removal = true; }
+        ~removal() { stop.in_removal = false; }
+
+        removal(const removal &) = delete;
+        removal & operator=(const removal &) = delete;
+
+    private:
+        selfspec_stop & stop;
+    };
+
 private:
     static bool is_wanted(void * self);
 
@@ -46,5 +59,6 @@ private:
     void * const      data_before;
     std::atomic<int>  n_stops { 0 };
     std::atomic<bool> in_pass { false };
+    std::atomic<bool> in_removal { false };
     std::atomic<bool> heeds { false };
 };

@@ -221,6 +221,12 @@ int32_t selfspec_decode(
     return status;
 }
 
+int32_t selfspec_decode_states(selfspec_session * session, int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal) {
+    const selfspec_stop::pass in_pass(session->stop);
+    session->forget_outputs();
+    return session->guarded([&]() -> int32_t { return session->decode_states(n_rows, states, seq_id, pos, is_causal); });
+}
+
 int32_t selfspec_draft_fuse(selfspec_session * session, int32_t n_rows, const float * features, float * states) {
     const selfspec_stop::pass in_pass(session->stop);
     return session->guarded([&]() -> int32_t { return session->draft_fuse(n_rows, features, states); });

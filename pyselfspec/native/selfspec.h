@@ -105,7 +105,8 @@ SELFSPEC_API int32_t selfspec_memory(struct selfspec_session * session);
 SELFSPEC_API int32_t selfspec_can_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
 
 // Remove the tokens of a sequence from position n on. Returns a selfspec_status; SELFSPEC_UNSUPPORTED, without a change, where
-// selfspec_can_keep() returns less than n.
+// selfspec_can_keep() returns less than n, and SELFSPEC_FAILED, with an empty sequence, where a state cannot be computed again.
+// Stopping passes does not stop it.
 SELFSPEC_API int32_t selfspec_keep(struct selfspec_session * session, int32_t seq_id, int32_t n);
 
 // Return the most tokens that can be removed directly after a pass, once: those of the pass but the first, at most the number
@@ -231,6 +232,19 @@ SELFSPEC_API int32_t selfspec_decode(
                   const int32_t * among,
                         int32_t   n_among,
                            bool   in_place);
+
+// Decode rows of a picture as one pass of the whole model, without outputs. Returns a selfspec_status; a pass that fails or is
+// stopped leaves none of its rows.
+//   states     [n_rows, width of the model's input] states that enter the first block; n_rows is at most n_batch
+//   pos        position of the first row, the next one of sequence seq_id
+//   is_causal  whether a row attends only to itself and the rows before it, and not to all rows
+SELFSPEC_API int32_t selfspec_decode_states(
+        struct selfspec_session * session,
+                        int32_t   n_rows,
+                    const float * states,
+                        int32_t   seq_id,
+                        int32_t   pos,
+                           bool   is_causal);
 
 // A draft head is a separate model that reads hidden states of its target. The next two functions need the session of a
 // head's context: the context of an EAGLE-3 head, which uses the embedding and output weights of the context given as

@@ -32,7 +32,6 @@ from .context_handle import ContextHandle
 from .decoded import Decoded
 from .ffi import adapters as ffi_adapters
 from .ffi import calls
-from .ffi import pictures as ffi_pictures
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama, native
 from .guards import SingleThread
@@ -202,10 +201,11 @@ class Context(Closing):
         with self.lock:
             return calls.can_enter(self.session, block)
 
-    @cached_property
+    @property
     def can_shorten(self) -> bool:
         """Whether passes can compute the logits of a short list of tokens only; needs all weights
-        on a CPU that has a kernel for the head's type."""
+        on a CPU that has a kernel for the head's type, and no adapter that changes the head in the
+        last pass."""
         with self.lock:
             return calls.can_shorten(self.session)
 
@@ -447,11 +447,11 @@ class Context(Closing):
             self.sequence_table.invalidate(rows, False)
             self.n_decodes += 1
             try:
-                ffi_pictures.decode_states(
-                    self.handle, states.numpy(), seq_id, pos, is_causal=what.is_causal
+                calls.decode_states(
+                    self.session, states.numpy(), seq_id, pos, is_causal=what.is_causal
                 )
             except BaseException:
-                seq.rollback(pos)
+                self.forget_lost()
                 raise
             self.sequence_table.record(rows)
         return Decoded(self, self.n_decodes, rows.outputs, None)

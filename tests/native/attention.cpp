@@ -256,6 +256,16 @@ void check_not_numbers() {
     }
 }
 
+// Many heads over one head of K and V and a long text take no more work memory for 32 tokens than for some.
+void check_work_memory() {
+    ggml_tensor q  = tensor(GGML_TYPE_F32, nullptr, {64, 32, 128, 1});
+    ggml_tensor k  = tensor(GGML_TYPE_F16, nullptr, {64, 131072, 1, 1});
+    ggml_tensor op = tensor(GGML_TYPE_F32, nullptr, {64, 128, 32, 1});
+    op.src[0] = &q;
+    op.src[1] = op.src[2] = &k;
+    n_failed += attention_work_size(&op, 2) > 128 << 20;
+}
+
 // What nothing is computed for is left to upstream: no rows, or a hint that may mean something else.
 void check_what_is_left_alone() {
     Inputs in({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 40, 6, 2, 5, 0, 0, true, false});
@@ -300,6 +310,7 @@ void check_sums() {
 int main() {
     check_sums();
     check_not_numbers();
+    check_work_memory();
     check_what_is_left_alone();
     check_others_are_left_alone();
     const std::pair<ggml_type, ggml_type> types[] = {

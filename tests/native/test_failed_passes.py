@@ -229,8 +229,10 @@ def require_unchanged(context: Context, new_context: NewContext) -> None:
 CTRL_C = """
 import os, signal, sys, threading, time
 sys.path.insert(0, sys.argv[2])
+import numpy as np
 from test_failed_passes import LONG, tokens_of, when_busy
 from pyselfspec import Model
+from pyselfspec.runtime.passes import Hidden, Pass, Rows
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
@@ -247,6 +249,17 @@ with Model(sys.argv[1]) as model, model.context(**LONG) as context:
         watching.join()
         assert seq.n_past == 2, "the pass went on to its end"
         assert seq.tokens == (5, 6)
+
+    picture = Rows.of(0, 2, [-1 - i for i in range(4000)], "none")
+    states = Hidden(np.ones((4000, model.n_embd), np.float32))
+    watching = when_busy(threading.main_thread(), interrupt)
+    try:
+        context.run(picture, Pass(embedded=states))
+        raise AssertionError("nothing was raised")
+    except KeyboardInterrupt:
+        pass
+    watching.join()
+    assert seq.n_past == 2 and seq.tokens == (5, 6)
 
     heard = []
     signal.signal(signal.SIGINT, lambda *_: heard.append(seq.n_past))

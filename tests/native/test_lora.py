@@ -213,6 +213,10 @@ def test_a_head_with_an_adapter_is_not_shortened(
         for adapters in (chosen(model, 0), (), chosen(model, 0)):
             want = tokens(context, prompt, adapters, draft=None)
             assert tokens(context, prompt, adapters, **options) == want
+        context.run(Rows.of(1, 0, prompt), Pass(adapters=chosen(model, 0)))
+        assert not context.can_shorten
+        context.run(Rows.of(2, 0, prompt), Pass(adapters=()))
+        assert context.can_shorten
 
 
 def test_adapters_of_another_model_are_refused(

@@ -433,9 +433,8 @@ def test_options_outside_their_range_are_refused(model: Model, options: dict[str
         model.context(n_ctx=256, **options)
 
 
-def test_a_stopped_removal_is_forgotten(tmp_path: Path) -> None:
-    """A replay that is stopped leaves the sequence empty, and nothing says that it holds tokens.
-    Before, the next text with these tokens failed."""
+def test_stopping_passes_does_not_stop_a_removal(tmp_path: Path) -> None:
+    """Before, a replay that was stopped left the sequence empty."""
     prompt = [5 + i * i % 290 for i in range(300)]
     with (
         Model(write_hybrid(tmp_path / "m.gguf", "mamba2", varied=True, n_ctx=1024)) as model,
@@ -450,7 +449,27 @@ def test_a_stopped_removal_is_forgotten(tmp_path: Path) -> None:
         want, seq = text(), context.sequence(0)
         n = seq.n_past
         context.decode([7, 8, 9, 10], seq=seq)
-        with pytest.raises(UnsupportedError), context.stopped():
+        with context.stopped():
             seq.rollback(n + 1)
-        assert len(seq.tokens) == seq.n_past == len(context.checkpoints.of(0)) == 0
+        assert len(seq.tokens) == seq.n_past == n + 1
         assert text() == want
+
+
+def test_a_removal_that_fails_is_forgotten(
+    context: Context, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library empties the sequence then, and nothing says that it holds tokens."""
+    context.decode(text[:6])
+    seq = context.sequence()
+    seq.save_checkpoint()
+    context.decode(text[6:10])
+    keep = calls.keep
+
+    def fail(session: int, seq_id: int, _n: int) -> None:
+        keep(session, seq_id, 0)
+        raise DecodeError("the sequence is empty now")
+
+    with monkeypatch.context() as patched, pytest.raises(DecodeError):
+        patched.setattr(calls, "keep", fail)
+        seq.rollback(9)
+    assert len(seq.tokens) == seq.n_past == len(context.checkpoints.of(0)) == 0

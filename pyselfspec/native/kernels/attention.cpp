@@ -33,6 +33,7 @@ constexpr int         VECTORS        = VB == 32 ? 2 : 4;  // vectors of a result
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 constexpr float       ONE            = 1 << 30;    // the integer for a weight of one in sums of weights
 constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
+constexpr int64_t     MOST_SCORES    = 64 << 20;   // bytes of scores that more than one token may have
 
 int64_t up(int64_t n, int64_t unit = VL) { return (n + unit - 1)/unit*unit; }
 
@@ -49,6 +50,13 @@ struct Query {
     float *             out;
 };
 
+// How many tokens of an op are computed at once: fewer where many heads share K and V of a long text.
+int64_t most_tokens(const ggml_tensor * op) {
+    const ggml_tensor * q = op->src[0], * k = op->src[1];
+    const int64_t of_token = q->ne[2]/k->ne[2]*up(k->ne[1], CELLS)*(int64_t) sizeof(float);
+    return std::clamp<int64_t>(MOST_SCORES/of_token, 1, MAX_WIDTH);
+}
+
 // Tokens [first_token, first_token + n_tokens) of an op. `Head` here means a head of K and V in one stream; its queries are
 // numbered.
 struct Task {
@@ -60,9 +68,9 @@ struct Task {
     const ggml_tensor * mask  = op->src[3];
     const ggml_tensor * sinks = op->src[4];
     struct { float scale, max_bias, softcap; } parameters;
-    int64_t n_tokens = std::min<int64_t>(MAX_WIDTH, q->ne[1] - first_token);
     int64_t dk = k->ne[0], dv = v->ne[0], n_cells = k->ne[1];
     int64_t group     = q->ne[2]/k->ne[2];
+    int64_t n_tokens  = std::min(most_tokens(op), q->ne[1] - first_token);
     int64_t n_queries = group*n_tokens, n_heads = k->ne[2]*q->ne[3], n_blocks = (n_cells + CELLS - 1)/CELLS;
 
     Task(const ggml_tensor * op, int64_t first_token) : op(op), first_token(first_token) {
@@ -620,7 +628,8 @@ size_t attention_work_size(const ggml_tensor * op, int n_threads) {
         Work(Task(op, first_token), n_threads, 0, memory);
         return memory.end;
     };
-    return std::max(size(0), size((op->src[0]->ne[1] - 1)/MAX_WIDTH*MAX_WIDTH));
+    const int64_t n = most_tokens(op);
+    return std::max(size(0), size((op->src[0]->ne[1] - 1)/n*n));
 }
 
 static void attention_from(const ggml_compute_params * params, const ggml_tensor * op, int64_t first_token) {
@@ -647,7 +656,7 @@ static void attention_from(const ggml_compute_params * params, const ggml_tensor
 }
 
 void attention(const ggml_compute_params * params, ggml_tensor * op) {
-    for (int64_t first_token = 0; first_token < op->src[0]->ne[1]; first_token += MAX_WIDTH) {
+    for (int64_t first_token = 0; first_token < op->src[0]->ne[1]; first_token += most_tokens(op)) {
         if (first_token > 0) {
             ggml_barrier(params->threadpool);  // the work memory is reused
         }

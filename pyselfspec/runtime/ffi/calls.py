@@ -202,6 +202,20 @@ def is_lost(session: int) -> bool:
     return is_of_lost_device(native.selfspec_error(session).decode(errors="replace"))
 
 
+def decode_states(
+    session: int, states: NDArray[np.float32], seq_id: int, pos: int, *, is_causal: bool
+) -> None:
+    """Run a pass of the whole model over states that enter its first block, float32
+    [n_rows, n_embd], without outputs.
+
+    Raises ContextFullError without free cells, DecodeError where llama.cpp fails or is stopped.
+    """
+    _begin_pass(session)
+    values = np.ascontiguousarray(states, np.float32)
+    rows = (len(values), values.ctypes.data, seq_id, pos, is_causal)
+    _check(session, native.selfspec_decode_states(session, *rows))
+
+
 def mask_support(session: int, n_layer: int) -> bytes:
     """Return for each block the parts that a mask may skip, as bits: 1 attention, 2
     feed-forward."""

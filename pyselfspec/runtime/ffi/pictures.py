@@ -9,8 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ArgumentError, ContextFullError, DecodeError, LibraryError
+from ...errors import ArgumentError, DecodeError, LibraryError
 from ...util import bindings, build, libraries
 from .load import llama, loaded
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
-_FULL = 1  # status of llama_decode
 _last_error = ""
 
 
@@ -132,40 +130,3 @@ def _chunk(projector: Any, chunk: Any, n_embd: int) -> Chunk:
     values = np.ctypeslib.as_array(library.mtmd_get_output_embd(projector), (n_rows, n_embd))
     is_causal = not library.mtmd_decode_use_non_causal(projector, chunk)
     return Chunk((), np.array(values, np.float32), is_causal)
-
-
-@contextmanager
-def _non_causal(context: int) -> Iterator[None]:
-    llama.llama_set_causal_attn(context, False)
-    try:
-        yield
-    finally:
-        llama.llama_set_causal_attn(context, True)
-
-
-def decode_states(
-    context: int, states: NDArray[np.float32], seq_id: int, pos: int, *, is_causal: bool
-) -> None:
-    """Run a pass of a whole model over states that enter its first block, without outputs.
-
-    Raises ContextFullError without free cells, DecodeError where llama.cpp fails.
-    """
-    n, n_embd = states.shape
-    with ExitStack() as stack:
-        batch = llama.llama_batch_init(n, n_embd, 1)
-        stack.callback(llama.llama_batch_free, batch)
-        values = np.ascontiguousarray(states, np.float32)
-        ctypes.memmove(batch.embd, values.ctypes.data, values.nbytes)
-        batch.n_tokens = n
-        for i in range(n):
-            batch.pos[i] = pos + i
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = seq_id
-            batch.logits[i] = 0
-        if not is_causal:
-            stack.enter_context(_non_causal(context))
-        status = llama.llama_decode(context, batch)
-    if status == _FULL:
-        raise ContextFullError(f"no free K/V cells for {n} rows of a picture")
-    if status:
-        raise DecodeError(f"llama.cpp could not decode a picture, status {status}")

@@ -57,6 +57,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
         *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, ADDRESS, TEXT, ADDRESS, TEXT, INT32),
         *(ADDRESS, INT32, ADDRESS, INT32, ADDRESS, INT32, BOOL),
     ),
+    # session, n_rows, states, seq_id, pos, is_causal
+    "selfspec_decode_states": (INT32, ADDRESS, INT32, ADDRESS, INT32, INT32, BOOL),
     # session, n_rows, features, states
     "selfspec_draft_fuse": (INT32, ADDRESS, INT32, ADDRESS, ADDRESS),
     # session, n_tokens, tokens, seq_ids, pos, outputs, head, among, n_among, in_place, nextn,
