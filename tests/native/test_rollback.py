@@ -463,6 +463,8 @@ def test_a_removal_that_fails_is_forgotten(
     seq = context.sequence()
     seq.save_checkpoint()
     context.decode(text[6:10])
+    if not context.max_rollback:
+        pytest.skip("nothing can be removed")
     keep = calls.keep
 
     def fail(session: int, seq_id: int, _n: int) -> None:
@@ -471,5 +473,5 @@ def test_a_removal_that_fails_is_forgotten(
 
     with monkeypatch.context() as patched, pytest.raises(DecodeError):
         patched.setattr(calls, "keep", fail)
-        seq.rollback(9)
+        seq.rollback(8)
     assert len(seq.tokens) == seq.n_past == len(context.checkpoints.of(0)) == 0
