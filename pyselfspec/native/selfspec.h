@@ -144,7 +144,7 @@ SELFSPEC_API int32_t selfspec_reserve(struct selfspec_session * session, int32_t
 
 // Return 1 when the indices of the sequence's cells ascend with its positions, so that its results are those of the sequence
 // alone in the cache; 0 when there was no room for that and its cells cannot be moved (on a GPU, without flash attention, or
-// when a draft context shares them). Removing the tokens from the misplaced one on restores the order. Negative: a
+// where another cache mirrors them). Removing the tokens from the misplaced one on restores the order. Negative: a
 // selfspec_status.
 SELFSPEC_API int32_t selfspec_in_order(struct selfspec_session * session, int32_t seq_id);
 
