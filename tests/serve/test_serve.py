@@ -853,6 +853,10 @@ def test_any_of_several_keys_will_do_and_each_has_its_own_texts(demo: Model) -> 
         for key, status in (("k1", 200), ("k2", 404)):
             path = f"{found.url}/v1/responses/{name}"
             assert found.client.get(path, headers={"x-api-key": key}).status_code == status
+            both = {"Authorization": "Bearer wrong", "x-api-key": key}
+            assert found.client.get(path, headers=both).status_code == status
+        both = {"Authorization": "Bearer k1", "x-api-key": "wrong"}
+        assert found.client.get(path, headers=both).status_code == 200
 
 
 def test_packages_for_browsers_may_send_their_headers(demo: Model) -> None:
@@ -907,6 +911,7 @@ def test_whatever_can_be_read_can_be_asked_for_with_head(served: Served) -> None
         ),
         (("--cors", "https://example.org/page"), "'https://example.org/page' is not an origin"),
         (("--alias", ""), "Invalid value for '--alias': the name is empty"),
+        (("--api-key", "k"), "set $PYSELFSPEC_API_KEY, or give --api-key-file FILE"),
     ],
     ids=str,
 )
