@@ -108,7 +108,20 @@ class StreamOptions(Nullable):
     include_usage: bool = False
 
 
-class TextRequest(Nullable):
+class RuledRequest(Nullable):
+    """A request whose fields have rules, see request_fields.py. KIND: of request."""
+
+    KIND: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_harmless(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            require_harmless(cls.KIND, given)
+        return given
+
+
+class TextRequest(RuledRequest):
     """Fields that completions and chats share. Sampling fields left out have the server's defaults,
     see SamplingParams. A number of -1 means what it means in llama-server."""
 
@@ -140,13 +153,6 @@ class TextRequest(Nullable):
     logit_bias: Biases | None = None
     lora: Annotated[list[AdapterScale], Field(max_length=N_ADAPTERS)] | None = None
     pyselfspec: DraftSettings | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _require_harmless(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            require_harmless(cls.KIND, given)
-        return given
 
     @property
     def most(self) -> int | None:

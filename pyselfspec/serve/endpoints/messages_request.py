@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import ApiError, unsupported
 from ..pictures import IMAGE
+from ..request_fields import MESSAGES
 from ..schemas import (
     N_FUNCTION,
     N_TOOLS,
@@ -19,8 +20,8 @@ from ..schemas import (
     JsonSchema,
     NamedFunction,
     NamedTool,
-    Nullable,
     ResponseFormat,
+    RuledRequest,
     Stops,
     Tool,
 )
@@ -68,8 +69,10 @@ class OutputConfig(BaseModel):
     effort: str | None = Field(None, max_length=32)
 
 
-class CountRequest(Nullable):
+class CountRequest(RuledRequest):
     """POST /v1/messages/count_tokens. pyselfspec: as in chat completions."""
+
+    KIND: ClassVar[str] = MESSAGES
 
     model_config = ConfigDict(populate_by_name=True)
 
