@@ -141,12 +141,21 @@ def test_an_answer_that_has_begun_goes_on(served: Served, demo: Model) -> None:
     assert demo.detokenize(after[len(newline) :]) == begun
     want = served.post("/v1/completions", {"prompt": prompt} | GREEDY).json()["choices"][0]["text"]
     messages = [QUESTION, {"role": "assistant", "content": begun}]
-    body = {"messages": messages, "pyselfspec": {"continue": True}} | GREEDY
-    got = served.post("/v1/chat/completions", body).json()
-    assert got["choices"][0]["message"]["content"] == want
-    assert got["usage"]["prompt_tokens"] == len(prompt)
-    other = served.post("/v1/chat/completions", {"messages": messages} | GREEDY).json()
-    assert other["usage"]["prompt_tokens"] != len(prompt), "a new answer begins"
+    for fields in ({"pyselfspec": {"continue": True}}, {"pyselfspec": {"draft": None}}, {}):
+        body = {"messages": messages} | fields | GREEDY
+        got = served.post("/v1/chat/completions", body).json()
+        assert got["choices"][0]["message"]["content"] == want
+        assert got["usage"]["prompt_tokens"] == len(prompt)
+    shown = served.post("/apply-template", {"messages": messages}).json()["prompt"]
+    assert shown == template.text([QUESTION]) + begun
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for new in (
+        {"pyselfspec": {"continue": False}},
+        {"messages": [*messages[:1], messages[1] | {"tool_calls": [call]}]},
+    ):
+        body = {"messages": messages} | new | GREEDY
+        other = served.post("/v1/chat/completions", body).json()
+        assert other["usage"]["prompt_tokens"] != len(prompt), "a new answer begins"
 
 
 @pytest.mark.parametrize(

@@ -118,21 +118,8 @@ def to_chat(body: CountRequest) -> ChatRequest:
         chat.max_tokens, chat.stream, chat.stop = body.max_tokens, body.stream, body.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
         chat.seed = body.seed
-    chat.pyselfspec = _settings(body)
+    chat.pyselfspec = body.pyselfspec
     return chat
-
-
-def _settings(body: CountRequest) -> DraftSettings | None:
-    """Return the settings of drafts, with those of an answer that the last message begins."""
-    last, given = body.messages[-1], body.pyselfspec
-    if last.role != "assistant" or not _is_text(last.content):
-        return given
-    fields = given.model_dump(exclude_unset=True, by_alias=True) if given else {}
-    return DraftSettings.model_validate(fields | {"continue": True})
-
-
-def _is_text(content: str | Blocks) -> bool:
-    return isinstance(content, str) or all(block.get("type") == "text" for block in content)
 
 
 def _messages(body: CountRequest) -> list[dict[str, Any]]:
