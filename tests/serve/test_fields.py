@@ -172,6 +172,50 @@ def test_responses_and_messages_refuse_by_name(
     assert served.post(f"/v1/{path}", body | {name: rests}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("completions", {"stop": ["x"] * 65}, "stop: at most 64 values"),
+        ("completions", {"stop": ["x" * 2049]}, "stop.0: at most 2,048 characters"),
+        ("completions", {"stop": [3]}, "stop.0: give a string"),
+        ("completions", {"prompt": 3}, "prompt: give a string or a list"),
+        ("completions", {"prompt": ["a", 3]}, "prompt.1: give a string or a list"),
+        ("completions", {"n": 17}, "n: at most 16"),
+        ("completions", {"n": "x"}, "n: give an integer"),
+        ("completions", {"pyselfspec": {"x": 1}}, "pyselfspec.x: there is no such field; leave it"),
+        ("completions", {"stream_options": {"include_usage": "x"}}, "stream_options.include_usage"),
+        (
+            "completions",
+            {"logit_bias": {"5": True}},
+            "logit_bias: a bias is a number, or false",
+        ),
+        ("chat/completions", {"messages": []}, "messages: at least 1 of them"),
+        (
+            "chat/completions",
+            {"reasoning_format": "deepseek-legacy"},
+            "reasoning_format: give 'none', 'auto' or 'deepseek', not 'deepseek-legacy'",
+        ),
+        (
+            "chat/completions",
+            {"tools": [{"function": {}}]},
+            "tools.0.function.name: it is ",
+        ),
+        ("chat/completions", {"tool_choice": {}}, "tool_choice.function: it is required"),
+        ("chat/completions", {"tool_choice": "any"}, "tool_choice: give 'none', 'auto' or 'requir"),
+        ("messages", {"messages": [{"role": "x", "content": "x"}]}, "messages.0.role: give 'user'"),
+        ("messages", {"messages": [{"role": "user"}]}, "messages.0.content: it is required"),
+        ("messages", {"system": 3}, "system: give a string or a list"),
+        ("responses", {"input": 3}, "input: give a string or a list"),
+    ],
+)
+def test_errors_of_fields_are_plain_words(
+    path: str, fields: dict[str, Any], message: str, served: Served
+) -> None:
+    body = CHAT | ({"input": "Hello"} if path == "responses" else {"prompt": "Hello"})
+    refused = served.post(f"/v1/{path}", body | fields)
+    assert refused.status_code == 400 and refused.json()["error"]["message"].startswith(message)
+
+
 def test_null_is_no_field(served: Served) -> None:
     names = ("n", "stream", "echo", "temperature", "stop", "ignore_eos", "pyselfspec", "mirostat")
     nulls = dict.fromkeys(names) | {"stream_options": {"include_usage": None}}
