@@ -106,6 +106,11 @@ def test_a_model_that_only_joins_texts_is_no_chat_model(demo: Model) -> None:
 def test_what_the_server_is(served: Served, demo: Model) -> None:
     props = served.client.get(f"{served.url}/props").json()
     assert props["n_layer"] == demo.n_layer and props["slots"] == 6
+    assert (props["total_slots"], props["model_alias"]) == (6, "demo")
+    assert props["model_path"] == demo.path.name and props["eos_token"]
+    usual = props["default_generation_settings"]
+    assert usual["n_ctx"] == props["n_ctx"] == demo.n_ctx_train
+    assert usual["params"]["top_k"] == SamplingParams().top_k and "min_p" in usual["params"]
     assert props["chat_template"] is True, "the server was started with one for chats"
     assert {"ngram", "layer-skip"} <= set(props["sources"]) and "model" not in props["sources"]
     assert props["mask"]["skip_ffn"] == sorted(demo.draft_mask.skip_ffn)  # type: ignore[union-attr]
