@@ -675,8 +675,10 @@ def test_the_start_of_a_server_and_its_log_of_requests() -> None:
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         lines = iter(process.stderr.readline, "")
+        loading = ""
         while not (line := next(lines)).startswith("Page: "):
-            pass
+            loading += line
+        assert "print_info: arch" in loading and "create_tensor: loading tensor" not in loading
         url = json.loads(process.stdout.readline())["url"]
         assert line == f"Page: {url}\n"
         assert next(lines) == f"API:  {url}/v1, model demo\n"
