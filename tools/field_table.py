@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyselfspec.serve.request_fields import BOTH, RULES, Treatment
+from pyselfspec.serve.request_fields import RULES, Treatment
 
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 START, END = "<!-- request fields -->\n", "<!-- end of request fields -->\n"
@@ -17,7 +17,7 @@ def table() -> str:
     rows = ["| fields | of requests for | what becomes of them |", "| --- | --- | --- |"]
     for rule in RULES:
         names = ", ".join(f"`{name}`" for name in rule.names)
-        where = "both" if rule.where == BOTH else " and ".join(rule.where)
+        where = " and ".join(rule.where)
         what = rule.treatment.value
         if rule.treatment is Treatment.REFUSED:
             what += f", unless null or {rule.note}".replace("null or null", "null")

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +36,7 @@ from ..serve.settings import (
 from ..speculate.batching import warning_of
 from ..util import memory
 from ._drafting import check_drafting, config_from, draft_options, exact_option
+from ._keys import KEY_VARIABLE, key_options, keys_from
 from ._options import (
     chat_template_option,
     common_options,
@@ -46,13 +46,11 @@ from ._options import (
     model_argument,
     model_params,
     open_model,
-    read_text,
     template_from,
 )
 from ._sampling import sampling_from, sampling_options
 from ._types import FILE, FOLDER, Integer, Number
 
-KEY_VARIABLE = "PYSELFSPEC_API_KEY"
 MIB = 1 << 20
 MIB_MAX = 1024.0  # of a request
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+")
@@ -110,12 +108,7 @@ serve_options = cloup.option_group(
         default=N_BYTES / MIB,
         help="Largest size of a request in MiB.",
     ),
-    cloup.option(
-        "--api-key-file",
-        type=FILE,
-        help="File with the API keys that requests may have, one a line.  "
-        f"[default: ${KEY_VARIABLE}, else none]",
-    ),
+    *key_options,
     cloup.option(
         "--cors",
         metavar="ORIGIN",
@@ -227,7 +220,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     if options["with_parent"]:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     sampling = sampling_from(options)
-    keys = _keys(options["api_key_file"])
+    keys = keys_from(options["api_key_file"])
     template_from(options["template"])  # its errors come before the model is loaded
     with (
         server.open_listener(options["host"], options["port"]) as listener,
@@ -285,7 +278,7 @@ def _serve_several(options: dict[str, Any], *, as_json: bool) -> None:
     from ..serve.router.server import make_server
 
     most, free = options["max_memory"], memory.available()
-    keys = _keys(options["api_key_file"])
+    keys = keys_from(options["api_key_file"])
     found = listed(options["models"], options["models_dir"], options["ctx_size"], options["slots"])
     settings = Settings(
         name=found[0].name,
@@ -388,13 +381,3 @@ def _announce(host: str, port: int, name: str, *, is_open: bool, as_json: bool) 
             err=True,
         )
     click.echo("Ctrl-C stops the server.", err=True)
-
-
-def _keys(path: Path | None) -> tuple[str, ...]:
-    """Return the API keys: the lines of a file, or the one of the environment."""
-    if path is None:
-        return tuple(filter(None, [os.environ.get(KEY_VARIABLE)]))
-    keys = tuple(filter(None, map(str.strip, read_text(str(path)).splitlines())))
-    if not keys:
-        raise ArgumentError(f"{path} is empty: write an API key into it, or several, one a line")
-    return keys

@@ -1,5 +1,5 @@
-// llama.cpp's log: silent or on stderr, and the first error of each thread. The callback is not in Python: there, a Ctrl-C
-// during the callback would be lost, and threads not created by Python would need its lock.
+// llama.cpp's log: silent, or on stderr without messages for debugging, and the first error of each thread. The callback is
+// not in Python: there, a Ctrl-C during the callback would be lost, and threads not created by Python would need its lock.
 
 #include "selfspec.h"
 
@@ -12,6 +12,7 @@
 
 static std::atomic<bool>        selfspec_log_shown { false };
 static thread_local std::string selfspec_first_error;
+static thread_local bool        selfspec_is_debug = false;  // the thread's last message, which others may continue
 
 static void selfspec_on_log(ggml_log_level level, const char * text, void *) {
     const bool says_something = text[strspn(text, " \n")] != '\0';
@@ -22,7 +23,10 @@ static void selfspec_on_log(ggml_log_level level, const char * text, void *) {
             // no memory for the message
         }
     }
-    if (selfspec_log_shown) {
+    if (level != GGML_LOG_LEVEL_CONT) {
+        selfspec_is_debug = level == GGML_LOG_LEVEL_DEBUG;
+    }
+    if (selfspec_log_shown && !selfspec_is_debug) {
         fputs(text, stderr);
     }
 }

@@ -246,7 +246,7 @@ def _add_models(app: FastAPI, service: AnyService, guarded: Sequence[params.Depe
     async def get_models(request: Request) -> Response:
         card = service.card()
         if messages.is_for(request):
-            return json_response(messages.model_list(card))
+            return json_response(messages.model_list([card]))
         return json_response({"object": "list", "data": [card]})
 
     @app.get("/v1/models/{name:path}", dependencies=guarded)
@@ -272,8 +272,7 @@ def _add_models(app: FastAPI, service: AnyService, guarded: Sequence[params.Depe
 
 async def _error(request: Request, error: Exception) -> Response:
     """Handle any exception of an endpoint."""
-    is_message = request.scope["path"].startswith(messages.PATH)
-    return error_response(error, messages.error_body if is_message else ApiError.body)
+    return error_response(error, messages.error_form(request))
 
 
 def _methods(app: FastAPI) -> dict[str, set[str]]:

@@ -15,27 +15,36 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 def require_key(request: Request, keys: Collection[str]) -> None:
-    """Raise ApiError unless the request has one of these keys, where there are any. Compares in
-    constant time."""
-    given = _given_key(request).encode(errors="replace")
-    if keys and not any([hmac.compare_digest(given, key.encode()) for key in keys]):
+    """Raise ApiError unless the request has one of these keys, where there are any. The key becomes
+    that of the request's owner."""
+    given = _given_keys(request)
+    right = [each for each in given if _is_any_of(each, keys)] if keys else given
+    if keys and not right:
         raise ApiError(
             401,
             "the API key is missing or wrong; send it as Authorization: Bearer KEY",
             code="invalid_api_key",
         )
+    request.state.key = right[0] if right else b""
 
 
-def _given_key(request: Request) -> str:
-    """Return the key of a request, in the header of OpenAI's or of Anthropic's API; "" if none."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    return given.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+def _given_keys(request: Request) -> list[bytes]:
+    """Return the keys of a request, in the headers of OpenAI's and of Anthropic's API."""
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    given = (bearer.strip() if scheme.lower() == "bearer" else "", request.headers.get("x-api-key"))
+    return [each.encode(errors="replace") for each in given if each]
+
+
+def _is_any_of(given: bytes, keys: Collection[str]) -> bool:
+    """Return whether a key is one of these, in a time that does not depend on which."""
+    return any([hmac.compare_digest(given, key.encode()) for key in keys])
 
 
 def owner_of(request: Request) -> str:
-    """Return a name for the sender of a request: a hash of the key, "" without one."""
-    key = _given_key(request)
-    return hashlib.sha256(key.encode(errors="replace")).hexdigest() if key else ""
+    """Return a name for the sender of a request that has passed require_key: a hash of the key, ""
+    without one."""
+    key: bytes = request.state.key
+    return hashlib.sha256(key).hexdigest() if key else ""
 
 
 def require_host(request: Request, allowed: Collection[str]) -> None:

@@ -121,7 +121,9 @@ def chat_tokens(
 def chat_text(template: ChatTemplate, body: ChatRequest, use: ToolUse) -> str:
     """Return the prompt of a request as text."""
     messages, tools = _messages(template, body, use)
-    return template.text(described(messages), tools=tools, variables=_variables(body))
+    begun = _begun(messages) if body.continues else ""
+    shown = described(messages[:-1] if begun else messages)
+    return template.text(shown, tools=tools, variables=_variables(body)) + begun
 
 
 def _messages(

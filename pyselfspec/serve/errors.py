@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from ..errors import ContextFullError, DecodeError, ModelFileError, SelfSpecError
 from ..templates.rendering import RenderingEndedError
+from .field_errors import described
 from .jobs import BusyError, ShutdownError, TooLateError
 
 log = logging.getLogger(__name__)
@@ -108,8 +109,7 @@ def _validation_error(error: RequestValidationError) -> ApiError:
         return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', '')}")
     if first["type"] == "model_attributes_type" and first["loc"] == ("body",):
         return ApiError(400, _NO_JSON if isinstance(error.body, bytes) else _NOT_OBJECT)
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
-    message = first["msg"].removeprefix("Value error, ")
+    where, message = described(error.errors(), error.body)
     return ApiError(400, f"{where}: {message}" if where else message, param=where or None)
 
 

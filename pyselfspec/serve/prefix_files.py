@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import queue
@@ -19,6 +20,7 @@ from .saved_file import Header, Kind
 
 SUFFIX = ".sequence"
 MAX_BYTES = 16 << 30  # of all files of a folder
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a disk without room
 N_WAITING = 4  # sequences that may wait to be written, in RAM
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,8 @@ log = logging.getLogger(__name__)
 
 class PrefixFiles:
     """The files of one folder, which is made if it is missing. Files are written in a thread of
-    their own; the least recently used ones are removed when they exceed max_bytes.
+    their own; the least recently used ones are removed when they exceed max_bytes, or when the disk
+    is full.
 
     Files of other models and builds stay where they are. Damaged ones are ignored, with a line in
     the log. Raises ArgumentError for a folder that cannot be used.
@@ -104,10 +107,15 @@ class PrefixFiles:
     def _write(self, saved: SavedSequence) -> None:
         hashed = hashlib.sha256(repr(self._kind).encode() + saved.tokens.tobytes())
         path = self._folder / f"{hashed.hexdigest()[:32]}{SUFFIX}"
-        saved_file.write(path, saved, self._kind)
+        try:
+            saved_file.write(path, saved, self._kind)
+        except OSError as error:
+            if error.errno not in FULL or not self._remove_oldest(saved.n_bytes):
+                raise
+            saved_file.write(path, saved, self._kind)
         self._look_at(path)
         self._remove_beginnings(path, saved)
-        self._remove_oldest(path)
+        self._remove_oldest(sum(_sizes(self._folder).values()) - self._max_bytes, but=path)
 
     def _remove_beginnings(self, path: Path, saved: SavedSequence) -> None:
         with self._lock:
@@ -117,24 +125,32 @@ class PrefixFiles:
             if saved.can_cut and n < len(saved.tokens) and (saved.tokens[:n] == tokens).all():
                 self._remove(each)
 
-    def _remove_oldest(self, newest: Path) -> None:
-        """Remove files of any model, the least recently used first, until the rest fits."""
-        stats = []
-        for path in self._folder.glob(f"*{SUFFIX}"):
-            with suppress(FileNotFoundError):  # another server has removed it
-                stats.append((path, path.stat()))
-        n_left = self._max_bytes - sum(stat.st_size for _, stat in stats)
-        for path, stat in sorted(stats, key=lambda each: each[1].st_mtime):
-            if n_left >= 0:
-                return
-            if path != newest:
+    def _remove_oldest(self, n_bytes: int, but: Path | None = None) -> bool:
+        """Remove files of any model, the least recently used first, of this many bytes together;
+        none if there are not as many. Return whether there are."""
+        sizes = _sizes(self._folder)
+        if sum(sizes.values()) < n_bytes:
+            return False
+        for path, size in sizes.items():
+            if n_bytes > 0 and path != but:
                 self._remove(path)
-                n_left += stat.st_size
+                n_bytes -= size
+        return True
 
     def _remove(self, path: Path) -> None:
         with self._lock:
             self._found.pop(path, None)
         path.unlink(missing_ok=True)
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    """Return the bytes of each file of a folder, the least recently used first."""
+    found = {}
+    for path in folder.glob(f"*{SUFFIX}"):
+        with suppress(FileNotFoundError):  # another server has removed it
+            found[path] = path.stat()
+    oldest_first = sorted(found, key=lambda path: found[path].st_mtime)
+    return {path: found[path].st_size for path in oldest_first}
 
 
 def _n_usable(header: Header, tokens: NDArray[np.int32], prompt: NDArray[np.int32]) -> int:

@@ -1,4 +1,4 @@
-"""Rules for each field of OpenAI's and llama-server's requests for text.
+"""Rules for each field of OpenAI's, Anthropic's and llama-server's requests for text.
 
 The table in docs/serving.md lists these rules, and requests are checked by them.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import unsupported
 
-CHATS, COMPLETIONS = "chats", "completions"
+CHATS, COMPLETIONS, RESPONSES, MESSAGES = "chats", "completions", "responses", "messages"
 BOTH = (CHATS, COMPLETIONS)
 
 
@@ -71,6 +71,10 @@ def _is_true(value: Any) -> bool:
 
 def _is_empty(value: Any) -> bool:
     return value in ([], {}, "")
+
+
+def _includes_no_logprobs(value: Any) -> bool:
+    return isinstance(value, list) and "message.output_text.logprobs" not in value
 
 
 _is_zero = _is_number(lambda x: x == 0)
@@ -148,6 +152,35 @@ RULES = (
         "chat_format chat_parser thinking_forced_open reasoning_budget_start_tag "
         "reasoning_budget_end_tag reasoning_budget_arm_immediately",
         CHATS,
+    ),
+    _honoured("model stream temperature top_p seed tool_choice pyselfspec", RESPONSES, MESSAGES),
+    _honoured("input instructions previous_response_id store metadata reasoning text", RESPONSES),
+    _honoured("max_output_tokens parallel_tool_calls", RESPONSES),
+    _honoured("tools", RESPONSES, note="functions; others, which OpenAI runs, are left out"),
+    _refused("background", "false", _is_false, RESPONSES),
+    _refused("conversation", "null; use `previous_response_id`", _is_empty, RESPONSES),
+    _refused("prompt", "null; use `input`", _is_empty, RESPONSES),
+    _refused("top_logprobs", "0; use chat completions", _is_zero, RESPONSES),
+    _refused(
+        "include",
+        "a list without `message.output_text.logprobs`; use chat completions",
+        _includes_no_logprobs,
+        RESPONSES,
+    ),
+    _harmless(
+        "access_programs background_options context_management image max_tool_calls moderation "
+        "prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier "
+        "service_tier stream_options truncation user",
+        RESPONSES,
+    ),
+    _honoured("messages max_tokens system stop_sequences thinking output_config tools", MESSAGES),
+    _honoured("top_k", MESSAGES, note="-1: all tokens, like 0"),
+    _refused("container compaction thread", "null", lambda _: False, MESSAGES),
+    _refused("mcp_servers", "an empty list; use `tools`", _is_empty, MESSAGES),
+    _harmless(
+        "betas billing_policy cache_control context_management diagnostics fallback_credit_token "
+        "fallbacks inference_geo metadata service_tier speed user_profile_id workspace_id",
+        MESSAGES,
     ),
 )
 

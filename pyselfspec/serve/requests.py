@@ -95,19 +95,12 @@ class RequestReader:
             return AUTO
         names, files = text.split(SIGN), files_by_drafter(self.default_drafting)
         for name in names:
-            if not self._may_work(name):
+            if name not in self.sources:
                 raise ApiError(400, self._why_not(name), param="pyselfspec.draft")
         default = self.default_drafting.names
         if draft_label(default) == text:
             return default  # with its options
         return tuple(f"{name}{COLON}{files[name]}" if name in files else name for name in names)
-
-    def _may_work(self, name: str) -> bool:
-        """Return whether to try a drafter. Experiments without a file are, although the server has
-        not resolved them: the engine raises the error of one that does not work."""
-        return name in self.sources or (
-            name in drafters.experiments() and not drafters.takes_file(name)
-        )
 
     def _why_not(self, name: str) -> str:
         """Return the message for a drafter that does not work on this server."""
@@ -118,6 +111,11 @@ class RequestReader:
             return (
                 f"the drafter {name} needs a file, given when the server is started: "
                 f"--draft {name}:FILE; {available}"
+            )
+        if name in drafters.experiments():
+            return (
+                f"the drafter {name} is an experiment; start the server with --draft {name}; "
+                f"{available}"
             )
         return f"the drafter {name} does not work with this model; {available}"
 

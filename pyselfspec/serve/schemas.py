@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from ..runtime.sampling import FLOAT_MAX
+from ..templates.messages import ASSISTANT
 from .adapters import N_ADAPTERS, AdapterScale
 from .errors import unsupported
 from .request_fields import CHATS, COMPLETIONS, require_harmless
@@ -93,7 +94,7 @@ class DraftSettings(BaseModel):
     """The field "pyselfspec". draft: "auto", names of drafters joined by +, or null for plain
     decoding; default: the server's. corpus: a folder to copy from, within the one that the server
     was started with. show: list the tokens of every chunk with their sources.
-    continue: continue the answer that the last message begins."""
+    continue: continue the answer that the last message begins, see ChatRequest.continues."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -101,14 +102,27 @@ class DraftSettings(BaseModel):
     mask: MaskSettings | None = None
     corpus: str | None = Field(None, min_length=1, max_length=1024)
     show: bool = False
-    continues: bool = Field(False, alias="continue")
+    continues: bool | None = Field(None, alias="continue")
 
 
 class StreamOptions(Nullable):
     include_usage: bool = False
 
 
-class TextRequest(Nullable):
+class RuledRequest(Nullable):
+    """A request whose fields have rules, see request_fields.py. KIND: of request."""
+
+    KIND: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_harmless(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            require_harmless(cls.KIND, given)
+        return given
+
+
+class TextRequest(RuledRequest):
     """Fields that completions and chats share. Sampling fields left out have the server's defaults,
     see SamplingParams. A number of -1 means what it means in llama-server."""
 
@@ -141,13 +155,6 @@ class TextRequest(Nullable):
     lora: Annotated[list[AdapterScale], Field(max_length=N_ADAPTERS)] | None = None
     pyselfspec: DraftSettings | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _require_harmless(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            require_harmless(cls.KIND, given)
-        return given
-
     @property
     def most(self) -> int | None:
         """The most tokens to generate, -1 for no limit, None for the default one."""
@@ -160,10 +167,6 @@ class TextRequest(Nullable):
     @property
     def shows(self) -> bool:
         return self.pyselfspec is not None and self.pyselfspec.show
-
-    @property
-    def continues(self) -> bool:
-        return self.pyselfspec is not None and self.pyselfspec.continues
 
     def require_one_form(self) -> None:
         """Raise ApiError for a grammar beside a schema."""
@@ -286,6 +289,18 @@ class ChatRequest(TextRequest):
         """The most tokens of thoughts, under either of llama-server's names."""
         given = self.reasoning_budget_tokens
         return self.thinking_budget_tokens if given is None else given
+
+    @property
+    def continues(self) -> bool:
+        """Whether to continue the answer that the last message begins. Without a wish of the
+        request's own, an answer that is only a text is continued, as by llama-server."""
+        if self.pyselfspec is not None and self.pyselfspec.continues is not None:
+            return self.pyselfspec.continues
+        last = {key: value for key, value in self.messages[-1].items() if value}
+        is_text = isinstance(last.get("content"), str)
+        is_more = bool(last.keys() & {"tool_calls", "reasoning_content"})
+        is_first = len(self.messages) == 1
+        return last.get("role") == ASSISTANT and is_text and not is_more and not is_first
 
     def require_supported(self) -> None:
         """Raise ApiError for options that this server does not support, or that contradict."""

@@ -23,6 +23,7 @@ from .jobs import Job
 from .markers import visible_tokens
 from .metrics import Metrics
 from .requests import RequestReader, draft_label
+from .schemas import TextRequest
 from .settings import Settings
 from .slot_files import SlotFiles
 from .sources import describe_sources
@@ -100,6 +101,12 @@ class Service:
         return {
             "model": self.settings.name,
             **cards.facts(self.model),
+            **cards.llama_server_facts(self.model, self.settings),
+            "default_generation_settings": {
+                "n_ctx": requests.n_ctx,
+                "params": {name: getattr(requests.sampling, name) for name in TextRequest.SAMPLING},
+            },
+            "total_slots": self.engine.n_slots,
             "description": f"{self.model.file.architecture}, {self.model.n_layer} blocks",
             "n_ctx": requests.n_ctx,
             "slots": self.engine.n_slots,

@@ -112,7 +112,7 @@ def test_forms_of_input_and_output_agree(encoder: Encoder) -> None:
         ({"input": "the " * 70}, "input"),
         ({"input": ["a dog", "the " * 70]}, "input.1"),
         ({"input": [99]}, None),
-        ({"input": [TEXTS[0]] * (N_INPUTS + 1)}, None),
+        ({"input": [TEXTS[0]] * (N_INPUTS + 1)}, "input"),
         ({"encoding_format": "int8"}, "encoding_format"),
     ],
 )
@@ -123,6 +123,8 @@ def test_bad_requests(change: dict[str, Any], param: str | None, encoder: Encode
         return
     assert got.status_code == 400, got.text
     error = got.json()["error"]
+    if change.get("input") == [TEXTS[0]] * (N_INPUTS + 1):
+        assert error["message"] == "input: at most 2,048 values"
     assert error["message"] and (param is None or error["param"] == param)
 
 

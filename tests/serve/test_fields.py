@@ -7,14 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from anthropic.types import message_count_tokens_params as count_params
+from anthropic.types import message_create_params as message_params
+from anthropic.types.beta import message_create_params as beta_params
 from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import response_create_params as response_params
 from serving import Served, running
 
 from pyselfspec import Model, SamplingParams
 from pyselfspec.errors import ArgumentError
 from pyselfspec.serve.endpoints.infill import InfillRequest
-from pyselfspec.serve.request_fields import CHATS, RULES, Treatment
+from pyselfspec.serve.endpoints.messages_request import MessagesRequest
+from pyselfspec.serve.endpoints.responses_request import ResponsesRequest
+from pyselfspec.serve.request_fields import CHATS, MESSAGES, RESPONSES, RULES, Treatment
 from pyselfspec.serve.request_fields import COMPLETIONS as TEXTS
 from pyselfspec.serve.schemas import ChatRequest, CompletionRequest
 from pyselfspec.serve.settings import Capacity
@@ -80,7 +86,15 @@ def rules(kind: str, treatment: Treatment | None = None) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("kind", "model"), [(CHATS, ChatRequest), (TEXTS, CompletionRequest)])
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        (CHATS, ChatRequest),
+        (TEXTS, CompletionRequest),
+        (RESPONSES, ResponsesRequest),
+        (MESSAGES, MessagesRequest),
+    ],
+)
 def test_the_list_is_what_requests_have(kind: str, model: Any) -> None:
     """Every field has one rule, and honoured ones are those that are read."""
     assert rules(kind, Treatment.HONOURED) == set(model.model_fields)
@@ -91,6 +105,18 @@ def test_the_list_is_what_requests_have(kind: str, model: Any) -> None:
 def test_the_list_has_all_of_openais_fields() -> None:
     assert rules(CHATS) >= set(chat_params.CompletionCreateParamsStreaming.__annotations__)
     assert rules(TEXTS) >= set(completion_params.CompletionCreateParamsStreaming.__annotations__)
+    assert rules(RESPONSES) >= fields_of(response_params.ResponseCreateParamsStreaming)
+
+
+def test_the_list_has_all_of_anthropics_fields() -> None:
+    assert rules(MESSAGES) >= fields_of(message_params.MessageCreateParamsStreaming)
+    assert rules(MESSAGES) >= fields_of(beta_params.MessageCreateParamsStreaming)
+    assert rules(MESSAGES) >= fields_of(count_params.MessageCountTokensParams)
+
+
+def fields_of(params: Any) -> set[str]:
+    """Return the fields of a request, also those of its base class."""
+    return {*params.__required_keys__, *params.__optional_keys__}
 
 
 REFUSED: list[tuple[str, Any, Any]] = [
@@ -122,6 +148,72 @@ def test_chats_refuse_more_by_name(served: Served) -> None:
     ):  # fmt: skip
         refused = served.post(CHATS_PATH, CHAT | {name: acts})
         assert refused.status_code == 400 and refused.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "acts", "rests"),
+    [
+        ("responses", "background", True, False), ("responses", "conversation", "conv_1", None),
+        ("responses", "prompt", {"id": "pmpt_1"}, {}), ("responses", "top_logprobs", 2, 0),
+        ("responses", "include", ["message.output_text.logprobs"], ["reasoning.encrypted_content"]),
+        ("messages", "container", "c1", None), ("messages", "mcp_servers", [{"name": "x"}], []),
+        ("messages", "compaction", {"instructions": "x"}, None),
+        ("messages", "thread", {"type": "create"}, None),
+        ("messages/count_tokens", "thread", {"type": "create"}, None),
+    ],
+)  # fmt: skip
+def test_responses_and_messages_refuse_by_name(
+    path: str, name: str, acts: Any, rests: Any, served: Served
+) -> None:
+    body = CHAT | {"input": "Hello", "max_tokens": 1, "max_output_tokens": 1}
+    refused = served.post(f"/v1/{path}", body | {name: acts})
+    start = f"{name} is not supported; leave it out, or give "
+    assert refused.status_code == 400 and refused.json()["error"]["message"].startswith(start)
+    assert served.post(f"/v1/{path}", body | {name: rests}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("completions", {"stop": ["x"] * 65}, "stop: at most 64 values"),
+        ("completions", {"stop": ["x" * 2049]}, "stop.0: at most 2,048 characters"),
+        ("completions", {"stop": [3]}, "stop.0: give a string"),
+        ("completions", {"prompt": 3}, "prompt: give a string or a list"),
+        ("completions", {"prompt": ["a", 3]}, "prompt.1: give a string or a list"),
+        ("completions", {"n": 17}, "n: at most 16"),
+        ("completions", {"n": "x"}, "n: give an integer"),
+        ("completions", {"pyselfspec": {"x": 1}}, "pyselfspec.x: there is no such field; leave it"),
+        ("completions", {"stream_options": {"include_usage": "x"}}, "stream_options.include_usage"),
+        (
+            "completions",
+            {"logit_bias": {"5": True}},
+            "logit_bias: a bias is a number, or false",
+        ),
+        ("chat/completions", {"messages": []}, "messages: at least 1 of them"),
+        (
+            "chat/completions",
+            {"reasoning_format": "deepseek-legacy"},
+            "reasoning_format: give 'none', 'auto' or 'deepseek', not 'deepseek-legacy'",
+        ),
+        (
+            "chat/completions",
+            {"tools": [{"function": {}}]},
+            "tools.0.function.name: it is ",
+        ),
+        ("chat/completions", {"tool_choice": {}}, "tool_choice.function: it is required"),
+        ("chat/completions", {"tool_choice": "any"}, "tool_choice: give 'none', 'auto' or 'requir"),
+        ("messages", {"messages": [{"role": "x", "content": "x"}]}, "messages.0.role: give 'user'"),
+        ("messages", {"messages": [{"role": "user"}]}, "messages.0.content: it is required"),
+        ("messages", {"system": 3}, "system: give a string or a list"),
+        ("responses", {"input": 3}, "input: give a string or a list"),
+    ],
+)
+def test_errors_of_fields_are_plain_words(
+    path: str, fields: dict[str, Any], message: str, served: Served
+) -> None:
+    body = CHAT | ({"input": "Hello"} if path == "responses" else {"prompt": "Hello"})
+    refused = served.post(f"/v1/{path}", body | fields)
+    assert refused.status_code == 400 and refused.json()["error"]["message"].startswith(message)
 
 
 def test_null_is_no_field(served: Served) -> None:

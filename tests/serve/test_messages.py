@@ -270,10 +270,10 @@ def test_an_answer_that_has_begun_goes_on(served: Served) -> None:
     assert got["content"][0]["text"] == want["choices"][0]["message"]["content"]
     counted = served.post("/v1/messages/count_tokens", {"messages": begun}).json()
     assert counted["input_tokens"] == want["usage"]["prompt_tokens"]
-    assert chat_of(messages=begun, pyselfspec={"draft": None}).pyselfspec.model_fields_set == {
-        "draft",
-        "continues",
-    }
+    assert chat_of(messages=begun).continues
+    call = {"type": "tool_use", "id": "t1", "name": "buy", "input": {}}
+    text = {"type": "text", "text": "Wait."}
+    assert not chat_of(messages=[*HELLO, {"role": "assistant", "content": [text, call]}]).continues
 
 
 def test_models(served: Served) -> None:

@@ -3,6 +3,8 @@ the one without. Counts of tokens are asserted, not times."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shutil
 import threading
@@ -241,6 +243,38 @@ def test_files_of_a_folder_are_bounded(tmp_path: Path) -> None:
     other = PrefixFiles(tmp_path, Kind("other", "build", "attention", "devices"))
     assert other.longest(np.array(prompt_of(3, 100), np.int32), 0) is None
     other.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_the_oldest_files_make_room(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk, with room for three files, fails after a part of a fourth is written."""
+    files = PrefixFiles(tmp_path, KIND)
+    open_ = open
+
+    class Full(io.BufferedWriter):
+        def write(self, data: Any) -> int:
+            n_bytes = sum(path.stat().st_size for path in tmp_path.rglob(f"*{SUFFIX}"))
+            if n_bytes + len(data) > 12_000:
+                super().write(data[:100])
+                self.flush()
+                raise OSError(number, "no room")
+            n_written = super().write(data)
+            self.flush()
+            return n_written
+
+    def opened(path: Any, mode: str, opener: Any) -> Any:
+        return Full(open_(path, mode, buffering=0, opener=opener))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(saved_file, "open", opened, raising=False)
+    for seed in range(5):
+        files.add(saved(seed, 100, 3000), waits=True)
+    files.add(saved(5, 100, 20_000), waits=True)
+    files.close()
+    held = [files.holds(np.array(prompt_of(seed, 100), np.int32)) for seed in range(6)]
+    assert held == [False, False, True, True, True, False], "the last one never fits"
+    assert all(path.suffix == SUFFIX for path in tmp_path.iterdir()), "no unfinished files"
 
 
 def test_texts_wait_for_a_slow_disk_if_asked_to(

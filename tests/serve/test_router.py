@@ -16,7 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anthropic
 import gguf
+import httpx
 import openai
 import pytest
 from serving import new_client
@@ -24,8 +26,10 @@ from tiny_encoder import write_encoder
 
 from pyselfspec.errors import ArgumentError
 from pyselfspec.serve.errors import ApiError
+from pyselfspec.serve.router.app import RouterApp
 from pyselfspec.serve.router.models import Listed, listed
 from pyselfspec.serve.router.pool import Pool
+from pyselfspec.serve.settings import Settings
 
 KEY = "open sesame"
 ORIGIN = "https://example.org"
@@ -159,7 +163,69 @@ def test_the_page_and_pages_of_others_need_no_key_to_ask(router: Router) -> None
     assert router.client.head(f"{router.url}/props").status_code == 200
 
 
+def test_a_response_is_found_whichever_model_keeps_it(router: Router) -> None:
+    made = router.openai.responses.create(model="third", input="Hello", max_output_tokens=2)
+    router.openai.completions.create(model="first", **ASK)
+    assert router.openai.responses.retrieve(made.id).id == made.id
+    router.openai.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError, match="no response"):
+        router.openai.responses.retrieve(made.id)
+
+
+def test_an_empty_name_is_the_first_model(router: Router) -> None:
+    found = router.client.post(f"{router.url}/v1/completions", json=ASK | {"model": ""})
+    assert found.status_code == 200 and found.json()["model"] == "first"
+
+
+def test_anthropics_clients_get_their_form(router: Router) -> None:
+    client = anthropic.Anthropic(
+        base_url=router.url, api_key=KEY, max_retries=0, _strict_response_validation=True
+    )
+    names = ["first", "second", "encoder", "third"]
+    assert [each.id for each in client.models.list()] == names
+    assert client.models.retrieve("second").display_name == "second"
+    with pytest.raises(anthropic.NotFoundError, match="there is no model") as caught:
+        client.messages.create(model="x", max_tokens=1, messages=[{"role": "user", "content": "x"}])
+    body: Any = caught.value.body
+    assert body["type"] == "error" and body["error"]["type"] == "not_found_error"
+
+
 # the pieces
+
+
+async def _break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer as a model's server does that stops within a stream."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n")
+    writer.write(b'transfer-encoding: chunked\r\n\r\nf\r\ndata: {"a":1}\n\n\r\n')
+    await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/v1/chat/completions", None), ("/v1/messages", "error"), ("/v1/responses", "error")],
+)
+def test_a_stream_whose_model_stops_ends_with_an_error(path: str, name: str | None) -> None:
+    async def check() -> str:
+        listener = await asyncio.start_server(_break_off, "127.0.0.1", 0)
+        process = FakeProcess()
+        process.port = listener.sockets[0].getsockname()[1]
+
+        async def start(_model: Listed) -> FakeProcess:
+            return process
+
+        pool = Pool([Listed("a", Path("a"), 1)], start, max_bytes=None, keep_s=None)
+        transport = httpx.ASGITransport(RouterApp(pool, Settings("a")).make())
+        async with listener, httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return (await client.post(path, json={"stream": True})).text
+
+    first, event, rest = asyncio.run(check()).split("\n\n")
+    assert first == 'data: {"a":1}' and rest == ""
+    *names, data = event.splitlines()
+    assert names == ([] if name is None else [f"event: {name}"])
+    found = json.loads(data.removeprefix("data: "))
+    assert (found.get("error") or found)["message"] == "a has stopped; try again"
 
 
 def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:

@@ -106,6 +106,11 @@ def test_a_model_that_only_joins_texts_is_no_chat_model(demo: Model) -> None:
 def test_what_the_server_is(served: Served, demo: Model) -> None:
     props = served.client.get(f"{served.url}/props").json()
     assert props["n_layer"] == demo.n_layer and props["slots"] == 6
+    assert (props["total_slots"], props["model_alias"]) == (6, "demo")
+    assert props["model_path"] == demo.path.name and props["eos_token"]
+    usual = props["default_generation_settings"]
+    assert usual["n_ctx"] == props["n_ctx"] == demo.n_ctx_train
+    assert usual["params"]["top_k"] == SamplingParams().top_k and "min_p" in usual["params"]
     assert props["chat_template"] is True, "the server was started with one for chats"
     assert {"ngram", "layer-skip"} <= set(props["sources"]) and "model" not in props["sources"]
     assert props["mask"]["skip_ffn"] == sorted(demo.draft_mask.skip_ffn)  # type: ignore[union-attr]
@@ -670,8 +675,10 @@ def test_the_start_of_a_server_and_its_log_of_requests() -> None:
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         lines = iter(process.stderr.readline, "")
+        loading = ""
         while not (line := next(lines)).startswith("Page: "):
-            pass
+            loading += line
+        assert "print_info: arch" in loading and "create_tensor: loading tensor" not in loading
         url = json.loads(process.stdout.readline())["url"]
         assert line == f"Page: {url}\n"
         assert next(lines) == f"API:  {url}/v1, model demo\n"
@@ -853,6 +860,10 @@ def test_any_of_several_keys_will_do_and_each_has_its_own_texts(demo: Model) -> 
         for key, status in (("k1", 200), ("k2", 404)):
             path = f"{found.url}/v1/responses/{name}"
             assert found.client.get(path, headers={"x-api-key": key}).status_code == status
+            both = {"Authorization": "Bearer wrong", "x-api-key": key}
+            assert found.client.get(path, headers=both).status_code == status
+        both = {"Authorization": "Bearer k1", "x-api-key": "wrong"}
+        assert found.client.get(path, headers=both).status_code == 200
 
 
 def test_packages_for_browsers_may_send_their_headers(demo: Model) -> None:
@@ -907,6 +918,7 @@ def test_whatever_can_be_read_can_be_asked_for_with_head(served: Served) -> None
         ),
         (("--cors", "https://example.org/page"), "'https://example.org/page' is not an origin"),
         (("--alias", ""), "Invalid value for '--alias': the name is empty"),
+        (("--api-key", "k"), "set $PYSELFSPEC_API_KEY, or give --api-key-file FILE"),
     ],
     ids=str,
 )

@@ -66,19 +66,22 @@ def test_what_is_offered_can_draft_and_what_is_not_is_refused(served: Served) ->
             assert "; this server has auto, off, " in answer.json()["error"]["message"]
 
 
-def test_an_experiment_drafts_where_it_is_named(served: Served, demo: Model) -> None:
+def test_an_experiment_drafts_where_the_server_was_started_with_it(
+    served: Served, demo: Model
+) -> None:
     for name in drafters.experiments():
         body = {"prompt": "Once upon a time", "pyselfspec": {"draft": name}} | GREEDY
         answer = served.post("/v1/completions", body)
-        if name == "exit-map":
-            assert answer.status_code == 400
-            assert "the drafter exit-map needs a file" in answer.json()["error"]["message"]
-        else:
-            assert answer.json()["usage"]["pyselfspec"]["draft"] == name
+        assert answer.status_code == 400
+        message = answer.json()["error"]["message"]
+        assert f"--draft {name}" in message and "; this server has auto, off, " in message
+    body["pyselfspec"] = {"draft": "jacobi"}
     drafting = DraftConfig(draft="ngram+jacobi")
     capacity = Capacity(n_ctx=192, n_slots=1)
     with serving.running(demo, capacity=capacity, drafting=drafting) as other:
         props = other.client.get(f"{other.url}/props").json()
+        answer = other.post("/v1/completions", body)
+    assert answer.json()["usage"]["pyselfspec"]["draft"] == "jacobi"
     assert set(props["sources"]) & {*drafters.experiments()} == {"jacobi"}
     listed = {each["name"]: each["works"] for each in props["drafters"]}
     assert {*listed} == {MODEL, "jacobi", *drafters.names()} and listed["jacobi"]
@@ -138,12 +141,21 @@ def test_an_answer_that_has_begun_goes_on(served: Served, demo: Model) -> None:
     assert demo.detokenize(after[len(newline) :]) == begun
     want = served.post("/v1/completions", {"prompt": prompt} | GREEDY).json()["choices"][0]["text"]
     messages = [QUESTION, {"role": "assistant", "content": begun}]
-    body = {"messages": messages, "pyselfspec": {"continue": True}} | GREEDY
-    got = served.post("/v1/chat/completions", body).json()
-    assert got["choices"][0]["message"]["content"] == want
-    assert got["usage"]["prompt_tokens"] == len(prompt)
-    other = served.post("/v1/chat/completions", {"messages": messages} | GREEDY).json()
-    assert other["usage"]["prompt_tokens"] != len(prompt), "a new answer begins"
+    for fields in ({"pyselfspec": {"continue": True}}, {"pyselfspec": {"draft": None}}, {}):
+        body = {"messages": messages} | fields | GREEDY
+        got = served.post("/v1/chat/completions", body).json()
+        assert got["choices"][0]["message"]["content"] == want
+        assert got["usage"]["prompt_tokens"] == len(prompt)
+    shown = served.post("/apply-template", {"messages": messages}).json()["prompt"]
+    assert shown == template.text([QUESTION]) + begun
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for new in (
+        {"pyselfspec": {"continue": False}},
+        {"messages": [*messages[:1], messages[1] | {"tool_calls": [call]}]},
+    ):
+        body = {"messages": messages} | new | GREEDY
+        other = served.post("/v1/chat/completions", body).json()
+        assert other["usage"]["prompt_tokens"] != len(prompt), "a new answer begins"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -59,6 +59,12 @@ def is_for(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
+def error_form(request: Request) -> Callable[[ApiError], Json]:
+    """Return the function that writes an error in the API of a request."""
+    is_ours = is_for(request) or request.scope["path"].startswith(PATH)
+    return error_body if is_ours else ApiError.body
+
+
 def model_card(card: Json) -> Json:
     """Return the entry of a model in this API. card: that of OpenAI's API."""
     created = datetime.fromtimestamp(card["created"], UTC).isoformat().replace("+00:00", "Z")
@@ -71,10 +77,11 @@ def model_card(card: Json) -> Json:
     }
 
 
-def model_list(card: Json) -> Json:
-    """Return the list of the only model."""
-    name = card["id"]
-    return {"data": [model_card(card)], "has_more": False, "first_id": name, "last_id": name}
+def model_list(cards: Sequence[Json]) -> Json:
+    """Return the list of models in this API. cards: those of OpenAI's API."""
+    first, last = cards[0]["id"], cards[-1]["id"]
+    data = [model_card(card) for card in cards]
+    return {"data": data, "has_more": False, "first_id": first, "last_id": last}
 
 
 async def answer(service: Service, body: MessagesRequest, request: Request) -> Response:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import ApiError, unsupported
 from ..pictures import IMAGE
+from ..request_fields import MESSAGES
 from ..schemas import (
     N_FUNCTION,
     N_TOOLS,
@@ -19,8 +20,8 @@ from ..schemas import (
     JsonSchema,
     NamedFunction,
     NamedTool,
-    Nullable,
     ResponseFormat,
+    RuledRequest,
     Stops,
     Tool,
 )
@@ -68,8 +69,10 @@ class OutputConfig(BaseModel):
     effort: str | None = Field(None, max_length=32)
 
 
-class CountRequest(Nullable):
+class CountRequest(RuledRequest):
     """POST /v1/messages/count_tokens. pyselfspec: as in chat completions."""
+
+    KIND: ClassVar[str] = MESSAGES
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -115,21 +118,8 @@ def to_chat(body: CountRequest) -> ChatRequest:
         chat.max_tokens, chat.stream, chat.stop = body.max_tokens, body.stream, body.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
         chat.seed = body.seed
-    chat.pyselfspec = _settings(body)
+    chat.pyselfspec = body.pyselfspec
     return chat
-
-
-def _settings(body: CountRequest) -> DraftSettings | None:
-    """Return the settings of drafts, with those of an answer that the last message begins."""
-    last, given = body.messages[-1], body.pyselfspec
-    if last.role != "assistant" or not _is_text(last.content):
-        return given
-    fields = given.model_dump(exclude_unset=True, by_alias=True) if given else {}
-    return DraftSettings.model_validate(fields | {"continue": True})
-
-
-def _is_text(content: str | Blocks) -> bool:
-    return isinstance(content, str) or all(block.get("type") == "text" for block in content)
 
 
 def _messages(body: CountRequest) -> list[dict[str, Any]]:

@@ -54,14 +54,14 @@ def get(service: Service, name: str, request: Request) -> Response:
     """Return a stored response. Raises ApiError if this key has none of this id."""
     found = service.stored.get(owner_of(request), name)
     if found is None:
-        raise ApiError(404, _not_found(name))
+        raise ApiError(404, not_found(name))
     return json_response(found.body)
 
 
 def delete(service: Service, name: str, request: Request) -> Response:
     """Remove a stored response. Raises ApiError if this key has none of this id."""
     if service.stored.pop(owner_of(request), name) is None:
-        raise ApiError(404, _not_found(name))
+        raise ApiError(404, not_found(name))
     return json_response({"id": name, "object": "response.deleted", "deleted": True})
 
 
@@ -75,14 +75,21 @@ def _history(
     if found is None:
         raise ApiError(
             400,
-            f"{_not_found(name)}; send the whole conversation as input",
+            f"{not_found(name)}; send the whole conversation as input",
             param="previous_response_id",
             code="previous_response_not_found",
         )
     return found.messages
 
 
-def _not_found(name: str) -> str:
+def error_event(error: ApiError) -> Json:
+    """Return the event of an error in a stream whose response is not known."""
+    details = {"code": "server_error", "message": str(error), "param": None}
+    return {"type": "error", "sequence_number": 0, **details}
+
+
+def not_found(name: str) -> str:
+    """Return the message for an id that no stored response has."""
     return f"there is no response {name[:N_ID]!r} of this API key; the server keeps the latest ones"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
 from ..errors import ApiError, unsupported
 from ..pictures import IMAGE, has_pictures
+from ..request_fields import RESPONSES
 from ..schemas import (
     N_FUNCTION,
     N_TOOLS,
@@ -20,6 +21,7 @@ from ..schemas import (
     NamedFunction,
     NamedTool,
     ResponseFormat,
+    RuledRequest,
     Tool,
 )
 
@@ -59,9 +61,11 @@ class TextConfig(BaseModel):
     format: TextFormat | None = None
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(RuledRequest):
     """POST /v1/responses. store: keep the response in memory, so that a later one may go on from
     it. pyselfspec: as in chat completions."""
+
+    KIND: ClassVar[str] = RESPONSES
 
     model: str | None = None
     input: str | list[Item]
@@ -72,7 +76,6 @@ class ResponsesRequest(BaseModel):
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: Finite | None = Field(None, ge=0)
     top_p: Finite | None = Field(None, ge=0, le=1)
-    top_logprobs: int | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     tools: list[FunctionTool] | None = Field(None, max_length=N_TOOLS)
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
@@ -80,9 +83,6 @@ class ResponsesRequest(BaseModel):
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
     metadata: dict[str, str] | None = Field(None, max_length=N_METADATA)
-    background: bool | None = None
-    conversation: Any = None
-    prompt: Any = None
     pyselfspec: DraftSettings | None = None
 
     @property
@@ -90,19 +90,12 @@ class ResponsesRequest(BaseModel):
         """The tools that the prompt describes."""
         return [tool for tool in self.tools or () if tool.type == "function"]
 
-    def require_supported(self) -> None:
-        """Raise ApiError for options that this server does not support."""
-        for name in ("background", "conversation", "prompt", "top_logprobs"):
-            if getattr(self, name):
-                raise unsupported(name, f"{name} is not supported; leave it out")
-
 
 def to_chat(body: ResponsesRequest, history: Sequence[Item] = ()) -> ChatRequest:
     """Return the chat request that a request means. Raises ApiError for what is not supported.
 
     history: messages of the response that it goes on from.
     """
-    body.require_supported()
     system = [{"role": "system", "content": body.instructions}] if body.instructions else []
     messages = [*system, *history, *input_messages(body.input)]
     if not messages:

@@ -21,10 +21,12 @@ from ...errors import SelfSpecError
 from ...util.paths import on_one_line
 from ..auth import require_host, require_key
 from ..browsers import allow_origins
-from ..errors import ApiError, error_response, json_response
+from ..endpoints import messages, responses
+from ..errors import ApiError, error_response, json_response, to_json
 from ..events import ClientGone, no_response, until_disconnect
 from ..limits import BodyLimit
 from ..page import Page
+from ..responses import SSE
 from ..settings import Settings
 from .forward import Forwarded
 from .models import N_NAME
@@ -90,11 +92,14 @@ class RouterApp:
     async def _models(self, request: Request) -> Response:
         self._check(request)
         data = [self._card(each) for each in self._pool.entries.values()]
+        if messages.is_for(request):
+            return json_response(messages.model_list(data))
         return json_response({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
         self._check(request)
-        return json_response(self._card(self._entry(request.path_params["name"])))
+        card = self._card(self._entry(request.path_params["name"]))
+        return json_response(messages.model_card(card) if messages.is_for(request) else card)
 
     def _card(self, entry: Entry) -> dict[str, Any]:
         card = {"id": entry.model.name, "object": "model", "created": self._created_at}
@@ -102,9 +107,9 @@ class RouterApp:
         return card | {"owned_by": "pyselfspec", "status": {"value": status}}
 
     def _entry(self, name: object) -> Entry:
-        """Return the model of a name. Raises ApiError for an unknown one."""
+        """Return the model of a name, the first without one. Raises ApiError for an unknown one."""
         entries = self._pool.entries
-        if name is None:
+        if name in (None, ""):
             return next(iter(entries.values()))
         if not isinstance(name, str) or name not in entries:
             shown = on_one_line(str(name)[:N_NAME])
@@ -120,8 +125,27 @@ class RouterApp:
         self._check(request)
         body = await request.body()
         fields = _fields(body)
-        entry = self._entry(fields.get("model", request.query_params.get("model")))
+        name = fields.get("model", request.query_params.get("model"))
+        if name is None and request.scope["path"].startswith(f"{responses.PATH}/"):
+            return await self._stored(request)
+        entry = self._entry(name)
         _set_keep_alive(entry, fields.get("keep_alive"))
+        return await self._answer(entry, request, body)
+
+    async def _stored(self, request: Request) -> Response:
+        """Return the answer of the model that keeps a response. Models that are not loaded keep
+        none."""
+        for entry in [each for each in self._pool.entries.values() if each.is_loaded]:
+            answer = await self._answer(entry, request, b"")
+            if answer.status_code != 404:
+                return answer
+            await answer.close()
+        name = on_one_line(request.scope["path"].removeprefix(f"{responses.PATH}/"))
+        raise ApiError(404, responses.not_found(name))
+
+    async def _answer(self, entry: Entry, request: Request, body: bytes) -> _Forwarding:
+        """Send a request to a model, which is loaded if it is not; return its answer."""
+        stopped = ApiError(503, f"{entry.model.name} has stopped; try again")
         async with AsyncExitStack() as stack:
             work = stack.enter_async_context(
                 self._pool.using(entry.model.name, self.settings.timeout_s)
@@ -132,23 +156,52 @@ class RouterApp:
             try:
                 status, headers = await until_disconnect(request, answer.open(request, body))
             except (OSError, h11.RemoteProtocolError):
-                raise ApiError(503, f"{entry.model.name} has stopped; try again") from None
+                raise stopped from None
             kept = stack.pop_all()
-        response = _Forwarding(answer, kept, status)
+        is_stream = (b"content-type", SSE.encode()) in [(k, v.split(b";")[0]) for k, v in headers]
+        last = _event(request, stopped) if is_stream else None
+        response = _Forwarding(answer, kept, status, last)
         response.raw_headers = headers
         return response
 
 
 class _Forwarding(StreamingResponse):
-    """The response of a model's server, closed however it ends, also before its first byte."""
+    """The response of a model's server, closed however it ends, also before its first byte. last:
+    of a stream, the event to send where the server ends before it."""
 
-    def __init__(self, answer: Forwarded, stack: AsyncExitStack, status: int) -> None:
-        super().__init__(answer.pieces(), status)
+    def __init__(
+        self, answer: Forwarded, stack: AsyncExitStack, status: int, last: bytes | None
+    ) -> None:
+        super().__init__(_pieces(answer, last), status)
         self._stack = stack
+
+    async def close(self) -> None:
+        """Close a response that is not sent."""
+        await self._stack.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._stack:
             await super().__call__(scope, receive, send)
+
+
+async def _pieces(answer: Forwarded, last: bytes | None) -> AsyncIterator[bytes]:
+    try:
+        async for piece in answer.pieces():
+            yield piece
+    except (OSError, h11.RemoteProtocolError):
+        if last is None:
+            raise
+        yield last
+
+
+def _event(request: Request, error: ApiError) -> bytes:
+    """Return an error as an event of a stream, in the API of the request."""
+    if request.scope["path"] == responses.PATH:
+        body = responses.error_event(error)
+    else:
+        body = messages.error_form(request)(error)
+    name = f"event: {body['type']}\n".encode() if "type" in body else b""
+    return name + b"data: " + to_json(body) + b"\n\n"
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -167,5 +220,5 @@ def _set_keep_alive(entry: Entry, given: object) -> None:
         entry.keep_s = float(given) if 0 <= given < KEEP_S_MAX else float("inf")
 
 
-async def _error(_request: Request, error: Exception) -> Response:
-    return error_response(error)
+async def _error(request: Request, error: Exception) -> Response:
+    return error_response(error, messages.error_form(request))
