@@ -3,9 +3,9 @@
     python tools/device_texts.py check FOLDER          # toy models, see tools/archs.py
     python tools/device_texts.py check FOLDER --json   # one JSON object per model
 
-For each number of layers on the device, from none to all, every way to draft writes a text that is
-verified row by row (``exact``), which must have the tokens of plain decoding. Texts with copies are
-also verified in wide passes; they need not be equal, since the kernels of a device may round
+For each number of layers on the device, from none to all, every way to draft writes a text, which
+must have the tokens of its replay: the same passes without the drafter. How many texts have the
+tokens of plain decoding is counted; they need not, since the kernels of a device may round
 differently for several tokens. Each number of layers has another sampling. Each model is checked in
 a process of its own, so that a crash is one result among others.
 """
@@ -25,14 +25,15 @@ import click
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec import GREEDY, Completion, Context, LayerMask, Model, SamplingParams, Step
 from pyselfspec.errors import SelfSpecError
 from pyselfspec.runtime.ffi import devices
 from tools import archs
+from tools.replay import AsDrafted, Recorded, Replay, run_steps
 
 N_PREDICT = 10
 N_DRAFT = 3
-N_PROMPT = 12
+PROMPT = archs.random_tokens(6) * 2
 SAMPLINGS = {
     "greedy": GREEDY,
     "drawn": SamplingParams(temperature=1.0, top_k=0, seed=5),
@@ -54,9 +55,9 @@ CHOSEN = (
 class Result:
     """Texts of one model: names are "LAYERS/SAMPLING/WAY".
 
-    exact: number of texts verified row by row that equal those of plain decoding, of n_texts.
-    wide: number of equal texts verified in wide passes, of n_wide.
-    wrong: names of texts that differ though verified row by row.
+    same: number of texts that equal their replays, of n_texts.
+    as_plain: number of texts that equal those of plain decoding.
+    wrong: names of texts that differ from their replays.
     refused: the library's error message, by name of the text.
     width: at each number of layers, the exact width that the library promises.
     same_as_cpu: number of plain texts equal to those without the device, of n_plain.
@@ -66,10 +67,9 @@ class Result:
     architecture: str = ""
     layers: list[int] = field(default_factory=list)
     n_texts: int = 0
-    exact: int = 0
-    n_wide: int = 0
-    wide: int = 0
-    exact_by_layers: dict[str, int] = field(default_factory=dict)
+    same: int = 0
+    as_plain: int = 0
+    same_by_layers: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     width: dict[str, int] = field(default_factory=dict)
@@ -100,32 +100,42 @@ def ways(n_layer: int, *, can_skip: bool) -> dict[str, dict[str, Any]]:
     return found
 
 
+def opened(model: Model) -> Context:
+    return model.context(n_ctx=256, n_batch=64, n_threads=1)
+
+
 def written(
-    model: Model, sampling: SamplingParams, *, exact: bool, **options: Any
-) -> tuple[list[int], int]:
-    """Tokens of a text, and how many of them were drafted."""
-    prompt = archs.random_tokens(N_PROMPT // 2) * 2
+    model: Model, sampling: SamplingParams, **options: Any
+) -> tuple[list[int], int, list[Step]]:
+    """Return the tokens of a text, how many of them were drafted, and its steps."""
+    recorded = Recorded(N_DRAFT)
     if options.get("draft"):
-        options |= {"controller": Fixed(N_DRAFT, p_min=0)}
-    with model.context(n_ctx=256, n_batch=64, n_threads=1, exact=exact) as context:
-        text = Completion(context, prompt, n_predict=N_PREDICT, sampling=sampling, **options)
+        options |= {"controller": recorded}
+    with opened(model) as context:
+        text = Completion(context, PROMPT, n_predict=N_PREDICT, sampling=sampling, **options)
         for _ in text:
             pass
-        return list(text.tokens), text.stats.n_accepted
+        return list(text.tokens), text.stats.n_accepted, recorded.steps
+
+
+def replayed(model: Model, sampling: SamplingParams, steps: list[Step]) -> list[int]:
+    with opened(model) as context:
+        again = run_steps(context, PROMPT, Replay(steps), AsDrafted(), sampling, N_PREDICT)
+    return [token for step in again for token in step.tokens]
 
 
 def check_layers(result: Result, path: Path, n: int, cpu: dict[str, list[int]]) -> None:
     """All texts with n layers on the device. cpu: plain texts without it, by sampling."""
     with Model(path, n_gpu_layers=n) as model:
-        with model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
+        with opened(model) as context:
             if not context.can_draft:
                 result.refused[f"{n}"] = "no drafts"
                 return
             found = ways(model.n_layer, can_skip=context.can_rollback)
             result.width[str(n)] = context.exact_width
-        result.exact_by_layers[str(n)] = 0
+        result.same_by_layers[str(n)] = 0
         kind = tuple(SAMPLINGS)[result.layers.index(n) % len(SAMPLINGS)]
-        plain, _ = written(model, SAMPLINGS[kind], exact=True, draft=None)
+        plain, *_ = written(model, SAMPLINGS[kind], draft=None)
         if n:
             result.n_plain += 1
             result.same_as_cpu += plain == cpu[kind]
@@ -141,27 +151,20 @@ def check_way(
     options: dict[str, Any],
     plain: list[int],
 ) -> None:
-    """One way to draft, verified row by row and in wide passes."""
+    """One way to draft, against its replay and plain decoding."""
     try:
-        exact, n_accepted = written(model, sampling, exact=True, **options)
-        if way_of(name) == "copies":
-            wide, _ = written(model, sampling, exact=False, **options)
-            result.n_wide += 1
-            result.wide += wide == plain
+        tokens, n_accepted, steps = written(model, sampling, **options)
+        is_same = tokens == replayed(model, sampling, steps)
     except SelfSpecError as error:
         result.refused[name] = str(error)
         return
-    n = name.partition("/")[0]
     result.n_texts += 1
     result.n_accepted += n_accepted
-    result.exact_by_layers[n] += exact == plain
-    result.exact += exact == plain
-    if exact != plain:
+    result.same_by_layers[name.partition("/")[0]] += is_same
+    result.same += is_same
+    result.as_plain += tokens == plain
+    if not is_same:
         result.wrong.append(name)
-
-
-def way_of(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def check_model(path: Path) -> Result:
@@ -172,7 +175,7 @@ def check_model(path: Path) -> Result:
             result.layers = steps(model.n_layer)
             result.architecture = model.file.architecture
             cpu = {
-                kind: written(model, sampling, exact=True, draft=None)[0]
+                kind: written(model, sampling, draft=None)[0]
                 for kind, sampling in SAMPLINGS.items()
             }
     except SelfSpecError as error:
@@ -204,8 +207,8 @@ def line(result: Result) -> str:
     if result.crash:
         return f"{result.model}: CRASH {result.crash}"
     text = (
-        f"{result.model}: {result.exact} of {result.n_texts} the same row by row, {result.wide} of "
-        f"{result.n_wide} in wide passes; plain as on the CPU: "
+        f"{result.model}: {result.same} of {result.n_texts} as in a replay, {result.as_plain} as "
+        "plain decoding; plain as on the CPU: "
         f"{result.same_as_cpu} of {result.n_plain}; layers "
         f"{result.layers}, {result.n_accepted} drafted tokens accepted, {result.seconds} s"
     )

@@ -93,3 +93,17 @@ class AsDrafted:
 
     def observe(self, step: Step) -> None:
         pass
+
+
+class Recorded:
+    """Drafts n_max tokens at a time, and keeps the steps for a replay."""
+
+    def __init__(self, n_max: int = 4) -> None:
+        self.n_max = n_max
+        self.steps: list[Step] = []
+
+    def limit(self, n_past: int) -> DraftLimit:
+        return DraftLimit(self.n_max)
+
+    def observe(self, step: Step) -> None:
+        self.steps.append(step)

@@ -109,14 +109,6 @@ profile_option = cloup.option(
     "any; none: ignore it.",
 )
 
-exact_option = cloup.option(
-    "--exact",
-    is_flag=True,
-    help="On a GPU, verify each draft token in a pass of its own: the text is that of plain "
-    "decoding, bit for bit, but no draft saves time, and --draft auto drafts nothing. No effect "
-    "where wide passes are exact, see models info.",
-)
-
 # Read by config_from.
 draft_options = together(
     cloup.option_group(

@@ -234,7 +234,6 @@ def context_params(options: Mapping[str, Any]) -> dict[str, Any]:
         "type_k": options["cache_type_k"],
         "type_v": options["cache_type_v"],
         "n_checkpoints": options.get("ctx_checkpoints", N_CHECKPOINTS),
-        "exact": options.get("exact", False),
     }
 
 

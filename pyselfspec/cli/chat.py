@@ -21,7 +21,7 @@ from ._chat_commands import COMMANDS, Commands, talk
 from ._chat_screen import Lines, Records, Screen
 from ._chat_typing import typing_waits
 from ._completion import complete_model
-from ._drafting import check_drafting, config_from, draft_options, exact_option
+from ._drafting import check_drafting, config_from, draft_options
 from ._options import (
     MAX_TEXT,
     STDIN,
@@ -75,7 +75,6 @@ N_PREDICT = 1024  # tokens of an answer
     n_predict_option(N_PREDICT),
 )
 @draft_options
-@cloup.option_group("Verification", exact_option)
 @sampling_options
 @context_options
 @common_options

@@ -23,7 +23,7 @@ from ..speculate.config import DraftConfig
 from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ..speculate.residual import MATCH, VERIFY
 from ._chat_hint import suggest_chat
-from ._drafting import config_from, draft_options, exact_option, mask_from
+from ._drafting import config_from, draft_options, mask_from
 from ._experiments import (
     StateSaver,
     adapt_from,
@@ -145,7 +145,6 @@ class Request:
         "residual: sample draft tokens too (all but copies), so that more are accepted; the text "
         "is another sample of the same distribution.",
     ),
-    exact_option,
 )
 @experiment_options
 @sampling_options

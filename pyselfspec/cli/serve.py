@@ -35,7 +35,7 @@ from ..serve.settings import (
 )
 from ..speculate.batching import warning_of
 from ..util import memory
-from ._drafting import check_drafting, config_from, draft_options, exact_option
+from ._drafting import check_drafting, config_from, draft_options
 from ._keys import KEY_VARIABLE, key_options, keys_from
 from ._options import (
     chat_template_option,
@@ -192,7 +192,6 @@ serve_options = cloup.option_group(
 @sampling_options
 @context_options
 @draft_options
-@cloup.option_group("Verification", exact_option)
 @common_options
 def command(model: str, as_json: bool, **options: Any) -> None:
     """Serve OpenAI's and Anthropic's APIs, with a page at /.

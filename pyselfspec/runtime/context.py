@@ -54,7 +54,7 @@ class Context(Closing):
     n_batch: most tokens of a pass; default: the context's own.
     n_cells: tokens of K/V cache over all sequences. n_ctx: most tokens of a text: as many, or those
         for which the model has positions.
-    n_threads, n_seq_max, flash_attn, type_k, type_v, n_checkpoints, exact: as the context was made,
+    n_threads, n_seq_max, flash_attn, type_k, type_v, n_checkpoints: as the context was made,
         see ``open_context``.
     """
 
@@ -70,7 +70,6 @@ class Context(Closing):
         type_k: str,
         type_v: str,
         n_checkpoints: int = N_CHECKPOINTS,
-        exact: bool = False,
     ) -> None:
         self.model: Model = model
         self.n_cells: int = llama.llama_n_ctx(handle.context)
@@ -81,7 +80,6 @@ class Context(Closing):
         self.flash_attn = flash_attn
         self.type_k = type_k
         self.type_v = type_v
-        self.exact = exact
         self.n_decodes = 0
         self.lock = SingleThread("the context")
         self.sequence_table = SequenceTable(n_seq_max)
@@ -258,8 +256,8 @@ class Context(Closing):
     @property
     def pass_width(self) -> int:
         """The most rows of a verification pass; a wider one could change the text or, where the
-        library promises no width and ``exact`` is False, could not be computed."""
-        return self.exact_width or (1 if self.exact else self.n_batch)
+        library promises no width, could not be computed."""
+        return self.exact_width or self.n_batch
 
     def sequence(self, seq_id: int = 0) -> KVSequence:
         return KVSequence(self, seq_id)

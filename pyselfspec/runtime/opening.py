@@ -45,7 +45,6 @@ def open_context(
     n_checkpoints: int = N_CHECKPOINTS,
     target: Context | None = None,
     is_causal: bool | None = None,
-    exact: bool = False,
 ) -> Context:
     """Return a new context on a model.
 
@@ -70,9 +69,6 @@ def open_context(
         file leaves out; on the same model, the context is one for the model's own head. The target
         must outlive the new context.
     is_causal: whether tokens of a pass see those before them only. None: as the model's file says.
-    exact: verify drafts only in passes whose rows have the bits that they have alone. Where the
-        library promises no such width, as on GPUs, each pass has one row: the text is that of plain
-        decoding, and no draft saves time.
 
     Raises ArgumentError for options outside their range, DecodeError where memory is short.
     """
@@ -130,7 +126,6 @@ def open_context(
             type_k=type_k,
             type_v=type_v,
             n_checkpoints=n_checkpoints,
-            exact=exact,
         )
 
 

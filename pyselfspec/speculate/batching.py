@@ -19,7 +19,7 @@ from ..util.closing import Closing
 from .controllers import Controller
 from .drafters import Drafter
 from .generation import Generation
-from .passes import PassRequest, PassResult, Work, run, run_requests
+from .passes import PassRequest, PassResult, Work, drive, resumed, run_request, run_requests
 from .types import Step
 
 # None: the prompt has been evaluated. An error has ended this generation, not the others.
@@ -77,10 +77,14 @@ def generate_steps(
 
 def run_steps(context: Context, generation: Generation) -> Generator[Step, None, None]:
     """Yield the steps of a generation that has not begun, each with passes of its own."""
-    run(context, generation.begin())
+
+    def respond(request: PassRequest) -> PassResult:
+        return run_request(context, request.with_adapters(generation.adapters))
+
+    drive(generation.begin(), respond)
     while not generation.ended:
         try:
-            step = run(context, generation.step())
+            step = drive(generation.step(), respond)
         except ContextFullError:
             return  # other sequences fill the context, see Generation.step
         yield step
@@ -183,19 +187,17 @@ class _Running:
 
     def _finished(self, result: PassResult | Exception | None) -> list[Event]:
         try:
-            if result is None:
-                self.request = next(self._work)
-            elif isinstance(result, Exception):
-                self.request = self._work.throw(result)
-            else:
-                self.request = self._work.send(result)
+            self.request = self._next(result)
             return []
         except StopIteration as end:
             self.request, finished = None, end.value
         if not self.generation.ended:
             self._work = self.generation.step()
-            self.request = next(self._work)
+            self.request = self._next(None)
         return [(self.generation, finished)]
+
+    def _next(self, result: PassResult | Exception | None) -> PassRequest:
+        return resumed(self._work, result).with_adapters(self.generation.adapters)
 
     def close(self) -> None:
         self._work.close()

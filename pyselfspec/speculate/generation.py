@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_too_long
 from ..masks.layer_mask import LayerMask
@@ -18,10 +19,10 @@ from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.pictures import Picture, PictureMap, is_text
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
-from .passes import PassRequest, PassResult, TokenSampler, Work, adapted, timed
+from .passes import PassRequest, PassResult, TokenSampler, Work, timed
 from .residual import Residual
 from .trees.branches import branched, fitting
-from .types import SINGLE, Draft, DraftToken, Step, Verdict
+from .types import SINGLE, Draft, Step, Verdict
 from .verify import verify
 
 N_PIECE = 256  # tokens of a prompt from one checkpoint of its state to the next
@@ -41,9 +42,9 @@ class Generation:
     adapters: LoRA adapters of all passes, those of drafts too; None: those of the context.
 
     ``begin`` evaluates the part of the prompt that the sequence does not hold, ``step`` adds
-    tokens. Between steps, and after a step that failed, the sequence holds the prompt and the
-    generated tokens but the last, whose K/V the next pass computes. Masks of drafters never touch
-    the prompt.
+    tokens; all their passes, a drafter's too, need ``adapters``. Between steps, and after a step
+    that failed, the sequence holds the prompt and the generated tokens but the last, whose K/V the
+    next pass computes. Masks of drafters never touch the prompt.
 
     Raises ArgumentError for an empty prompt, n_predict < 1 or a mask beside a drafter,
     ContextFullError when the prompt does not fit.
@@ -90,7 +91,7 @@ class Generation:
         self._residual = residual
         self._plain = Pass(mask)
         own = seq.context.adapters
-        self._adapters = None if adapters is None or adapters == own else adapters
+        self.adapters = None if adapters is None or adapters == own else adapters
         self._consume = consume or seq.context.model.is_eog
         self._n_end = len(prompt) + n_predict
         self._ended = False
@@ -104,18 +105,10 @@ class Generation:
         return self._ended or n >= self._n_end or n > self._context.n_ctx
 
     def begin(self) -> Work[None]:
-        """Begin the text, see _begin."""
-        return self._begin() if self._adapters is None else adapted(self._begin(), self._adapters)
-
-    def step(self) -> Work[Step]:
-        """Add tokens to the text, see _step."""
-        return self._step() if self._adapters is None else adapted(self._step(), self._adapters)
-
-    def _begin(self) -> Work[None]:
         """Evaluate the prompt but for its last token, from the first token that the sequence does
         not hold, or whose states the drafter has not read."""
         reusable = self.history[:-1] if self._plain == FULL else []
-        adapters = self._context.adapters if self._adapters is None else self._adapters
+        adapters = self._context.adapters if self.adapters is None else self.adapters
         if self.seq.adapters != adapters:
             reusable = []
         if self._drafter is not None and self._hidden_layers:
@@ -140,8 +133,8 @@ class Generation:
         if self._drafter is not None:
             self._drafter.begin(self.seq, self.history)
 
-    def _step(self) -> Work[Step]:
-        """Draft, verify in one pass (more for a draft that is wider than a pass), settle.
+    def step(self) -> Work[Step]:
+        """Draft, verify in one pass, settle.
 
         If other sequences leave no room for a draft, none is made. If they leave no room for a
         single token, the generation ends and ContextFullError is raised.
@@ -166,8 +159,8 @@ class Generation:
     def _propose(self) -> Work[Draft]:
         if self._drafter is None:
             return Draft()
-        n = len(self.history)
-        room = min(self._n_end - n, self._context.n_ctx - n + 1, self._context.n_batch) - 1
+        n, width = len(self.history), min(self._context.n_batch, self._context.pass_width)
+        room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
         if self._context.max_rollback:  # without snapshots there are checkpoints, for any length
             room = min(room, self._context.max_rollback)
         limit = self._controller.limit(n - 1).capped(room)
@@ -180,65 +173,38 @@ class Generation:
         return draft if draft.is_chain else fitting(self.seq, draft, self._n_end)
 
     def _verified(self, draft: Draft) -> Work[Verdict | None]:
-        """Return the verdict; None if the context has no room for the draft."""
-        if not draft.is_chain:
-            return (yield from self._verified_branches(draft))
+        """Return the verdict on a draft, which fits into one pass; None if the context has no room
+        for it. Afterwards the sequence holds the accepted tokens, and of a chain the rejected ones
+        too."""
         if len(draft.tokens) > self._context.max_rollback:
             self._before_draft = self.seq.save_checkpoint()
-        tokens, pos = [self.history[-1], *draft.token_ids], len(self.history) - 1
-        verification = verify(draft, self._consume)
-        row = next(verification)
+        pos = len(self.history) - 1
         what = self._plain if self._drafter is None else draft.verify
-        end = 0  # rows that went through a pass so far
-        while True:
-            if row >= end:
-                first, end = row, min(row + self._context.pass_width, len(tokens))
-                rows = Rows.of(self.seq.seq_id, pos + first, tokens[first:end])
-                try:
-                    result = yield PassRequest(rows, self._with_hidden(what.on(slice(first, end))))
-                except ContextFullError:
-                    if first or not draft.tokens:
-                        raise
-                    return None
-                self._give_hidden(pos + first, tokens[first:end], result)
-            try:
-                next_drafted = draft.tokens[row] if row < len(draft.tokens) else None
-                row = verification.send(self._draw(result, row - first, next_drafted))
-            except StopIteration as stop:
-                verdict: Verdict = stop.value
-                self._report(draft, verdict, result, range(first, end))
-                return verdict
-
-    def _verified_branches(self, draft: Draft) -> Work[Verdict | None]:
-        """Return the verdict on a draft with branches, which fits into one pass; None if the
-        context has no room for it."""
         with branched(self.seq, draft) as branches:
             try:
-                result = yield PassRequest(branches.rows(self.history), self._with_hidden(FULL))
+                result = yield PassRequest(branches.rows(self.history), self._with_hidden(what))
             except ContextFullError:
+                if not draft.tokens:
+                    raise
                 return None
-            verdict = branches.verdict(lambda row: result.draw(self._sampler, row), self._consume)
-            self._report(draft, verdict, result, range(len(draft.tokens) + 1))
-            pos = len(self.history) - 1
+            verdict = verify(draft, partial(self._draw, result, draft), self._consume)
+            self._report(draft, verdict, result)
             branches.settle(self.seq, pos, verdict)
-            accepted = [draft.tokens[i].token for i in verdict.path]
-            rows = [0, *(i + 1 for i in verdict.path)]
-            self._give_hidden(pos, [self.history[-1], *accepted], result, rows)
+        accepted = [draft.tokens[i].token for i in verdict.path]
+        rows = [0, *(i + 1 for i in verdict.path)]
+        self._give_hidden(pos, [self.history[-1], *accepted], result, rows)
         return verdict
 
-    def _report(self, draft: Draft, verdict: Verdict, result: PassResult, rows: range) -> None:
-        """Let the drafter learn from the target's logits after these rows."""
+    def _report(self, draft: Draft, verdict: Verdict, result: PassResult) -> None:
+        """Let the drafter learn from the target's logits after the rows of the pass."""
         self._batch_load = result.batch_load
         if self._drafter is not None:
-            self._drafter.on_verified(
-                draft, verdict, rows, lambda row: result.best(row - rows.start)
-            )
+            self._drafter.on_verified(draft, verdict, result.best)
 
-    def _draw(self, result: PassResult, row: int, drafted: DraftToken | None) -> int:
-        """Return the text's token after a row of a pass.
-
-        drafted: the draft token after this row, if any.
-        """
+    def _draw(self, result: PassResult, draft: Draft, row: int) -> int:
+        """Return the text's token after a row of a verification pass. In a chain, draft token
+        ``row`` is the one that was drafted there."""
+        drafted = draft.tokens[row] if row < len(draft.tokens) else None
         if drafted is None or drafted.distribution is None or self._residual is None:
             return result.draw(self._sampler, row)
         p = result.distribution(self._sampler, row)

@@ -36,6 +36,12 @@ class PassRequest:
     rows: Rows
     what: Pass = FULL
 
+    def with_adapters(self, adapters: Adapters | None) -> PassRequest:
+        """Return the request with these LoRA adapters; None: with its own."""
+        if adapters is None:
+            return self
+        return replace(self, what=replace(self.what, adapters=adapters))
+
 
 class TokenSampler(Protocol):
     """A sampler, see ``runtime.sampling.Sampler``."""
@@ -139,22 +145,12 @@ def run_request(context: Context, request: PassRequest) -> PassResult:
     return PassResult(context, 0, hidden, (time.perf_counter_ns() - start) // 1000, SINGLE)
 
 
-def adapted(work: Work[T], adapters: Adapters) -> Work[T]:
-    """Run work, with these adapters in all its passes."""
-    with closing(work):
-        try:
-            request = next(work)
-            while True:
-                try:
-                    what = replace(request.what, adapters=adapters)
-                    result = yield replace(request, what=what)
-                except SelfSpecError as error:
-                    request = work.throw(error)
-                else:
-                    request = work.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+def resumed(coroutine: Generator[Q, A, T], outcome: A | Exception | None) -> Q:
+    """Return what a coroutine yields next, sent an answer or with an error raised inside it; None
+    begins it."""
+    if isinstance(outcome, Exception):
+        return coroutine.throw(outcome)
+    return coroutine.send(outcome)  # type: ignore[arg-type]  # None begins it
 
 
 def drive(coroutine: Generator[Q, A, T], respond: Callable[[Q], A]) -> T:
@@ -162,16 +158,15 @@ def drive(coroutine: Generator[Q, A, T], respond: Callable[[Q], A]) -> T:
 
     Errors of ``respond`` that are a SelfSpecError are raised inside the coroutine.
     """
+    outcome: A | Exception | None = None
     with closing(coroutine):
         try:
-            request = next(coroutine)
             while True:
+                request = resumed(coroutine, outcome)
                 try:
-                    response = respond(request)
+                    outcome = respond(request)
                 except SelfSpecError as error:
-                    request = coroutine.throw(error)
-                else:
-                    request = coroutine.send(response)
+                    outcome = error
         except StopIteration as end:
             value: T = end.value
             return value
@@ -186,18 +181,17 @@ def timed(work: Work[T]) -> Work[tuple[T, int]]:
     """Do some work; also return its microseconds, without those spent waiting for passes of other
     sequences."""
     ns, start = 0, time.perf_counter_ns()
+    outcome: PassResult | Exception | None = None
     with closing(work):
         try:
-            request = next(work)
             while True:
+                request = resumed(work, outcome)
                 ns += time.perf_counter_ns() - start
                 try:
-                    result = yield request
+                    outcome = yield request
+                    ns += 1000 * outcome.us
                 except SelfSpecError as error:
-                    start = time.perf_counter_ns()
-                    request = work.throw(error)
-                else:
-                    ns, start = ns + 1000 * result.us, time.perf_counter_ns()
-                    request = work.send(result)
+                    outcome = error
+                start = time.perf_counter_ns()
         except StopIteration as end:
             return end.value, (ns + time.perf_counter_ns() - start) // 1000

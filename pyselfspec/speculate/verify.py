@@ -11,24 +11,23 @@ Decoding", section 2.3, https://arxiv.org/abs/2211.17192). In a tree the draw ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 from .types import Draft, Verdict
 
 
-def verify(draft: Draft, consume: Callable[[int], bool]) -> Generator[int, int, Verdict]:
+def verify(draft: Draft, draw: Callable[[int], int], consume: Callable[[int], bool]) -> Verdict:
     """Compare a draft with the target's draws.
 
-    Yields the row to draw from next: 0 is the last token of the text, i + 1 is draft token i. Must
-    be sent the token drawn there. In a chain the rows come in order, without gaps.
-
+    draw: returns the token drawn after a row: 0 is the last token of the text, i + 1 is draft
+        token i. In a chain the rows come in order, without gaps.
     consume: takes every emitted token once, in order; returns True if the token ends the text.
         Nothing is drawn after that.
     """
     path: list[int] = []
     node = -1
     while True:
-        token = yield node + 1
+        token = draw(node + 1)
         ended = consume(token)
         child = draft.child(node, token)
         if child is None:

@@ -1,6 +1,6 @@
 """Models with recurrent states on a device: rejected draft tokens leave states on both sides.
 
-The oracle is plain decoding with as many layers on the device.
+The oracle is a replay with as many layers on the device: the same passes without drafters.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from row_by_row import ALWAYS, opened, written
+from replayed import both, both_of_two, opened
 from tiny_hybrids import VARIED, write_hybrid
 
-from pyselfspec import GREEDY, Completion, Model, SamplingParams
-from pyselfspec.speculate.completion import generate_batch
+from pyselfspec import GREEDY, Model, SamplingParams
 
 pytestmark = pytest.mark.device
 
@@ -36,25 +35,14 @@ def model(
 
 @pytest.mark.parametrize("kind", SAMPLINGS)
 def test_texts_with_rejected_copies(model: Model, kind: str) -> None:
-    texts = []
-    for draft in (None, "ngram"):
-        with opened(model) as context:
-            made = written(context, PROMPT, sampling=SAMPLINGS[kind], draft=draft)
-            texts.append(made.tokens)
-    assert texts[0] == texts[1]
+    made, again = both(model, PROMPT, SAMPLINGS[kind], draft="ngram")
+    assert made.tokens == again
     assert made.stats.n_drafted > made.stats.n_accepted
 
 
 def test_a_continued_text_after_rejected_copies(model: Model) -> None:
-    texts = []
-    for draft in (None, "ngram"):
-        with opened(model) as context:
-            first = written(context, PROMPT, sampling=GREEDY, draft=draft)
-            turn = [*PROMPT, *first.tokens, 44, 45, 46]
-            second = written(context, turn, sampling=GREEDY, draft=draft)
-            assert second.stats.n_prompt_reused >= len(PROMPT)
-            texts.append([*first.tokens, *second.tokens])
-    assert texts[0] == texts[1]
+    tokens, again, n_reused = both_of_two(model, PROMPT, [44, 45, 46], draft="ngram")
+    assert tokens == again and n_reused >= len(PROMPT)
 
 
 def test_states_after_a_removal(model: Model) -> None:
@@ -70,24 +58,3 @@ def test_states_after_a_removal(model: Model) -> None:
             context.sequence().rollback(pos + 3)
             got = context.decode(PROMPT[pos + 3 : pos + 4]).logits[0]
             np.testing.assert_allclose(got, wanted[pos + 3], atol=0.02 * np.ptp(wanted[pos + 3]))
-
-
-def test_texts_side_by_side(model: Model) -> None:
-    found = []
-    for options in ({"draft": None}, {"draft": "ngram", "controller": ALWAYS}):
-        with opened(model, n_seq_max=4) as context:
-            texts = [
-                Completion(
-                    context,
-                    PROMPT[i:],
-                    seq=context.sequence(i),
-                    n_predict=16,
-                    sampling=GREEDY,
-                    **options,
-                )
-                for i in range(2)
-            ]
-            for _ in generate_batch(texts):
-                pass
-            found.append([text.tokens for text in texts])
-    assert found[0] == found[1]

@@ -79,7 +79,7 @@ def test_chances_follow_what_happened():
     for _ in range(60):
         draft = Draft.chain((10, 1 + (text[-1] + 1) % 9))
         said = dict.fromkeys(range(3), draft.token_ids[1])
-        drafter.on_verified(draft, Verdict((), 1 + text[-1] % 9, False), range(3), said.__getitem__)
+        drafter.on_verified(draft, Verdict((), 1 + text[-1] % 9, False), said.__getitem__)
         go_on()
         same = drafter.look_up(text, 1)
         assert same.token_ids == draft.token_ids[1:]
@@ -114,7 +114,7 @@ def test_an_empty_limit_moves_the_guesses_on():
     drafter = jacobi.make(FakeContext(FakeModel()), jacobi.Options())
     drafter.begin(None, [1, 2])
     draft = drafter.draft([1, 2], DraftLimit(3))
-    drafter.on_verified(draft, Verdict((), 9, False), range(4), {1: 6, 2: 7, 3: 8}.__getitem__)
+    drafter.on_verified(draft, Verdict((), 9, False), {1: 6, 2: 7, 3: 8}.__getitem__)
     assert drafter.draft([1, 2, 9], DraftLimit(0)) == Draft()
     assert drafter.draft([1, 2, 9, 6], DraftLimit(3)).token_ids == (7, 8, 8)
 

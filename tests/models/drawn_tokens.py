@@ -8,24 +8,13 @@ import numpy as np
 from drafts import draft_of
 
 from pyselfspec import SamplingParams
-from pyselfspec.speculate.types import Draft, Step, Verdict
+from pyselfspec.speculate.types import Draft, Step
 from pyselfspec.speculate.verify import verify
 
 N_VOCAB = 5
 
 
 Prefix = tuple[int, ...]
-
-
-def drive(draft: Draft, sample: Callable[[int], int], ends: Callable[[int], bool]) -> Verdict:
-    """The verdict, every row's draw being what ``sample(row)`` says."""
-    asking = verify(draft, ends)
-    row = next(asking)
-    try:
-        while True:
-            row = asking.send(sample(row))
-    except StopIteration as end:
-        return end.value
 
 
 def p_law(prefix: Prefix) -> np.ndarray:
@@ -84,7 +73,7 @@ def prefix_of(draft: Draft, row: int) -> Prefix:
     return tuple(reversed(tokens))
 
 
-def generate(propose, draw, accept=drive) -> Prefix:
+def generate(propose, draw, accept=verify) -> Prefix:
     """Three tokens or more, drafted and verified until there are enough."""
     text: Prefix = ()
     while len(text) < 3:

@@ -12,7 +12,7 @@ class Listener(FakeDrafter):
         self.before = list(history)
         return super().draft(history, limit)
 
-    def on_verified(self, draft, verdict, rows, best):
+    def on_verified(self, draft, verdict, best):
         self.__dict__.setdefault("heard", []).append(
-            (self.before, draft, verdict, {row: best(row) for row in rows})
+            (self.before, draft, verdict, {row: best(row) for row in range(len(draft.tokens) + 1)})
         )

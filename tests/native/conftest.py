@@ -1,25 +1,26 @@
-"""On a machine with a GPU, drafts are verified row by row, so that texts can be compared."""
+"""Tests of the CPU: on a machine with a GPU, models stay off it unless a test says otherwise, since
+texts are compared bit for bit. tests/device has those of devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def exact_on_devices() -> Iterator[None]:
-    """Make contexts exact, see open_context; nothing changes where only the CPU computes."""
-    from pyselfspec import Context, Model
+def models_on_the_cpu() -> Iterator[None]:
+    from pyselfspec import Model
     from pyselfspec.runtime.ffi import devices
 
-    make = Model.context
+    opened = Model.__init__
 
-    def context(self: Model, **options: Any) -> Context:
-        return make(self, **({"exact": True} | options))
+    def on_the_cpu(self: Model, path: Path, **options: Any) -> None:
+        opened(self, path, **({} if "rpc" in options else {"n_gpu_layers": 0}) | options)
 
     with pytest.MonkeyPatch.context() as patch:
         if devices.gpus():
-            patch.setattr(Model, "context", context)
+            patch.setattr(Model, "__init__", on_the_cpu)
         yield

@@ -34,7 +34,7 @@ from pyselfspec.speculate.drafters import head, layer_skip
 from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.passes import run
 from pyselfspec.speculate.residual import Residual
-from pyselfspec.speculate.types import Distribution, Verdict
+from pyselfspec.speculate.types import Distribution, Draft, Verdict
 from tools.models import random_gguf
 
 N_VOCAB = 519
@@ -245,7 +245,8 @@ def test_rejected_drafts_tell_what_is_likely() -> None:
     short = ShortList(5, 100)
     shortened = short_lists.Shortened(short)
     shortened.begin([50, 51])
-    shortened.on_verified(Verdict.of_chain(1, 60, False), range(4), lambda row: 70 + row)
+    draft = Draft.chain([1, 2, 3])
+    shortened.on_verified(draft, Verdict.of_chain(1, 60, False), lambda row: 70 + row)
     assert set(short.ids) == {50, 51, 72, 73, 0}
 
 

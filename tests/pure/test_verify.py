@@ -13,12 +13,12 @@ from drawn_tokens import (
     assert_follows,
     chains,
     chi_square_limit,
-    drive,
     generate,
 )
 from parameters import for_seeds
 
 from pyselfspec.speculate.types import Step, Verdict
+from pyselfspec.speculate.verify import verify
 
 
 class Script:
@@ -37,7 +37,7 @@ class Script:
         return token in self.ending
 
     def verify(self, draft, parents=()):
-        return drive(draft_of(draft, parents=parents or None), self.sample, self.ends)
+        return verify(draft_of(draft, parents=parents or None), self.sample, self.ends)
 
 
 def emitted(draft, verdict, parents=()):
@@ -246,7 +246,7 @@ def test_the_law_test_sees_a_biased_rule():
             differs = row < len(draft.tokens) and rng.random() < 0.05
             return draft.tokens[row].token if differs else token
 
-        return drive(draft, bend, ends)
+        return verify(draft, bend, ends)
 
     draw = table_draw(rng, LAWS)
     propose = chains(DRAFTS["likeliest"], 2)

@@ -94,13 +94,11 @@ class Drafter(LookupDrafter):
             if drafted != token:
                 break
 
-    def on_verified(
-        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
-    ) -> None:
+    def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
         n = verdict.n_accepted
         self._begin = self._n_seen + n + 1
         self._refined = []
-        for row in range(max(n + 1, rows.start), rows.stop) if draft.is_chain else ():
+        for row in range(n + 1, len(draft.tokens) + 1) if draft.is_chain else ():
             token = best(row)
             same = draft.token_ids[row : row + 1] == (token,)
             self._refined.append(Candidate(token, Kind.SAME if same else Kind.CHANGED))

@@ -133,11 +133,8 @@ class Drafter(Base):
             self._ends.append(node + 1)
         return Draft(tuple(tokens))
 
-    def on_verified(
-        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
-    ) -> None:
-        is_whole = draft.token_ids == self._draft.token_ids and set(self._ends) <= set(rows)
-        if not draft.tokens or not is_whole:
+    def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
+        if not draft.tokens or draft.token_ids != self._draft.token_ids:
             return  # there was no room for the whole draft
         predicted = [best(row) for row in self._ends]
         if len(self._states) == self._options.n - 1:

@@ -125,16 +125,13 @@ class Drafter(ABC):
         pos: position of the first token in the text.
         """
 
-    def on_verified(  # noqa: B027
-        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
-    ) -> None:
+    def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:  # noqa: B027
         """Learn from the target's logits after any draft token, including rejected ones. Called
         after verification and before ``accept``.
 
-        rows: the rows with logits: 0 is the last token of the text, i + 1 is draft token i. If a
-            draft is wider than a pass, these are the rows of the last one.
-        best: returns the most likely token after a row, in about 10 microseconds for a vocabulary
-            of 50,000 tokens. Valid until this method returns.
+        best: returns the most likely token after a row, 0 for the last token of the text and i + 1
+            for draft token i, in about 10 microseconds for a vocabulary of 50,000 tokens. Valid
+            until this method returns.
         """
 
     def accept(self, verdict: Verdict) -> None:  # noqa: B027

@@ -97,11 +97,9 @@ class CombinedDrafter(Drafter):
         for each in self._all:
             each.on_hidden(seq, pos, tokens, states)
 
-    def on_verified(
-        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
-    ) -> None:
+    def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
         for each in self._all:
-            each.on_verified(draft, verdict, rows, best)
+            each.on_verified(draft, verdict, best)
 
     def accept(self, verdict: Verdict) -> None:
         for each in self._all:

@@ -18,7 +18,7 @@ from ...runtime.context import Context
 from ...runtime.passes import Head
 from ...runtime.short_list import ShortList
 from ..session import kept, session_of
-from ..types import Verdict
+from ..types import Draft, Verdict
 
 
 def require(n: int) -> None:
@@ -74,7 +74,8 @@ class Shortened:
             self.tokens.add(history[self._n_seen :])
             self._n_seen = len(history)
 
-    def on_verified(self, verdict: Verdict, rows: range, best: Callable[[int], int]) -> None:
+    def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
         """Add the most likely tokens after rejected ones, see ``Drafter.on_verified``."""
         if self.tokens is not None:
-            self.tokens.add(best(row) for row in rows if row > verdict.n_accepted)
+            rejected = range(verdict.n_accepted + 1, len(draft.tokens) + 1)
+            self.tokens.add(best(row) for row in rejected)

@@ -1,5 +1,5 @@
-"""Verification of drafts with branches in one pass; the branch that the full model accepts becomes
-the text.
+"""The rows of a draft's verification pass, and the sequences of its branches, if it has some: the
+branch that the full model accepts becomes the text.
 
 During the pass each branch but the first has a sequence of its own, a fork of the text's sequence.
 A token that several branches share is one row in all of their sequences, so a pass costs what its
@@ -16,15 +16,13 @@ well, so there are no branches, see Context.n_branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Rows
-from ..passes import drive
 from ..types import Draft, Verdict
-from ..verify import verify
 
 
 def fitting(seq: KVSequence, draft: Draft, n_end: int) -> Draft:
@@ -67,15 +65,8 @@ class Branches:
             seq_ids=tuple(row[0] for row in ids),
             pos=(first, *(first + 1 + depth for depth in self.draft.depths)),
             outputs=(True,) * len(ids),
-            shared=tuple(row[1:] for row in ids),
+            shared=() if self.draft.is_chain else tuple(row[1:] for row in ids),
         )
-
-    def verdict(self, draw: Callable[[int], int], consume: Callable[[int], bool]) -> Verdict:
-        """Return the verdict on the draft.
-
-        draw: returns the target's token after a row. consume: see ``verify``.
-        """
-        return drive(verify(self.draft, consume), draw)
 
     def settle(self, seq: KVSequence, n_past: int, verdict: Verdict) -> None:
         """Make the text's sequence, which held n_past tokens, hold the accepted branch."""
@@ -91,7 +82,7 @@ class Branches:
 def branched(seq: KVSequence, draft: Draft) -> Iterator[Branches]:
     """Provide sequences for the branches of a draft; they are empty again afterwards."""
     inner = {each.parent for each in draft.tokens}
-    ends = [i for i in range(len(draft.tokens)) if i not in inner]
+    ends = [i for i in range(len(draft.tokens)) if i not in inner] or [-1]
     rows: list[list[KVSequence]] = [[] for _ in range(len(draft.tokens) + 1)]
     with ExitStack() as stack:
         for i, node in enumerate(ends):

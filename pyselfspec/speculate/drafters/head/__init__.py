@@ -266,10 +266,8 @@ class Drafter(Base):
         needs_logits = limit.draw is not None or self._siblings.n_most > 0
         return self._short.head(self._heads.head.best_head, needs_logits=needs_logits)
 
-    def on_verified(
-        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
-    ) -> None:
-        self._short.on_verified(verdict, rows, best)
+    def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
+        self._short.on_verified(draft, verdict, best)
 
     def accept(self, verdict: Verdict) -> None:
         self._siblings.accept(verdict)

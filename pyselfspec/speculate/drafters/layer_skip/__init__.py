@@ -251,10 +251,8 @@ class Drafter(Base):
         return pick
         yield
 
-    def on_verified(
-        self, draft: Draft, verdict: Verdict, rows: range, best: Callable[[int], int]
-    ) -> None:
-        self._short.on_verified(verdict, rows, best)
+    def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
+        self._short.on_verified(draft, verdict, best)
 
     def accept(self, verdict: Verdict) -> None:
         self._siblings.accept(verdict)
