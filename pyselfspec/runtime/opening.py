@@ -80,13 +80,13 @@ def open_context(
     n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
     if n_seq_max is None:
         n_seq_max = 1 if model.state_bytes else N_SEQ
-    _require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
-    _require_range("n_threads", n_threads, 1, N_THREADS_MAX)
-    _require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
-    _require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
-    _require_range("n_checkpoints", n_checkpoints, 1, INT32_MAX)
+    require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
+    require_range("n_threads", n_threads, 1, N_THREADS_MAX)
+    require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+    require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
+    require_range("n_checkpoints", n_checkpoints, 1, INT32_MAX)
     if n_snapshots is not None:
-        _require_range("n_snapshots", n_snapshots, 0, MAX_DRAFT)
+        require_range("n_snapshots", n_snapshots, 0, MAX_DRAFT)
     if target is None and heads.is_head(model.file.architecture):
         raise ArgumentError(
             f"{model.path.name} is a draft head, which cannot generate text alone; give its model, "
@@ -198,7 +198,8 @@ def _open_handle(
     return handle
 
 
-def _require_range(parameter: str, value: int, low: int, high: int) -> None:
+def require_range(parameter: str, value: int, low: int, high: int) -> None:
+    """Raise ArgumentError for a parameter's value outside its range."""
     if value < low:
         raise ArgumentError(Parameter(parameter), f" is at least {low}, got {value}")
     if value > high:
