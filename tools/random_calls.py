@@ -29,6 +29,7 @@ import click
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+import pyselfspec
 from pyselfspec.errors import SelfSpecError, SelfSpecWarning
 from pyselfspec.gguf import heads
 from pyselfspec.gguf.header import read_header
@@ -116,11 +117,14 @@ def run(seed: int, n_calls: int, files: Files) -> int:
 def child(seed: int, n_calls: int, paths: Sequence[Path]) -> tuple[Counter[str], str]:
     """Make a run in a process of its own. Return how its calls ended, and the fault, "" if none."""
     command = [sys.executable, __file__, "--one", "--seed", str(seed), "--calls", str(n_calls)]
+    package = str(Path(pyselfspec.__file__).parents[1])  # the one of this process
+    paths_of_child = (package, os.environ.get("PYTHONPATH"))
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths_of_child))}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         arguments = [*command, *map(str, paths)]
         try:
             status: int | str = subprocess.run(
-                arguments, stdout=out, stderr=err, timeout=TIMEOUT
+                arguments, env=env, stdout=out, stderr=err, timeout=TIMEOUT
             ).returncode
         except subprocess.TimeoutExpired:
             status = f"no end after {TIMEOUT:.0f} s"

@@ -24,7 +24,8 @@ N_KEPT_BYTES = 1 << 28  # of the states of earlier pictures
 
 
 class Projector(Closing):
-    """Reads pictures for one model; thread-safe. Closing the model closes it; closing twice is fine.
+    """Reads pictures for one model; thread-safe. Closing the model closes it; closing twice is
+    fine.
 
     path: a GGUF file, often called mmproj. n_threads: CPU threads; default: all cores.
 

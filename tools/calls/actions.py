@@ -13,6 +13,7 @@ from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.runtime.saved import SavedSequence, restore_sequence, save_sequence
 from pyselfspec.runtime.sequence_table import Part
 from pyselfspec.runtime.short_list import ShortList
+from pyselfspec.speculate.output.record import CONTEXT_FULL
 
 from .world import MANY, World
 
@@ -308,15 +309,20 @@ def compare(w: World) -> None:
     if key not in w.fresh:
         with Model(context.model.path) as model, model.context(n_ctx=256, **kinds) as fresh:
             w.fresh[key] = _text(fresh, prompt, 0, None)
-    if found != w.fresh[key]:
-        raise AssertionError(f"{found} in sequence {i} with {draft}, fresh {w.fresh[key]}")
+    tokens, end = found
+    want = w.fresh[key][0]
+    if tokens != (want[: len(tokens)] if end == CONTEXT_FULL else want):
+        raise AssertionError(f"{tokens} in sequence {i} with {draft}, fresh {want}, end {end}")
 
 
-def _text(context: Context, prompt: list[int], i: int, draft: str | None) -> list[int]:
+def _text(
+    context: Context, prompt: list[int], i: int, draft: str | None
+) -> tuple[list[int], str | None]:
+    """Return the tokens of a greedy text, and why it ended."""
     seq = context.sequence(i)
     made = Completion(context, prompt, draft, seq=seq, n_predict=N_TEXT, sampling=GREEDY)
     list(made)
-    return made.tokens
+    return made.tokens, made.finish_reason
 
 
 # By action: how often it is taken.

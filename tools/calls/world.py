@@ -38,7 +38,9 @@ class World(Closing):
         self.others: list[Any] = []  # samplers, embedding contexts, projectors
         self.saved: list[tuple[Context, SavedSequence]] = []
         self.checkpoints: list[tuple[KVSequence, Any]] = []
-        self.fresh: dict[tuple[Any, ...], list[int]] = {}  # texts of fresh contexts
+        self.fresh: dict[
+            tuple[Any, ...], tuple[list[int], str | None]
+        ] = {}  # texts of fresh contexts
 
     def close(self) -> None:
         for each in (*self.heads, *self.others, *self.contexts, *self.models):
