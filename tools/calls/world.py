@@ -1,4 +1,4 @@
-"""What is open in a run of random calls, and the choice of arguments: more often right than wrong.
+"""The open objects of a run of random calls, and its arguments: more often right than wrong.
 
 Lies that no interface can find out, such as records of tokens that a sequence does not hold, are
 not told.
