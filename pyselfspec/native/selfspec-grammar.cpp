@@ -89,6 +89,9 @@ public:
     }
 
     void apply(llama_token_data_array & candidates) {
+        if (candidates.size > (size_t) llama_vocab_n_tokens(vocab)) {
+            throw std::runtime_error("there are more candidates than the grammar's vocabulary has tokens");
+        }
         llama_token_data * const data = candidates.data;
         const size_t n_first = std::max(N_FIRST, 2*n_wanted);
         for (size_t n : { n_first, GROWTH*n_first }) {
@@ -234,6 +237,10 @@ llama_sampler_i interface = {
 } // namespace
 
 llama_sampler * selfspec_sampler_init_grammar(const llama_vocab * vocab, const char * text, int32_t n_wanted, float gap) {
+    if (!vocab || !text || n_wanted < 0) {
+        LLAMA_LOG_ERROR("vocab or text is NULL, or n_wanted negative; give all tokens with 0\n");
+        return nullptr;
+    }
     try {
         auto made = std::make_unique<rules>(vocab, text, (size_t) n_wanted, gap);
         return llama_sampler_init(&interface, made.release());
@@ -246,6 +253,9 @@ llama_sampler * selfspec_sampler_init_grammar(const llama_vocab * vocab, const c
 }
 
 int32_t selfspec_accept(llama_sampler * chain, llama_token token) {
+    if (!llama_sampler_chain_get(chain, -1)) {
+        return SELFSPEC_BAD_ARGUMENT; // no chain
+    }
     return selfspec_with_status([&]() -> int32_t {
         for (int i = 0; i < llama_sampler_chain_n(chain); ++i) {
             const llama_sampler * each = llama_sampler_chain_get(chain, i);
@@ -259,6 +269,9 @@ int32_t selfspec_accept(llama_sampler * chain, llama_token token) {
 }
 
 int32_t selfspec_apply(llama_sampler * sampler, llama_token_data_array * candidates) {
+    if (!sampler || !sampler->iface->apply || !candidates) {
+        return SELFSPEC_BAD_ARGUMENT;
+    }
     return selfspec_with_status([&]() -> int32_t {
         llama_sampler_apply(sampler, candidates);
         return SELFSPEC_OK;

@@ -17,6 +17,12 @@
 #    error "PYSELFSPEC_BUILD_ID is set by pyselfspec/native/CMakeLists.txt"
 #endif
 
+static void require_place_for(const void * array, const char * what) {
+    if (!array) {
+        selfspec_refuse(std::string("there is no place for ") + what + ": give an array, not NULL");
+    }
+}
+
 const char * selfspec_build_id(void) {
     return PYSELFSPEC_BUILD_ID;
 }
@@ -43,6 +49,7 @@ const char * selfspec_error(const selfspec_session * session) {
 int32_t selfspec_mask_support(selfspec_session * session, uint8_t * out, int32_t n_layer) {
     return session->guarded([&]() -> int32_t {
         selfspec_require_n_layer(session->facts(), n_layer);
+        require_place_for(out, "the parts of each block");
         const auto & bits = session->mask_support();
         std::copy(bits.begin(), bits.end(), out);
         return SELFSPEC_OK;
@@ -101,6 +108,7 @@ int64_t selfspec_state_size(selfspec_session * session, int32_t seq_id) {
 
 int32_t selfspec_save_state(selfspec_session * session, int32_t seq_id, uint8_t * out, int64_t size) {
     return session->guarded([&]() -> int32_t {
+        require_place_for(out, "the state");
         session->save_state(seq_id, out, size);
         return SELFSPEC_OK;
     });
@@ -108,6 +116,9 @@ int32_t selfspec_save_state(selfspec_session * session, int32_t seq_id, uint8_t 
 
 int32_t selfspec_load_state(selfspec_session * session, int32_t seq_id, const uint8_t * state, int64_t size, int32_t n) {
     return session->guarded([&]() -> int32_t {
+        if (!state) {
+            selfspec_refuse("state is NULL, give one that selfspec_save_state() has written");
+        }
         session->load_state(seq_id, state, size, n);
         return SELFSPEC_OK;
     });
@@ -205,6 +216,9 @@ int32_t selfspec_decode(
             pass.enter_at = (int32_t) (runs - pass.mask.begin());
         }
         if (hidden_at) {
+            if (n_hidden_at < 0) {
+                selfspec_refuse("n_hidden_at is " + std::to_string(n_hidden_at) + ", allowed is 0 or more");
+            }
             pass.hidden_at.assign(hidden_at, hidden_at + n_hidden_at);
         }
         pass.head       = head;
@@ -268,10 +282,18 @@ int32_t selfspec_draft_score(selfspec_session * session, int32_t row, int32_t pr
 }
 
 int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32_t row) {
-    return session->guarded([&]() -> int32_t { return session->sample(chain, row); });
+    return session->guarded([&]() -> int32_t {
+        if (!chain) {
+            selfspec_refuse("chain is NULL, give a sampler chain");
+        }
+        return session->sample(chain, row);
+    });
 }
 
 int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int32_t n_vocab) {
+    if (!chain || !logits || n_vocab < 1) {
+        return SELFSPEC_BAD_ARGUMENT;
+    }
     return selfspec_with_status([&]() -> int32_t {
         std::vector<llama_token_data> candidates;
         return selfspec_draw(chain, logits, n_vocab, candidates);
@@ -279,7 +301,10 @@ int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int3
 }
 
 int32_t selfspec_logits(selfspec_session * session, int32_t row, float * logits) {
-    return session->guarded([&]() -> int32_t { return session->copy_logits(row, logits); });
+    return session->guarded([&]() -> int32_t {
+        require_place_for(logits, "the logits");
+        return session->copy_logits(row, logits);
+    });
 }
 
 int32_t selfspec_argmax(selfspec_session * session, int32_t row, float * p) {

@@ -254,7 +254,7 @@ SELFSPEC_API int32_t selfspec_decode_states(
 // weights of `ctx_other` as EAGLE-3 does, is made with the kind of attention that its file says.
 
 // Fuse states of the target with the encoder of an EAGLE-3 head, and return a selfspec_status.
-//   features   [n_rows, n_features] states of the target's blocks, those of one row side by side; n_rows is at most n_batch
+//   features   [n_rows, n_features] states of the target's blocks, those of one row side by side; n_rows is at most n_ubatch
 //   states     [n_rows, n_embd] receives the fused states
 SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int32_t n_rows, const float * features, float * states);
 
@@ -306,8 +306,8 @@ SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct l
 // Draw a token as selfspec_sample() does, from logits [n_vocab] of any origin. Without a session, hence without a message.
 SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab);
 
-// Let a chain accept a token, and return a selfspec_status: SELFSPEC_BAD_ARGUMENT when the chain's grammar does not allow the
-// token, and the chain has then accepted nothing. Without a session, hence without a message.
+// Let a chain accept a token, and return a selfspec_status: SELFSPEC_BAD_ARGUMENT when it is no chain, or its grammar does
+// not allow the token, and the chain has then accepted nothing. Without a session, hence without a message.
 SELFSPEC_API int32_t selfspec_accept(struct llama_sampler * chain, int32_t token);
 
 // Call llama_sampler_apply() on a sampler that may throw, and return a selfspec_status instead of an exception.
@@ -316,7 +316,7 @@ SELFSPEC_API int32_t selfspec_apply(struct llama_sampler * sampler, struct llama
 // Create a sampler that rules out the tokens a grammar (GBNF, with a rule "root") does not allow next. The caller owns it, or
 // the chain it is added to. The rest of the chain may use only the n_wanted most likely tokens that are allowed (0: all), and
 // must not draw tokens whose logits are more than `gap` below the best one's; less likely tokens may be dropped without asking
-// the grammar about them. The sampler cannot be cloned. NULL: the grammar is not valid, and the log has the reason.
+// the grammar about them. The sampler cannot be cloned. NULL: an argument or the grammar is not valid, and the log has the reason.
 SELFSPEC_API struct llama_sampler * selfspec_sampler_init_grammar(
         const struct llama_vocab * vocab, const char * text, int32_t n_wanted, float gap);
 

@@ -427,6 +427,8 @@ class Context(Closing):
 
     def _run_embedded(self, rows: Rows, what: Pass, states: Hidden) -> Decoded:
         """Run a pass over rows of a picture."""
+        if not len(rows):
+            raise ArgumentError("a pass over a picture needs its rows, got none")
         seq_id, pos = rows.seq_ids[0], rows.pos[0]
         seq = self.sequence(seq_id)
         self._require_states(states, len(rows))
@@ -436,6 +438,7 @@ class Context(Closing):
                 "larger n_batch"
             )
         with self.lock:
+            self._require_positions(rows)
             if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
             self.require_rollback()

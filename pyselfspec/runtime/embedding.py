@@ -12,16 +12,19 @@ from ..gguf import file as gguf_file
 from ..gguf.header import read_header
 from ..util.closing import Closing
 from ..util.machine import usable_cores
+from . import memory
 from .ffi import adapters as ffi_adapters
 from .ffi import load
 from .ffi.load import llama
 from .guards import SingleThread
 from .model import Model
+from .opening import N_CTX_MAX, N_THREADS_MAX, require_range
 
 # Numbers of enum llama_pooling_type: how the rows of a text become one.
 POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 RANK = "rank"
 N_CTX = 4096  # tokens of a text, or the model's training context when that is shorter
+MASK_BYTES = 4  # of each pair of tokens, in a pass over the longest text
 FROM_FILE = -1
 
 
@@ -57,8 +60,8 @@ class EmbeddingContext(Closing):
 
     Texts are evaluated with the LoRA adapters of Model(lora=).
 
-    Raises ArgumentError for a pooling that the model cannot do, UnsupportedError for a model with
-    several states per token, DecodeError where memory is short.
+    Raises ArgumentError for options outside their range and a pooling that the model cannot do,
+    UnsupportedError for a model with several states per token, DecodeError where memory is short.
     """
 
     def __init__(
@@ -76,6 +79,10 @@ class EmbeddingContext(Closing):
                 f"{model.path.name} has no head that scores texts, which rank needs"
             )
         _require_one_state(model)
+        if n_ctx is not None:
+            require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+        n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
+        require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         self.model = model
         self._lock = SingleThread("the context of embeddings")
         n_ctx = model.within_positions(n_ctx or min(N_CTX, model.n_ctx_train or N_CTX))
@@ -83,15 +90,17 @@ class EmbeddingContext(Closing):
         # a text is one pass: its tokens may all see each other
         params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
         params.n_seq_max = 1
-        params.n_threads = params.n_threads_batch = n_threads or usable_cores()
+        params.n_threads = params.n_threads_batch = n_threads
         params.embeddings = True
         params.pooling_type = FROM_FILE if pooling is None else POOLING[pooling]
         params.op_offload = model.n_gpu_layers > 0
+        what = f"a context for texts of {n_ctx} tokens"
+        memory.require_room(model.file, what, MASK_BYTES * n_ctx**2, n_threads=n_threads)
         load.clear_log_error()
         with model.in_use:
             handle = llama.llama_init_from_model(model.handle, params)
         if not handle:
-            raise load.failure(DecodeError, f"a context for texts of {n_ctx} tokens")
+            raise load.failure(DecodeError, what)
         self._handle: int | None = handle
         ffi_adapters.set_adapters(
             handle, [(each.handle, scale) for each, scale in model.default_adapters]

@@ -159,6 +159,8 @@ class KVSequence:
         and has no checkpoint of n_keep tokens, or no longer holds the sliding window of the next
         token; see can_keep().
         """
+        if n_keep < 0:
+            raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
         with self.context.lock:
             n_past = self.n_past
             self.context.sequence_table.truncate(self.seq_id, n_keep)
@@ -167,8 +169,6 @@ class KVSequence:
                 self.context.sequence_table.clear(self.seq_id)
             if n_keep >= n_past:
                 return
-            if n_keep < 0:
-                raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
             try:
                 self._cut(n_keep)
             except BaseException:  # a replay that was stopped leaves the sequence empty

@@ -60,9 +60,9 @@ def open_context(
         attention, and quantized K heads whose size is a multiple of 32.
     n_snapshots: for recurrent and hybrid models, the snapshots of its state that each sequence
         keeps: the most draft tokens that can be removed without a checkpoint. llama.cpp has them
-        for some architectures only. Default: none where the state can be computed again from the
-        rows of the last pass, which removes up to 15 tokens; else up to 15, fewer where states are
-        large beside the weights.
+        for some architectures only. At most n_batch - 2. Default: none where the state can be
+        computed again from the rows of the last pass, which removes up to 15 tokens; else up to 15,
+        fewer where states are large beside the weights.
     n_checkpoints: for such models, the most checkpoints of states that the context keeps, to which
         texts can go back.
     target: for draft heads, the context that they draft for, whose model provides what the head's
@@ -76,13 +76,13 @@ def open_context(
     n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
     if n_seq_max is None:
         n_seq_max = 1 if model.state_bytes else N_SEQ
-    _require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
-    _require_range("n_threads", n_threads, 1, N_THREADS_MAX)
-    _require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
-    _require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
-    _require_range("n_checkpoints", n_checkpoints, 1, INT32_MAX)
+    require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
+    require_range("n_threads", n_threads, 1, N_THREADS_MAX)
+    require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+    require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
+    require_range("n_checkpoints", n_checkpoints, 1, INT32_MAX)
     if n_snapshots is not None:
-        _require_range("n_snapshots", n_snapshots, 0, MAX_DRAFT)
+        require_range("n_snapshots", n_snapshots, 0, min(MAX_DRAFT, _most_snapshots(n_batch)))
     if target is None and heads.is_head(model.file.architecture):
         raise ArgumentError(
             f"{model.path.name} is a draft head, which cannot generate text alone; give its model, "
@@ -149,6 +149,7 @@ def _set_rollback(params: Any, model: Model, n_snapshots: int | None, *, is_head
         return True
     if n_snapshots is None:
         n_snapshots = 0 if is_head else _default_snapshots(model, n_seq_max)
+        n_snapshots = min(n_snapshots, _most_snapshots(params.n_batch))
     params.n_rs_seq = n_snapshots
     return False
 
@@ -159,6 +160,12 @@ def replays_states(model: Model, n_seq_max: int, n_batch: int) -> bool:
     if not model.replays_states or model.n_gpu_layers or 2 * n_seq_max > min(n_batch, N_SEQ_MAX):
         return False
     return MAX_DRAFT * model.state_bytes * TINY_STATES > model.file.n_bytes
+
+
+def _most_snapshots(n_batch: int) -> int:
+    """Return how many snapshots fit: llama.cpp keeps the rows that they belong to in one pass, and
+    ends the process where these do not leave room for another row."""
+    return max(0, n_batch - 2)
 
 
 def _default_snapshots(model: Model, n_seq_max: int) -> int:
@@ -193,7 +200,8 @@ def _open_handle(
     return handle
 
 
-def _require_range(parameter: str, value: int, low: int, high: int) -> None:
+def require_range(parameter: str, value: int, low: int, high: int) -> None:
+    """Raise ArgumentError for a parameter's value outside its range."""
     if value < low:
         raise ArgumentError(Parameter(parameter), f" is at least {low}, got {value}")
     if value > high:

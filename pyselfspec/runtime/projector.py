@@ -15,6 +15,7 @@ from ..util.png_size import unpacks_as_stated
 from .ffi import pictures as ffi
 from .ffi.load import require_not_forked
 from .model import Model
+from .opening import N_THREADS_MAX, require_range
 from .passes import Hidden
 from .pictures import Picture, PictureRows, row_ids
 
@@ -23,7 +24,8 @@ N_KEPT_BYTES = 1 << 28  # of the states of earlier pictures
 
 
 class Projector(Closing):
-    """Reads pictures for one model; thread-safe. Close it before the model; closing twice is fine.
+    """Reads pictures for one model; thread-safe. Closing the model closes it; closing twice is
+    fine.
 
     path: a GGUF file, often called mmproj. n_threads: CPU threads; default: all cores.
 
@@ -38,17 +40,21 @@ class Projector(Closing):
         self._kept: OrderedDict[int, Picture] = OrderedDict()
         self._handle = None
         projector_file.check(self.path)
+        n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
+        require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         if model.state_bytes:
             raise UnsupportedError(
                 f"architecture {model.file.architecture}: pictures need a memory without recurrent "
                 "states"
             )
         on_gpu = model.n_gpu_layers > 0
-        handle = ffi.open_projector(self.path, model.handle, n_threads or usable_cores(), on_gpu)
+        with model.in_use:
+            handle = ffi.open_projector(self.path, model.handle, n_threads, on_gpu)
         if not handle:
             reason = ffi.last_error() or "it gives no reason"
             raise ModelFileError(f"{self.path}: libmtmd cannot load this projector: {reason}")
         self._handle = handle
+        model.contexts.add(self)  # closed before the model is freed, whose vocabulary it reads
         try:
             self._require_usable()
         except BaseException:
@@ -86,7 +92,7 @@ class Projector(Closing):
                 f"{width} x {height} pixels; save it again"
             )
         key = row_ids(data, 0, 1)[0]
-        with self._lock:
+        with self.model.in_use, self._lock:
             if self._handle is None:
                 raise ArgumentError("the projector is closed")
             picture = self._kept.pop(key, None) or self._read(data)
@@ -115,4 +121,5 @@ class Projector(Closing):
         with self._lock:
             handle, self._handle = self._handle, None
             if handle is not None:
+                self.model.contexts.discard(self)
                 ffi.free_projector(handle)

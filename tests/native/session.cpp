@@ -176,6 +176,40 @@ void live(text & t) {
     require(selfspec_graph_bytes(t.session) > 0 && selfspec_n_graph_checks(t.session) > 0, "graphs", t.session);
 }
 
+// Arguments that are refused, where C callers could otherwise write to NULL.
+void refuse(text & t) {
+    selfspec_session * session = t.session;
+    const auto refused = [&](int64_t status, const char * what) { require(status == SELFSPEC_BAD_ARGUMENT, what, session); };
+    refused(selfspec_mask_support(session, nullptr, t.n_layer), "no place for support");
+    refused(selfspec_save_state(session, 0, nullptr, 0), "no place for a state");
+    refused(selfspec_load_state(session, 0, nullptr, 8, 1), "no state");
+    refused(selfspec_logits(session, 0, nullptr), "no place for logits");
+    refused(selfspec_sample(session, nullptr, 0), "a row without a chain");
+    refused(selfspec_sample_logits(nullptr, t.states.data(), 4), "no chain");
+    refused(selfspec_accept(nullptr, 5), "a token without a chain");
+    refused(selfspec_apply(nullptr, nullptr), "no sampler");
+    const int32_t one = 20, at = N_PROMPT, seq_id = 0, hidden_at = 1;
+    const uint8_t output = 1;
+    refused(selfspec_decode(session, 1, &one, &seq_id, nullptr, &at, &output, nullptr, nullptr, 0, &hidden_at, -1, t.states.data(),
+        SELFSPEC_HEAD_LOGITS, nullptr, 0, false), "a negative number of blocks");
+}
+
+// What samplers refuse: another vocabulary, arguments that are not there.
+void refuse_samplers(const llama_vocab * vocab) {
+    const std::unique_ptr<llama_sampler, void (*)(llama_sampler *)> greedy(llama_sampler_init_greedy(), llama_sampler_free);
+    const std::unique_ptr<llama_sampler, void (*)(llama_sampler *)> chain(
+        llama_sampler_chain_init(llama_sampler_chain_default_params()), llama_sampler_free);
+    llama_sampler_chain_add(chain.get(), selfspec_sampler_init_grammar(vocab, "root ::= [a-z]", 0, 1.0f));
+    const std::vector<float> logits(llama_vocab_n_tokens(vocab) + 1);
+    require(selfspec_accept(greedy.get(), 5) == SELFSPEC_BAD_ARGUMENT, "a sampler that is no chain", nullptr);
+    require(selfspec_sample_logits(chain.get(), logits.data(), (int32_t) logits.size()) == SELFSPEC_FAILED, "another vocabulary", nullptr);
+    require(selfspec_sample_logits(chain.get(), logits.data(), 0) == SELFSPEC_BAD_ARGUMENT, "an empty vocabulary", nullptr);
+    for (const int32_t n_wanted : { 0, -1 }) {
+        const llama_vocab * given = n_wanted < 0 ? vocab : nullptr;
+        require(!selfspec_sampler_init_grammar(given, "root ::= [a-z]", n_wanted, 1.0f), "a grammar of nothing", nullptr);
+    }
+}
+
 void draw(text & t, const llama_vocab * vocab, const char * grammar, int32_t want) {
     const std::unique_ptr<llama_sampler, void (*)(llama_sampler *)> chain(
         llama_sampler_chain_init(llama_sampler_chain_default_params()), llama_sampler_free);
@@ -212,6 +246,8 @@ int main(int argc, char ** argv) {
         {
             text t(session, ctx, model);
             live(t);
+            refuse(t);
+            refuse_samplers(llama_model_get_vocab(model));
             draw(t, llama_model_get_vocab(model), "root ::= [a-z]", 0);
             draw(t, llama_model_get_vocab(model), "root ::= <[100000]>", SELFSPEC_NO_TOKEN);
         }

@@ -111,3 +111,32 @@ def test_a_changed_header_is_found() -> None:
     assert changed != HEADERS
     [found] = differences(changed, PROTOTYPES)
     assert found.startswith("selfspec_decode: ")
+
+
+def rows_of(readme: str) -> list[str]:
+    """Return the functions of the table of requirements, in order; a row without a name continues
+    the one above it."""
+    [_, section] = readme.split("\n## What each function requires\n")
+    section = section.split("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
+
+
+README = (NATIVE / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_function_has_one_row_of_what_it_requires() -> None:
+    assert sorted(rows_of(README)) == sorted(in_headers(HEADERS))
+
+
+@pytest.mark.parametrize(
+    ("row", "planted"),
+    [
+        ("| `selfspec_memory` | a session | |\n", ""),  # no row
+        ("| `selfspec_memory` | a session | |\n", "| `selfspec_memory` | a | |\n" * 2),  # two
+        ("| `selfspec_memory` |", "| `selfspec_gone` |"),
+    ],
+)
+def test_a_planted_row_is_found(row: str, planted: str) -> None:
+    assert README.count(row) == 1
+    changed = README.replace(row, planted)
+    assert sorted(rows_of(changed)) != sorted(in_headers(HEADERS))

@@ -104,12 +104,18 @@ def decode(
         _int32s(hidden_at),
         len(hidden_at),
         None if hidden_out is None else hidden_out.ctypes.data,
-        HEADS[head],
+        _head(head),
         *_address_and_length(among),
         in_place,
     )
     if status:
         _check(session, status)
+
+
+def _head(head: str) -> int:
+    if head not in HEADS:
+        raise ArgumentError(f"head is one of {', '.join(HEADS)}, got {head!r}")
+    return HEADS[head]
 
 
 def _begin_pass(session: int) -> None:
@@ -154,7 +160,7 @@ def draft_decode(
         _int32s(seq_ids),
         _int32s(pos),
         outputs,
-        HEADS[head],
+        _head(head),
         *_address_and_length(among),
         in_place,
         nextn,

@@ -1,0 +1,1 @@
+"""The calls that tools/random_calls.py makes."""
