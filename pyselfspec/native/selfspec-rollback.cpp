@@ -107,7 +107,7 @@ int32_t selfspec_rollback::limit() const {
 }
 
 void selfspec_rollback::replay_for(int32_t n_seq) {
-    if (!states || 2*n_seq > (int32_t) ctx.n_seq_max()) {
+    if (!states || n_seq < 1 || n_seq > (int32_t) ctx.n_seq_max()/2) {
         selfspec_refuse("the context cannot keep a state before a pass for each of " + std::to_string(n_seq) + " sequences");
     }
     n_texts = n_seq;

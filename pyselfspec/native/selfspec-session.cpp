@@ -712,8 +712,9 @@ void selfspec_session::keep(int32_t seq_id, int32_t n) {
 void selfspec_session::fork(int32_t seq_id, int32_t copy) {
     selfspec_require_seq(facts(), seq_id);
     selfspec_require_seq(facts(), copy);
-    if (seq_id == copy || ctx->get_memory()->seq_pos_max(copy) >= 0) {
-        selfspec_refuse("sequence " + std::to_string(copy) + " is not empty, so no other can be copied there");
+    if (!ctx->get_memory() || seq_id == copy || ctx->get_memory()->seq_pos_max(copy) >= 0) {
+        selfspec_refuse("sequence " + std::to_string(seq_id) + " cannot be copied to " + std::to_string(copy) +
+            ": that one is not empty, or the model keeps no K/V");
     }
     rollback.fork(seq_id, copy);
 }
@@ -731,7 +732,7 @@ void selfspec_session::save_state(int32_t seq_id, uint8_t * out, int64_t size) c
 
 void selfspec_session::load_state(int32_t seq_id, const uint8_t * state, int64_t size, int32_t n) {
     selfspec_require_seq(facts(), seq_id);
-    if (n < 1 || n > ctx->get_memory()->seq_pos_max(seq_id) + 1) {
+    if (!ctx->get_memory() || n < 1 || n > ctx->get_memory()->seq_pos_max(seq_id) + 1) {
         selfspec_refuse("sequence " + std::to_string(seq_id) + " does not hold " + std::to_string(n) + " tokens");
     }
     if (size < 0 || !rollback.load(seq_id, state, (size_t) size, n)) {

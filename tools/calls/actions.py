@@ -51,7 +51,6 @@ def open_context(w: World) -> None:
     for name, choices in (
         ("type_k", types), ("type_v", types), ("flash_attn", (None, True, False)),
         ("n_snapshots", (None, 0, 2, 15, -1, 99)), ("n_checkpoints", (1, 4, 0)),
-        ("exact", (False, True)),
     ):  # fmt: skip
         if w.often(0.25):
             options[name] = w.rng.choice(choices)
