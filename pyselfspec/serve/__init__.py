@@ -2,5 +2,5 @@
 
 engine.py owns the context, in a thread of its own; app.py routes requests, in asyncio's thread.
 jobs.py has the data that travels between them. endpoints/ translates protocols, one file for each;
-chats.py is what those of chats share, and answers/ reads thoughts and calls in answers.
+chats.py is what those of chats share.
 """

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..answers.form import AnswerForm
+from ..answers.markers import opened_thoughts
+from ..answers.reader import AnswerReader
 from ..errors import ArgumentError
 from ..runtime import json_schema
-from ..runtime.model import Model
-from ..runtime.pictures import Picture, is_text
+from ..runtime.pictures import Picture
 from ..templates.messages import ASSISTANT, FIELDS
 from ..templates.template import ChatTemplate
-from .answers.form import AnswerForm
-from .answers.reader import AnswerReader
 from .errors import ApiError
 from .jobs import Job
 from .pictures import TakenPictures, described
@@ -24,8 +24,6 @@ from .service import Service
 from .strict import answers_to_gbnf
 from .thoughts import ThoughtLimit
 from .tools import ToolUse, describe_tools
-
-N_TAIL = 16  # tokens at the end of a prompt, which may begin thoughts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     shown = service.shown_markers(form)
     if grammar is None and use.strict and not body.continues:
         grammar = await asyncio.to_thread(_strict_grammar, template, use, form)
-    thinks = _begun_thoughts(service.model, prompt, form, shown)
+    thinks = opened_thoughts(service.model, prompt, form, dict(shown))
     limit = _thought_limit(template, body, form, thinks)
     if limit is not None and thinks is not None and body.thought_budget == 0:
         prompt, limit, thinks = (*prompt, *limit.end_tokens), None, None
@@ -211,15 +209,3 @@ def _thought_limit(
     end = f"\n{close}\n\n" if close[1] == "/" else close
     tokens = tuple(template.marker_tokens(end))
     return ThoughtLimit(max(1, budget), opening, close, thinks is not None, end, tokens)
-
-
-def _begun_thoughts(
-    model: Model, prompt: Sequence[int], form: AnswerForm, shown: Sequence[tuple[int, str]]
-) -> str | None:
-    """Return the marker that ends thoughts which the end of the prompt opens, None if none does."""
-    texts = dict(shown)
-    pieces = [
-        texts[t].encode() if t in texts else model.piece(t) for t in prompt[-N_TAIL:] if is_text(t)
-    ]
-    tail = b"".join(pieces).decode(errors="replace").rstrip()
-    return next((close for mark, close in form.think if tail.endswith(mark.rstrip())), None)

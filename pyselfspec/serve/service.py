@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..answers.form import AnswerForm
+from ..answers.markers import visible_tokens
 from ..gguf.chat_template import tells_speakers_apart
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
@@ -15,12 +17,10 @@ from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
 from . import cards
 from .adapters import ServedAdapters
-from .answers.form import AnswerForm
 from .engine import Engine
 from .events import JobEvents
 from .fields import mask_fields
 from .jobs import Job
-from .markers import visible_tokens
 from .metrics import Metrics
 from .requests import RequestReader, draft_label
 from .schemas import TextRequest

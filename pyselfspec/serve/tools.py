@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..answers.call_forms import HERMES_CLOSE as CLOSE
+from ..answers.call_forms import HERMES_OPEN as OPEN
 from ..runtime import json_schema
-from .answers.call_forms import HERMES_CLOSE as CLOSE
-from .answers.call_forms import HERMES_OPEN as OPEN
 from .errors import ApiError
 from .schemas import ChatRequest, NamedTool
 

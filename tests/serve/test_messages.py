@@ -11,8 +11,8 @@ import pytest
 from serving import Served, running
 
 from pyselfspec import Model
-from pyselfspec.serve.answers.form import AnswerForm
-from pyselfspec.serve.answers.reader import AnswerReader
+from pyselfspec.answers.form import AnswerForm
+from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.serve.endpoints.messages import MessageWriter
 from pyselfspec.serve.endpoints.messages_request import MessagesRequest, to_chat
 from pyselfspec.serve.errors import ApiError

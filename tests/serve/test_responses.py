@@ -11,8 +11,8 @@ import pytest
 from serving import Served, running
 
 from pyselfspec import Model
-from pyselfspec.serve.answers.form import AnswerForm
-from pyselfspec.serve.answers.reader import AnswerReader
+from pyselfspec.answers.form import AnswerForm
+from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.serve.endpoints.responses import ResponseApiWriter, response_head
 from pyselfspec.serve.endpoints.responses_request import (
     ResponsesRequest,

@@ -11,12 +11,12 @@ import pytest
 from serving import running
 
 from pyselfspec import Model, Sampler, SamplingParams
+from pyselfspec.answers.call_forms import CALL_FORMS, HERMES, CallForm
+from pyselfspec.answers.form import AnswerForm
+from pyselfspec.answers.parts import Called
+from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime import vocabulary
-from pyselfspec.serve.answers.call_forms import CALL_FORMS, HERMES, CallForm
-from pyselfspec.serve.answers.form import AnswerForm
-from pyselfspec.serve.answers.parts import Called
-from pyselfspec.serve.answers.reader import AnswerReader
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.serve.strict import answers_to_gbnf
 

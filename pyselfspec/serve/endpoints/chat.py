@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...answers.parts import Called, Part, Said, Thought
 from ...runtime.logprobs import LogProbs
-from ..answers.parts import Called, Part, Said, Thought
 from ..chats import Chat, open_chat
 from ..fields import finish_reason
 from ..jobs import Delta, Finished

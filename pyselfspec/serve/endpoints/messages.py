@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..answers.parts import Called, Part, Said, Thought
-from ..answers.reader import AnswerReader
+from ...answers.parts import Called, Part, Said, Thought
+from ...answers.reader import AnswerReader
 from ..chats import chat_tokens, open_chat
 from ..errors import ApiError, json_response
 from ..fields import new_id, statistics

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..answers.parts import Called, Part, Said, Thought
-from ..answers.reader import AnswerReader
+from ...answers.parts import Called, Part, Said, Thought
+from ...answers.reader import AnswerReader
 from ..auth import owner_of
 from ..chats import open_chat
 from ..errors import ApiError, json_response, to_json

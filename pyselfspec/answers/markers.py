@@ -1,10 +1,16 @@
-"""Markers of answers that are control tokens of a model, and so have no text of their own."""
+"""Markers among the tokens of a model: those that are control tokens, which have no text of their
+own, and those at the end of a prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ..runtime import vocabulary
 from ..runtime.model import Model
-from .answers.form import AnswerForm
+from ..runtime.pictures import is_text
+from .form import AnswerForm
+
+N_TAIL = 16  # tokens at the end of a prompt, which may begin thoughts
 
 
 def visible_tokens(model: Model, form: AnswerForm) -> tuple[tuple[int, str], ...]:
@@ -23,3 +29,17 @@ def _control_tokens(model: Model, text: str) -> list[tuple[int, str]]:
     """Return the control tokens in a text that consists of tokens and words."""
     tokens = model.tokenize(text, add_special=False)
     return [(t, vocabulary.text_of(model, t)) for t in tokens if not model.piece(t)]
+
+
+def opened_thoughts(
+    model: Model, prompt: Sequence[int], form: AnswerForm, shown: Mapping[int, str]
+) -> str | None:
+    """Return the marker that ends thoughts which the end of a prompt opens, None if none does.
+
+    shown: the visible tokens of the form.
+    """
+    pieces = [
+        shown[t].encode() if t in shown else model.piece(t) for t in prompt[-N_TAIL:] if is_text(t)
+    ]
+    tail = b"".join(pieces).decode(errors="replace").rstrip()
+    return next((close for mark, close in form.think if tail.endswith(mark.rstrip())), None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..util.beginnings import Beginnings
 from .call_forms import CallForm, Functions, bare_calls, read_calls
 from .form import AnswerForm
 from .parts import Called, Part, Said, Thought
@@ -45,7 +45,9 @@ class AnswerReader:
         self._openers: dict[str, CallForm | _Thinking | None] = dict.fromkeys(form.silent)
         self._openers |= {opening: _Thinking(close) for opening, close in form.think}
         self._openers |= {each.open: each for each in form.calls if functions}
+        self._marks = Beginnings(self._openers)
         self._held = ""
+        self._n_pushed = 0
         self._inside: CallForm | _Thinking | _Bare | None = None
         if is_call:
             self._inside = _Bare()
@@ -57,11 +59,18 @@ class AnswerReader:
         self._n_tries = 0  # closing markers of a call that were not its end
         self._n_left = n_calls
 
+    @property
+    def thinks(self) -> str | None:
+        """The closing marker of thoughts that have begun and not ended, None without any."""
+        return self._inside.close if isinstance(self._inside, _Thinking) else None
+
     def push(self, text: str) -> list[Part]:
         """Take a piece; return the parts that are certain."""
-        if not self._openers and self._inside is None:
-            return [Said(text)] if text else []
         self._held += text
+        self._n_pushed += len(text)
+        if not self._openers and self._inside is None:
+            at, self._held = self._at, ""
+            return [Said(text, at)] if text else []
         parts: list[Part] = []
         while self._advance(parts):
             pass
@@ -72,15 +81,15 @@ class AnswerReader:
         parts: list[Part] = []
         while self._advance(parts, is_last=True):
             pass
-        held, inside, self._held = self._held, self._inside, ""
+        at, held, inside, self._held = self._at, self._held, self._inside, ""
         if isinstance(inside, CallForm):
             calls = read_calls(inside, held, self._functions)
-            held = inside.open + held
+            held, at = inside.open + held, at - len(inside.open)
         else:
             calls = bare_calls(held, self._functions) if isinstance(inside, _Bare) else None
         if calls:
             return self._limited([*parts, *map(Called, calls)])
-        return self._limited([*parts, *([Said(held)] if held else [])])
+        return self._limited([*parts, *([Said(held, at)] if held else [])])
 
     def _limited(self, parts: list[Part]) -> list[Part]:
         """Return the parts up to the last call that may be read."""
@@ -117,43 +126,46 @@ class AnswerReader:
             (at, -len(mark), mark) for mark in self._openers if (at := self._held.find(mark)) >= 0
         ]
         if not found:
-            self._say(parts, self._held_back(self._openers, is_last))
+            self._say(parts, self._n_certain(self._marks, is_last))
             return False
-        at, _, mark = min(found)
-        before = self._held[:at]
+        n, _, mark = min(found)
+        before, at = self._held[:n], self._at
         if not before.strip() and not self._begun:
             before = ""
-        self._held = self._held[at + len(mark) :]
+        self._held = self._held[n + len(mark) :]
         self._inside = self._openers[mark]
         if before:
-            parts.append(Said(before))
+            parts.append(Said(before, at))
             self._begun = True
         self._trims = True
         return True
 
     def _say(self, parts: list[Part], n: int) -> None:
         """Move the first n characters that are held to the parts."""
-        text = self._held[:n]
+        text, at = self._held[:n], self._at
         if not text or not (text.strip() or self._begun):
             return  # white space before an opening marker is left out
         self._held = self._held[n:]
         self._begun, self._trims = True, False
-        parts.append(Said(text))
+        parts.append(Said(text, at))
 
-    def _held_back(self, marks: Iterable[str], is_last: bool) -> int:
+    @property
+    def _at(self) -> int:
+        """The place of the characters that are held."""
+        return self._n_pushed - len(self._held)
+
+    def _n_certain(self, marks: Beginnings, is_last: bool) -> int:
         """Return how many characters are certain: all but a beginning of a marker at the end."""
-        if is_last:
-            return len(self._held)
-        return len(self._held) - max((_n_beginning(self._held, mark) for mark in marks), default=0)
+        return len(self._held) - (0 if is_last else marks.n_at_end(self._held))
 
     def _read_thought(self, close: str, parts: list[Part], is_last: bool) -> bool:
         if self._trims:
             self._held = self._held.lstrip()
         at = self._held.find(close)
-        n = at if at >= 0 else self._held_back([close], is_last)
+        n = at if at >= 0 else self._n_certain(Beginnings([close]), is_last)
         thought = self._held[:n].rstrip()
         if thought:
-            parts.append(Thought(thought))
+            parts.append(Thought(thought, self._at))
             self._trims = False
         if at < 0:
             self._held = "" if is_last else self._held[len(thought) :]
@@ -176,9 +188,3 @@ class AnswerReader:
                 self._n_tried = self._n_tries = 0
                 return True
         return False
-
-
-def _n_beginning(text: str, marker: str) -> int:
-    """Return the length of the longest suffix of the text that is a prefix of the marker."""
-    most = min(len(marker) - 1, len(text))
-    return next((n for n in range(most, 0, -1) if text.endswith(marker[:n])), 0)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ...templates.messages import ToolCall
+from ..templates.messages import ToolCall
 
 Functions = Mapping[str, Mapping[str, Any]]  # JSON schemas of the arguments, by function
 Pair = tuple[str, Any]  # the name of a function, and its arguments
