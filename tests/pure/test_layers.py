@@ -71,7 +71,16 @@ FLOORS = (
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},
     {".chat"},
-    {".selection", ".testing", ".llama", ".serve", ".bench", ".tune"},
+    {".selection", ".testing", ".llama", ".bench", ".tune"},
+    {".serve.settings", ".serve.store", ".serve.static_files"},
+    {".serve.engine", ".serve.model_card"},
+    {".serve.drafter_labels", ".serve.embeddings.embedding_engine"},
+    {".serve.protocol", ".serve.metrics"},
+    {".serve.store.slot_files", ".serve.fim_prompt", ".serve.embeddings"},
+    {".serve.service"},
+    {".serve.protocol.writers", ".serve.chat_requests"},
+    {".serve.endpoints"},
+    {".serve"},
     {".lab"},
     {".plots"},
     {".cli"},
@@ -115,6 +124,12 @@ def test_imports_form_no_circle():
         "sees no imports"
     )
     list(TopologicalSorter(graph).static_order())
+
+
+def test_the_server_knows_no_other_program():
+    others = tuple(f"{room}." for rooms in FLOORS if ".bench" in rooms for room in rooms)
+    found = {name: imports(name) for name in TREES if name.startswith("serve/")}
+    assert [n for n, names in found.items() if any(f"{f}.".startswith(others) for f in names)] == []
 
 
 def test_imports_only_go_down():

@@ -19,11 +19,11 @@ from pyselfspec.serve.endpoints.responses_request import (
     input_messages,
     to_chat,
 )
-from pyselfspec.serve.errors import ApiError
-from pyselfspec.serve.jobs import Delta, Finished
-from pyselfspec.serve.responses import Answer
+from pyselfspec.serve.engine.jobs import Delta, Finished
+from pyselfspec.serve.protocol.errors import ApiError
+from pyselfspec.serve.protocol.writers import Answer
 from pyselfspec.serve.settings import Capacity
-from pyselfspec.serve.stored import ResponseStore, Stored
+from pyselfspec.serve.store.response_store import ResponseStore, Stored
 from pyselfspec.speculate.stats import GenerationStats
 
 SMALL = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..errors import SelfSpecError
-from ..masks.layer_mask import LayerMask
-from ..runtime.adapters import Adapters
-from ..runtime.logprobs import LogProbs
-from ..runtime.pictures import Picture
-from ..runtime.sampling import SamplingParams
-from ..speculate.config import DraftConfig
-from ..speculate.stats import GenerationStats
-from .thoughts import ThoughtLimit
+from ...errors import SelfSpecError
+from ...masks.layer_mask import LayerMask
+from ...runtime.adapters import Adapters
+from ...runtime.logprobs import LogProbs
+from ...runtime.pictures import Picture
+from ...runtime.sampling import SamplingParams
+from ...speculate.config import DraftConfig
+from ...speculate.stats import GenerationStats
+from .reasoning_budget import ThoughtLimit
 
 MODEL = "full"  # the source of tokens that were not drafted; "model" is the name of a drafter
 
@@ -112,7 +112,7 @@ class Ticket:
     """A job in the queue or in a slot.
 
     emit: receives the job's events in the engine's thread; the last is Finished or Failed.
-    deadline: in seconds of time.monotonic(). owner: whose text it is, see auth.owner_of.
+    deadline: in seconds of time.monotonic(). owner: whose text it is, see protocol.auth.owner_of.
     """
 
     job: Job

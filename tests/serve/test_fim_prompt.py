@@ -13,7 +13,7 @@ from serving import Served, running
 
 from pyselfspec import Completion, Model, SamplingParams
 from pyselfspec.runtime.vocabulary import FillTokens, fill_tokens
-from pyselfspec.serve.fill_in import prompt_tokens
+from pyselfspec.serve.fim_prompt import prompt_tokens
 from pyselfspec.serve.settings import Capacity
 
 MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ..runtime.logprobs import LogProbs
+from ...runtime.logprobs import LogProbs
+from ..engine.jobs import Delta, Finished, Job, TokenText
+from ..service import Service
 from .auth import owner_of
 from .errors import ApiError, as_api_error, json_response, to_json
 from .events import JobEvents, Quiet, until_disconnect
-from .fields import new_id, token_fields, usage
-from .jobs import Delta, Finished, Job, TokenText
+from .response_fields import new_id, token_fields, usage
 from .schemas import TextRequest
-from .service import Service
 
 SSE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not buffer it

@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError
-from ..runtime.checkpoints import Checkpoint
-from ..runtime.context import Context
-from ..runtime.ffi.devices import gpus, system_info
-from ..runtime.saved import SavedSequence
-from ..util import build
-from ..util.files import replacing
-from ..util.processor_name import processor_name
+from ...errors import ArgumentError
+from ...runtime.checkpoints import Checkpoint
+from ...runtime.context import Context
+from ...runtime.ffi.devices import gpus, system_info
+from ...runtime.saved import SavedSequence
+from ...util import build
+from ...util.files import replacing
+from ...util.processor_name import processor_name
 
 MAGIC = b"pyselfspec sequence 1\n"
 N_HEADER = 1 << 16  # most bytes of the line of JSON

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..runtime.model import Model
 from ..runtime.vocabulary import FillTokens, fill_tokens
-from .errors import ApiError
+from .protocol.errors import ApiError
 
 N_CHARS = 16  # characters of a token at most, on average, for texts that are cut off
 FILE = "file"  # the name of the file with the gap

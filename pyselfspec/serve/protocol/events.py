@@ -12,10 +12,10 @@ from typing import Self, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .engine import Engine
+from ..engine.engine import Engine
+from ..engine.jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
+from ..engine.reasoning_budget import first_part, joined, next_part
 from .errors import as_api_error
-from .jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
-from .thoughts import first_part, joined, next_part
 
 T = TypeVar("T")
 START_S = 1.0  # in which a request that is refused gets a status of its own

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import ArgumentError, MaskError
-from ..masks.layer_mask import LayerMask
-from ..runtime import json_schema
-from ..runtime.model import Model
-from ..runtime.sampling import FLOAT_MAX, REPEAT_LAST_N_MAX, SEED_MAX, SamplingParams
-from ..speculate import drafters
-from ..speculate.config import AUTO, OFF, DraftConfig
-from ..speculate.draft_names import COLON, SIGN, Names, split
-from ..speculate.picture_drafts import drafting_with_pictures
+from ...errors import ArgumentError, MaskError
+from ...masks.layer_mask import LayerMask
+from ...runtime import json_schema
+from ...runtime.model import Model
+from ...runtime.sampling import FLOAT_MAX, REPEAT_LAST_N_MAX, SEED_MAX, SamplingParams
+from ...speculate import drafters
+from ...speculate.config import AUTO, OFF, DraftConfig
+from ...speculate.draft_names import COLON, SIGN, Names, split
+from ...speculate.picture_drafts import drafting_with_pictures
+from ..drafter_labels import corpus_of, files_by_drafter, with_corpus
 from .adapters import ServedAdapters
 from .errors import ApiError
 from .schemas import MaskSettings, TextRequest
-from .sources import corpus_of, files_by_drafter, with_corpus
 
 RANDOM = (-1, 2**32 - 1)  # seeds that llama-server takes for none
 N_BIASED = 256  # characters of a text whose tokens get a bias

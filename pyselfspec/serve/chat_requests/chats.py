@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..answers.form import AnswerForm
-from ..answers.markers import opened_thoughts
-from ..answers.reader import AnswerReader
-from ..errors import ArgumentError
-from ..runtime import json_schema
-from ..runtime.pictures import Picture
-from ..templates.messages import ASSISTANT, FIELDS
-from ..templates.template import ChatTemplate
-from .errors import ApiError
-from .jobs import Job
+from ...answers.form import AnswerForm
+from ...answers.markers import opened_thoughts
+from ...answers.reader import AnswerReader
+from ...errors import ArgumentError
+from ...runtime import json_schema
+from ...runtime.pictures import Picture
+from ...templates.messages import ASSISTANT, FIELDS
+from ...templates.template import ChatTemplate
+from ..engine.jobs import Job
+from ..engine.reasoning_budget import ThoughtLimit
+from ..protocol.errors import ApiError
+from ..protocol.schemas import ChatRequest
+from ..service import Service
 from .pictures import TakenPictures, described
-from .schemas import ChatRequest
-from .service import Service
-from .strict import answers_to_gbnf
-from .thoughts import ThoughtLimit
+from .tool_grammar import answers_to_gbnf
 from .tools import ToolUse, describe_tools
 
 

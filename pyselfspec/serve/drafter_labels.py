@@ -14,7 +14,7 @@ from ..speculate.config import AUTO, DraftConfig
 from ..speculate.draft_names import COLON, Named, split
 from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
-from .jobs import MODEL
+from .engine.jobs import MODEL
 
 # Label and meaning of a token's source. Drafters without an entry are labelled by their names.
 WORDS = {

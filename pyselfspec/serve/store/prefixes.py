@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runtime.saved import SavedSequence
+from ...runtime.saved import SavedSequence
 from .prefix_files import PrefixFiles
 
 N_TOKENS_MIN = 64  # tokens; shorter texts are read as quickly

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..runtime.pictures import Picture
-from ..runtime.projector import Projector
-from ..templates.guard import Guard, texts_in
-from .errors import ApiError, unsupported
+from ...runtime.pictures import Picture
+from ...runtime.projector import Projector
+from ...templates.guard import Guard, texts_in
+from ..protocol.errors import ApiError, unsupported
 
 IMAGE = "image_url"
 N_PICTURES = 16  # of a request

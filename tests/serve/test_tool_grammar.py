@@ -17,8 +17,8 @@ from pyselfspec.answers.parts import Called
 from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime import vocabulary
+from pyselfspec.serve.chat_requests.tool_grammar import answers_to_gbnf
 from pyselfspec.serve.settings import Capacity
-from pyselfspec.serve.strict import answers_to_gbnf
 
 KINDS = {"kind": {"enum": ["cat", "dog"]}, "n": {"type": "integer"}}
 BUY = {"type": "object", "properties": KINDS, "required": ["kind", "n"]}

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runtime.embedding import EmbeddingContext
-from ..util.closing import Closing
-from .engine import EngineCounts
-from .jobs import BusyError, ShutdownError, TooLateError
-from .settings import GRACE_S
+from ...runtime.embedding import EmbeddingContext
+from ...util.closing import Closing
+from ..engine.engine import EngineCounts
+from ..engine.jobs import BusyError, ShutdownError, TooLateError
+from ..settings import GRACE_S
 
 
 class EmbeddingEngine(Closing):

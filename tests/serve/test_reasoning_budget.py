@@ -12,9 +12,9 @@ from serving import Served, running
 
 from pyselfspec import Completion, Model, SamplingParams
 from pyselfspec.runtime.sampling import SamplingParams as Sampling
-from pyselfspec.serve.jobs import Finished, Job
+from pyselfspec.serve.engine.jobs import Finished, Job
+from pyselfspec.serve.engine.reasoning_budget import ThoughtLimit, first_part, joined, next_part
 from pyselfspec.serve.settings import Capacity
-from pyselfspec.serve.thoughts import ThoughtLimit, first_part, joined, next_part
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.stats import GenerationStats
 

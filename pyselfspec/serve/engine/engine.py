@@ -18,17 +18,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..errors import ArgumentError
-from ..masks.layer_mask import LayerMask
-from ..runtime.context import Context
-from ..runtime.sequence_table import n_common
-from ..speculate.batching import Batch
-from ..speculate.completion import Completion
-from ..speculate.generation import Generation
-from ..speculate.stats import GenerationStats
-from ..speculate.types import Step
-from ..util.closing import Closing
-from .deltas import DeltaBuilder
+from ...errors import ArgumentError
+from ...masks.layer_mask import LayerMask
+from ...runtime.context import Context
+from ...runtime.sequence_table import n_common
+from ...speculate.batching import Batch
+from ...speculate.completion import Completion
+from ...speculate.generation import Generation
+from ...speculate.stats import GenerationStats
+from ...speculate.types import Step
+from ...util.closing import Closing
+from ..settings import GRACE_S
+from ..store.prefixes import Prefixes
 from .jobs import (
     BusyError,
     Delta,
@@ -41,8 +42,7 @@ from .jobs import (
     Ticket,
     TooLateError,
 )
-from .prefixes import Prefixes
-from .settings import GRACE_S
+from .running_text import DeltaBuilder
 from .slots import Slot, Slots
 
 N_MASKS = 32  # different masks of requests at most: each keeps graphs and timings

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError
-from ..runtime.saved import SavedSequence, n_usable
+from ...errors import ArgumentError
+from ...runtime.saved import SavedSequence, n_usable
 from . import saved_file
 from .saved_file import Header, Kind
 

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ArgumentError
-from ..runtime.context import Context
-from ..runtime.saved import restore_sequence, save_sequence
+from ...errors import ArgumentError
+from ...runtime.context import Context
+from ...runtime.saved import restore_sequence, save_sequence
+from ..engine.slots import Slot, Slots
+from ..protocol.errors import ApiError
 from . import saved_file
-from .errors import ApiError
 from .saved_file import Kind
-from .slots import Slot, Slots
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..runtime.logprobs import LogProbs
-from ..speculate.completion import Completion
-from ..speculate.output.sources import TokenTracker
-from ..speculate.types import Step
+from ...runtime.logprobs import LogProbs
+from ...speculate.completion import Completion
+from ...speculate.output.sources import TokenTracker
+from ...speculate.types import Step
 from .jobs import MODEL, Delta, TokenText
 
 _TokenInfo = tuple[str, LogProbs | None]  # the source of a token, and its probabilities

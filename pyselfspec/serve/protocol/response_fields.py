@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from ..masks.layer_mask import LayerMask
-from ..speculate.stats import GenerationStats
-from .jobs import Finished, TokenText
+from ...masks.layer_mask import LayerMask
+from ...speculate.stats import GenerationStats
+from ..engine.jobs import Finished, TokenText
 
 _STOP_REASONS = ("eog", "stop")  # of a Completion; OpenAI calls both "stop", all others "length"
 

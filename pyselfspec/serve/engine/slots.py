@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..runtime.adapters import Adapters
-from ..runtime.context import Context
-from ..runtime.kv import KVSequence
-from ..runtime.pictures import is_text
-from ..runtime.saved import can_save, restore_sequence, save_sequence
-from .prefixes import Prefixes
+from ...runtime.adapters import Adapters
+from ...runtime.context import Context
+from ...runtime.kv import KVSequence
+from ...runtime.pictures import is_text
+from ...runtime.saved import can_save, restore_sequence, save_sequence
+from ..store.prefixes import Prefixes
 
 N_LOST = 64  # tokens; to read fewer again takes little time
 
@@ -23,7 +23,7 @@ N_LOST = 64  # tokens; to read fewer again takes little time
 @dataclass(eq=False, slots=True)
 class Slot:
     """A place for one text. n_reserved: cells reserved for its text, 0 when idle. used_at: number
-    of the text that used it last. owner: whose text it is, see auth.owner_of."""
+    of the text that used it last. owner: whose text it is, see protocol.auth.owner_of."""
 
     seq: KVSequence
     n_reserved: int = 0

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..runtime.embedding import RANK
-from ..runtime.model import Model
-from . import cards
+from ...runtime.embedding import RANK
+from ...runtime.model import Model
+from .. import model_card
+from ..metrics import Metrics
+from ..protocol.errors import ApiError, unsupported
+from ..settings import Settings
 from .embedding_engine import EmbeddingEngine
-from .errors import ApiError, unsupported
-from .metrics import Metrics
-from .settings import Settings
 
 
 class EmbeddingService:
@@ -73,14 +73,14 @@ class EmbeddingService:
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
-        return cards.card(self.settings.name, self._created_at)
+        return model_card.card(self.settings.name, self._created_at)
 
     def props(self) -> dict[str, Any]:
         """Return a description of model and server, for GET /props."""
         context = self.engine.context
         return {
             "model": self.settings.name,
-            **cards.facts(self.model),
+            **model_card.facts(self.model),
             "n_ctx": context.n_ctx,
             "pooling": context.pooling,
             "n_values": context.width,

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from ..runtime.adapters import Adapters, scaled
-from ..runtime.model import Model
+from ...runtime.adapters import Adapters, scaled
+from ...runtime.model import Model
 
 N_ADAPTERS = 64  # of a request
 

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..answers.call_forms import HERMES, CallForm, Functions, reads_json
-from ..answers.form import AnswerForm
-from ..runtime import json_schema
+from ...answers.call_forms import HERMES, CallForm, Functions, reads_json
+from ...answers.form import AnswerForm
+from ...runtime import json_schema
 
 _NOT_JSON = ("<function=", "<arg_key>", "[ARGS]")  # calls in Hermes' or Mistral's marks, in tags
 _ROOT = re.compile(r"^root ::=", re.MULTILINE)

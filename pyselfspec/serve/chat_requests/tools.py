@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..answers.call_forms import HERMES_CLOSE as CLOSE
-from ..answers.call_forms import HERMES_OPEN as OPEN
-from ..runtime import json_schema
-from .errors import ApiError
-from .schemas import ChatRequest, NamedTool
+from ...answers.call_forms import HERMES_CLOSE as CLOSE
+from ...answers.call_forms import HERMES_OPEN as OPEN
+from ...runtime import json_schema
+from ..protocol.errors import ApiError
+from ..protocol.schemas import ChatRequest, NamedTool
 
 INSTRUCTION = (
     "You may call these functions, given as JSON:\n{tools}\n"

@@ -14,8 +14,8 @@ from pydantic import (
     model_validator,
 )
 
-from ..runtime.sampling import FLOAT_MAX
-from ..templates.messages import ASSISTANT
+from ...runtime.sampling import FLOAT_MAX
+from ...templates.messages import ASSISTANT
 from .adapters import N_ADAPTERS, AdapterScale
 from .errors import unsupported
 from .request_fields import CHATS, COMPLETIONS, require_harmless

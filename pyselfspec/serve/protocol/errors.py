@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from ..errors import ContextFullError, DecodeError, ModelFileError, SelfSpecError
-from ..templates.rendering import RenderingEndedError
+from ...errors import ContextFullError, DecodeError, ModelFileError, SelfSpecError
+from ...templates.rendering import RenderingEndedError
+from ..engine.jobs import BusyError, ShutdownError, TooLateError
 from .field_errors import described
-from .jobs import BusyError, ShutdownError, TooLateError
 
 log = logging.getLogger(__name__)
 
