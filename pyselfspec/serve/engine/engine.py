@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -35,14 +34,13 @@ from .jobs import (
     Delta,
     Event,
     Failed,
-    Finished,
     Job,
     ShutdownError,
     Started,
     Ticket,
     TooLateError,
 )
-from .running_text import DeltaBuilder
+from .running_text import RunningText
 from .slots import Slot, Slots
 
 N_MASKS = 32  # different masks of requests at most: each keeps graphs and timings
@@ -88,7 +86,7 @@ class Engine(Closing):
         self.prefixes = prefixes
         self._slots = Slots(context, n_slots, n_cells, prefixes)
         self._batch = Batch(context)
-        self._running: dict[Generation, _RunningText] = {}
+        self._running: dict[Generation, RunningText] = {}
         self._masks: set[LayerMask] = set()
         self._last: Completion | None = None  # the last one with drafts, for its statistics
         self._changed = threading.Condition()  # guards the fields below
@@ -275,7 +273,7 @@ class Engine(Closing):
         job = ticket.job
         try:
             self._require_few_masks(job.drafting.mask)
-            running = _RunningText(ticket, slot, self.context, self._n_tokens(job))
+            running = RunningText(ticket, slot, self.context, self._n_tokens(job))
             if job.drafting.mask is not None:
                 self._masks.add(job.drafting.mask)
         except Exception as error:
@@ -294,7 +292,7 @@ class Engine(Closing):
                 "use one of these, or leave out the mask"
             )
 
-    def _settle(self, running: _RunningText, found: Step | Exception | None) -> None:
+    def _settle(self, running: RunningText, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):
             now = time.monotonic()
             over = _over(running.ticket, now, self._is_cut(now))  # it stopped the pass
@@ -304,7 +302,7 @@ class Engine(Closing):
         else:
             _emit(running.ticket, running.delta(found))
 
-    def _end(self, running: _RunningText, *events: Event) -> None:
+    def _end(self, running: RunningText, *events: Event) -> None:
         del self._running[running.text]
         try:
             self._batch.leave(running.text)
@@ -320,71 +318,6 @@ class Engine(Closing):
             self._last = running.completion
         for event in events:
             _emit(running.ticket, event)
-
-
-class _RunningText:
-    """A text that is being generated. Raises the errors of Completion."""
-
-    def __init__(self, ticket: Ticket, slot: Slot, context: Context, n_tokens: int) -> None:
-        self.ticket = ticket
-        self.slot = slot
-        self.has_read = False  # its prompt
-        job = ticket.job
-        self.completion = Completion(
-            context,
-            job.prompt,
-            job.drafting,
-            seq=slot.seq,
-            n_predict=n_tokens - len(job.prompt),
-            sampling=job.sampling,
-            stop=job.stop,
-            logprobs=job.logprobs,
-            shown=dict(job.shown),
-            adapters=job.adapters,
-            pictures=job.pictures,
-        )
-        with_tokens = job.shows_tokens or job.logprobs is not None
-        self._deltas = DeltaBuilder(self.completion, with_tokens=with_tokens)
-        self._stack = ExitStack()
-        self.text = self._stack.enter_context(self.completion.start())
-        self._start = time.perf_counter_ns()
-
-    def finish_prompt(self) -> None:
-        self.has_read = True
-        self.completion.record_prompt(self.text.n_reused, self._us())
-
-    def delta(self, step: Step) -> Delta:
-        text = self.completion.record_step(step)
-        if not self.ticket.job.n_predict:  # its only token ends the reading of the prompt
-            return Delta("", (), (), step.us)
-        self._deltas.observe(step)
-        return self._deltas.delta(text, step.us)
-
-    def finish(self) -> tuple[Delta, Finished]:
-        """Return the text that was held back until the end, and the statistics."""
-        completion = self.completion
-        text = completion.finish()
-        completion.stats.total_us = self._us()
-        assert completion.finish_reason is not None
-        if not self.ticket.job.n_predict:
-            completion.stats.n_generated = 0
-            return Delta("", (), (), 0), Finished("length", completion.stats, completion.draft)
-        finished = Finished(
-            completion.finish_reason,
-            completion.stats,
-            completion.draft,
-            completion.estimated_speedup,
-            completion.mask,
-            completion.stopped_by,
-            tuple(completion.tokens),
-        )
-        return self._deltas.delta(text, 0), finished
-
-    def _us(self) -> int:
-        return (time.perf_counter_ns() - self._start) // 1000
-
-    def close(self) -> None:
-        self._stack.close()
 
 
 def _over(ticket: Ticket, now: float, cut: bool) -> Failed | None:
