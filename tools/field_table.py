@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyselfspec.serve.request_fields import RULES, Treatment
+from pyselfspec.serve.protocol.request_fields import RULES, Treatment
 
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 START, END = "<!-- request fields -->\n", "<!-- end of request fields -->\n"

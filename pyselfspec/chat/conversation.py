@@ -6,9 +6,8 @@ generated, and the K/V cache holds them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Unpack
 
@@ -18,18 +17,16 @@ from ..runtime.sampling import SEED_MAX
 from ..speculate.completion import N_PREDICT, Completion, CompletionOptions
 from ..speculate.config import AUTO, DraftChoice, DraftConfig
 from ..speculate.output.record import INTERRUPTED
-from ..speculate.output.sources import Part, TokenTracker
 from ..templates.messages import ASSISTANT, SYSTEM, USER, Message
 from ..templates.template import ChatTemplate
 from ..util.files import require_no_model
 from . import saved
+from .answer import ChatForm, Piece, read_pieces, read_whole
 from .saved import SavedChat
-from .thoughts import BEGIN, END, Piece, ThoughtSplitter
 from .trimming import trim_messages
 
 ANSWER_SHARE = 4  # at least a quarter of the context is free for the answer
 KEPT_SHARE = 2  # leaving out turns keeps half of the context, so that the next ones have room
-N_LAST = 16  # tokens at the end of a prompt that may contain <think>
 
 
 class Conversation:
@@ -58,7 +55,8 @@ class Conversation:
         self.options = options
         self.messages: tuple[Message, ...] = ()
         self.completion: Completion | None = None  # of the latest answer
-        self.thoughts = ThoughtSplitter()  # of the latest answer
+        self.is_thinking = False  # at the end of the latest answer
+        self._form = ChatForm(template)
         self.n_left_out = 0  # messages after the system prompt that no longer fit into the context
         self._n_regenerated = 0  # answers to the latest question after the first
         self.system = system
@@ -79,6 +77,15 @@ class Conversation:
         """The latest question."""
         at = self._last_question()
         return None if at is None else self.messages[at].text
+
+    def without_thoughts(self) -> list[Message]:
+        """Return all messages, answers without their thoughts, to be shown."""
+        return [
+            Message(ASSISTANT, self._form.without_thoughts(message.text))
+            if message.role == ASSISTANT
+            else message
+            for message in self.messages
+        ]
 
     def ask(self, text: str) -> Generator[Piece, None, None]:
         """Yield the answer to a question.
@@ -140,18 +147,9 @@ class Conversation:
     def _answer(self, messages: tuple[Message, ...]) -> Generator[Piece, None, None]:
         prompt, n_left_out = self._prompt(messages)
         completion = Completion(self.context, prompt, self.config, **self._options())
-        self.completion = completion
-        last = self.context.model.detokenize(prompt[-N_LAST:])
-        thoughts = self.thoughts = ThoughtSplitter(begun=last.rstrip().endswith(BEGIN))
-        origins, piece_of, n_seen = TokenTracker[str | None](), self.context.model.piece, 0
+        self.completion, self.is_thinking = completion, False
         try:
-            for text in completion:
-                new = range(n_seen, len(completion.tokens))
-                n_seen = new.stop
-                for i in new:
-                    origins.push(piece_of(completion.tokens[i]), completion.sources[i])
-                yield from thoughts.push(_pieces(origins.take(text)))
-            yield from thoughts.finish()
+            yield from read_pieces(completion, self._form.reader(prompt))
         finally:
             if completion.finish_reason is None:
                 completion.finish_reason = INTERRUPTED
@@ -161,6 +159,7 @@ class Conversation:
 
     def _options(self) -> CompletionOptions:
         options = self.options.copy()
+        options["shown"] = {**(options.get("shown") or {}), **self._form.shown}
         options["stop"] = (*options.get("stop", ()), *self.template.stop)
         sampling = options.get("sampling")
         if sampling is not None and sampling.seed is not None:
@@ -171,11 +170,17 @@ class Conversation:
     def _answer_message(self, completion: Completion) -> Message:
         """Return the answer as a message, with its tokens unless a stop string has cut the text.
 
-        Closes open thoughts, so that templates which remove thoughts find their end.
+        Closes open thoughts, so that templates which remove thoughts find their end. Where markers
+        are control tokens, which no template finds in a text, thoughts stand apart.
         """
-        model, tokens = self.context.model, completion.tokens
-        if self.thoughts.is_open and END in self.template.source:
-            return Message(ASSISTANT, f"{completion.text}\n{END}\n\n")
+        model, tokens, shown = self.context.model, completion.tokens, self._form.shown
+        reader = self._form.reader(completion.prompt)
+        thoughts, said = read_whole(reader, completion.text)
+        self.is_thinking = reader.thinks is not None
+        if shown and (self.is_thinking or not shown.keys().isdisjoint(tokens)):
+            return Message(ASSISTANT, said, reasoning=thoughts or None)
+        if reader.thinks is not None and reader.thinks in self.template.source:
+            return Message(ASSISTANT, f"{completion.text}\n{reader.thinks}\n\n")
         if completion.finish_reason == "stop":
             return Message(ASSISTANT, completion.text)
         if model.is_eog(tokens[-1]):  # the template writes the end token
@@ -206,9 +211,3 @@ class Conversation:
             return trim_messages(messages, n_tokens, min(n_max, self.context.n_ctx // KEPT_SHARE))
         except ContextFullError:
             return trim_messages(messages, n_tokens, n_max)
-
-
-def _pieces(parts: Iterable[Part[str | None]]) -> list[Piece]:
-    """Join neighbouring parts of one origin."""
-    by_origin = groupby((part for part in parts if part.text), key=lambda part: part.tag)
-    return [Piece("".join(part.text for part in group), origin) for origin, group in by_origin]

@@ -10,8 +10,8 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
+from ..chat.answer import Piece
 from ..chat.conversation import Conversation
-from ..chat.thoughts import Piece, without_thoughts
 from ..speculate.completion import Completion
 from ..templates.messages import ASSISTANT, USER, Message
 from ._chat_wrap import Erase, Span, Wrapper
@@ -65,7 +65,7 @@ class Answers:
             if message.role == USER:
                 self.note(PROMPT + _shortened(message.text))
             elif message.role == ASSISTANT:
-                self._wrapped(_shortened(without_thoughts(message.text)) + "\n")
+                self._wrapped(_shortened(message.text) + "\n")
 
     def stopped(self) -> None:
         self._print()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from ..chat.answer import Piece
 from ..chat.conversation import Conversation
-from ..chat.thoughts import Piece
 from ..errors import ArgumentError, SelfSpecError
 from ..speculate.config import OFF
 from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
@@ -89,7 +89,7 @@ class Commands:
     def show_loaded(self, path: Path) -> None:
         """Show the last turns of the conversation that was loaded from this file."""
         self.file = path.resolve()
-        messages = self.conversation.messages
+        messages = self.conversation.without_thoughts()
         self.screen.turns(messages)
         self.screen.note(f"{len(messages)} messages from {path}")
 
@@ -113,7 +113,7 @@ class Commands:
             )
         if completion.finish_reason == CONTEXT_FULL:
             self.screen.note("the context is full, so the answer ends here; give a larger -c")
-        elif self.conversation.thoughts.is_open and completion.finish_reason != INTERRUPTED:
+        elif self.conversation.is_thinking and completion.finish_reason != INTERRUPTED:
             self.screen.note("the model was still thinking; a larger -n leaves room for an answer")
         self.screen.answered(self.conversation, completion)
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import click
 
+from ..chat.answer import Piece
 from ..chat.conversation import Conversation
-from ..chat.thoughts import Piece
 from ..errors import ArgumentError
 from ..speculate.completion import Completion
 from ..templates.messages import Message

@@ -1,6 +1,7 @@
 """A server with the APIs of OpenAI and Anthropic: one model, several texts at once.
 
-engine.py owns the context, in a thread of its own; app.py routes requests, in asyncio's thread.
-jobs.py has the data that travels between them. endpoints/ translates protocols, one file for each;
-chats.py is what those of chats share, and answers/ reads thoughts and calls in answers.
+engine/ owns the context, in a thread of its own; app.py routes requests, in asyncio's thread.
+engine/jobs.py has the data that travels between them. endpoints/ has a file for each protocol:
+chat_requests/ is what those of chats share, and protocol/ what all share. store/ keeps texts beyond
+the context. embeddings/ is for models that write no text, and router/ serves several models.
 """

@@ -16,10 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from ..errors import SelfSpecError
 from ..util.paths import on_one_line
-from .adapters import AdapterScale
-from .auth import require_host, require_key
-from .browsers import allow_origins
-from .embedding_service import EmbeddingService
+from .embeddings.embedding_service import EmbeddingService
 from .endpoints import (
     chat,
     completions,
@@ -39,15 +36,18 @@ from .endpoints.rerank import RerankRequest
 from .endpoints.responses_request import ResponsesRequest
 from .endpoints.slots import SlotRequest
 from .endpoints.tokens import DetokenizeRequest, TokenizeRequest
-from .errors import ApiError, ErrorBody, error_response, json_response, unsupported
-from .events import ClientGone, no_response
-from .head import HeadAsGet
-from .limits import BodyLimit
 from .metrics import CONTENT_TYPE, Metrics
-from .page import Page
-from .responses import SSE
-from .schemas import ChatRequest, CompletionRequest
+from .protocol.adapters import AdapterScale
+from .protocol.auth import require_host, require_key
+from .protocol.body_limit import BodyLimit
+from .protocol.browsers import allow_origins
+from .protocol.errors import ApiError, ErrorBody, error_response, json_response, unsupported
+from .protocol.events import ClientGone, no_response
+from .protocol.head import HeadAsGet
+from .protocol.schemas import ChatRequest, CompletionRequest
+from .protocol.writers import SSE
 from .service import Service
+from .static_files import Page
 
 N_PATH = 200  # characters of a path that an error repeats
 

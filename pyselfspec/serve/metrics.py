@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from .embedding_engine import EmbeddingEngine
-from .engine import Engine
+from .embeddings.embedding_engine import EmbeddingEngine
+from .engine.engine import Engine
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

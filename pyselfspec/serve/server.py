@@ -35,17 +35,17 @@ from ..speculate.resolve import resolve
 from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
 from . import app
-from .auth import LOOPBACK
-from .embedding_engine import EmbeddingEngine
-from .embedding_service import EmbeddingService
-from .engine import Engine
-from .prefix_files import PrefixFiles
-from .prefixes import Prefixes
-from .saved_file import Kind
+from .drafter_labels import corpus_of, usable_drafters
+from .embeddings.embedding_engine import EmbeddingEngine
+from .embeddings.embedding_service import EmbeddingService
+from .engine.engine import Engine
+from .protocol.auth import LOOPBACK
 from .service import Service
 from .settings import GRACE_S, Capacity, Settings
-from .slot_files import SlotFiles
-from .sources import corpus_of, usable_drafters
+from .store.prefix_files import PrefixFiles
+from .store.prefixes import Prefixes
+from .store.saved_file import Kind
+from .store.slot_files import SlotFiles
 
 N_BATCH = 512  # rows of a pass where no width is exact
 N_PICTURE_ROWS = 512  # of a picture whose rows see each other

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..answers.form import AnswerForm
+from ..answers.markers import visible_tokens
 from ..gguf.chat_template import tells_speakers_apart
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
@@ -13,21 +15,19 @@ from ..runtime.projector import Projector
 from ..speculate.config import DraftConfig
 from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
-from . import cards
-from .adapters import ServedAdapters
-from .answers.form import AnswerForm
-from .engine import Engine
-from .events import JobEvents
-from .fields import mask_fields
-from .jobs import Job
-from .markers import visible_tokens
+from . import model_card
+from .drafter_labels import describe_sources
+from .engine.engine import Engine
+from .engine.jobs import Job
 from .metrics import Metrics
-from .requests import RequestReader, draft_label
-from .schemas import TextRequest
+from .protocol.adapters import ServedAdapters
+from .protocol.events import JobEvents
+from .protocol.request_options import RequestReader, draft_label
+from .protocol.response_fields import mask_fields
+from .protocol.schemas import TextRequest
 from .settings import Settings
-from .slot_files import SlotFiles
-from .sources import describe_sources
-from .stored import ResponseStore
+from .store.response_store import ResponseStore
+from .store.slot_files import SlotFiles
 
 
 class Service:
@@ -81,7 +81,7 @@ class Service:
         return self._shown[form]
 
     def submit(self, jobs: Sequence[Job], owner: str) -> JobEvents:
-        """Queue jobs. owner: whose they are, see auth.owner_of. Raises BusyError or
+        """Queue jobs. owner: whose they are, see protocol.auth.owner_of. Raises BusyError or
         ShutdownError."""
         return JobEvents(self.engine, jobs, self.settings.timeout_s, owner)
 
@@ -93,15 +93,15 @@ class Service:
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
-        return cards.card(self.settings.name, self._created_at)
+        return model_card.card(self.settings.name, self._created_at)
 
     def props(self) -> dict[str, Any]:
         """Return a description of model and server, for GET /props."""
         requests = self.requests
         return {
             "model": self.settings.name,
-            **cards.facts(self.model),
-            **cards.llama_server_facts(self.model, self.settings),
+            **model_card.facts(self.model),
+            **model_card.llama_server_facts(self.model, self.settings),
             "default_generation_settings": {
                 "n_ctx": requests.n_ctx,
                 "params": {name: getattr(requests.sampling, name) for name in TextRequest.SAMPLING},

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import ArgumentError
+from ..util.beginnings import Beginnings
 
 PRIVATE = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # planes 15 and 16 of Unicode
 
@@ -23,8 +24,8 @@ class Markers:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = frozenset(texts)
-        self._begins = {text[:n] for text in self.texts for n in range(1, len(text))}
-        self._ends = {text[-n:] for text in self.texts for n in range(1, len(text))}
+        self._begins = Beginnings(self.texts)
+        self._ends = Beginnings(text[::-1] for text in self.texts)  # read backwards
         self._n_max = max(map(len, self.texts), default=0)
         first = "".join(sorted({text[0] for text in self.texts}))
         self._first = re.compile(f"[{re.escape(first)}]" if first else r"(?!)")
@@ -51,13 +52,11 @@ class Markers:
 
     def n_prefix_at_end(self, text: str) -> int:
         """Return the length of the longest suffix of a text that is a proper prefix of a marker."""
-        sizes = range(min(len(text), self._n_max), 0, -1)
-        return next((n for n in sizes if text[-n:] in self._begins), 0)
+        return self._begins.n_at_end(text)
 
     def n_suffix_at_start(self, text: str) -> int:
         """Return the length of the longest prefix of a text that is a proper suffix of a marker."""
-        sizes = range(min(len(text), self._n_max), 0, -1)
-        return next((n for n in sizes if text[:n] in self._ends), 0)
+        return self._ends.n_at_end(text[: self._n_max][::-1])
 
     def contains(self, text: str) -> bool:
         """Return whether a text is a proper part of a marker."""

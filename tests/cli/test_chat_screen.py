@@ -11,7 +11,7 @@ import signal
 import termios
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -27,8 +27,8 @@ from screens import rows
 
 from pyselfspec import Model, SamplingParams
 from pyselfspec.chat import installed
+from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.chat.thoughts import Piece, ThoughtSplitter, without_thoughts
 from pyselfspec.cli import _chat_answers, _options
 from pyselfspec.cli._chat_answers import Answers
 from pyselfspec.cli._chat_commands import COMMANDS, find_command
@@ -162,43 +162,11 @@ def test_a_window_can_be_resized_meanwhile() -> None:
 # --- thoughts --------------------------------------------------------------------------------
 
 
-def told_apart(pieces: Sequence[str], *, begun: bool = False) -> tuple[str, str]:
-    """Thoughts and answer of a text that comes in pieces."""
-    thoughts = ThoughtSplitter(begun=begun)
-    found = [done for piece in pieces for done in thoughts.push([Piece(piece)])]
-    found += thoughts.finish()
+def told_apart(pieces: Iterable[Piece]) -> tuple[str, str]:
+    """Thoughts and answer."""
+    found = list(pieces)
     thought = "".join(piece.text for piece in found if piece.is_thought)
     return thought, "".join(piece.text for piece in found if not piece.is_thought)
-
-
-@pytest.mark.parametrize(
-    ("text", "begun", "want"),
-    [
-        ("<think>\nwell, 1 < 2\n</think>\n\nyes", False, ("well, 1 < 2", "yes")),
-        ("\n<think></think>\n\nyes", False, ("", "yes")),
-        ("well\n</think>\n\nyes </think>", True, ("well", "yes </think>")),
-        ("<think>well </th", False, ("well </th", "")),
-        (" yes <think>no</think>", False, ("", " yes <think>no</think>")),
-        ("<thin", False, ("", "<thin")),
-        ("", False, ("", "")),
-        (" \n", False, ("", " \n")),
-    ],
-)
-def test_thoughts_are_told_from_the_answer(text: str, begun: bool, want: tuple[str, str]) -> None:
-    """However the tags come in pieces."""
-    for seed in range(20):
-        assert told_apart(cut(text, seed), begun=begun) == want, f"seed {seed}"
-    assert told_apart([text], begun=begun) == want
-    if not begun or "</think>" in text[:14]:
-        assert without_thoughts(text) == want[1]
-
-
-def test_thoughts_keep_who_proposed_them() -> None:
-    thoughts = ThoughtSplitter()
-    pieces = [Piece("<think>a", "ngram"), Piece("b</th", None), Piece("ink>c", "ngram")]
-    assert [done for piece in pieces for done in thoughts.push([piece])] == [
-        Piece("a", "ngram", True), Piece("b", None, True), Piece("c", "ngram"),
-    ]  # fmt: skip
 
 
 STRIPPING = """\
@@ -216,12 +184,65 @@ STRIPPING = """\
 OPENING = STRIPPING.replace("assistant\\n' -}}", "assistant\\n<think>\\n' -}}")
 
 
-def thinking(context: Any, source: str, answer: str, n_predict: int = 99) -> Conversation:
+def thinking(
+    context: Any, source: str, answer: str, n_predict: int = 99, draft: str | None = None
+) -> Conversation:
     """A conversation whose answers are this one."""
     grammar = f"root ::= {json.dumps(answer)}"
     sampling = SamplingParams(temperature=0, grammar=grammar)
     template = ChatTemplate.of(context.model, source)
-    return Conversation(context, template, n_predict=n_predict, sampling=sampling, draft=None)
+    return Conversation(context, template, n_predict=n_predict, sampling=sampling, draft=draft)
+
+
+FORMS = {  # signs in templates, and answers
+    "think": ("</think>", "<think>\nhm <b>\n</think>\n\nyes"),
+    "mistral": ("[THINK]", "[THINK]hm <b>[/THINK]yes"),
+    "gpt-oss": (
+        "<|channel|>analysis",
+        "<|channel|>analysis<|message|>hm <b><|end|><|start|>assistant<|channel|>final<|message|>"
+        "yes",
+    ),
+    "gemma": ("<|channel>", "<|channel>thought\nhm <b><channel|>yes"),
+    "seed": ("<seed:think>", "<seed:think>hm <b></seed:think>yes"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_thoughts_of_each_family_stand_apart(
+    name: str, model: Model, new_context: NewContext
+) -> None:
+    sign, answer = FORMS[name]
+    chat = thinking(new_context(model, n_ctx=512), f"{chat_models.CHATML}{{# {sign} #}}", answer)
+    assert told_apart(chat.ask("hi")) == ("hm <b>", "yes")
+    assert chat.without_thoughts()[-1].text == "yes"
+
+
+def test_thoughts_between_control_tokens(tmp_path: Path, new_context: NewContext) -> None:
+    """The next prompt has no thoughts: a template finds no control tokens in an answer."""
+    source = f"{chat_models.CHATML}{{{{ '[THINK]' if messages | length == 1 }}}}{{# [/THINK] #}}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(chat_models.STYLES, "marks", (source, ("[THINK]", "[/THINK]", "<|im_end|>")))
+        patch.setattr(chat_models, "LAST_IS_EOS", {"marks"})
+        path = chat_models.write(tmp_path / "marks.gguf", "marks", user_defined=(), space=False)
+    with Model(path) as marked:
+        assert marked.detokenize(marked.tokenize("[THINK]", add_special=False)) == ""
+        chat = thinking(new_context(marked, n_ctx=512), source, "hm hm", n_predict=4)
+        assert told_apart(chat.ask("hi")) == ("hm h", "") and chat.is_thinking
+        said(chat.ask("so"))
+        assert "hm" not in marked.detokenize(completed(chat).prompt)
+
+
+def test_pieces_keep_who_proposed_them(model: Model, new_context: NewContext) -> None:
+    """With markers and characters of several tokens, and drafts that end within them."""
+    answer = "<think>ab ab ab\u65e5</think>\nab ab ab <b> ab ab"
+    chat = thinking(new_context(model, n_ctx=512), STRIPPING, answer, draft="ngram")
+    pieces = list(chat.ask("ab ab ab ab ab"))
+    assert "".join(piece.text for piece in pieces) == "ab ab ab\u65e5ab ab ab <b> ab ab"
+    assert {piece.origin for piece in pieces} == {None, "ngram"}
+    by_token = zip(completed(chat).tokens, completed(chat).sources, strict=True)
+    n_drafted = sum(len(model.piece(token)) for token, source in by_token if source)
+    drafted = "".join(piece.text for piece in pieces if piece.origin)
+    assert 0 < len(drafted) <= n_drafted
 
 
 @pytest.mark.parametrize(
@@ -233,10 +254,8 @@ def test_the_model_does_not_see_former_thoughts(
     source: str, answer: str, model: Model, new_context: NewContext
 ) -> None:
     chat = thinking(new_context(model, n_ctx=512), source, answer)
-    pieces = list(chat.ask("hi"))
-    assert "".join(piece.text for piece in pieces if piece.is_thought) == "hm"
-    assert "".join(piece.text for piece in pieces if not piece.is_thought) == "yes"
-    assert not chat.thoughts.is_open
+    assert told_apart(chat.ask("hi")) == ("hm", "yes")
+    assert not chat.is_thinking
     said(chat.ask("so"))
     want = chat.template.tokens(
         [Message("user", "hi"), Message("assistant", "yes"), Message("user", "so")]
@@ -254,7 +273,7 @@ def test_thoughts_that_did_not_end_are_not_seen_either(
 ) -> None:
     chat = thinking(new_context(model, n_ctx=512), source, answer, n_predict=14)
     pieces = list(chat.ask("hi"))
-    assert all(piece.is_thought for piece in pieces) and chat.thoughts.is_open
+    assert all(piece.is_thought for piece in pieces) and chat.is_thinking
     said(chat.ask("so"))
     text = model.detokenize(completed(chat).prompt)
     assert "hm" not in text and text.count("<think>") == (source is OPENING)

@@ -18,8 +18,8 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from pyselfspec import GREEDY, Completion, Context
+from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.chat.thoughts import Piece
 from pyselfspec.cli._chat_commands import COMMANDS, Commands, talk
 from pyselfspec.cli._chat_terminal import Terminal
 from pyselfspec.templates.template import ChatTemplate

@@ -23,8 +23,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from pyselfspec.serve.page import Page
-from pyselfspec.serve.sources import describe_sources
+from pyselfspec.serve.drafter_labels import describe_sources
+from pyselfspec.serve.static_files import Page
 
 KEY = "open sesame"
 OWN = "full"

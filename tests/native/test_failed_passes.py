@@ -23,8 +23,8 @@ from pyselfspec import GREEDY, Context, Model
 from pyselfspec.errors import ArgumentError, DecodeError
 from pyselfspec.runtime.ffi.load import native
 from pyselfspec.runtime.passes import Pass, Rows
-from pyselfspec.serve.engine import Engine
-from pyselfspec.serve.jobs import Event, Failed, Job, Started, Ticket
+from pyselfspec.serve.engine.engine import Engine
+from pyselfspec.serve.engine.jobs import Event, Failed, Job, Started, Ticket
 from pyselfspec.speculate.config import DraftConfig
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="puts functions before the library's")

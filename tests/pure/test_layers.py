@@ -62,6 +62,7 @@ FLOORS = (
     {".masks", ".hub"},
     {".runtime"},
     {".convert", ".costs", ".templates"},
+    {".answers"},
     {".speculate.types", ".speculate.draft_names"},
     {".speculate.limits", ".speculate.stats"},
     {".speculate.verify", ".speculate.output", ".speculate.passes"},
@@ -70,7 +71,16 @@ FLOORS = (
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},
     {".chat"},
-    {".selection", ".testing", ".llama", ".serve", ".bench", ".tune"},
+    {".selection", ".testing", ".llama", ".bench", ".tune"},
+    {".serve.settings", ".serve.store", ".serve.static_files"},
+    {".serve.engine", ".serve.model_card"},
+    {".serve.drafter_labels", ".serve.embeddings.embedding_engine"},
+    {".serve.protocol", ".serve.metrics"},
+    {".serve.store.slot_files", ".serve.fim_prompt", ".serve.embeddings"},
+    {".serve.service"},
+    {".serve.protocol.writers", ".serve.chat_requests"},
+    {".serve.endpoints"},
+    {".serve"},
     {".lab"},
     {".plots"},
     {".cli"},
@@ -116,6 +126,12 @@ def test_imports_form_no_circle():
     list(TopologicalSorter(graph).static_order())
 
 
+def test_the_server_knows_no_other_program():
+    others = tuple(f"{room}." for rooms in FLOORS if ".bench" in rooms for room in rooms)
+    found = {name: imports(name) for name in TREES if name.startswith("serve/")}
+    assert [n for n, names in found.items() if any(f"{f}.".startswith(others) for f in names)] == []
+
+
 def test_imports_only_go_down():
     found = {name: climbs(name, imports(name)) for name in TREES if name != "__init__.py"}
     assert len(found) > 300, "sees no modules"
@@ -137,7 +153,7 @@ def test_a_planted_import_is_found(name, planted):
 
 def test_the_top_of_the_package_has_few_rooms():
     rooms = {name.split("/")[0] for name in TREES if not name.startswith("__")}
-    assert len(rooms) <= 20, sorted(rooms)
+    assert len(rooms) <= 21, sorted(rooms)
 
 
 PURE = (
@@ -156,8 +172,8 @@ PURE = (
     "runtime/kv_types.py",
     "runtime/pieces.py",
     "runtime/ffi/prototypes.py",
+    *(f"answers/{name}.py" for name in ("call_forms", "form", "parts", "reader")),
     "chat/saved.py",
-    "chat/thoughts.py",
     "chat/trimming.py",
     *(f"templates/{name}.py" for name in ("fallbacks", "guard", "messages", "rendering")),
     "speculate/types.py",
@@ -237,6 +253,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("prompt_toolkit", {"cli/_chat_terminal.py"}),
         ("fastapi", {name for name in TREES if name.startswith("serve/")}),
         ("uvicorn", {"serve/server.py", "serve/router/server.py"}),
+        ("h11", {"serve/router/app.py", "serve/router/forward.py"}),
         ("prometheus_client", {"serve/metrics.py"}),
         ("click", CLI),
         ("torch", {name for name in TREES if name.startswith("tune/")}),

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from pyselfspec.answers import reader as reader_module
+from pyselfspec.answers.call_forms import CALL_FORMS
+from pyselfspec.answers.form import AnswerForm
+from pyselfspec.answers.parts import Called, Part, Said, Thought
+from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.errors import ArgumentError
-from pyselfspec.serve.answers import reader as reader_module
-from pyselfspec.serve.answers.call_forms import CALL_FORMS
-from pyselfspec.serve.answers.form import AnswerForm
-from pyselfspec.serve.answers.parts import Called, Part, Said, Thought
-from pyselfspec.serve.answers.reader import AnswerReader
 from pyselfspec.templates.rendering import Renderer
 
 ROOT = Path(__file__).resolve().parents[2]

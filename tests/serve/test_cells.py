@@ -17,7 +17,7 @@ import pytest
 from pyselfspec.runtime.context import Context
 from pyselfspec.runtime.model import Model
 from pyselfspec.runtime.passes import Rows
-from pyselfspec.serve.slots import Slot, Slots
+from pyselfspec.serve.engine.slots import Slot, Slots
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "pyselfspec" / "native"

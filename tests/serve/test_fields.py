@@ -20,9 +20,9 @@ from pyselfspec.errors import ArgumentError
 from pyselfspec.serve.endpoints.infill import InfillRequest
 from pyselfspec.serve.endpoints.messages_request import MessagesRequest
 from pyselfspec.serve.endpoints.responses_request import ResponsesRequest
-from pyselfspec.serve.request_fields import CHATS, MESSAGES, RESPONSES, RULES, Treatment
-from pyselfspec.serve.request_fields import COMPLETIONS as TEXTS
-from pyselfspec.serve.schemas import ChatRequest, CompletionRequest
+from pyselfspec.serve.protocol.request_fields import CHATS, MESSAGES, RESPONSES, RULES, Treatment
+from pyselfspec.serve.protocol.request_fields import COMPLETIONS as TEXTS
+from pyselfspec.serve.protocol.schemas import ChatRequest, CompletionRequest
 from pyselfspec.serve.settings import Capacity
 
 PROMPT: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 12, "seed": 1}

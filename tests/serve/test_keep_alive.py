@@ -9,7 +9,7 @@ import pytest
 from serving import ENDLESS, Served, new_client, running
 
 from pyselfspec import Model
-from pyselfspec.serve import events
+from pyselfspec.serve.protocol import events
 from pyselfspec.serve.settings import Capacity
 
 LONG: dict[str, Any] = {

@@ -11,13 +11,13 @@ import pytest
 from serving import Served, running
 
 from pyselfspec import Model
-from pyselfspec.serve.answers.form import AnswerForm
-from pyselfspec.serve.answers.reader import AnswerReader
+from pyselfspec.answers.form import AnswerForm
+from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.serve.endpoints.messages import MessageWriter
 from pyselfspec.serve.endpoints.messages_request import MessagesRequest, to_chat
-from pyselfspec.serve.errors import ApiError
-from pyselfspec.serve.jobs import Delta, Finished
-from pyselfspec.serve.responses import Answer, Json
+from pyselfspec.serve.engine.jobs import Delta, Finished
+from pyselfspec.serve.protocol.errors import ApiError
+from pyselfspec.serve.protocol.writers import Answer, Json
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.speculate.stats import GenerationStats
 from pyselfspec.templates.template import ChatTemplate

@@ -18,8 +18,8 @@ from axe_playwright_python.sync_playwright import Axe
 from page_server import KEY, PageServer
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
-from pyselfspec.serve.page import FOLDER
 from pyselfspec.serve.settings import Capacity
+from pyselfspec.serve.static_files import FOLDER
 from pyselfspec.speculate.config import DraftConfig
 
 WIDE, PHONE = {"width": 1200, "height": 800}, {"width": 320, "height": 640}

@@ -22,11 +22,11 @@ from tiny_hybrids import write_hybrid
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.runtime.checkpoints import Checkpoint
 from pyselfspec.runtime.saved import SavedSequence
-from pyselfspec.serve import saved_file
-from pyselfspec.serve.prefix_files import SUFFIX, PrefixFiles
-from pyselfspec.serve.prefixes import Prefixes
-from pyselfspec.serve.saved_file import Kind
 from pyselfspec.serve.settings import Capacity
+from pyselfspec.serve.store import saved_file
+from pyselfspec.serve.store.prefix_files import SUFFIX, PrefixFiles
+from pyselfspec.serve.store.prefixes import Prefixes
+from pyselfspec.serve.store.saved_file import Kind
 
 N_OWN = 200  # tokens that differ
 KIND = Kind("model", "build", "attention", "devices")

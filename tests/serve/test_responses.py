@@ -11,19 +11,19 @@ import pytest
 from serving import Served, running
 
 from pyselfspec import Model
-from pyselfspec.serve.answers.form import AnswerForm
-from pyselfspec.serve.answers.reader import AnswerReader
+from pyselfspec.answers.form import AnswerForm
+from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.serve.endpoints.responses import ResponseApiWriter, response_head
 from pyselfspec.serve.endpoints.responses_request import (
     ResponsesRequest,
     input_messages,
     to_chat,
 )
-from pyselfspec.serve.errors import ApiError
-from pyselfspec.serve.jobs import Delta, Finished
-from pyselfspec.serve.responses import Answer
+from pyselfspec.serve.engine.jobs import Delta, Finished
+from pyselfspec.serve.protocol.errors import ApiError
+from pyselfspec.serve.protocol.writers import Answer
 from pyselfspec.serve.settings import Capacity
-from pyselfspec.serve.stored import ResponseStore, Stored
+from pyselfspec.serve.store.response_store import ResponseStore, Stored
 from pyselfspec.speculate.stats import GenerationStats
 
 SMALL = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}

@@ -25,7 +25,7 @@ from serving import new_client
 from tiny_encoder import write_encoder
 
 from pyselfspec.errors import ArgumentError
-from pyselfspec.serve.errors import ApiError
+from pyselfspec.serve.protocol.errors import ApiError
 from pyselfspec.serve.router.app import RouterApp
 from pyselfspec.serve.router.models import Listed, listed
 from pyselfspec.serve.router.pool import Pool

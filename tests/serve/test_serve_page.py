@@ -12,10 +12,10 @@ from serving import Served
 from tiny_mamba import write_mamba
 
 from pyselfspec import Context, Model
-from pyselfspec.serve.jobs import MODEL
-from pyselfspec.serve.page import FOLDER
+from pyselfspec.serve.drafter_labels import WORDS, describe_sources
+from pyselfspec.serve.engine.jobs import MODEL
 from pyselfspec.serve.settings import Capacity
-from pyselfspec.serve.sources import WORDS, describe_sources
+from pyselfspec.serve.static_files import FOLDER
 from pyselfspec.speculate import drafters
 from pyselfspec.speculate.config import DraftConfig
 

@@ -8,12 +8,12 @@ import random
 
 import pytest
 
+from pyselfspec.answers.form import AnswerForm
+from pyselfspec.answers.parts import Called, Said
+from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime import json_schema
-from pyselfspec.serve.answers.form import AnswerForm
-from pyselfspec.serve.answers.parts import Called, Said
-from pyselfspec.serve.answers.reader import AnswerReader
-from pyselfspec.serve.tools import ToolUse, describe_tools
+from pyselfspec.serve.chat_requests.tools import ToolUse, describe_tools
 
 FUNCTION = {"name": "buy", "parameters": {"type": "object"}}
 USE = ToolUse(({"type": "function", "function": FUNCTION},), ("buy",))

@@ -46,7 +46,7 @@ EDITS = (
     Edit("pyselfspec/util/libraries.py", "folder", "directory"),
     Edit("pyselfspec/speculate/verify.py", "draft", "proposal"),
     Edit("pyselfspec/speculate/controllers/fixed.py", "n_max", "length"),
-    Edit("pyselfspec/serve/markers.py", "model", "loaded_model"),
+    Edit("pyselfspec/answers/markers.py", "model", "loaded_model"),
     Edit("pyselfspec/runtime/short_list.py", "ids", "token_ids"),
     Edit("pyselfspec/gguf/fingerprint.py", "file", "gguf_file"),
 )

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...answers.parts import Called, Part, Said, Thought
 from ...runtime.logprobs import LogProbs
-from ..answers.parts import Called, Part, Said, Thought
-from ..chats import Chat, open_chat
-from ..fields import finish_reason
-from ..jobs import Delta, Finished
-from ..responses import Answer, ChoiceWriter, Json, respond
-from ..schemas import ChatRequest
+from ..chat_requests.chats import Chat, open_chat
+from ..engine.jobs import Delta, Finished
+from ..protocol.response_fields import finish_reason
+from ..protocol.schemas import ChatRequest
+from ..protocol.writers import Answer, ChoiceWriter, Json, respond
 from ..service import Service
 
 

@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from ...runtime.logprobs import LogProbs
 from ...speculate.completion import count_for_message
-from ..errors import ApiError
-from ..fields import finish_reason
-from ..fill_in import fill_prompt
-from ..jobs import Delta, Finished, Job
-from ..responses import Answer, ChoiceWriter, Json, respond
-from ..schemas import N_CHOICES, CompletionRequest
+from ..engine.jobs import Delta, Finished, Job
+from ..fim_prompt import fill_prompt
+from ..protocol.errors import ApiError
+from ..protocol.response_fields import finish_reason
+from ..protocol.schemas import N_CHOICES, CompletionRequest
+from ..protocol.writers import Answer, ChoiceWriter, Json, respond
 from ..service import Service
 
 N_PREDICT = 16  # tokens of a completion without max_tokens, as in OpenAI's API

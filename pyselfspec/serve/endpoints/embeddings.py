@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..embedding_service import EmbeddingService
-from ..errors import json_response, unsupported
-from ..events import until_disconnect
+from ..embeddings.embedding_service import EmbeddingService
+from ..protocol.errors import json_response, unsupported
+from ..protocol.events import until_disconnect
 
 N_INPUTS = 2048  # texts of a request, as OpenAI allows
 Tokens = Annotated[list[int], Field(max_length=1 << 20)]

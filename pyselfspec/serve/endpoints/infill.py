@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..fields import statistics
-from ..fill_in import fill_prompt
-from ..jobs import Delta, Finished, Job
-from ..responses import Answer, Json, ResponseWriter, respond
-from ..schemas import TextRequest
+from ..engine.jobs import Delta, Finished, Job
+from ..fim_prompt import fill_prompt
+from ..protocol.response_fields import statistics
+from ..protocol.schemas import TextRequest
+from ..protocol.writers import Answer, Json, ResponseWriter, respond
 from ..service import Service
 
 N_PREDICT = 128  # tokens of an answer, if a request has no limit

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from ..adapters import AdapterScale
-from ..errors import json_response
+from ..protocol.adapters import AdapterScale
+from ..protocol.errors import json_response
 from ..service import Service
 
 PATH = "/lora-adapters"

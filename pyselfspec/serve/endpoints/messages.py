@@ -11,16 +11,16 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..answers.parts import Called, Part, Said, Thought
-from ..answers.reader import AnswerReader
-from ..chats import chat_tokens, open_chat
-from ..errors import ApiError, json_response
-from ..fields import new_id, statistics
-from ..jobs import Delta, Finished
-from ..responses import Answer, Json, NamedEventWriter, respond
+from ...answers.parts import Called, Part, Said, Thought
+from ...answers.reader import AnswerReader
+from ..chat_requests.chats import chat_tokens, open_chat
+from ..chat_requests.tools import ToolUse
+from ..engine.jobs import Delta, Finished
+from ..engine.workers import aside
+from ..protocol.errors import ApiError, json_response
+from ..protocol.response_fields import new_id, statistics
+from ..protocol.writers import Answer, Json, NamedEventWriter, respond
 from ..service import Service
-from ..tools import ToolUse
-from ..workers import aside
 from .messages_request import CountRequest, MessagesRequest, to_chat
 
 PATH = "/v1/messages"

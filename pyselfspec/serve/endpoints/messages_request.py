@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..errors import ApiError, unsupported
-from ..pictures import IMAGE
-from ..request_fields import MESSAGES
-from ..schemas import (
+from ..chat_requests.pictures import IMAGE
+from ..protocol.errors import ApiError, unsupported
+from ..protocol.request_fields import MESSAGES
+from ..protocol.schemas import (
     N_FUNCTION,
     N_TOOLS,
     ChatRequest,

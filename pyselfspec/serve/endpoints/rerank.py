@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from ...runtime.model import Model
 from ...runtime.pair import pair_tokens
-from ..embedding_service import EmbeddingService
-from ..errors import json_response
-from ..events import until_disconnect
+from ..embeddings.embedding_service import EmbeddingService
+from ..protocol.errors import json_response
+from ..protocol.events import until_disconnect
 
 PATHS = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
 N_DOCUMENTS = 1024

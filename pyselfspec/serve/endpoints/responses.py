@@ -10,16 +10,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..answers.parts import Called, Part, Said, Thought
-from ..answers.reader import AnswerReader
-from ..auth import owner_of
-from ..chats import open_chat
-from ..errors import ApiError, json_response, to_json
-from ..fields import finish_reason, new_id, statistics
-from ..jobs import Delta, Finished
-from ..responses import Answer, Json, NamedEventWriter, respond
+from ...answers.parts import Called, Part, Said, Thought
+from ...answers.reader import AnswerReader
+from ..chat_requests.chats import open_chat
+from ..engine.jobs import Delta, Finished
+from ..protocol.auth import owner_of
+from ..protocol.errors import ApiError, json_response, to_json
+from ..protocol.response_fields import finish_reason, new_id, statistics
+from ..protocol.writers import Answer, Json, NamedEventWriter, respond
 from ..service import Service
-from ..stored import Stored
+from ..store.response_store import Stored
 from .responses_request import N_ID, ResponsesRequest, input_messages, to_chat
 
 PATH = "/v1/responses"

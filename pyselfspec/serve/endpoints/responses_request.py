@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from ..errors import ApiError, unsupported
-from ..pictures import IMAGE, has_pictures
-from ..request_fields import RESPONSES
-from ..schemas import (
+from ..chat_requests.pictures import IMAGE, has_pictures
+from ..protocol.errors import ApiError, unsupported
+from ..protocol.request_fields import RESPONSES
+from ..protocol.schemas import (
     N_FUNCTION,
     N_TOOLS,
     ChatRequest,

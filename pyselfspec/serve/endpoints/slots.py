@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..auth import owner_of
-from ..errors import ApiError, json_response, unsupported
+from ..engine.slots import Slot, Slots
+from ..protocol.auth import owner_of
+from ..protocol.errors import ApiError, json_response, unsupported
 from ..service import Service
-from ..slot_files import SlotFiles, require_own
-from ..slots import Slot, Slots
+from ..store.slot_files import SlotFiles, require_own
 
 T = TypeVar("T")
 Action = Literal["save", "restore", "erase"]

@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from ...runtime import vocabulary
 from ...runtime.model import Model
-from ..chats import chat_text, require_template
-from ..errors import json_response
-from ..schemas import ChatRequest
+from ..chat_requests.chats import chat_text, require_template
+from ..chat_requests.tools import ToolUse
+from ..engine.workers import aside
+from ..protocol.errors import json_response
+from ..protocol.schemas import ChatRequest
 from ..service import Service
-from ..tools import ToolUse
-from ..workers import aside
 
 
 class TokenizeRequest(BaseModel):

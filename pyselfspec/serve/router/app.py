@@ -19,15 +19,15 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
-from ..auth import require_host, require_key
-from ..browsers import allow_origins
 from ..endpoints import messages, responses
-from ..errors import ApiError, error_response, json_response, to_json
-from ..events import ClientGone, no_response, until_disconnect
-from ..limits import BodyLimit
-from ..page import Page
-from ..responses import SSE
+from ..protocol.auth import require_host, require_key
+from ..protocol.body_limit import BodyLimit
+from ..protocol.browsers import allow_origins
+from ..protocol.errors import ApiError, error_response, json_response, to_json
+from ..protocol.events import ClientGone, no_response, until_disconnect
+from ..protocol.writers import SSE
 from ..settings import Settings
+from ..static_files import Page
 from .forward import Forwarded
 from .models import N_NAME
 from .pool import Entry, Pool

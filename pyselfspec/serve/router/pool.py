@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...util.sizes import size_text
-from ..errors import ApiError
+from ..protocol.errors import ApiError
 from .models import Listed
 
 

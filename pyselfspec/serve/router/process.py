@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ..errors import ApiError
+from ..protocol.errors import ApiError
 from .models import Listed
 
 START_S = 600.0  # to load a model

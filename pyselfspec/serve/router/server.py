@@ -9,7 +9,7 @@ from math import ceil
 
 import uvicorn
 
-from ..auth import LOOPBACK
+from ..protocol.auth import LOOPBACK
 from ..server import CUT_S, GracefulServer, is_loopback, log_config
 from ..settings import Settings
 from .app import RouterApp

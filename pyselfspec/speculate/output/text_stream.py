@@ -7,6 +7,7 @@ import codecs
 from collections.abc import Callable, Sequence
 
 from ...errors import ArgumentError
+from ...util.beginnings import Beginnings
 
 
 class TextStream:
@@ -30,6 +31,7 @@ class TextStream:
         self._piece = piece
         self._is_eog = is_eog
         self._stop = tuple(stop)
+        self._undecided = Beginnings(self._stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
         self.finish_reason: str | None = None  # "eog" or "stop" once the text has ended
@@ -51,7 +53,7 @@ class TextStream:
 
     def take(self) -> str:
         """Return the text that is certain and has not been taken yet."""
-        n_held = 0 if self.finish_reason else self._n_undecided()
+        n_held = 0 if self.finish_reason else self._undecided.n_at_end(self._held)
         text = self._held[: len(self._held) - n_held]
         self._held = self._held[len(text) :]
         return text
@@ -62,11 +64,3 @@ class TextStream:
             self._held += self._decoder.decode(b"", final=True)
         text, self._held = self._held, ""
         return text
-
-    def _n_undecided(self) -> int:
-        """Return the length of the longest tail that could begin a stop string."""
-        longest = max((len(s) - 1 for s in self._stop), default=0)
-        for n in range(min(longest, len(self._held)), 0, -1):
-            if any(s.startswith(self._held[-n:]) for s in self._stop):
-                return n
-        return 0

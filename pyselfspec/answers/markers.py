@@ -1,0 +1,45 @@
+"""Markers among the tokens of a model: those that are control tokens, which have no text of their
+own, and those at the end of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..runtime import vocabulary
+from ..runtime.model import Model
+from ..runtime.pictures import is_text
+from .form import AnswerForm
+
+N_TAIL = 16  # tokens at the end of a prompt, which may begin thoughts
+
+
+def visible_tokens(model: Model, form: AnswerForm) -> tuple[tuple[int, str], ...]:
+    """Return the markers of a form that are control tokens of a model, which have no text."""
+    found = []
+    for text in form.texts:
+        tokens = model.tokenize(text, add_special=False)
+        if len(tokens) == 1 and not model.piece(tokens[0]):
+            found.append((tokens[0], text))
+        elif len(tokens) > 1:  # a marker of several, such as <|channel|>analysis<|message|>
+            found += _control_tokens(model, text)
+    return tuple(dict(found).items())
+
+
+def _control_tokens(model: Model, text: str) -> list[tuple[int, str]]:
+    """Return the control tokens in a text that consists of tokens and words."""
+    tokens = model.tokenize(text, add_special=False)
+    return [(t, vocabulary.text_of(model, t)) for t in tokens if not model.piece(t)]
+
+
+def opened_thoughts(
+    model: Model, prompt: Sequence[int], form: AnswerForm, shown: Mapping[int, str]
+) -> str | None:
+    """Return the marker that ends thoughts which the end of a prompt opens, None if none does.
+
+    shown: the visible tokens of the form.
+    """
+    pieces = [
+        shown[t].encode() if t in shown else model.piece(t) for t in prompt[-N_TAIL:] if is_text(t)
+    ]
+    tail = b"".join(pieces).decode(errors="replace").rstrip()
+    return next((close for mark, close in form.think if tail.endswith(mark.rstrip())), None)

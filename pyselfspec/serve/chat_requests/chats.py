@@ -1,0 +1,211 @@
+"""Chats: the jobs of a chat request, and a reader of each answer. Endpoints of all chat protocols
+turn their requests into a ChatRequest, and write the parts of the answers in their own way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...answers.form import AnswerForm
+from ...answers.markers import opened_thoughts
+from ...answers.reader import AnswerReader
+from ...errors import ArgumentError
+from ...runtime import json_schema
+from ...runtime.pictures import Picture
+from ...templates.messages import ASSISTANT, FIELDS
+from ...templates.template import ChatTemplate
+from ..engine.jobs import Job
+from ..engine.reasoning_budget import ThoughtLimit
+from ..protocol.errors import ApiError
+from ..protocol.schemas import ChatRequest
+from ..service import Service
+from .pictures import TakenPictures, described
+from .tool_grammar import answers_to_gbnf
+from .tools import ToolUse, describe_tools
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat that can be answered. n_prompt: tokens of the prompt. form: of the answers. thinks:
+    the marker that ends thoughts which the prompt has begun, None if it has not."""
+
+    jobs: tuple[Job, ...]
+    n_prompt: int
+    use: ToolUse
+    form: AnswerForm
+    thinks: str | None
+
+    def reader(self) -> AnswerReader:
+        """Return a reader for one answer."""
+        return AnswerReader(
+            self.form,
+            self.use.functions,
+            thinks=self.thinks,
+            is_call=self.use.is_required,
+            n_calls=self.use.n_calls,
+        )
+
+
+async def open_chat(service: Service, body: ChatRequest) -> Chat:
+    """Return a chat. Raises ApiError, and errors of the template and of the model."""
+    body.require_supported()
+    template, use = require_template(service), ToolUse.of(body)
+    prompt, pictures = await asyncio.to_thread(chat_tokens, service, body, use)
+    grammar = await asyncio.to_thread(_grammar, service, body, use)
+    reads_plainly = grammar is not None or body.reasoning_format == "none"
+    form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
+    shown = service.shown_markers(form)
+    if grammar is None and use.strict and not body.continues:
+        grammar = await asyncio.to_thread(_strict_grammar, template, use, form)
+    thinks = opened_thoughts(service.model, prompt, form, dict(shown))
+    limit = _thought_limit(template, body, form, thinks)
+    if limit is not None and thinks is not None and body.thought_budget == 0:
+        prompt, limit, thinks = (*prompt, *limit.end_tokens), None, None
+    reader = service.requests
+    n_predict = reader.n_predict(prompt, body.most, None)
+    jobs = tuple(
+        Job(
+            prompt=prompt,
+            n_predict=n_predict,
+            sampling=sampling,
+            drafting=reader.drafting(body, has_pictures=bool(pictures)),
+            adapters=reader.adapters.chosen(body.lora),
+            stop=(*body.stops, *template.stop),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            shows_tokens=body.shows,
+            shown=shown,
+            thoughts=limit,
+            pictures=pictures,
+        )
+        for sampling in reader.samplings(body, grammar)
+    )
+    return Chat(jobs, len(prompt), use, form, thinks)
+
+
+def require_template(service: Service) -> ChatTemplate:
+    """Return the chat template. Raises ApiError for a model without one."""
+    if service.template is None:
+        raise ApiError(
+            400,
+            f"{service.settings.name} has no chat template, so it was not trained to chat; use "
+            "/v1/completions, or start the server with --chat-template",
+            param="messages",
+            code="no_chat_template",
+        )
+    return service.template
+
+
+def chat_tokens(
+    service: Service, body: ChatRequest, use: ToolUse
+) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
+    """Return the prompt of a request and the pictures in it."""
+    template = require_template(service)
+    messages, tools = _messages(template, body, use)
+    variables = _variables(body)
+    avoid = (template.all_sources, tools, variables)
+    messages, taken = TakenPictures.of(service.projector, messages, avoid)
+    begun = _begun(messages) if body.continues else ""
+    tokens = template.tokens(
+        messages[:-1] if begun else messages,
+        tools=tools,
+        variables=variables,
+        inserted={key: picture.tokens for key, picture in taken.pictures.items()},
+    )
+    return (*tokens, *template.answer_tokens(begun)), tuple(taken.pictures.values())
+
+
+def chat_text(template: ChatTemplate, body: ChatRequest, use: ToolUse) -> str:
+    """Return the prompt of a request as text."""
+    messages, tools = _messages(template, body, use)
+    begun = _begun(messages) if body.continues else ""
+    shown = described(messages[:-1] if begun else messages)
+    return template.text(shown, tools=tools, variables=_variables(body)) + begun
+
+
+def _messages(
+    template: ChatTemplate, body: ChatRequest, use: ToolUse
+) -> tuple[list[dict[str, Any]], Sequence[Mapping[str, Any]] | None]:
+    """Return the messages and tools for the template. Ignores fields of messages that a template
+    does not show."""
+    messages = [
+        {key: value for key, value in message.items() if key in FIELDS and value is not None}
+        for message in body.messages
+    ]
+    renders_tools = "tools" in template.source
+    if not renders_tools:
+        messages = describe_tools(messages, use)
+    return messages, use.tools if renders_tools and use.tools else None
+
+
+def _variables(body: ChatRequest) -> dict[str, Any]:
+    given = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        given.setdefault("reasoning_effort", body.reasoning_effort)
+        if body.reasoning_effort == "none":
+            given.setdefault("enable_thinking", False)
+    return given
+
+
+def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the answer to continue. Raises ApiError if the last message is not an answer."""
+    role, text = messages[-1].get("role"), messages[-1].get("content")
+    if role != ASSISTANT or not isinstance(text, str) or not text or len(messages) < 2:
+        raise ApiError(
+            400,
+            "to continue an answer, end the messages with it: role assistant, content a string",
+            param="messages",
+        )
+    return text
+
+
+def _grammar(service: Service, body: ChatRequest, use: ToolUse) -> str | None:
+    """Return the GBNF grammar of the answer, if any. Raises ApiError for an unsupported schema."""
+    try:
+        return use.grammar() if use.is_required else _format_grammar(service, body)
+    except ArgumentError as error:
+        param = "tools" if use.is_required else "response_format"
+        raise ApiError(400, str(error), param=param) from None
+
+
+def _format_grammar(service: Service, body: ChatRequest) -> str | None:
+    style = body.response_format
+    if style is None or style.type == "text":
+        return service.requests.grammar(body)
+    if style.wanted is None:
+        raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
+    return json_schema.to_gbnf(style.wanted)
+
+
+def _strict_grammar(template: ChatTemplate, use: ToolUse, form: AnswerForm) -> str | None:
+    """Return the grammar of answers whose calls keep to their schemas, None for models that write
+    calls in another form than JSON. Raises ApiError for an unsupported schema."""
+    try:
+        is_strict = dict.fromkeys(use.strict, True)
+        return answers_to_gbnf(form, template.all_sources, use.functions, is_strict, use.n_calls)
+    except ArgumentError as error:
+        raise ApiError(400, str(error), param="tools") from None
+
+
+def _answer_form(template: ChatTemplate, use: ToolUse, reads_plainly: bool) -> AnswerForm:
+    """Return the form of the answers. reads_plainly: thoughts are not looked for."""
+    form = AnswerForm.of(template.all_sources)
+    calls = form.calls if use.tools else ()
+    return (
+        AnswerForm((), calls, ()) if reads_plainly else AnswerForm(form.think, calls, form.silent)
+    )
+
+
+def _thought_limit(
+    template: ChatTemplate, body: ChatRequest, form: AnswerForm, thinks: str | None
+) -> ThoughtLimit | None:
+    """Return the limit of thoughts, None without one."""
+    budget = body.thought_budget
+    pairs = [pair for pair in form.think if thinks in (None, pair[1])]
+    if budget is None or budget < 0 or not pairs:
+        return None
+    opening, close = pairs[0]
+    end = f"\n{close}\n\n" if close[1] == "/" else close
+    tokens = tuple(template.marker_tokens(end))
+    return ThoughtLimit(max(1, budget), opening, close, thinks is not None, end, tokens)

@@ -1,0 +1,90 @@
+"""Sources of tokens: how the page labels each drafter, and which drafters work on this server."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import SelfSpecError
+from ..runtime.context import Context
+from ..speculate import drafters
+from ..speculate.config import AUTO, DraftConfig
+from ..speculate.draft_names import COLON, Named, split
+from ..speculate.drafters import ngram
+from ..speculate.resolve import resolve
+from .engine.jobs import MODEL
+
+# Label and meaning of a token's source. Drafters without an entry are labelled by their names.
+WORDS = {
+    MODEL: ("model", "Written by the full model"),
+    "dynamic-exit": ("early exit", "Drafted by the first layers of the model"),
+    "exit-map": ("exit map", "Drafted with the first layers and a matrix in place of the rest"),
+    "head": ("head", "Drafted by a small draft head"),
+    "jacobi": ("Jacobi", "Drafted from the predictions after a rejected token"),
+    "layer-skip": ("layer skip", "Drafted by the model without some of its layers"),
+    "lookahead": ("lookahead", "Drafted from n-grams that the model generated ahead of the text"),
+    "model": ("second model", "Drafted by a smaller model"),
+    "ngram": ("n-gram", "Copied: it followed the same tokens earlier"),
+    "partial-kv": ("partial K/V", "Drafted by the model with a part of the K/V cache"),
+    "universal": ("other model", "Drafted by a model with another vocabulary"),
+}
+
+
+def files_by_drafter(drafting: DraftConfig) -> dict[str, str]:
+    """Return the files that the server was started with, by drafter."""
+    return {each.name: each.file for each in _given(drafting) if each.file is not None}
+
+
+def corpus_of(drafting: DraftConfig) -> Path | None:
+    """Return the folder that the server was started with to copy from."""
+    found = (each.corpus for each in drafting.options if isinstance(each, ngram.Options))
+    return next(found, None)
+
+
+def with_corpus(drafting: DraftConfig, folder: Path) -> DraftConfig:
+    """Return how to draft with copies from a folder."""
+    kept = [each for each in drafting.options if not isinstance(each, ngram.Options)]
+    own = [each for each in drafting.options if isinstance(each, ngram.Options)]
+    options = replace(own[0] if own else ngram.Options(), corpus=folder)
+    return replace(drafting, options=(*kept, options))
+
+
+def _given(drafting: DraftConfig) -> tuple[Named, ...]:
+    """Return the drafters that the server was started with."""
+    if drafting.names in (None, AUTO):
+        return ()
+    return split(drafting.names, drafters.all_names())
+
+
+def usable_drafters(context: Context, drafting: DraftConfig) -> tuple[str, ...]:
+    """Return the names of the drafters that work here, found by resolving each of them. Experiments
+    are left out unless the server was started with them.
+
+    drafting: the server's default; its files are the only ones used.
+    """
+    if not context.can_draft:  # rejected draft tokens could not be removed
+        return ()
+    files = files_by_drafter(drafting)
+    found = []
+    for name in sorted({*drafters.names(), *(each.name for each in _given(drafting))}):
+        draft = f"{name}{COLON}{files[name]}" if name in files else name
+        with suppress(SelfSpecError, OSError):
+            resolve(context, drafting.with_draft((draft,)))
+            found.append(name)
+    return tuple(found)
+
+
+def describe_sources(works: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the sources of tokens as JSON objects, without experiments that are not in use.
+
+    works: names of the drafters that work here.
+    """
+    listed = sorted({*drafters.names(), *works})
+    return [_description(name, name in works) for name in (MODEL, *listed)]
+
+
+def _description(name: str, works: bool) -> dict[str, Any]:
+    label, meaning = WORDS.get(name, (name, f"Drafted by {name}"))
+    return {"name": name, "label": label, "meaning": meaning, "works": works}

@@ -1,0 +1,114 @@
+"""One text of the engine: its generation, and its deltas: pieces with their tokens and
+probabilities."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from ...runtime.context import Context
+from ...runtime.logprobs import LogProbs
+from ...speculate.completion import Completion
+from ...speculate.output.sources import TokenTracker
+from ...speculate.types import Step
+from .jobs import MODEL, Delta, Finished, Ticket, TokenText
+from .slots import Slot
+
+_TokenInfo = tuple[str, LogProbs | None]  # the source of a token, and its probabilities
+
+
+class DeltaBuilder:
+    """with_tokens: whether deltas have tokens and probabilities, which takes time."""
+
+    def __init__(self, completion: Completion, *, with_tokens: bool) -> None:
+        self._completion = completion
+        self._tokens = TokenTracker[_TokenInfo]() if with_tokens else None
+
+    def observe(self, step: Step) -> None:
+        """Take the tokens of a step that the completion has already added."""
+        if self._tokens is None:
+            return
+        completion, model = self._completion, self._completion.context.model
+        first = len(completion.tokens) - len(step.tokens)
+        for i, (token, source) in enumerate(zip(step.tokens, step.sources, strict=True)):
+            if model.has_vocab and not model.is_eog(token):
+                logprobs = completion.logprobs[first + i] if completion.logprobs else None
+                self._tokens.push(completion.piece(token), (source or MODEL, logprobs))
+
+    def delta(self, text: str, us: int) -> Delta:
+        """Return the delta of the next piece of text. us: microseconds that it took."""
+        if self._tokens is None:
+            return Delta(text, (), (), us)
+        parts = self._tokens.take(text)
+        tokens = tuple(TokenText(part.text, part.tag[0]) for part in parts if part.text)
+        logprobs = tuple(
+            (part.token, part.tag[1])
+            for part in parts
+            if part.token is not None and part.tag[1] is not None
+        )
+        return Delta(text, tokens, logprobs, us)
+
+
+class RunningText:
+    """A text that is being generated. Raises the errors of Completion."""
+
+    def __init__(self, ticket: Ticket, slot: Slot, context: Context, n_tokens: int) -> None:
+        self.ticket = ticket
+        self.slot = slot
+        self.has_read = False  # its prompt
+        job = ticket.job
+        self.completion = Completion(
+            context,
+            job.prompt,
+            job.drafting,
+            seq=slot.seq,
+            n_predict=n_tokens - len(job.prompt),
+            sampling=job.sampling,
+            stop=job.stop,
+            logprobs=job.logprobs,
+            shown=dict(job.shown),
+            adapters=job.adapters,
+            pictures=job.pictures,
+        )
+        with_tokens = job.shows_tokens or job.logprobs is not None
+        self._deltas = DeltaBuilder(self.completion, with_tokens=with_tokens)
+        self._stack = ExitStack()
+        self.text = self._stack.enter_context(self.completion.start())
+        self._start = time.perf_counter_ns()
+
+    def finish_prompt(self) -> None:
+        self.has_read = True
+        self.completion.record_prompt(self.text.n_reused, self._us())
+
+    def delta(self, step: Step) -> Delta:
+        text = self.completion.record_step(step)
+        if not self.ticket.job.n_predict:  # its only token ends the reading of the prompt
+            return Delta("", (), (), step.us)
+        self._deltas.observe(step)
+        return self._deltas.delta(text, step.us)
+
+    def finish(self) -> tuple[Delta, Finished]:
+        """Return the text that was held back until the end, and the statistics."""
+        completion = self.completion
+        text = completion.finish()
+        completion.stats.total_us = self._us()
+        assert completion.finish_reason is not None
+        if not self.ticket.job.n_predict:
+            completion.stats.n_generated = 0
+            return Delta("", (), (), 0), Finished("length", completion.stats, completion.draft)
+        finished = Finished(
+            completion.finish_reason,
+            completion.stats,
+            completion.draft,
+            completion.estimated_speedup,
+            completion.mask,
+            completion.stopped_by,
+            tuple(completion.tokens),
+        )
+        return self._deltas.delta(text, 0), finished
+
+    def _us(self) -> int:
+        return (time.perf_counter_ns() - self._start) // 1000
+
+    def close(self) -> None:
+        self._stack.close()

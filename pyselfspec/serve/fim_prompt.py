@@ -1,0 +1,90 @@
+"""Prompts for models that fill in the middle: text before and after a gap, and other files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..runtime.model import Model
+from ..runtime.vocabulary import FillTokens, fill_tokens
+from .protocol.errors import ApiError
+
+N_CHARS = 16  # characters of a token at most, on average, for texts that are cut off
+FILE = "file"  # the name of the file with the gap
+
+Tokenizer = Callable[[str], list[int]]
+
+
+def fill_prompt(
+    model: Model,
+    before: str,
+    after: str,
+    *,
+    n_max: int,
+    extra: Sequence[tuple[str, str]] = (),
+    param: str,
+) -> tuple[int, ...]:
+    """Return the prompt for the text of a gap. Raises ApiError for a model that cannot fill gaps.
+
+    n_max: most tokens of the prompt. extra: names and texts of other files. param: the field that
+    asks for it, for the error.
+    """
+    fill = fill_tokens(model)
+    if fill is None:
+        raise ApiError(
+            400,
+            f"{model.path.name} has no tokens for filling in text; use a model that was trained "
+            f"for it, or leave out {param}",
+            param=param,
+            code="unsupported_value",
+        )
+
+    def tokens(text: str) -> list[int]:
+        return model.tokenize(text, add_special=False, parse_special=False)
+
+    start = () if model.start_token is None else (model.start_token,)
+    return (*start, *prompt_tokens(fill, tokens, before, after, extra, n_max - len(start)))
+
+
+def prompt_tokens(
+    fill: FillTokens,
+    tokens: Tokenizer,
+    before: str,
+    after: str,
+    extra: Sequence[tuple[str, str]],
+    n_max: int,
+) -> tuple[int, ...]:
+    """Return the tokens of a prompt. The text before the gap keeps its end, up to three quarters of
+    the room if the text after it needs the rest. The last of the other files come in if they fit.
+    """
+    n_room = max(0, n_max - 3)
+    prefix = tokens(before[-N_CHARS * n_room :] if n_room else "")
+    suffix = tokens(after[: N_CHARS * n_room])
+    n_suffix = min(len(suffix), max(n_room // 4, n_room - len(prefix)))
+    n_prefix = min(len(prefix), n_room - n_suffix)
+    gap = (
+        fill.prefix,
+        *prefix[len(prefix) - n_prefix :],
+        fill.suffix,
+        *suffix[:n_suffix],
+        fill.middle,
+    )
+    return (*_files(fill, tokens, extra, n_room - n_prefix - n_suffix), *gap)
+
+
+def _files(
+    fill: FillTokens, tokens: Tokenizer, extra: Sequence[tuple[str, str]], n_max: int
+) -> tuple[int, ...]:
+    """Return the tokens of other files, and of the head of the file with the gap."""
+    if fill.separator is None or not extra:
+        return ()
+    head = (fill.separator, *tokens(f"{FILE}\n"))
+    found: tuple[int, ...] = ()
+    for name, text in reversed(extra):
+        n_left = n_max - len(head) - len(found)
+        if len(text) > N_CHARS * n_left:
+            break
+        one = (fill.separator, *tokens(f"{name}\n{text}\n"))
+        if len(one) > n_left:
+            break
+        found = (*one, *found)
+    return (*found, *head) if found else ()

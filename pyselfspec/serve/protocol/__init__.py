@@ -1,0 +1,1 @@
+"""Requests and responses over HTTP: their schemas, errors, access checks and writers."""

@@ -1,0 +1,161 @@
+"""Events of the jobs of one request, from the engine's thread to asyncio's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..engine.engine import Engine
+from ..engine.jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
+from ..engine.reasoning_budget import first_part, joined, next_part
+from .errors import as_api_error
+
+T = TypeVar("T")
+START_S = 1.0  # in which a request that is refused gets a status of its own
+PING_S = 15.0  # without an event, after which a stream tells that it goes on
+CLIENT_CLOSED = 499  # nginx's status for a client that disconnected
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+async def no_response(_request: Request, _error: Exception) -> Response:
+    """Return the empty response to a client that has closed the connection."""
+    return Response(status_code=CLIENT_CLOSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """A time of PING_S seconds without an event."""
+
+
+class JobEvents:
+    """An async iterator over (index of the job, event), for the jobs of one request.
+
+    Submits the jobs at once; leaving the ``with`` block cancels the jobs that have not ended.
+
+    Raises BusyError if the queue is full, ShutdownError if the engine accepts no jobs; while
+    iterating, ApiError for a job that fails.
+    """
+
+    def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float, owner: str) -> None:
+        self._engine, self._owner = engine, owner
+        self._events: asyncio.Queue[tuple[int, Event | Quiet]] = asyncio.Queue()
+        self._has_begun = asyncio.Event()
+        self._heard_at = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._n_left = len(jobs)
+        self._loop = asyncio.get_running_loop()
+        self._deadline = time.monotonic() + timeout_s
+        self._jobs = list(jobs)
+        self._texts: list[list[str]] = [[] for _ in jobs]  # of jobs whose thoughts have a limit
+        self._first: dict[int, Finished] = {}  # ends of first parts
+        self._tickets = [self._ticket(i, first_part(job)) for i, job in enumerate(jobs)]
+        engine.submit(self._tickets)
+
+    def _ticket(self, i: int, job: Job) -> Ticket:
+        return Ticket(job, self._emitter(i), self._deadline, self._owner)
+
+    def _emitter(self, i: int) -> Callable[[Event], None]:
+        def emit(event: Event) -> None:
+            self._loop.call_soon_threadsafe(self._add, i, event)
+
+        return emit
+
+    def _add(self, i: int, event: Event | Quiet) -> None:
+        self._events.put_nowait((i, event))
+        self._has_begun.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for ticket in self._tickets:
+            self._engine.cancel(ticket)
+
+    async def wait_for_start(self, request: Request) -> None:
+        """Wait for the first event, at most START_S seconds; from then on tell of quiet times.
+        Raises ClientGone, or ApiError for a job that fails."""
+        self._tell_quiet()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                await until_disconnect(request, self._has_begun.wait())
+        if self._events.empty():  # it waits for a slot
+            return
+        i, event = self._events.get_nowait()
+        if isinstance(event, Failed):
+            raise as_api_error(event.error) from event.error
+        if not isinstance(event, Started):
+            self._events.put_nowait((i, event))
+
+    def _tell_quiet(self) -> None:
+        """Add an event after PING_S seconds without one, again and again."""
+        now = time.monotonic()
+        if now > self._deadline + PING_S:  # no client reads the events
+            return
+        if now - self._heard_at >= PING_S:
+            self._heard_at = now
+            self._add(0, Quiet())
+        rest_s = self._heard_at + PING_S - now
+        self._timer = self._loop.call_later(rest_s, self._tell_quiet)
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta | Finished | Quiet]]:
+        while self._n_left:
+            i, event = await self._events.get()
+            self._heard_at = time.monotonic()
+            if isinstance(event, Quiet):
+                yield i, event
+            if isinstance(event, Failed):
+                raise as_api_error(event.error) from event.error
+            if isinstance(event, Delta):
+                self._observe(i, event)
+                yield i, event
+            elif isinstance(event, Finished):
+                if (rest := next_part(self._jobs[i], "".join(self._texts[i]), event)) is not None:
+                    yield i, self._resume(i, event, *rest)
+                    continue
+                self._n_left -= 1
+                yield i, joined(self._first[i], event) if i in self._first else event
+
+    def _observe(self, i: int, delta: Delta) -> None:
+        if self._jobs[i].thoughts is not None:
+            self._texts[i].append(delta.text)
+
+    def _resume(self, i: int, finished: Finished, end: str, rest: Job) -> Delta:
+        """Submit the rest of a job; return the text that ends its thoughts."""
+        self._jobs[i], self._first[i] = rest, finished
+        self._tickets[i] = self._ticket(i, rest)
+        self._engine.resume(self._tickets[i])
+        return Delta(end, (), (), 0)
+
+
+async def until_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of `work`. Raises ClientGone as soon as the client disconnects."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()

@@ -1,0 +1,220 @@
+"""Reads the fields that requests of all endpoints share: drafters, sampling and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...errors import ArgumentError, MaskError
+from ...masks.layer_mask import LayerMask
+from ...runtime import json_schema
+from ...runtime.model import Model
+from ...runtime.sampling import FLOAT_MAX, REPEAT_LAST_N_MAX, SEED_MAX, SamplingParams
+from ...speculate import drafters
+from ...speculate.config import AUTO, OFF, DraftConfig
+from ...speculate.draft_names import COLON, SIGN, Names, split
+from ...speculate.picture_drafts import drafting_with_pictures
+from ..drafter_labels import corpus_of, files_by_drafter, with_corpus
+from .adapters import ServedAdapters
+from .errors import ApiError
+from .schemas import MaskSettings, TextRequest
+
+RANDOM = (-1, 2**32 - 1)  # seeds that llama-server takes for none
+N_BIASED = 256  # characters of a text whose tokens get a bias
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReader:
+    """Turns fields of requests into parameters of jobs.
+
+    n_ctx: most tokens of a text. n_share: tokens of the context per slot when all are in use.
+    sampling, drafting: defaults for fields that a request leaves out; the files of `drafting` are
+    the only ones that are read. sources: names of the drafters that work on this server.
+    """
+
+    model: Model
+    n_ctx: int
+    n_share: int
+    sampling: SamplingParams
+    default_drafting: DraftConfig
+    sources: tuple[str, ...]
+    adapters: ServedAdapters
+
+    def drafting(self, request: TextRequest, *, has_pictures: bool = False) -> DraftConfig:
+        """Return how to draft. Raises ApiError for unknown drafters, MaskError for a bad mask.
+
+        has_pictures: whether the prompt has some; drafters of the server that do not read them are
+            left out then.
+        """
+        fields, drafting = request.pyselfspec, self.default_drafting
+        if has_pictures and drafting.draft is not None:
+            drafting = drafting_with_pictures(drafting)
+        if fields is None:
+            return drafting
+        if "draft" in fields.model_fields_set:
+            drafting = drafting.with_draft(self._draft(fields.draft))
+        if fields.mask is not None:
+            if drafting.draft is None:
+                raise ApiError(
+                    400, "plain decoding skips nothing; leave out the mask", param="mask"
+                )
+            drafting = replace(drafting, mask=_mask(fields.mask, self.model.n_layer), options=())
+        if fields.corpus is not None and drafting.draft is not None:
+            drafting = self._with_corpus(drafting, fields.corpus)
+        return drafting
+
+    def _with_corpus(self, drafting: DraftConfig, given: str) -> DraftConfig:
+        """Return how to draft with a folder to copy from. Raises ApiError for one outside the
+        server's."""
+        allowed = corpus_of(self.default_drafting)
+        if allowed is None:
+            raise ApiError(
+                400,
+                "this server copies from no folder; start it with --draft ngram -o corpus=DIR",
+                param="pyselfspec.corpus",
+            )
+        top = allowed.resolve()
+        try:
+            folder = (top / given).resolve()
+            is_inside = folder.is_relative_to(top) and folder.is_dir()
+        except (OSError, ValueError, RuntimeError):
+            is_inside = False
+        if not is_inside:
+            raise ApiError(
+                400,
+                "corpus is a folder within the one that the server was started with",
+                param="pyselfspec.corpus",
+            )
+        return with_corpus(drafting, folder)
+
+    def _draft(self, text: str | None) -> Names | None:
+        if text in (None, OFF):
+            return None
+        if text == AUTO:
+            return AUTO
+        names, files = text.split(SIGN), files_by_drafter(self.default_drafting)
+        for name in names:
+            if name not in self.sources:
+                raise ApiError(400, self._why_not(name), param="pyselfspec.draft")
+        default = self.default_drafting.names
+        if draft_label(default) == text:
+            return default  # with its options
+        return tuple(f"{name}{COLON}{files[name]}" if name in files else name for name in names)
+
+    def _why_not(self, name: str) -> str:
+        """Return the message for a drafter that does not work on this server."""
+        available = f"this server has {', '.join((AUTO, OFF, *self.sources))}"
+        if name not in drafters.all_names():
+            return f"there is no drafter {name!r}; {available}"
+        if drafters.takes_file(name) and name not in files_by_drafter(self.default_drafting):
+            return (
+                f"the drafter {name} needs a file, given when the server is started: "
+                f"--draft {name}:FILE; {available}"
+            )
+        if name in drafters.experiments():
+            return (
+                f"the drafter {name} is an experiment; start the server with --draft {name}; "
+                f"{available}"
+            )
+        return f"the drafter {name} does not work with this model; {available}"
+
+    def grammar(self, request: TextRequest) -> str | None:
+        """Return the grammar that a request gives, "" for none; without the field the server's.
+        Raises ApiError for a schema that is not supported."""
+        if request.json_schema is not None:
+            try:
+                return json_schema.to_gbnf(request.json_schema)
+            except ArgumentError as error:
+                raise ApiError(400, str(error), param="json_schema") from None
+        given = self.sampling.grammar if request.grammar is None else request.grammar
+        return given or None
+
+    def samplings(
+        self, request: TextRequest, grammar: str | None, n: int | None = None
+    ) -> list[SamplingParams]:
+        """Return the sampling of each choice. Seeds count up from that of the first.
+
+        grammar: of the answers. n: number of choices, by default that of the request.
+        """
+        given = ((name, getattr(request, name)) for name in TextRequest.SAMPLING)
+        fields: dict[str, Any] = {name: value for name, value in given if value is not None}
+        for name in ("temperature", "top_k"):
+            if name in fields:
+                fields[name] = max(0, fields[name])
+        if fields.get("repeat_last_n") == -1:
+            fields["repeat_last_n"] = min(self.n_ctx, REPEAT_LAST_N_MAX)
+        biases = self._biases(request)
+        if biases:
+            fields["logit_bias"] = biases
+        if request.seed is not None:
+            fields["seed"] = None if request.seed in RANDOM else request.seed % (SEED_MAX + 1)
+        common = replace(self.sampling, **fields, grammar=grammar).with_seed()
+        assert common.seed is not None
+        first = common.seed
+        return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(n or request.n)]
+
+    def _biases(self, request: TextRequest) -> tuple[tuple[int, float], ...]:
+        """Return (token, bias) pairs. Raises ApiError for a token id that there is not."""
+        found: dict[int, float] = {}
+        for name, bias in request.logit_bias or ():
+            found |= dict.fromkeys(self._biased(name), bias)
+        if request.ignore_eos:
+            found |= dict.fromkeys(self.model.eog_tokens, -FLOAT_MAX)
+        return tuple(found.items())
+
+    def _biased(self, name: int | str) -> list[int]:
+        """Return the tokens that a bias is for: one given by its id, or all of a text."""
+        n_vocab = self.model.n_vocab
+        digits = str(name).removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal()):
+            if len(digits) <= N_BIASED:
+                return self.model.tokenize(str(name), add_special=False, parse_special=False)
+        elif digits == str(name) and len(digits) <= 12 and int(digits) < n_vocab:
+            return [int(digits)]
+        raise ApiError(
+            400,
+            f"logit_bias: token ids are 0 to {n_vocab - 1} here, texts have at most {N_BIASED} "
+            f"characters; got {str(name)[:40]!r}",
+            param="logit_bias",
+        )
+
+    def n_predict(self, prompt: Sequence[int], given: int | None, default: int | None) -> int:
+        """Return the most tokens to generate after this prompt.
+
+        given: from the request, -1 for what is left of a slot's share of the context. default: used
+        without it; None like -1. Raises ApiError for a prompt that leaves no room.
+        """
+        n_room = self.n_ctx - len(prompt)
+        if n_room < 1:
+            raise self.too_long(str(len(prompt)))
+        wanted = default if given is None else given
+        if wanted is None or wanted < 0:
+            wanted = max(self.n_share - len(prompt), self.n_share // 2, 1)
+        return min(wanted, n_room)
+
+    def too_long(self, n_tokens: str) -> ApiError:
+        """Return the error for a prompt of n_tokens tokens, which is too long."""
+        return ApiError(
+            400,
+            f"the prompt has {n_tokens} tokens, the context {self.n_ctx}; give a larger -c or a "
+            "shorter prompt",
+            code="context_length_exceeded",
+        )
+
+
+def draft_label(draft: Any) -> str | None:
+    """Return the names of drafters without their files, joined by +; None for plain decoding."""
+    if draft is None or draft == AUTO:
+        return draft  # type: ignore[no-any-return]
+    return SIGN.join(each.name for each in split(draft, drafters.all_names()))
+
+
+def _mask(fields: MaskSettings, n_layer: int) -> LayerMask:
+    if fields.n_layer not in (None, n_layer):
+        raise MaskError(f"the mask is for {fields.n_layer} blocks, the model has {n_layer}")
+    if fields.exit_layer is not None:
+        if fields.skip_attn or fields.skip_ffn:
+            raise MaskError("give exit_layer, or skip_attn and skip_ffn, not both")
+        return LayerMask.early_exit(n_layer, fields.exit_layer)
+    return LayerMask(n_layer, frozenset(fields.skip_attn), frozenset(fields.skip_ffn))

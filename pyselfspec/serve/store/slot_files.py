@@ -1,0 +1,106 @@
+"""Texts of slots that clients save and restore by name. Each belongs to the key that made it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import ArgumentError
+from ...runtime.context import Context
+from ...runtime.saved import restore_sequence, save_sequence
+from ..engine.slots import Slot, Slots
+from ..protocol.errors import ApiError
+from . import saved_file
+from .saved_file import Kind
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The size of a text that was saved or restored."""
+
+    n_tokens: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFiles:
+    """Files in one folder. kind: what they fit."""
+
+    folder: Path
+    kind: Kind
+
+    @classmethod
+    def of(cls, context: Context, folder: Path | None) -> SlotFiles | None:
+        """Return the files of a folder, which is made if it is missing. Raises ArgumentError for
+        one that cannot be used."""
+        if folder is None:
+            return None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(f"{folder} cannot be used: {error.strerror or error}") from None
+        return cls(folder, Kind.of(context))
+
+    def save(self, slot: Slot, name: str, owner: str) -> Moved:
+        """Write the text of an idle slot to a file. Raises ApiError."""
+        require_own(slot, owner)
+        path = self._path(name)
+        if path.exists():  # a damaged file may be replaced
+            self._require_owner(path, owner)
+        saved = save_sequence(slot.seq)
+        if saved is None:
+            raise ApiError(
+                400,
+                "the slot holds no text that can be saved, or one with LoRA adapters or pictures; "
+                "generate one first",
+            )
+        try:
+            return Moved(len(saved.tokens), saved_file.write(path, saved, self.kind, owner))
+        except OSError as error:
+            raise ApiError(500, f"{name} cannot be written: {error.strerror or error}") from None
+
+    def restore(self, slots: Slots, slot: Slot, name: str, owner: str) -> Moved:
+        """Replace the text of an idle slot by that of a file. Raises ApiError."""
+        require_own(slot, owner)
+        path = self._path(name)
+        self._require_owner(path, owner)
+        try:
+            saved, _ = saved_file.read(path, self.kind)
+        except (ArgumentError, OSError) as error:
+            raise ApiError(400, str(error).replace(str(path), name)) from None
+        if not slots.can_hold(slot, len(saved.tokens)):
+            raise ApiError(400, f"{name} has {len(saved.tokens)} tokens, more than fit now")
+        if not restore_sequence(slot.seq, saved):
+            raise ApiError(400, f"{name} does not fit into this context; start with its options")
+        slot.owner = owner
+        return Moved(len(saved.tokens), path.stat().st_size)
+
+    def _path(self, name: str) -> Path:
+        if not NAME.fullmatch(name):
+            raise ApiError(
+                400,
+                "filename has up to 128 letters, digits, dots, hyphens and underscores, and no "
+                "dot or hyphen at its beginning",
+                param="filename",
+            )
+        return self.folder / name
+
+    def _require_owner(self, path: Path, owner: str) -> None:
+        """Raise ApiError unless a file exists that this owner has written."""
+        try:
+            found = saved_file.owner_of(path)
+        except OSError:
+            found = None
+        if found != owner:
+            raise ApiError(404, f"{path.name} is no file that this key has saved", param="filename")
+
+
+def require_own(slot: Slot, owner: str) -> None:
+    """Raise ApiError for a slot that is busy, or that holds the text of another owner."""
+    if not slot.is_idle:
+        raise ApiError(409, "the slot is busy; try again when its text has ended")
+    if slot.seq.tokens and slot.owner != owner:
+        raise ApiError(403, "the slot holds a text that another key has made")
