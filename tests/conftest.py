@@ -254,3 +254,24 @@ def token_ids() -> Callable[..., list[int]]:
         return [int(t) for t in np.random.default_rng(seed).integers(low, high, n)]
 
     return ids
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Ctrl-C as a pass returns, which is where nearly all of them land; counted from 1."""
+    from pyselfspec import Context
+
+    def at(n_passes: int) -> None:
+        run_pass, left = Context.run, n_passes
+
+        def interrupted(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            decoded = run_pass(*args, **options)
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return decoded
+
+        monkeypatch.setattr(Context, "run", interrupted)
+
+    return at

@@ -53,8 +53,8 @@ def parse_draft(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
         if name in (AUTO, OFF):
             raise click.BadParameter(f"{name} cannot be joined with other drafters; give it alone")
         if name not in known:
-            shown = ", ".join((AUTO, OFF, *drafters.names()))
-            raise click.BadParameter(f"{name!r} is none of: {shown}; more: pyselfspec lab")
+            shown = ", ".join((AUTO, OFF, *known))
+            raise click.BadParameter(f"{name!r} is none of: {shown}")
     return text
 
 
@@ -121,7 +121,7 @@ draft_options = together(
             default=AUTO,
             help="Drafter, or several joined by +, like ngram+model:small.gguf; model, universal "
             "and head take a file after a colon. auto: the drafters that suit the model; off: "
-            "plain decoding. More drafters: pyselfspec lab.",
+            "plain decoding.",
         ),
         cloup.option(
             "-o",
@@ -134,7 +134,7 @@ draft_options = together(
         profile_option,
         cloup.option(
             "--controller",
-            type=Choice(controllers.names(), controllers.experiments()),
+            type=Choice(controllers.names(), controllers.all_names()),
             help="How to decide the length of drafts. auto: draft where that should save time; "
             "fixed: follow --draft-max and --draft-p-min.  "
             f"[default: {controllers.DEFAULT}]",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 from ..costs.table import Costs
 from ..speculate.completion import Completion
@@ -14,37 +14,18 @@ from ..speculate.residual import RESIDUAL
 from ..speculate.stats import SourceStats
 from ..util import build
 
-if TYPE_CHECKING:
-    from ..lab.adapt.adaptation import Adaptation
-
 N_PHASE = 64  # tokens per line of an explanation
 
 
-@dataclass(frozen=True, slots=True)
-class LabOptions:
-    """The experiments of pyselfspec.lab in a run.
-
-    adaptation: of the masks, None if they stay. unverified: whether a mask generated the text.
-    """
-
-    adaptation: Adaptation | None = None
-    unverified: bool = False
-
-
-NO_LAB = LabOptions()
-
-
-def report(
-    completion: Completion, model: str, plain: Completion | None = None, lab: LabOptions = NO_LAB
-) -> dict[str, Any]:
+def report(completion: Completion, model: str, plain: Completion | None = None) -> dict[str, Any]:
     """Return everything about a completion; with the plain run, also how the two compare.
 
     model: name by which the model was opened.
     """
-    fields = _fields(completion, model, lab)
+    fields = _fields(completion, model)
     if plain is not None:
         fields |= {
-            "plain": _fields(plain, model, NO_LAB),
+            "plain": _fields(plain, model),
             "identical": completion.tokens == plain.tokens,
             "speedup": speedup(completion, plain),
         }
@@ -58,11 +39,7 @@ def speedup(completion: Completion, plain: Completion) -> float | None:
 
 
 def closing_line(
-    completion: Completion,
-    plain: Completion | None = None,
-    *,
-    verbose: bool = False,
-    lab: LabOptions = NO_LAB,
+    completion: Completion, plain: Completion | None = None, *, verbose: bool = False
 ) -> str:
     """Return one line: tokens, speed, accepted draft tokens, and the comparison with a plain run.
 
@@ -73,11 +50,6 @@ def closing_line(
     parts = [tokens, _speed(stats.tokens_per_second), *_gain(completion, plain)]
     if verbose and completion.draft is not None:
         parts += _details(completion)
-    if lab.unverified:
-        parts.append("not the model's own text: a mask generated it, unverified")
-    if lab.adaptation is not None:
-        trials = lab.adaptation.summary()
-        parts.append(f"{trials['n_tried']} masks tried, {trials['n_changes']} adopted")
     if plain is not None:
         same = _sameness(completion.tokens, plain.tokens)
         drawn = completion.config.verify == RESIDUAL and not completion.sampling.is_greedy
@@ -142,33 +114,22 @@ def _sources(sources: Mapping[str, SourceStats]) -> str:
 
 
 class Explainer:
-    """Explains where the tokens of each phase come from and how long they take, when and why
-    drafting with passes starts or stops, and when the mask changes."""
+    """Explains where the tokens of each phase come from and how long they take, and when and why
+    drafting with passes starts or stops."""
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
         self._decision = _decision(completion)
-        self._mask = completion.mask
         self._began = deepcopy(completion.stats)  # statistics at the start of the phase
         self._said_reason = False
 
     def lines(self) -> list[str]:
         """Return the lines for the changes since the last call."""
-        lines = self._new_mask() + self._new_decision()
+        lines = self._new_decision()
         n_tokens = self._completion.stats.n_generated - self._began.n_generated
         if lines or n_tokens >= N_PHASE:
             return self._phase() + lines
         return []
-
-    def _new_mask(self) -> list[str]:
-        mask = self._completion.mask
-        if mask is None or mask == self._mask:
-            return []
-        self._mask = mask
-        return [
-            f"step {self._completion.stats.n_steps}: a better mask, skips {len(mask.skip_attn)} "
-            f"attention, {len(mask.skip_ffn)} feed-forward sublayers"
-        ]
 
     def _new_decision(self) -> list[str]:
         before, now = self._decision, _decision(self._completion)
@@ -226,9 +187,8 @@ def _ms(us: float) -> str:
     return f"{us / 1000:.3g} ms"
 
 
-def _fields(completion: Completion, model: str, lab: LabOptions) -> dict[str, Any]:
-    mask, sampling, adaptation = completion.mask, completion.sampling, lab.adaptation
-    controller = completion.controller if adaptation is None else adaptation.controller_in_use
+def _fields(completion: Completion, model: str) -> dict[str, Any]:
+    mask, sampling = completion.mask, completion.sampling
     return {
         "text": completion.text,
         "tokens": completion.tokens,
@@ -236,10 +196,8 @@ def _fields(completion: Completion, model: str, lab: LabOptions) -> dict[str, An
         "finish_reason": completion.finish_reason,
         "draft": completion.draft or "off",
         "verify": completion.config.verify,
-        "unverified": lab.unverified,
-        "controller": type(controller).__name__.lower(),
+        "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
-        "adapt": None if adaptation is None else adaptation.summary(),
         "sampling": asdict(sampling) | {"logit_bias": [list(pair) for pair in sampling.logit_bias]},
         "model": model,
         "build": build.BUILD_ID,

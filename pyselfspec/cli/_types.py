@@ -54,10 +54,10 @@ class Number(click.FloatRange):
 
 
 class Choice(click.Choice[str]):
-    """One of the shown names, or of further ones that help texts do not list."""
+    """One of all names, of which help texts show some."""
 
-    def __init__(self, shown: Sequence[str], further: Sequence[str]) -> None:
-        super().__init__([*shown, *further])
+    def __init__(self, shown: Sequence[str], every: Sequence[str]) -> None:
+        super().__init__(every)
         self._shown = shown
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:

@@ -107,7 +107,7 @@ drafter_options = together(
         profile_option,
         cloup.option(
             "--controller",
-            type=Choice(controllers.names(), controllers.experiments()),
+            type=Choice(controllers.names(), controllers.all_names()),
             default=controllers.DEFAULT,
             help="How to decide the length of drafts. auto: draft where that should save time; "
             "fixed: draft in every step.",

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import cloup
 
-from ..masks.layer_mask import LayerMask
 from ..runtime import vocabulary
 from ..runtime.context import Context
 from ..runtime.ffi import load
-from ..runtime.model import Model
 from ..runtime.sampling import SamplingParams
-from ..speculate.completion import N_PREDICT, Completion, CompletionOptions
+from ..speculate.completion import N_PREDICT, Completion
 from ..speculate.config import DraftConfig
 from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ..speculate.residual import MATCH, VERIFY
 from ._chat_hint import suggest_chat
-from ._drafting import config_from, draft_options, mask_from
-from ._experiments import (
-    StateSaver,
-    adapt_from,
-    check_experiments,
-    experiment_options,
-    locked_state,
-)
-from ._generation_report import NO_LAB, Explainer, LabOptions, closing_line, report
+from ._drafting import check_drafting, config_from, draft_options
+from ._generation_report import Explainer, closing_line, report
 from ._options import (
     MAX_TEXT,
     STDIN,
@@ -46,9 +36,6 @@ from ._options import (
 )
 from ._sampling import sampling_from, sampling_options
 
-if TYPE_CHECKING:
-    from ..lab.adapt.adaptation import Adapt
-
 N_WARM_UP = 16  # tokens
 
 Prompt = str | tuple[int, ...]  # text or token ids
@@ -56,57 +43,31 @@ Prompt = str | tuple[int, ...]  # text or token ids
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Everything that determines the text and the speed of a run.
-
-    adapt: settings of adapting masks, None: do not adapt.
-    unverified_mask: mask that generates the text without verification, None: verify as usual.
-    """
+    """Everything that determines the text and the speed of a run."""
 
     prompt: Prompt
     n_predict: int
     config: DraftConfig
     sampling: SamplingParams
     stop: tuple[str, ...]
-    adapt: Adapt | None = None
-    unverified_mask: LayerMask | None = None
 
-    @property
-    def is_text(self) -> bool:
-        """Tell whether prompt and output are text, not token ids."""
-        return isinstance(self.prompt, str)
-
-    @contextmanager
-    def completion(self, context: Context) -> Iterator[tuple[Completion, LabOptions]]:
-        """Yield the completion, and the experiments that it uses."""
-        options: CompletionOptions = {
-            "n_predict": self.n_predict,
-            "sampling": self.sampling,
-            "stop": self.stop,
-        }
-        if self.unverified_mask is not None:
-            from ..lab.unverified import UnverifiedCompletion
-
-            unverified = UnverifiedCompletion(context, self.prompt, self.unverified_mask, **options)
-            yield unverified, LabOptions(unverified=True)
-        elif self.adapt is not None:
-            from ..lab.adapt import adaptation
-
-            seed, verify = self.sampling.seed or 0, self.config.verify
-            with closing(adaptation.start(context, self.config, self.adapt, seed=seed)) as masks:
-                config = DraftConfig(masks.drafter, controller=masks.controller, verify=verify)
-                yield Completion(context, self.prompt, config, **options), LabOptions(masks)
-        else:
-            yield Completion(context, self.prompt, self.config, **options), NO_LAB
+    def completion(self, context: Context) -> Completion:
+        return Completion(
+            context,
+            self.prompt,
+            self.config,
+            n_predict=self.n_predict,
+            sampling=self.sampling,
+            stop=self.stop,
+        )
 
     @property
     def plain(self) -> Request:
         """Return this request without drafts."""
-        return replace(self, config=DraftConfig.plain(), adapt=None, unverified_mask=None)
+        return replace(self, config=DraftConfig.plain())
 
 
-@cloup.command(name="generate")
-@model_argument
-@cloup.option_group(
+text_options = cloup.option_group(
     "Text",
     cloup.option("-p", "--prompt", help="Text to continue."),
     cloup.option(
@@ -121,6 +82,23 @@ class Request:
     n_predict_option(N_PREDICT),
     cloup.option("--stop", multiple=True, help="End the text before this string; repeatable."),
 )
+
+verify_option = cloup.option_group(
+    "Verification",
+    cloup.option(
+        "--verify",
+        type=click.Choice(VERIFY),
+        default=MATCH,
+        help="match: generate the text that plain decoding generates with the same --seed. "
+        "residual: sample draft tokens too (all but copies), so that more are accepted; the text "
+        "is another sample of the same distribution.",
+    ),
+)
+
+
+@cloup.command(name="generate")
+@model_argument
+@text_options
 @cloup.option_group(
     "Comparison and explanation",
     cloup.option(
@@ -135,18 +113,7 @@ class Request:
     ),
 )
 @draft_options
-@cloup.option_group(
-    "Verification",
-    cloup.option(
-        "--verify",
-        type=click.Choice(VERIFY),
-        default=MATCH,
-        help="match: generate the text that plain decoding generates with the same --seed. "
-        "residual: sample draft tokens too (all but copies), so that more are accepted; the text "
-        "is another sample of the same distribution.",
-    ),
-)
-@experiment_options
+@verify_option
 @sampling_options
 @context_options
 @common_options
@@ -163,32 +130,30 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
     pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf
     """
-    check_experiments(options)
-    prompt = _read_prompt(options)
+    check_drafting(options)
+    prompt = read_prompt(options)
     sampling = sampling_from(options).with_seed()
-    with locked_state(options), open_context(model, options) as (loaded, context):
-        request = _request(prompt, sampling, loaded, options)
-        with request.completion(context) as (completion, lab):
-            if compare:
-                _prepare_comparison(request, completion)
-            saver = StateSaver(lab.adaptation, loaded, options["adapt_state"])
-            finished = _run(
-                completion, saver, show=not as_json, as_text=request.is_text, explain=explain
-            )
-            plain = _plain_run(request, context) if compare and finished else None
-            if as_json:
-                click.echo(json.dumps(report(completion, model, plain, lab)))
-            else:
-                _print_notes(completion, model)
-                verbose = explain or load.is_verbose()
-                click.echo(closing_line(completion, plain, verbose=verbose, lab=lab), err=True)
-            (lab.adaptation or completion).remember()
-            saver.save()
+    with open_context(model, options) as (loaded, context):
+        config = config_from(loaded.n_layer, options)
+        request = Request(prompt, options["n_predict"], config, sampling, options["stop"])
+        completion = request.completion(context)
+        if compare:
+            _prepare_comparison(request, completion)
+        as_text = isinstance(prompt, str)
+        finished = write(completion, show=not as_json, as_text=as_text, explain=explain)
+        plain = _plain_run(request, context) if compare and finished else None
+        if as_json:
+            click.echo(json.dumps(report(completion, model, plain)))
+        else:
+            print_notes(completion, model)
+            verbose = explain or load.is_verbose()
+            click.echo(closing_line(completion, plain, verbose=verbose), err=True)
+        completion.remember()
     if not finished or (compare and plain is None):
         raise KeyboardInterrupt  # for the exit status
 
 
-def _read_prompt(options: Mapping[str, Any]) -> Prompt:
+def read_prompt(options: Mapping[str, Any]) -> Prompt:
     """Return the prompt of the command line, of a file or of stdin. Raises UsageError without or
     with several prompts."""
     names = ("prompt", "prompt_tokens", "prompt_file")
@@ -207,32 +172,18 @@ def _read_prompt(options: Mapping[str, Any]) -> Prompt:
     return prompt
 
 
-def _request(
-    prompt: Prompt, sampling: SamplingParams, model: Model, options: Mapping[str, Any]
-) -> Request:
-    unverified = options["unverified"]
-    return Request(
-        prompt=prompt,
-        n_predict=options["n_predict"],
-        config=DraftConfig.plain() if unverified else config_from(model.n_layer, options),
-        sampling=sampling,
-        stop=options["stop"],
-        adapt=adapt_from(model, options),
-        unverified_mask=mask_from(model.n_layer, options) if unverified else None,
-    )
-
-
-def _run(
+def write(
     completion: Completion,
-    saver: StateSaver | None = None,
     *,
     show: bool = False,
     as_text: bool = False,
     explain: bool = False,
+    after_piece: Callable[[], None] = lambda: None,
 ) -> bool:
     """Generate the text; return False if Ctrl-C interrupted it.
 
-    show: write it to stdout as it is generated. explain: write explanations to stderr.
+    show: write it to stdout as it is generated, as_text or as token ids at the end. explain: write
+        explanations to stderr. after_piece: called after each piece of text.
     """
     explainer = Explainer(completion)
     held: list[str] = []  # lines of the explanation
@@ -241,8 +192,7 @@ def _run(
         for piece in completion:
             if show and as_text:
                 click.echo(piece, nl=False)
-            if saver is not None:
-                saver.save_if_due()
+            after_piece()
             if explain:
                 held += explainer.lines()
                 if not on_terminal:
@@ -259,8 +209,8 @@ def _run(
 def _plain_run(request: Request, context: Context) -> Completion | None:
     """Generate the text without drafts, from the start; return None if interrupted."""
     context.sequence().drop()
-    with request.plain.completion(context) as (plain, _lab):
-        return plain if _run(plain) else None
+    plain = request.plain.completion(context)
+    return plain if write(plain) else None
 
 
 def _say(lines: list[str]) -> None:
@@ -270,7 +220,7 @@ def _say(lines: list[str]) -> None:
     lines.clear()
 
 
-def _print_notes(completion: Completion, model: str) -> None:
+def print_notes(completion: Completion, model: str) -> None:
     """Write advice for the next run to stderr, where there is any."""
     suggest_chat(completion, model)
     if completion.finish_reason == CONTEXT_FULL:
@@ -310,9 +260,7 @@ def _warm_up(request: Request, completion: Completion) -> None:
         n_predict=min(request.n_predict, N_WARM_UP),
         config=config,
         stop=(),
-        adapt=None,
     )
     for each in (other, other.plain):
-        with each.completion(completion.context) as (warm_up, _lab):
-            for _piece in warm_up:
-                pass
+        for _piece in each.completion(completion.context):
+            pass

@@ -39,26 +39,6 @@ def costs_by_bytes(
     )
 
 
-def costs_by_kv(
-    file: GgufFile, mask: LayerMask, kv_bytes: int, n_seen: int, n_ctx: int
-) -> CostTable:
-    """Return the estimated costs if drafts attend to n_seen tokens only, from the bytes of weights
-    and K/V that a pass reads.
-
-    kv_bytes: K/V of one token. n_ctx: size of the context, more than n_seen.
-    """
-    base = costs_by_bytes(file, mask, shares=False).levels[0]
-    attending = 1 - len(mask.skip_attn) / mask.n_layer
-
-    def level(n_past: int) -> Costs:
-        longer = 1 + kv_bytes * n_past / file.weight_bytes()
-        full_us = tuple(us * longer for us in base.full_us)
-        seen_us = attending * kv_bytes * min(n_past, n_seen) / BYTES_PER_US
-        return Costs(n_past, full_us, full_us, base.token_us + seen_us, 0.0)
-
-    return CostTable(tuple(level(n_past) for n_past in (0, n_seen, n_ctx)))
-
-
 @dataclass(frozen=True, slots=True)
 class ByteCosts:
     """Costs of masked passes from the bytes of the weights, and from measured relative times of

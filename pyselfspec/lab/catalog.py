@@ -70,14 +70,14 @@ EXPERIMENTS = (
     Experiment(
         "options",
         "adapt",
-        "generate --adapt [--adapt-share SHARE] [--adapt-state FILE]",
+        "lab generate --adapt [--adapt-share SHARE] [--adapt-state FILE]",
         "Try other masks while generating, and switch to better ones. SHARE: largest share of the "
         "time to spend on trying, default 0.03. FILE: resume from it, and save to it.",
     ),
     Experiment(
         "options",
         "unverified",
-        "generate --unverified --exit-layer N",
+        "lab generate --unverified --exit-layer N",
         "Generate with a mask alone, without verification: not the model's text.",
     ),
 )

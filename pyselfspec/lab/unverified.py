@@ -1,20 +1,19 @@
-"""Texts that a mask writes and nothing verifies: the texts of the model that is left, for research.
+"""Generates with the masked model alone, without verification (research).
 
 Layers that were skipped for drafts are judged by them; a text of their own shows what they can do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Unpack
 
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
-from ..runtime.sampling import Sampler
+from ..runtime.passes import Pass, Rows
 from ..speculate.completion import Completion, CompletionOptions
-from ..speculate.controllers.fixed import Fixed
-from ..speculate.generation import Generation
-from ..speculate.residual import Residual
+from ..speculate.types import Draft, Step, Verdict
 
 
 class UnverifiedCompletion(Completion):
@@ -39,14 +38,27 @@ class UnverifiedCompletion(Completion):
         """The sublayers that the text is written without."""
         return self._mask
 
-    def _generation(self, sampler: Sampler, residual: Residual | None) -> Generation:
-        return Generation(
-            self._seq,
-            self.prompt,
-            drafter=None,
-            controller=Fixed(),
-            sampler=sampler,
-            n_predict=self._n_predict,
-            consume=self._stream.consume,
-            mask=self._mask,
-        )
+    def __iter__(self) -> Iterator[str]:
+        context, seq, what = self.context, self._seq, Pass(self._mask)
+        with self._sampler() as sampler:
+            start = time.perf_counter_ns()
+            seq.drop()
+            seq.occupy()
+            last = len(self.prompt) - 1
+            for first in range(0, last, context.n_batch):
+                part = self.prompt[first : min(first + context.n_batch, last)]
+                context.run(Rows.of(seq.seq_id, first, part, "none"), what)
+            sampler.begin(self.prompt)
+            self.stats.total_us = (time.perf_counter_ns() - start) // 1000
+            self.record_prompt(0, self.stats.total_us)
+            token, pos, ended = self.prompt[last], last, False
+            while not ended and len(self.tokens) < self._n_predict and pos < context.n_ctx:
+                start = time.perf_counter_ns()
+                context.run(Rows.of(seq.seq_id, pos, [token]), what)
+                token, pos = sampler.sample(context, 0), pos + 1
+                ended = self._stream.consume(token)
+                us = (time.perf_counter_ns() - start) // 1000
+                self.stats.total_us += us
+                yield self.record_step(Step(Draft(), Verdict((), token, ended), us))
+            seq.drop()
+            yield self.finish()

@@ -14,7 +14,7 @@ from .adapters import Adapters
 from .checkpoints import Checkpoint
 from .ffi import calls
 from .ffi.load import llama, require_not_forked
-from .sequence_table import Part, n_common
+from .sequence_table import n_common
 
 if TYPE_CHECKING:
     from .context import Context
@@ -114,26 +114,21 @@ class KVSequence:
     def _tokens(self) -> list[int]:
         return self.context.sequence_table.tokens[self.seq_id]
 
-    def fork(self, seq_id: int, part: Part | None = None) -> KVSequence:
-        """Replace the content of sequence seq_id by the tokens of this one, or a part of them, at
-        the same positions, and return it. No K/V is copied.
+    def fork(self, seq_id: int) -> KVSequence:
+        """Replace the content of sequence seq_id by the tokens of this one, at the same positions,
+        and return it. No K/V is copied.
 
-        Raises UnsupportedError where the memory cannot fork: see Context.can_fork. A part needs a
-        memory that can remove any tail.
+        Raises UnsupportedError where the memory cannot fork: see Context.can_fork.
         """
         other = KVSequence(self.context, seq_id)
         if seq_id == self.seq_id:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
-        if part is not None or not self.context.can_fork:
+        if not self.context.can_fork:
             self.context.require_rollback()
         with self.context.lock:
             other.drop()
-            if part is None:
-                calls.fork(self.context.session, self.seq_id, seq_id)
-            else:
-                for start, end in part.of(self.n_past):
-                    llama.llama_memory_seq_cp(self._memory, self.seq_id, seq_id, start, end)
-            self.context.sequence_table.copy(self.seq_id, seq_id, part)
+            calls.fork(self.context.session, self.seq_id, seq_id)
+            self.context.sequence_table.copy(self.seq_id, seq_id)
             self.context.checkpoints.copy(self.seq_id, seq_id)
         return other
 

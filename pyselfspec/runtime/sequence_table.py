@@ -5,23 +5,10 @@ are in use. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ..errors import ArgumentError
 from .adapters import Adapters
 from .passes import Rows
-
-
-class Part(NamedTuple):
-    """The first tokens of a sequence and the last ones, as numbers of tokens."""
-
-    n_first: int
-    n_last: int
-
-    def of(self, n_past: int) -> list[tuple[int, int]]:
-        """Return the ranges of positions in a sequence of n_past tokens, the first from 0 on."""
-        n_first = min(self.n_first, n_past)
-        return [(0, n_first), (max(n_first, n_past - self.n_last), n_past)]
 
 
 class SequenceTable:
@@ -84,9 +71,9 @@ class SequenceTable:
             self._sharing[other].discard(seq_id)
         self._sharing[seq_id].clear()
 
-    def copy(self, seq_id: int, other: int, part: Part | None = None) -> None:
-        """Record that another sequence shares the cells of this one, or of a part of it."""
-        self.tokens[other] = self.tokens[seq_id][: None if part is None else part.n_first]
+    def copy(self, seq_id: int, other: int) -> None:
+        """Record that another sequence shares the cells of this one."""
+        self.tokens[other] = self.tokens[seq_id].copy()
         self.adapters[other] = self.adapters[seq_id]
         group = {seq_id, other, *self._sharing[seq_id]}
         for one in group:

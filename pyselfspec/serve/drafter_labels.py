@@ -19,15 +19,10 @@ from .engine.jobs import MODEL
 # Label and meaning of a token's source. Drafters without an entry are labelled by their names.
 WORDS = {
     MODEL: ("model", "Written by the full model"),
-    "dynamic-exit": ("early exit", "Drafted by the first layers of the model"),
-    "exit-map": ("exit map", "Drafted with the first layers and a matrix in place of the rest"),
     "head": ("head", "Drafted by a small draft head"),
-    "jacobi": ("Jacobi", "Drafted from the predictions after a rejected token"),
     "layer-skip": ("layer skip", "Drafted by the model without some of its layers"),
-    "lookahead": ("lookahead", "Drafted from n-grams that the model generated ahead of the text"),
     "model": ("second model", "Drafted by a smaller model"),
     "ngram": ("n-gram", "Copied: it followed the same tokens earlier"),
-    "partial-kv": ("partial K/V", "Drafted by the model with a part of the K/V cache"),
     "universal": ("other model", "Drafted by a model with another vocabulary"),
 }
 
@@ -59,8 +54,8 @@ def _given(drafting: DraftConfig) -> tuple[Named, ...]:
 
 
 def usable_drafters(context: Context, drafting: DraftConfig) -> tuple[str, ...]:
-    """Return the names of the drafters that work here, found by resolving each of them. Experiments
-    are left out unless the server was started with them.
+    """Return the names of the drafters that work here, found by resolving each of them: this
+    package's, and those that the server was started with.
 
     drafting: the server's default; its files are the only ones used.
     """
@@ -77,7 +72,7 @@ def usable_drafters(context: Context, drafting: DraftConfig) -> tuple[str, ...]:
 
 
 def describe_sources(works: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the sources of tokens as JSON objects, without experiments that are not in use.
+    """Return the sources of tokens as JSON objects.
 
     works: names of the drafters that work here.
     """

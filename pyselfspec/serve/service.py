@@ -21,6 +21,7 @@ from .engine.engine import Engine
 from .engine.jobs import Job
 from .metrics import Metrics
 from .protocol.adapters import ServedAdapters
+from .protocol.errors import ApiError, unsupported
 from .protocol.events import JobEvents
 from .protocol.request_options import RequestReader, draft_label
 from .protocol.response_fields import mask_fields
@@ -90,6 +91,14 @@ class Service:
         self.engine.end(grace_s)
         if self.renders is not None:
             self.renders.end()
+
+    def refusal(self) -> ApiError:
+        """Return the error of a request for embeddings or scores."""
+        return unsupported(
+            "model",
+            f"{self.settings.name} generates text; start a server with a model made for embeddings "
+            "or scores",
+        )
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_too_long
-from ..masks.layer_mask import LayerMask
 from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
@@ -35,8 +34,6 @@ class Generation:
     consume: takes each generated token once, in order; returns True if it ends the text. Default:
         the model's end-of-generation tokens end it.
     residual: draws draft tokens and decides about them; None: sample and match.
-    mask: sublayers that all passes skip, including those over the prompt, so that the text is not
-        the model's own; None: all passes are full. Goes without a drafter.
     pictures: those in the prompt, whose rows have ids below 0; the drafter must not read the
         prompt's states.
     adapters: LoRA adapters of all passes, those of drafts too; None: those of the context.
@@ -46,8 +43,8 @@ class Generation:
     that failed, the sequence holds the prompt and the generated tokens but the last, whose K/V the
     next pass computes. Masks of drafters never touch the prompt.
 
-    Raises ArgumentError for an empty prompt, n_predict < 1 or a mask beside a drafter,
-    ContextFullError when the prompt does not fit.
+    Raises ArgumentError for an empty prompt or n_predict < 1, ContextFullError when the prompt does
+    not fit.
     """
 
     def __init__(
@@ -61,7 +58,6 @@ class Generation:
         n_predict: int,
         consume: Callable[[int], bool] | None = None,
         residual: Residual | None = None,
-        mask: LayerMask | None = None,
         adapters: Adapters | None = None,
         pictures: Sequence[Picture] = (),
     ) -> None:
@@ -69,8 +65,6 @@ class Generation:
             raise ArgumentError("the prompt has no tokens; generation needs at least one")
         if n_predict < 1:
             raise ArgumentError(f"n_predict is at least 1, got {n_predict}")
-        if mask is not None and drafter is not None:
-            raise ArgumentError("a generation with a mask is not verified, so it takes no drafter")
         if len(prompt) > seq.context.n_ctx:
             model = seq.context.model
             raise prompt_too_long(len(prompt), seq.context.n_ctx, model.n_positions)
@@ -89,7 +83,6 @@ class Generation:
         self._controller = controller
         self._sampler = sampler
         self._residual = residual
-        self._plain = Pass(mask)
         own = seq.context.adapters
         self.adapters = None if adapters is None or adapters == own else adapters
         self._consume = consume or seq.context.model.is_eog
@@ -107,7 +100,7 @@ class Generation:
     def begin(self) -> Work[None]:
         """Evaluate the prompt but for its last token, from the first token that the sequence does
         not hold, or whose states the drafter has not read."""
-        reusable = self.history[:-1] if self._plain == FULL else []
+        reusable = self.history[:-1]
         adapters = self._context.adapters if self.adapters is None else self.adapters
         if self.seq.adapters != adapters:
             reusable = []
@@ -122,7 +115,7 @@ class Generation:
             n_max = min(self.n_piece, end - pos)
             n, picture = self._pictures.next_pass(self.history, pos, n_max, self._context.n_batch)
             part = self.history[pos : pos + n]
-            what = picture or self._with_hidden(self._plain)
+            what = picture or self._with_hidden(FULL)
             # states after the last block exist for rows with outputs only
             outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
             result = yield PassRequest(Rows.of(self.seq.seq_id, pos, part, outputs), what)
@@ -179,7 +172,7 @@ class Generation:
         if len(draft.tokens) > self._context.max_rollback:
             self._before_draft = self.seq.save_checkpoint()
         pos = len(self.history) - 1
-        what = self._plain if self._drafter is None else draft.verify
+        what = draft.verify
         with branched(self.seq, draft) as branches:
             try:
                 result = yield PassRequest(branches.rows(self.history), self._with_hidden(what))
@@ -236,8 +229,7 @@ class Generation:
         if self._before_draft is not None:
             self.seq.forget_checkpoint(self._before_draft)
             self._before_draft = None
-        if self._plain == FULL:
-            self.seq.set_tokens(self.history[:-1])
+        self.seq.set_tokens(self.history[:-1])
         if self.ended:
             self.seq.save_checkpoint()
         if self._drafter is not None:
@@ -251,5 +243,5 @@ class Generation:
         self.seq.rollback(pos)
         while pos < n:
             part = self.history[pos : min(pos + self._context.pass_width, n)]
-            yield PassRequest(Rows.of(self.seq.seq_id, pos, part, "none"), self._plain)
+            yield PassRequest(Rows.of(self.seq.seq_id, pos, part, "none"))
             pos += len(part)

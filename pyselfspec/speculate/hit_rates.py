@@ -15,7 +15,7 @@ from ..costs.store import Observations
 from ..costs.timed import TimedCosts
 from ..errors import ArgumentError
 from ..runtime.context import Context
-from .session import session_of
+from .session import kept
 
 EARLIER_FACTOR = 0.5  # prior hit rate of copies from earlier texts, over those from the same text
 SIBLING_FACTOR = 0.5  # likewise of another continuation of a match, if the copy is wrong
@@ -36,16 +36,16 @@ class HitRates:
 
 def hit_rates_of(context: Context) -> HitRates:
     """Return the hit rates of a context; the stored ones are read once."""
-    state = session_of(context)
-    if state.hit_rates is None:
+
+    def read() -> HitRates:
         stored = store.load(store.key_of(context)).observations
-        state.hit_rates = HitRates(
+        return HitRates(
             copies=Chances(counts=stored.copies if stored else None),
             earlier=Chances(EARLIER_FACTOR, stored.earlier if stored else None),
             siblings=Chances(SIBLING_FACTOR),
         )
-    found: HitRates = state.hit_rates
-    return found
+
+    return kept(context, HitRates, None, read)
 
 
 def save(context: Context, timings: TimedCosts) -> None:

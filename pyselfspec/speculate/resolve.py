@@ -24,7 +24,7 @@ from .controllers import Acceptance, Controller, Memory
 from .draft_names import SIGN, split
 from .drafters import Drafter, LookupDrafter
 from .drafters._combined import combine
-from .session import kept, session_of
+from .session import kept
 
 MASKED = "layer-skip"  # the drafter for masks
 HEAD = "head"  # the drafter for heads, which needs passes as well
@@ -127,8 +127,7 @@ def resolve(context: Context, config: DraftConfig) -> DraftSetup | None:
         options = _chosen_options(context, config)
         return DraftSetup.create(context, options) if options else None
 
-    setup: DraftSetup | None = kept(session_of(context).setups, key, create)
-    return setup
+    return kept(context, DraftSetup, key, create)
 
 
 def is_continuation(n_held: int, n_reused: int) -> bool:

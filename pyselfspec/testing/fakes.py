@@ -28,7 +28,7 @@ from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint, Checkpoints
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
-from ..runtime.sequence_table import Part, SequenceTable
+from ..runtime.sequence_table import SequenceTable
 from ..speculate.drafters import Drafter
 from ..speculate.limits import DraftLimit
 from ..speculate.types import Draft, Step, Verdict
@@ -210,10 +210,10 @@ class FakeSequence:
     def reserve(self, n_tokens: int | None) -> None:
         """Do nothing: a fake has no cache in which cells have places."""
 
-    def fork(self, seq_id: int, part: Part | None = None) -> FakeSequence:
+    def fork(self, seq_id: int) -> FakeSequence:
         """Return a copy with all cells: the distributions depend on the whole text."""
         assert seq_id != self.seq_id
-        if part is not None or not self.context.can_fork:
+        if not self.context.can_fork:
             self.context.require_rollback()
         other = FakeSequence(self.context, seq_id)
         other.cells[:] = self.cells

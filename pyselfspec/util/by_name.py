@@ -1,6 +1,6 @@
 """Find modules by the name that users give: one file per name in a folder.
 
-Other packages and pyselfspec.lab register further names in an entry-point group.
+Packages register further names in an entry-point group.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from types import ModuleType
 
 from ..errors import ArgumentError
 
-LAB = "pyselfspec.lab."  # start of the entry points of experiments
-
 
 @cache
 def registered(group: str) -> tuple[EntryPoint, ...]:
@@ -23,24 +21,16 @@ def registered(group: str) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
 
 
-def names(path: Iterable[str], group: str | None = None) -> tuple[str, ...]:
-    """Return the names in a package with this ``__path__`` and in an entry-point group, without
-    experiments, as the command line spells them, sorted."""
+def names(path: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in a package with this ``__path__``, as the command line spells them,
+    sorted."""
     found = {m.name.replace("_", "-") for m in pkgutil.iter_modules(path) if m.name[0] != "_"}
-    if group is not None:
-        found |= {each.name for each in registered(group) if not each.value.startswith(LAB)}
-    return tuple(sorted(found))
-
-
-def experiments(group: str) -> tuple[str, ...]:
-    """Return the names in an entry-point group whose modules are in pyselfspec.lab, sorted."""
-    found = (each.name for each in registered(group) if each.value.startswith(LAB))
     return tuple(sorted(found))
 
 
 def all_names(path: Iterable[str], group: str) -> tuple[str, ...]:
-    """Return `names` and `experiments` together, sorted."""
-    return tuple(sorted({*names(path, group), *experiments(group)}))
+    """Return the names in a package with this ``__path__`` and in an entry-point group, sorted."""
+    return tuple(sorted({*names(path), *(each.name for each in registered(group))}))
 
 
 @cache

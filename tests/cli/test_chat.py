@@ -488,10 +488,10 @@ def test_a_drafter_that_cannot_draft_leaves_the_former_one(
 ) -> None:
     chat = conversation(new_context(model, n_ctx=512), draft="ngram")
     with click.Context(click.Command("chat")):
-        shown = typed(chat, "/draft head\rhi\r/draft jacobi\r/quit\r")
+        shown = typed(chat, "/draft head\rhi\r/draft layer-skip\r/quit\r")
     assert "drafts stay as they were: ngram" in " ".join(shown.split())
     assert completed(chat).draft == "ngram" and chat.messages
-    assert "drafts: jacobi" in shown and chat.config.draft == "jacobi"
+    assert "drafts: layer-skip" in shown and chat.config.draft == "layer-skip"
 
 
 def test_the_system_prompt_is_shown(model: Model, new_context: NewContext) -> None:

@@ -24,20 +24,17 @@ from command_line import (
     run_alone,
     strict_json,
 )
-from fixture_types import RunPython, TinyPath
+from fixture_types import TinyPath
 from report_fields import FIELDS
 from tiny_mamba import write_mamba
 
 from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
-from pyselfspec.lab.adapt import state as states
 from pyselfspec.masks import formats as mask_formats
 from pyselfspec.runtime.opening import N_CTX, N_CTX_UNIT
-from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import controllers, drafters
 from pyselfspec.speculate.completion import N_PREDICT
 from pyselfspec.speculate.drafters import layer_skip
-from pyselfspec.util.files import locked
 
 PROMPT = "Once upon a time"
 N_LAYER = 4
@@ -190,43 +187,6 @@ def test_residual_sampling_says_so(generate: Generate) -> None:
     assert greedy["identical"]
 
 
-def test_an_unverified_text_is_said_to_be_none_of_the_models(generate: Generate) -> None:
-    options = ("--exit-layer", "3", "--unverified", "--seed", "3")
-    report = generate(*options, "--json").json
-    assert report["unverified"] and report["n_drafted"] == 0
-    assert report["tokens"] != generate("--seed", "3", "--json").json["tokens"]
-    outcome = generate(*options)
-    assert outcome.stdout == report["text"] + "\n"
-    assert "not the model's own text" in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        GREEDY,
-        ("--seed", "9"),
-        ("--seed", "9", "--repeat-penalty", "1.3"),
-        (*GREEDY, "--top-k", "1"),
-    ],
-    ids=["greedy", "seeded", "penalty", "top-k"],
-)
-@pytest.mark.parametrize(
-    "draft",
-    [FIXED, ("--skip-attn", "0-11", *FIXED), ("--skip-attn", "1", "--skip-ffn", "2,4-6", *FIXED),
-     ("--exit-layer", "5", *FIXED), ("--draft-max", "1", *FIXED), ("--draft-max", "9", *FIXED),
-     ("--controller", "adaptive"), ("--controller", "product"), ("--controller", "auto")],
-    ids=" ".join,
-)  # fmt: skip
-def test_drafts_never_change_the_text(
-    generate: Generate, sampling: tuple[str, ...], draft: tuple[str, ...]
-) -> None:
-    plain = generate(*sampling, "--draft", "off", "--json").json
-    fast = generate(*sampling, *draft, "--json").json
-    assert fast["tokens"] == plain["tokens"]
-    if "--controller" not in draft:  # others may see no point in it
-        assert fast["n_drafted"] > 0
-
-
 def test_draft_limits_are_kept(generate: Generate) -> None:
     to_the_end = generate("--draft-max", "2", "--draft-p-min", "0", "--json").json
     assert len(to_the_end["n_drafted_at"]) == 2
@@ -250,6 +210,45 @@ def test_sampling_options_reach_the_report(generate: Generate) -> None:
     sampling = generate("-n", "1", "--json", *args.split()).json["sampling"]
     expected = SamplingParams(0.5, 7, 0.75, 0.25, 1.5, 9, 0.1, -0.2, seed=4)
     assert SamplingParams(**sampling | {"logit_bias": ()}) == expected
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        ("--seed", "9"),
+        ("--seed", "9", "--repeat-penalty", "1.3"),
+        (*GREEDY, "--top-k", "1"),
+    ],
+    ids=["greedy", "seeded", "penalty", "top-k"],
+)
+@pytest.mark.parametrize(
+    "draft",
+    [FIXED, ("--skip-attn", "0-11", *FIXED), ("--skip-attn", "1", "--skip-ffn", "2,4-6", *FIXED),
+     ("--exit-layer", "5", *FIXED), ("--draft-max", "1", *FIXED), ("--draft-max", "9", *FIXED),
+     ("--controller", "auto")],
+    ids=" ".join,
+)  # fmt: skip
+def test_drafts_never_change_the_text(
+    generate: Generate, sampling: tuple[str, ...], draft: tuple[str, ...]
+) -> None:
+    plain = generate(*sampling, "--draft", "off", "--json").json
+    fast = generate(*sampling, *draft, "--json").json
+    assert fast["tokens"] == plain["tokens"]
+    if "--controller" not in draft:  # others may see no point in it
+        assert fast["n_drafted"] > 0
+
+
+def test_options_that_choose_a_controller(generate: Generate) -> None:
+    for args, name in (
+        ((), "auto"),
+        (("--draft-max", "3"), "fixed"),
+        (("--draft-p-min", "0.5"), "fixed"),
+        (("--controller", "fixed"), "fixed"),
+    ):
+        assert generate("-n", "2", "--json", *args).json["controller"] == name
+    outcome = generate("--controller", "auto", "--draft-max", "3")
+    assert outcome.status == 2 and "auto chooses both values" in outcome.stderr
 
 
 # --- which model -----------------------------------------------------------------------------
@@ -308,20 +307,6 @@ def test_a_mask_that_cannot_pay_is_named_when_asked(
     *_explained, explained = generate(*mask, "--explain", model=model).stderr.splitlines()
     for line in (verbose, explained):
         assert re.search(r"the mask was not used, .* slower here \(0\.\d\dx\)", line)
-
-
-def test_options_that_choose_a_controller(generate: Generate) -> None:
-    for args, name in (
-        ((), "auto"),
-        (("--draft-max", "3"), "fixed"),
-        (("--draft-p-min", "0.5"), "fixed"),
-        (("--controller", "fixed"), "fixed"),
-        (("--controller", "product"), "product"),
-        (("--controller", "adaptive"), "adaptive"),
-    ):
-        assert generate("-n", "2", "--json", *args).json["controller"] == name
-    outcome = generate("--controller", "auto", "--draft-max", "3")
-    assert outcome.status == 2 and "auto chooses both values" in outcome.stderr
 
 
 @pytest.mark.parametrize("how", [(), ("--draft-max", "3"), ("--draft", "ngram")])
@@ -573,253 +558,6 @@ def test_values_of_drafter_options_that_cannot_be(generate: Generate, tmp_path: 
         assert outcome.stderr.count("\n") == 1 and outcome.stdout == ""
 
 
-@pytest.mark.parametrize("given", ["--mask", "-o"])
-def test_adapting_begins_with_the_mask_that_is_given(
-    given: str, generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And drafts with those that it takes over, whichever way the first one came."""
-    passes: list[LayerMask] = []
-    run_pass = Context.run
-
-    def recorded(context: Context, rows: Rows, what: Pass = FULL) -> Any:
-        if what.is_draft and what.mask is not None and len(rows) == 1:
-            passes.append(what.mask)
-        return run_pass(context, rows, what)
-
-    monkeypatch.setattr(Context, "run", recorded)
-    bad = LayerMask.skipping(12, attn=range(3), ffn=range(3))
-    file = tmp_path / "bad.json"
-    file.write_text(bad.to_json())
-    mask = (given, file) if given == "--mask" else (given, f"mask={file}")
-    report = generate(
-        "-n", "300", "--seed", "1", *LAYER_SKIP, *mask, *FIXED, *ALL_THE_TIME, "--json"
-    ).json  # fmt: skip
-    assert report["adapt"]["n_changes"] > 0
-    drafted = [each for each in passes if each.skip_attn or each.skip_ffn]
-    assert drafted[0] == bad
-    assert report["mask"] in [each.to_dict() for each in drafted[1:]]
-
-
-# --- other masks meanwhile -------------------------------------------------------------------
-
-ALL_THE_TIME = ("--adapt-share", "1")
-
-
-def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
-    bad = ("--skip-attn", "0-2", "--skip-ffn", "0-2")
-    report = generate("-n", "300", "--seed", "1", *bad, *ALL_THE_TIME, "--compare", "--json").json
-    assert report["identical"]
-    assert report["adapt"].keys() == {"n_tried", "n_changes", "trial_us"}
-    assert report["adapt"]["n_tried"] > report["adapt"]["n_changes"] > 0
-    assert report["mask"]["skip_attn"] != [0, 1, 2] or report["mask"]["skip_ffn"] != [0, 1, 2]
-    assert 0 < report["adapt"]["trial_us"] < report["total_us"] - report["prefill_us"]
-    assert report["plain"]["adapt"] is None
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-def test_adapting_takes_no_more_memory_the_longer_the_text(
-    demo_path: Path, run_python: RunPython
-) -> None:
-    """Freed graphs would pile up: 20 MB in 4000 tokens. Without copies, whose index takes a
-    kilobyte a token, up to its bound; in a process of its own, whose memory is its own."""
-    code = """
-import json, sys
-from pathlib import Path
-from pyselfspec import Completion, DraftConfig, Model, SamplingParams
-from pyselfspec.lab.adapt.adaptation import Adapt, start
-sizes = []
-with Model(sys.argv[1]) as model, model.context(n_ctx=4096, n_threads=1) as context:
-    adaptation = start(context, DraftConfig("layer-skip"), Adapt(share=0.5), seed=1)
-    completion = Completion(
-        context,
-        sys.argv[2],
-        adaptation.drafter,
-        controller=adaptation.controller,
-        n_predict=3600,
-        sampling=SamplingParams(seed=1),
-    )
-    for _piece in completion:
-        if len(completion.tokens) // 600 > len(sizes):
-            status = Path("/proc/self/status").read_text()
-            sizes.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
-    print(json.dumps([adaptation.state.n_candidates, sizes]))
-"""
-    outcome = run_python(code, demo_path, PROMPT)
-    assert not outcome.returncode, outcome.stderr
-    n_candidates, sizes = json.loads(outcome.stdout)
-    assert n_candidates > 100 and len(sizes) == 6
-    assert sizes[-1] < sizes[1] + 8, sizes
-
-
-def test_adapting_is_told_to_people(generate: Generate) -> None:
-    bad = ("--skip-attn", "0-2", "--skip-ffn", "0-2", "--explain")
-    outcome = generate("-n", "300", "--seed", "1", *bad, *ALL_THE_TIME)
-    *_explained, closing = outcome.stderr.splitlines()
-    told = re.search(r" · (\d+) masks tried, (\d+) adopted", closing)
-    assert told and int(told[1]) > int(told[2]) > 0
-    assert len(re.findall(r"step \d+: a better mask, skips \d", outcome.stderr)) == int(told[2])
-    assert "tried" not in generate().stderr
-    assert " · 0 masks tried, 0 adopted" in generate("--adapt", "-n", "2").stderr
-
-
-def record_in(file: Path) -> Any:
-    """Return the contents of a file of --adapt-state."""
-    text = file.read_text()
-    assert text.endswith("}\n")
-    return json.loads(text, parse_constant=pytest.fail)
-
-
-def state_in(file: Path) -> Any:
-    record = record_in(file)
-    assert record.keys() == {"format", "model", "fingerprint", "state"}
-    return record["state"]
-
-
-def test_a_state_is_kept_and_goes_on(generate: Generate, tmp_path: Path) -> None:
-    file = tmp_path / "state.json"
-    arguments = ("-n", "120", "--seed", "1", *ALL_THE_TIME, "--adapt-state", file, "--json")
-    first = generate(*arguments).json
-    state = state_in(file)
-    assert (state["mask"], state["n_candidates"]) == (first["mask"], first["adapt"]["n_tried"])
-    second = generate(*arguments).json
-    n_tried = first["adapt"]["n_tried"] + second["adapt"]["n_tried"]
-    assert state_in(file)["n_candidates"] == n_tried > first["adapt"]["n_tried"] > 0
-    assert [path.name for path in tmp_path.iterdir() if "state" in path.name] == ["state.json"]
-
-
-def test_a_state_outlives_ctrl_c(
-    generate: Generate, tmp_path: Path, ctrl_c: Callable[[int], None]
-) -> None:
-    file = tmp_path / "state.json"
-    ctrl_c(200)
-    outcome = generate("-n", "400", *ALL_THE_TIME, "--adapt-state", file)
-    assert outcome.status == 130
-    assert state_in(file)["n_candidates"] > 0
-
-
-def test_a_state_is_saved_as_it_goes(
-    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For the case that the process is killed."""
-    file, seen = tmp_path / "state.json", []
-    module = importlib.import_module("pyselfspec.cli._experiments")
-    save = states.save
-
-    def saved(state: Any, *rest: Any) -> None:
-        save(state, *rest)
-        seen.append(state_in(file)["n_steps"])
-
-    monkeypatch.setattr(module, "SAVE_S", 0.0)
-    monkeypatch.setattr(states, "save", saved)
-    assert generate("-n", "40", *ALL_THE_TIME, "--adapt-state", file).status == 0
-    assert len(seen) > 5 and seen == sorted(set(seen))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_what_was_learned_outlives_other_signals(
-    demo_path: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    """docker stop, timeout(1) and closed terminals send these signals."""
-    file = tmp_path / "state.json"
-    process = subprocess.Popen(
-        [*PROGRAM, "generate", demo_path, "-p", PROMPT, "-n", "100000", "-c", "100000",
-         *ONE_THREAD, *GREEDY, "--adapt-state", file],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-        env=environment(),
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
-    )  # fmt: skip
-    assert process.stdout is not None
-    process.stdout.read(1)
-    process.send_signal(number)
-    _rest, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 128 + number
-    assert "Traceback" not in stderr.decode() and "tokens/s" in stderr.decode()
-    assert state_in(file)["n_steps"] > 0
-
-
-def test_a_state_that_cannot_be_saved_costs_nothing_else(
-    generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = importlib.import_module("pyselfspec.cli._experiments")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device", str(tmp_path / "state.json"))
-
-    monkeypatch.setattr(module, "SAVE_S", 0.0)
-    monkeypatch.setattr(states, "save", full)
-    outcome = generate("-n", "8", "--adapt-state", tmp_path / "state.json", "--json")
-    assert outcome.status == 1 and "state.json: No space left" in outcome.stderr
-    assert strict_json(outcome.stdout)["n_generated"] == 8
-
-
-def test_a_state_belongs_to_one_run_at_a_time(generate: Generate, tmp_path: Path) -> None:
-    """Two would each forget what the other one has learned."""
-    file = tmp_path / "state.json"
-    with locked(file, "wait"):
-        outcome = generate("-n", "1", "--adapt-state", file)
-    assert outcome.status == 1 and outcome.stdout == ""
-    assert "state.json is in use by another process" in outcome.stderr
-    assert "give another --adapt-state" in outcome.stderr
-    assert generate("-n", "1", "--adapt-state", file).status == 0
-
-
-def test_a_state_has_a_mask_of_its_own(generate: Generate, tmp_path: Path) -> None:
-    options = ("-n", "1", "--adapt-state", tmp_path / "state.json", "--skip-attn", "3")
-    assert generate(*options).status == 0
-    outcome = generate(*options)
-    assert outcome.status == 2 and "state.json already has a mask" in outcome.stderr
-
-
-def test_states_that_cannot_be(
-    generate: Generate, demo_path: Path, tiny_path: TinyPath, tmp_path: Path
-) -> None:
-    file = tmp_path / "state.json"
-    assert generate("-n", "1", "--adapt-state", file).status == 0
-    before = file.read_bytes()
-    broken = tmp_path / "broken.json"
-    broken.write_bytes(before[:50])
-    record, state = record_in(file), state_in(file)
-    judging = {"candidate": state["mask"], "score": state["score"] | {"n": "x"}}
-    for name, changes in {"words": judging, "late": {"n_windows": 4}}.items():
-        text = json.dumps(record | {"state": state | changes})
-        (tmp_path / f"{name}.json").write_text(text)
-    cases = {
-        "state.json belongs to another model (demo.gguf)": (file, tiny_path()),
-        "broken.json is no adaptation state": (broken, tiny_path()),
-        "words.json is no adaptation state (expected int, got str in state.score.n)": (
-            tmp_path / "words.json",
-            demo_path,
-        ),
-        "late.json is no adaptation state (n_windows is below 4": (
-            tmp_path / "late.json",
-            demo_path,
-        ),
-        "is no plain file": (tmp_path, tiny_path()),
-        "is no folder: make it first": (tmp_path / "nowhere" / "state.json", tiny_path()),
-    }
-    for message, (path, model) in cases.items():
-        outcome = generate("--adapt-state", path, model=model)
-        assert outcome.status == 1 and message in outcome.stderr, outcome
-        assert outcome.stderr.count("\n") == 1 and outcome.stdout == ""
-    assert file.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--adapt", "--draft", "off"), "no mask to adapt"),
-        (("--adapt-state", "s.json", "--draft", "off"), "no mask to adapt"),
-        (("--adapt-share", "0"), "above 0 and at most 1"),
-        (("--adapt-share", "1.1"), "above 0 and at most 1"),
-    ],
-)
-def test_adapting_that_cannot_be(
-    generate: Generate, options: tuple[str, ...], message: str
-) -> None:
-    outcome = generate(*options)
-    assert outcome.status == 2 and message in outcome.stderr
-
-
 # --- cut off ---------------------------------------------------------------------------------
 
 
@@ -842,26 +580,6 @@ def test_ctrl_c(tiny_path: TinyPath) -> None:
     assert "trained" in warning and CLOSING_LINE.fullmatch(closing), stderr.decode()
     text = (first + rest).decode()
     assert len(text) > 1 and text.endswith("\n")
-
-
-@pytest.fixture
-def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Ctrl-C as a pass returns, which is where nearly all of them land; counted from 1."""
-
-    def at(n_passes: int) -> None:
-        run_pass, left = Context.run, n_passes
-
-        def interrupted(*args: Any, **options: Any) -> Any:
-            nonlocal left
-            decoded = run_pass(*args, **options)
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-            return decoded
-
-        monkeypatch.setattr(Context, "run", interrupted)
-
-    return at
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from replayed import Recorded, both, opened, replayed, written
 from pyselfspec import GREEDY, Model, SamplingParams
 from pyselfspec.runtime import offload
 from pyselfspec.runtime.ffi import devices
-from pyselfspec.speculate.session import session_of
+from pyselfspec.speculate.drafters._second_model.reader import SecondModel
 
 pytestmark = pytest.mark.device
 
@@ -84,7 +84,8 @@ def test_a_second_model_takes_the_memory_that_is_left(
             made = written(
                 context, COUNTED, sampling=GREEDY, draft=f"model:{path}", controller=recorded
             )
-            (second,) = session_of(context).second_models.values()
+            values = context.extension.values.values()
+            (second,) = (each for each in values if isinstance(each, SecondModel))
             assert second.context.model.n_gpu_layers == n_fit
         with opened(model) as context:
             again = replayed(context, COUNTED, GREEDY, recorded.steps)

@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from command_line import commands
 
-from pyselfspec.lab import controllers as lab_controllers
-from pyselfspec.lab import drafters as lab_drafters
-from pyselfspec.lab import strategies as lab_strategies
 from pyselfspec.selection import objectives, strategies
 from pyselfspec.speculate import controllers, drafters
 from pyselfspec.util import by_name
@@ -78,9 +75,6 @@ def test_options_that_the_readme_names_exist():
         ("drafts.md", "--controller", controllers),
         ("finding-layers.md", "--strategy", strategies),
         ("finding-layers.md", "--objective", objectives),
-        ("lab.md", "--draft", lab_drafters),
-        ("lab.md", "--strategy", lab_strategies),
-        ("lab.md", "--controller", lab_controllers),
     ],
 )
 def test_tables_of_names_are_complete(page, option, folder):

@@ -32,14 +32,13 @@ in_both_ways = pytest.mark.parametrize("enters", [True, False], ids=["shared", "
 
 
 class TestEveryDrafter(DrafterConformance):
-    @pytest.fixture(autouse=True, params=sorted({*drafters.all_names()} - OF_FILES))
+    @pytest.fixture(autouse=True, params=sorted({*drafters.names()} - OF_FILES))
     def named(self, request):
         self.name, self.module = request.param, drafters.load(request.param)
 
     def make(self, context):
         options = {
             "ngram": {"session": False},  # earlier texts are what it is to forget here
-            "partial-kv": {"n_first": 1, "n_last": 2},
         }
         return self.module.make(context, self.module.Options(**options.get(self.name, {})))
 
@@ -141,7 +140,7 @@ def test_installed_packages_are_scanned_once(monkeypatch):
 
 @needs.click
 def test_a_drafter_of_another_package_is_called_by_its_name(plugged, run_python):
-    assert "echo" in drafters.names() and "echo" in drafters.all_names()
+    assert "echo" in drafters.all_names()
     code = (
         "from pyselfspec.cli import main; "
         "main(['generate', '-p', 'a', '-n', '4', '--draft', 'echo', '-o', 'n_back=2', '--json'])"

@@ -4,7 +4,6 @@ import pytest
 from drafts import sources_of
 
 from pyselfspec.errors import ArgumentError
-from pyselfspec.lab.adapt import adaptation
 from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.speculate.calibrate import to_time
 from pyselfspec.speculate.config import AUTO, DraftConfig
@@ -204,8 +203,6 @@ def test_with_a_mask_it_does_both():
     mask = LayerMask.early_exit(context.model.n_layer, 3)
     found = resolve(context, DraftConfig(AUTO, mask=mask, profile=False))
     assert found.name == "ngram+layer-skip" and found.mask == mask
-    drafter = adaptation.start(context, DraftConfig(AUTO, profile=False)).drafter
-    assert drafter.identity["drafter"] == "ngram+layer-skip" and drafter.mask is not None
 
 
 def test_passes_are_timed_with_the_drafter_that_is_ready(monkeypatch):

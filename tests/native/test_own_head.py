@@ -40,7 +40,6 @@ from pyselfspec import Completion, Fixed, Model, generate_batch
 from pyselfspec.errors import ArgumentError, ModelFileError, SelfSpecWarning, UnsupportedError
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.gguf import heads
-from pyselfspec.lab.adapt import adaptation
 from pyselfspec.masks import profiles
 from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.runtime.passes import Pass, Rows
@@ -254,7 +253,6 @@ def test_a_mask_that_is_asked_for_goes_first(new_context, model, monkeypatch):
     context, mask = new_context(model), LayerMask(N_LAYER, {1}, {1})
     assert resolve(context, DraftConfig()).name == "ngram+head"
     assert resolve(context, DraftConfig(mask=mask)).name == "ngram+layer-skip"
-    assert adaptation.start(context).drafter.identity["drafter"] == "ngram+layer-skip"
     monkeypatch.setattr(profiles, "mask_for", lambda _model: mask)
     assert resolve(new_context(model), DraftConfig()).name == "ngram+head"
 

@@ -12,7 +12,7 @@ from pyselfspec import Completion
 from pyselfspec.errors import ArgumentError
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.resolve import DraftSetup
-from pyselfspec.speculate.session import session_of
+from pyselfspec.speculate.session import kept
 
 
 class Large:
@@ -22,10 +22,7 @@ class Large:
 def test_memory_is_freed_with_the_context(tiny: Any) -> None:
     context = tiny().context(n_ctx=64)
     list(Completion(context, [5, 6, 7], "ngram", n_predict=4))
-    large = Large()
-    session_of(context).ngram_memories[False, None, 0] = large
-    freed = weakref.ref(large)
-    del large
+    freed = weakref.ref(kept(context, Large, None, Large))
     gc.disable()
     try:
         context.close()
@@ -33,14 +30,14 @@ def test_memory_is_freed_with_the_context(tiny: Any) -> None:
     finally:
         gc.enable()
     with pytest.raises(ArgumentError, match="the context is closed"):
-        session_of(context)
+        kept(context, Large, None, Large)
 
 
 def test_a_closed_context_has_no_state(tiny: Any) -> None:
     context = tiny().context(n_ctx=64)
     context.close()
     with pytest.raises(ArgumentError, match="the context is closed"):
-        session_of(context)
+        kept(context, Large, None, Large)
 
 
 def test_no_drafter_is_left_open_by_a_completion_that_cannot_be_made(

@@ -289,3 +289,15 @@ def test_the_command_line_is_on_top():
 
 def test_the_command_line_alone_prints():
     assert [name for name in sorted(TREES.keys() - CLI) if prints(name)] == []
+
+
+def test_only_the_lab_knows_the_lab():
+    """Without its folders nothing else of the package fails, nor a test outside of tests/lab."""
+    named = re.compile(r"\blab\b(?=\.| import)|pyselfspec[./]lab\b")
+    folders = (ROOT, ROOT.parent / "tests")
+    own = ("pyselfspec/lab/", "pyselfspec/cli/lab/", "tests/lab/", "tests/pure/test_layers.py")
+    files = (path for folder in folders for path in folder.rglob("*.py"))
+    names = {path.relative_to(ROOT.parent).as_posix(): path.read_text("utf-8") for path in files}
+    knowing = {name for name, text in names.items() if named.search(text)}
+    assert {name for name in knowing if not name.startswith(own)} == set()
+    assert "pyselfspec/cli/lab/generate.py" in knowing

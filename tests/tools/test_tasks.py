@@ -93,13 +93,12 @@ def test_bins_of_chances_that_say_enough_are_drawn() -> None:
 def test_every_step_drafts_as_many_as_told(
     demo_path: Path, tasks_file: Path, tmp_path: Path
 ) -> None:
-    """Also what is hardly ever right."""
     out = tmp_path / "out.jsonl"
-    options = ["--fixed", "3", "--draft", "jacobi", "--temp", "0", "--each", "1"]
+    options = ["--fixed", "3", "--draft", "layer-skip", "--temp", "0", "--each", "1"]
     assert bench(demo_path, tasks_file, *options, "--out", str(out)).exit_code == 0
     record = json.loads(out.read_text())
     assert "--fixed 3" in record["command"] and "--controller" not in record["command"]
-    run = record["runs"]["jacobi"]["story"]
+    run = record["runs"]["layer-skip"]["story"]
     assert len(run["n_drafted_at"]) == 3
     assert run["n_drafted_at"][0] >= run["n_steps"] - 1  # but for the last token
 

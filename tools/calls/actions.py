@@ -11,7 +11,6 @@ from pyselfspec.runtime.kv import KVSequence
 from pyselfspec.runtime.kv_types import CACHE_TYPES
 from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.runtime.saved import SavedSequence, restore_sequence, save_sequence
-from pyselfspec.runtime.sequence_table import Part
 from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.speculate.output.record import CONTEXT_FULL
 
@@ -178,14 +177,12 @@ def change_sequence(w: World) -> None:
     past = w.make("n_past", lambda: seq.n_past) or 0
     n = w.number(0, past)
     other = w.number(0, context.n_seq_max - 1)
-    part = Part(w.number(0, 9), w.number(0, 9))
     held = list(seq.tokens[: w.rng.randint(0, 40)])
     actions: list[tuple[str, Callable[[], Any]]] = [
         (f"rollback({n})", lambda: seq.rollback(n)),
         (f"can_keep({n})", lambda: seq.can_keep(n)),
         (f"keep({len(held)})", lambda: seq.keep([*held, 5])),
         (f"fork({other})", lambda: seq.fork(other)),
-        (f"fork({other}, {part})", lambda: seq.fork(other, part)),
         ("drop()", seq.drop),
         (f"reserve({n})", lambda: seq.reserve(n)),
         ("reserve(None)", lambda: seq.reserve(None)),

@@ -36,7 +36,7 @@ from ._measuring import (
         "--strategy",
         type=Choice(
             [name for name in strategies.names() if not strategies.load(name).endless],
-            strategies.experiments(),
+            strategies.all_names(),
         ),
         default=scanning.STRATEGY,
         help="Which masks to score. single: skip each unit (see --unit) alone. rank: as single, "

@@ -35,11 +35,10 @@ from ._measuring import (
     "What to try",
     cloup.option(
         "--strategy",
-        type=Choice(strategies.names(), strategies.experiments()),
+        type=Choice(strategies.names(), strategies.all_names()),
         default=searching.STRATEGY,
         help="How to choose the next masks to try. climb: change one unit of the best mask. exit: "
-        "try every early exit. optuna: use Optuna's samplers. For the others, see scan-layers and "
-        "pyselfspec lab.",
+        "try every early exit. optuna: use Optuna's samplers. For the others, see scan-layers.",
     ),
     objective_option(searching.OBJECTIVE),
     cloup.option(

@@ -38,6 +38,7 @@ from ...speculate.limits import DraftLimit
 from ...speculate.passes import PassRequest, Work
 from ...speculate.resolve import DraftSetup, resolve
 from ...speculate.types import Draft, Step
+from ...util.closing import Closing
 from .state import State
 
 SHARE = 0.03  # of the time
@@ -116,7 +117,7 @@ def _setup_with_mask(context: Context, config: DraftConfig) -> DraftSetup:
     return setup
 
 
-class Adaptation:
+class Adaptation(Closing):
     """The masks of one text: the state, and the drafter and the controller of the mask in use.
 
     drafter, controller: the objects to hand to a completion; they stay valid when masks change.

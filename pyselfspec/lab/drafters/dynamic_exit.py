@@ -13,16 +13,15 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, UnsupportedError
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Pass, Rows
-from ...speculate.drafters import layer_skip
 from ...speculate.drafters.layer_skip.shared_blocks import SharedBlocks
 from ...speculate.limits import DraftLimit, Pick
 from ...speculate.passes import PassRequest, Work
-from ...speculate.types import Draft
+from ..early_exit import EarlyExitDrafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,59 +102,51 @@ class Deeper:
         return Hidden.joined(self.left)
 
 
-class Drafter(layer_skip.Drafter):
-    """Drafts with the first exit that is confident. If passes cannot enter at the exits, all drafts
-    leave at the first one.
+class Drafter(EarlyExitDrafter):
+    """Drafts with the first exit that is confident.
 
-    exits: rising.
+    exits: rising. Raises UnsupportedError where passes cannot enter at one of them.
     """
 
     name = "dynamic-exit"
 
     def __init__(self, context: Context, exits: Sequence[int], confidence: float) -> None:
-        super().__init__(context, LayerMask.early_exit(context.model.n_layer, exits[0]))
-        possible = self.shares and all(map(context.can_enter, exits[:-1]))
-        self._exits = tuple(exits) if possible else tuple(exits[:1])
+        super().__init__(context, exits[0])
+        if not all(map(context.can_enter, exits[:-1])):
+            raise UnsupportedError(
+                f"architecture {context.model.file.architecture}: passes cannot enter at all of "
+                f"the exits {', '.join(map(str, exits))}; draft with layer-skip"
+            )
+        self._exits = tuple(exits)
         self._confidence = confidence
         self._deeper: list[Deeper] = []
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {
-            **super().identity,
-            "exits": list(self._exits),
-            "confidence": self._confidence,
-        }
+        own = {"exits": list(self._exits), "confidence": self._confidence}
+        return {**super().identity, **own}
 
-    def _chain(
-        self,
-        seq: KVSequence,
-        start: Draft,
-        history: Sequence[int],
-        limit: DraftLimit,
-        drafting: Pass,
-        shared: SharedBlocks | None,
-    ) -> Work[Draft]:
+    def start(self) -> None:
         n_layer = self._context.model.n_layer
         self._deeper = [Deeper.between(n_layer, *both) for both in pairwise(self._exits)]
-        return (yield from super()._chain(seq, start, history, limit, drafting, shared))
 
-    def _surer(
-        self,
-        pick: Pick,
-        seq: KVSequence,
-        pos: int,
-        text: Sequence[int],
-        limit: DraftLimit,
-        shared: SharedBlocks | None,
+    def pick(
+        self, pos: int, text: Sequence[int], n_run: int, shared: SharedBlocks, limit: DraftLimit
     ) -> Work[Pick]:
         """Run exit after exit until one is confident."""
-        states = None if shared is None else shared.states
+        head = Pass(self._exit, head=self._context.best_head if limit.draw is None else "logits")
+        rows = Rows.of(self._seq.seq_id, pos + n_run, text[n_run:], "last")
+        result = yield PassRequest(rows, shared.drafting(head))
+        shared.keep(result.hidden)
+        pick, states = limit.select(result, len(rows) - 1), shared.states
         for deeper in self._deeper:
-            if pick.p >= self._confidence or states is None:
+            if pick.p >= self._confidence:
                 break
-            request = deeper.rows(seq, pos, text, states, self._pass(limit))
+            request = deeper.rows(self._seq, pos, text, states, head)
             result = yield request
-            states = deeper.keep(result.hidden, len(text))
             pick = limit.select(result, len(request.rows) - 1)
+            left = deeper.keep(result.hidden, len(text))
+            if left is None:
+                break
+            states = left
         return pick

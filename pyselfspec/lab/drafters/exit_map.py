@@ -21,20 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import __version__
+from ...costs.lookup import costs_with_mask
+from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Pass, Rows
-from ...runtime.short_list import ShortList
-from ...speculate.drafters import _short_list as short_lists
-from ...speculate.drafters import layer_skip
 from ...speculate.drafters.layer_skip.shared_blocks import SharedBlocks
-from ...speculate.passes import PassRequest, PassResult, Work
-from ...speculate.session import kept, session_of
-from ...speculate.trees import siblings
+from ...speculate.limits import DraftLimit, Pick
+from ...speculate.passes import PassRequest, Work
+from ...speculate.session import kept
 from ...util import build, records
 from ...util.files import require_no_model
+from ..early_exit import EarlyExitDrafter
 
 RIDGE = 1e-3  # of the mean square of a value; ten times more or less is the same within 1 %
 N_TOKENS_MIN = 8  # tokens to fit on, per value of a state
@@ -45,17 +45,10 @@ N_CHUNK = 256  # tokens that see each other while fitting
 class Options:
     """map: file that tools/fit_exit_map.py wrote.
     mask: the early exit of that map; None: the exit that the file names.
-    shortlist, n_siblings: as for layer-skip.
     """
 
     map: Path
     mask: LayerMask | None = None
-    shortlist: int = 0
-    n_siblings: int = 0
-
-    def __post_init__(self) -> None:
-        short_lists.require(self.shortlist)
-        siblings.require(self.n_siblings, self.shortlist)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +131,7 @@ class Jump:
         require_jump(context, found.exit_layer)
         self._weights = found.weights()
         self._mask = jump_mask(context.model.n_layer)
-        self.exit = LayerMask.early_exit(context.model.n_layer, found.exit_layer)
+        self.exit_layer = found.exit_layer
         self.sha256 = found.sha256
 
     def request(
@@ -154,50 +147,42 @@ class Jump:
 
 def make(context: Context, options: Options) -> Drafter:
     path = Path(options.map)
-    jump: Jump = kept(
-        session_of(context).exits,
-        (path, options.mask),
-        lambda: Jump(context, load(path, context, options.mask)),
-    )
-    short = short_lists.of(context, options.shortlist) if context.can_shorten else None
-    return Drafter(context, jump, short=short, n_siblings=options.n_siblings)
+
+    def create() -> Jump:
+        return Jump(context, load(path, context, options.mask))
+
+    return Drafter(context, kept(context, Jump, (path, options.mask), create))
 
 
-class Drafter(layer_skip.Drafter):
+class Drafter(EarlyExitDrafter):
     """Early-exit drafts whose head reads mapped states."""
 
     name = "exit-map"
 
-    def __init__(
-        self, context: Context, jump: Jump, *, short: ShortList | None = None, n_siblings: int = 0
-    ) -> None:
-        super().__init__(context, jump.exit, short=short, n_siblings=n_siblings)
+    def __init__(self, context: Context, jump: Jump) -> None:
+        super().__init__(context, jump.exit_layer)
         self._jump = jump
 
     @property
     def identity(self) -> Mapping[str, Any]:
         return {**super().identity, "map": self._jump.sha256}
 
-    @property
-    def _costed_mask(self) -> LayerMask:
-        mask = self._mask  # but the last feed-forward sublayer runs
-        return LayerMask(mask.n_layer, mask.skip_attn, mask.skip_ffn - {mask.n_layer - 1})
+    def costs(self) -> CostTable:
+        n_layer = self._exit.n_layer  # the last feed-forward sublayer runs
+        mask = LayerMask(n_layer, self._exit.skip_attn, self._exit.skip_ffn - {n_layer - 1})
+        return costs_with_mask(self._context, mask, True, self.identity, 1.0)
 
-    def _masked(
-        self,
-        seq: KVSequence,
-        pos: int,
-        tokens: Sequence[int],
-        drafting: Pass,
-        shared: SharedBlocks | None,
-    ) -> Work[tuple[PassResult, int]]:
-        if shared is None:
-            return (yield from super()._masked(seq, pos, tokens, drafting, shared))
-        answer = yield PassRequest(Rows.of(seq.seq_id, pos, tokens, "none"), shared.below())
+    def pick(
+        self, pos: int, text: Sequence[int], n_run: int, shared: SharedBlocks, limit: DraftLimit
+    ) -> Work[Pick]:
+        rows = Rows.of(self._seq.seq_id, pos + n_run, text[n_run:], "none")
+        answer = yield PassRequest(rows, shared.below())
         shared.keep(answer.hidden)
         assert answer.hidden is not None
-        last = pos + len(tokens) - 1
-        return (yield self._jump.request(seq, last, tokens[-1], answer.hidden, drafting)), 0
+        head = Pass(head=self._context.best_head if limit.draw is None else "logits")
+        last = pos + len(text) - 1
+        result = yield self._jump.request(self._seq, last, text[-1], answer.hidden, head)
+        return limit.select(result, 0)
 
 
 def fit(context: Context, tokens: Sequence[int], exit_layer: int, text: str) -> ExitMap:

@@ -12,19 +12,24 @@ shares these cells, at their positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...costs.by_bytes import costs_by_kv
+from ...costs.by_bytes import BYTES_PER_US, costs_by_bytes
 from ...costs.lookup import calibrated_costs
-from ...costs.table import CostTable
+from ...costs.table import Costs, CostTable
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
+from ...runtime.ffi.load import llama
 from ...runtime.kv import KVSequence
-from ...runtime.sequence_table import Part
-from ...speculate.drafters import layer_skip
+from ...runtime.passes import Pass, Rows
+from ...speculate.drafters import Drafter as Base
+from ...speculate.drafters._chain import Chain
+from ...speculate.limits import DraftLimit
+from ...speculate.passes import PassRequest, Work
+from ...speculate.types import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +54,89 @@ class Options:
 
 def make(context: Context, options: Options) -> Drafter:
     """Return a drafter. Raises ArgumentError for a part that is not smaller than the context."""
-    part = Part(options.n_first, options.n_last)
-    if sum(part) >= context.n_ctx:
+    n_seen = options.n_first + options.n_last
+    if n_seen >= context.n_ctx:
         raise ArgumentError(
-            f"n_first and n_last are {sum(part)} tokens together, and the context has "
+            f"n_first and n_last are {n_seen} tokens together, and the context has "
             f"{context.n_ctx}; drafts are to see less than the whole text"
         )
-    return Drafter(context, options.mask or LayerMask.full(context.model.n_layer), part)
+    return Drafter(context, options)
 
 
-class Drafter(layer_skip.Drafter):
-    """Drafts in a fork that holds a part of the text."""
+class Drafter(Base):
+    """Drafts in a fork that holds a part of the text.
+
+    Raises UnsupportedError for a memory that cannot remove any tail, ArgumentError for a context
+    without a sequence to spare.
+    """
 
     name = "partial-kv"
 
-    def __init__(self, context: Context, mask: LayerMask, part: Part) -> None:
-        super().__init__(context, mask, share=False)
-        self._part = part
+    def __init__(self, context: Context, options: Options) -> None:
+        super().__init__(context)
+        context.require_rollback()
+        context.require_spare()
+        self._mask = options.mask or LayerMask.full(context.model.n_layer)
+        self._mask.require(context.model.n_layer)
+        self._n_first, self._n_last = options.n_first, options.n_last
+        self._seq = context.sequence()
+
+    @property
+    def mask(self) -> LayerMask:
+        return self._mask
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {"drafter": self.name, "mask": self._mask.to_dict(), **self._part._asdict()}
+        part = {"n_first": self._n_first, "n_last": self._n_last}
+        return {"drafter": self.name, "mask": self._mask.to_dict(), **part}
 
     def costs(self) -> CostTable:
-        known = calibrated_costs(self._context, self.identity)
-        if known is not None:
+        """Return measured costs, else estimates from the bytes of weights and K/V that passes
+        read."""
+        if (known := calibrated_costs(self._context, self.identity)) is not None:
             return known
         context, file = self._context, self._context.model.file
-        kv_bytes = file.kv_bytes(1, context.type_k, context.type_v)
-        return costs_by_kv(file, self._mask, kv_bytes, sum(self._part), context.n_ctx)
+        base = costs_by_bytes(file, self._mask, shares=False).levels[0]
+        kv_bytes = file.kv_bytes(1, context.type_k, context.type_v)  # of a token
+        attending = 1 - len(self._mask.skip_attn) / self._mask.n_layer
+        n_seen = self._n_first + self._n_last
 
-    def _fork_into(self, fork: KVSequence) -> None:
-        self._seq.fork(fork.seq_id, self._part)
+        def level(n_past: int) -> Costs:
+            longer = 1 + kv_bytes * n_past / file.weight_bytes()
+            full_us = tuple(us * longer for us in base.full_us)
+            seen_us = attending * kv_bytes * min(n_past, n_seen) / BYTES_PER_US
+            return Costs(n_past, full_us, full_us, base.token_us + seen_us, 0.0)
+
+        return CostTable(tuple(level(n_past) for n_past in (0, n_seen, context.n_ctx)))
+
+    def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
+        self._seq = seq
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
+        can = limit.n_max > 0 and self._context.has_spare
+        return self._drafted(history, limit) if can else Draft()
+
+    def _drafted(self, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+        chain = Chain(Draft(), limit, self._context.model.is_eog, self.name)
+        head = self._context.best_head if limit.draw is None else "logits"
+        token, pos = history[-1], len(history) - 1
+        with self._context.spare_sequence() as fork:
+            self._fork_part(fork, pos)
+            while chain.is_open:
+                rows = Rows.of(fork.seq_id, pos, [token], "last")
+                result = yield PassRequest(rows, Pass(self._mask, head=head))
+                pick = limit.select(result, 0)
+                chain.add(pick)
+                token, pos = pick.token, pos + 1
+        return chain.draft()
+
+    def _fork_part(self, fork: KVSequence, n_past: int) -> None:
+        """Make the fork hold the first tokens of the text and the last ones. The cells are shared;
+        the fork's record of tokens ends with the first ones."""
+        self._seq.fork(fork.seq_id)
+        first, last = self._n_first, n_past - self._n_last
+        if first < last:
+            with self._context.lock:
+                memory = llama.llama_get_memory(self._context.handle)
+                llama.llama_memory_seq_rm(memory, fork.seq_id, first, last)
+            self._context.sequence_table.truncate(fork.seq_id, first)

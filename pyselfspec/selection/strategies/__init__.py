@@ -103,17 +103,12 @@ def from_rounds(rounds: Callable[P, Rounds]) -> Callable[P, Strategy]:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of strategies that help texts list: all but experiments."""
-    return by_name.names(__path__, ENTRY_POINTS)
-
-
-def experiments() -> tuple[str, ...]:
-    """Return the names of strategies in pyselfspec.lab."""
-    return by_name.experiments(ENTRY_POINTS)
+    """Return the names of this package's strategies, which help texts list."""
+    return by_name.names(__path__)
 
 
 def all_names() -> tuple[str, ...]:
-    """Return the names of all strategies."""
+    """Return the names of all strategies, those that other packages register too."""
     return by_name.all_names(__path__, ENTRY_POINTS)
 
 

@@ -15,10 +15,14 @@ from ..protocol.response_fields import finish_reason
 from ..protocol.schemas import ChatRequest
 from ..protocol.writers import Answer, ChoiceWriter, Json, respond
 from ..service import Service
+from .routers import STREAMS, Writing, router
+
+ROUTER = router()
 
 
-async def answer(service: Service, body: ChatRequest, request: Request) -> Response:
-    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+@ROUTER.post("/v1/chat/completions", responses=STREAMS)
+async def post_chat(service: Writing, body: ChatRequest, request: Request) -> Response:
+    """Answer a chat."""
     chat = await open_chat(service, body)
     return await respond(service, request, chat.jobs, ChatWriter(service, body, chat))
 

@@ -19,12 +19,16 @@ from ..protocol.response_fields import finish_reason
 from ..protocol.schemas import N_CHOICES, CompletionRequest
 from ..protocol.writers import Answer, ChoiceWriter, Json, respond
 from ..service import Service
+from .routers import STREAMS, Writing, router
+
+ROUTER = router()
 
 N_PREDICT = 16  # tokens of a completion without max_tokens, as in OpenAI's API
 
 
-async def complete(service: Service, body: CompletionRequest, request: Request) -> Response:
-    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+@ROUTER.post("/v1/completions", responses=STREAMS)
+async def post_completions(service: Writing, body: CompletionRequest, request: Request) -> Response:
+    """Complete a text."""
     body.require_supported()
     prompts = await asyncio.to_thread(_prompts, service, body)
     n_each = body.n_generated

@@ -15,6 +15,9 @@ from starlette.responses import Response
 from ..embeddings.embedding_service import EmbeddingService
 from ..protocol.errors import json_response, unsupported
 from ..protocol.events import until_disconnect
+from .routers import Embedding, router
+
+ROUTER = router()
 
 N_INPUTS = 2048  # texts of a request, as OpenAI allows
 Tokens = Annotated[list[int], Field(max_length=1 << 20)]
@@ -33,8 +36,9 @@ class EmbeddingRequest(BaseModel):
     user: str | None = None
 
 
-async def embed(service: EmbeddingService, body: EmbeddingRequest, request: Request) -> Response:
-    """Handle a request. Raises ApiError, ClientGone, and errors of the pass."""
+@ROUTER.post("/v1/embeddings")
+async def post_embeddings(service: Embedding, body: EmbeddingRequest, request: Request) -> Response:
+    """Return the vectors of texts."""
     service.require_kind(scores=False)
     width = service.engine.context.width
     if body.dimensions not in (None, width):

@@ -14,7 +14,9 @@ from ..fim_prompt import fill_prompt
 from ..protocol.response_fields import statistics
 from ..protocol.schemas import TextRequest
 from ..protocol.writers import Answer, Json, ResponseWriter, respond
-from ..service import Service
+from .routers import STREAMS, Writing, router
+
+ROUTER = router()
 
 N_PREDICT = 128  # tokens of an answer, if a request has no limit
 N_FILES = 1024
@@ -36,8 +38,9 @@ class InfillRequest(TextRequest):
     prompt: str = ""
 
 
-async def infill(service: Service, body: InfillRequest, request: Request) -> Response:
-    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+@ROUTER.post("/infill", responses=STREAMS)
+async def post_infill(service: Writing, body: InfillRequest, request: Request) -> Response:
+    """Fill a gap in a text."""
     reader = service.requests
     body.require_one_form()
     grammar = await asyncio.to_thread(reader.grammar, body)

@@ -7,19 +7,22 @@ from starlette.responses import Response
 
 from ..protocol.adapters import AdapterScale
 from ..protocol.errors import json_response
-from ..service import Service
+from .routers import Writing, router
+
+ROUTER = router()
 
 PATH = "/lora-adapters"
 
 
-async def show(service: Service) -> Response:
-    """Handle a request for the list of adapters."""
+@ROUTER.get(PATH)
+async def get_adapters(service: Writing) -> Response:
+    """Return the list of adapters."""
     return json_response(service.requests.adapters.cards())
 
 
-async def change(service: Service, scales: list[AdapterScale]) -> Response:
-    """Handle a request for other scales; adapters that it leaves out have scale 0. Texts that have
-    begun keep theirs. Raises ArgumentError for ids that no adapter has."""
+@ROUTER.post(PATH)
+async def post_adapters(service: Writing, body: list[AdapterScale]) -> Response:
+    """Set other scales; those left out become 0. Texts that have begun keep theirs."""
     adapters = service.requests.adapters
-    adapters.defaults = adapters.chosen(scales)
+    adapters.defaults = adapters.chosen(body)
     return json_response({"success": True})

@@ -20,8 +20,10 @@ from ..engine.workers import aside
 from ..protocol.errors import ApiError, json_response
 from ..protocol.response_fields import new_id, statistics
 from ..protocol.writers import Answer, Json, NamedEventWriter, respond
-from ..service import Service
 from .messages_request import CountRequest, MessagesRequest, to_chat
+from .routers import STREAMS, Writing, errors, router
+
+ROUTER = router()
 
 PATH = "/v1/messages"
 _TYPES = {
@@ -84,8 +86,9 @@ def model_list(cards: Sequence[Json]) -> Json:
     return {"data": data, "has_more": False, "first_id": first, "last_id": last}
 
 
-async def answer(service: Service, body: MessagesRequest, request: Request) -> Response:
-    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+@ROUTER.post(PATH, responses=STREAMS | errors(MessageError))
+async def post_messages(service: Writing, body: MessagesRequest, request: Request) -> Response:
+    """Answer a chat."""
     asked = to_chat(body)
     chat = await open_chat(service, asked)
     head = {"id": new_id("msg", "_"), "model": service.settings.name}
@@ -94,8 +97,9 @@ async def answer(service: Service, body: MessagesRequest, request: Request) -> R
     return await respond(service, request, chat.jobs, writer)
 
 
-async def count(service: Service, body: CountRequest) -> Response:
-    """Handle a request for the number of tokens of a prompt."""
+@ROUTER.post(f"{PATH}/count_tokens", responses=errors(MessageError))
+async def post_count_tokens(service: Writing, body: CountRequest) -> Response:
+    """Return the number of tokens of a prompt."""
     asked = to_chat(body)
     tokens, _ = await aside(chat_tokens, service, asked, ToolUse.of(asked))
     return json_response({"input_tokens": len(tokens)})

@@ -15,6 +15,9 @@ from ...runtime.pair import pair_tokens
 from ..embeddings.embedding_service import EmbeddingService
 from ..protocol.errors import json_response
 from ..protocol.events import until_disconnect
+from .routers import Embedding, router
+
+ROUTER = router()
 
 PATHS = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
 N_DOCUMENTS = 1024
@@ -41,8 +44,8 @@ class RerankRequest(BaseModel):
         return [each if isinstance(each, str) else each.text for each in self.documents]
 
 
-async def rerank(service: EmbeddingService, body: RerankRequest, request: Request) -> Response:
-    """Handle a request. Raises ApiError, ClientGone, and errors of the pass."""
+async def post_rerank(service: Embedding, body: RerankRequest, request: Request) -> Response:
+    """Return the scores of documents for a query."""
     service.require_kind(scores=True)
     pairs = await asyncio.to_thread(_pairs, service, service.model, body)
     work = service.engine.embed(pairs, service.settings.timeout_s)
@@ -57,6 +60,10 @@ async def rerank(service: EmbeddingService, body: RerankRequest, request: Reques
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
     )
+
+
+for _path in PATHS:
+    ROUTER.post(_path)(post_rerank)
 
 
 def _result(body: RerankRequest, i: int, score: float) -> dict[str, Any]:

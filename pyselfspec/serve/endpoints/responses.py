@@ -21,12 +21,16 @@ from ..protocol.writers import Answer, Json, NamedEventWriter, respond
 from ..service import Service
 from ..store.response_store import Stored
 from .responses_request import N_ID, ResponsesRequest, input_messages, to_chat
+from .routers import STREAMS, Writing, router
+
+ROUTER = router()
 
 PATH = "/v1/responses"
 
 
-async def answer(service: Service, body: ResponsesRequest, request: Request) -> Response:
-    """Handle a request. Raises ApiError, ClientGone, and errors of the job."""
+@ROUTER.post(PATH, responses=STREAMS)
+async def post_responses(service: Writing, body: ResponsesRequest, request: Request) -> Response:
+    """Answer a chat, and keep the response."""
     owner, history = owner_of(request), _history(service, body, request)
     chat = await open_chat(service, to_chat(body, history))
     said = (*history, *input_messages(body.input))
@@ -50,16 +54,18 @@ async def answer(service: Service, body: ResponsesRequest, request: Request) -> 
     return await respond(service, request, chat.jobs, writer)
 
 
-def get(service: Service, name: str, request: Request) -> Response:
-    """Return a stored response. Raises ApiError if this key has none of this id."""
+@ROUTER.get(f"{PATH}/{{name}}")
+async def get_response(service: Writing, name: str, request: Request) -> Response:
+    """Return a response that this key has made."""
     found = service.stored.get(owner_of(request), name)
     if found is None:
         raise ApiError(404, not_found(name))
     return json_response(found.body)
 
 
-def delete(service: Service, name: str, request: Request) -> Response:
-    """Remove a stored response. Raises ApiError if this key has none of this id."""
+@ROUTER.delete(f"{PATH}/{{name}}")
+async def delete_response(service: Writing, name: str, request: Request) -> Response:
+    """Remove a response that this key has made."""
     if service.stored.pop(owner_of(request), name) is None:
         raise ApiError(404, not_found(name))
     return json_response({"id": name, "object": "response.deleted", "deleted": True})

@@ -19,6 +19,9 @@ from ..protocol.auth import owner_of
 from ..protocol.errors import ApiError, json_response, unsupported
 from ..service import Service
 from ..store.slot_files import SlotFiles, require_own
+from .routers import Writing, router
+
+ROUTER = router()
 
 T = TypeVar("T")
 Action = Literal["save", "restore", "erase"]
@@ -30,15 +33,21 @@ class SlotRequest(BaseModel):
     filename: str | None = None
 
 
-async def show(service: Service) -> Response:
+@ROUTER.get("/slots")
+async def get_slots(service: Writing) -> Response:
     """Return the state of every slot."""
     return json_response(await _between_passes(service, lambda slots: _states(service, slots)))
 
 
-async def act(
-    service: Service, number: int, action: Action, body: SlotRequest | None, request: Request
+@ROUTER.post("/slots/{number}")
+async def post_slot(
+    service: Writing,
+    number: int,
+    action: Action,
+    request: Request,
+    body: SlotRequest | None = None,
 ) -> Response:
-    """Save, restore or erase the text of a slot. Raises ApiError."""
+    """Save, restore or erase the text of a slot."""
     n_slots = service.engine.n_slots
     if not 0 <= number < n_slots:
         raise ApiError(404, f"there is no slot {number}; this server has 0 to {n_slots - 1}")

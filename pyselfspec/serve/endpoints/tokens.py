@@ -1,5 +1,4 @@
-"""POST /tokenize, /detokenize and /apply-template: prompts as the model sees them, in the format of
-llama-server."""
+"""POST /tokenize and /detokenize: texts as the model sees them, in the format of llama-server."""
 
 from __future__ import annotations
 
@@ -11,12 +10,11 @@ from starlette.responses import Response
 
 from ...runtime import vocabulary
 from ...runtime.model import Model
-from ..chat_requests.chats import chat_text, require_template
-from ..chat_requests.tools import ToolUse
 from ..engine.workers import aside
 from ..protocol.errors import json_response
-from ..protocol.schemas import ChatRequest
-from ..service import Service
+from .routers import Serving, router
+
+ROUTER = router()
 
 
 class TokenizeRequest(BaseModel):
@@ -35,21 +33,16 @@ class DetokenizeRequest(BaseModel):
     tokens: list[int]
 
 
-async def tokenize(model: Model, body: TokenizeRequest) -> Response:
-    """Handle a request for the tokens of a text."""
-    return json_response({"tokens": await aside(_tokens, model, body)})
+@ROUTER.post("/tokenize")
+async def post_tokenize(service: Serving, body: TokenizeRequest) -> Response:
+    """Return the tokens of a text."""
+    return json_response({"tokens": await aside(_tokens, service.model, body)})
 
 
-async def detokenize(model: Model, body: DetokenizeRequest) -> Response:
-    """Handle a request for the text of tokens. Raises ArgumentError for unknown ids."""
-    return json_response({"content": await aside(_text, model, body.tokens)})
-
-
-async def apply_template(service: Service, body: ChatRequest) -> Response:
-    """Handle a request for the prompt of a chat."""
-    body.require_supported()
-    template, use = require_template(service), ToolUse.of(body)
-    return json_response({"prompt": await aside(chat_text, template, body, use)})
+@ROUTER.post("/detokenize")
+async def post_detokenize(service: Serving, body: DetokenizeRequest) -> Response:
+    """Return the text of tokens."""
+    return json_response({"content": await aside(_text, service.model, body.tokens)})
 
 
 def _tokens(model: Model, body: TokenizeRequest) -> list[Any]:

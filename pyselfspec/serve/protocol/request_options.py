@@ -112,9 +112,9 @@ class RequestReader:
                 f"the drafter {name} needs a file, given when the server is started: "
                 f"--draft {name}:FILE; {available}"
             )
-        if name in drafters.experiments():
+        if name not in drafters.names():
             return (
-                f"the drafter {name} is an experiment; start the server with --draft {name}; "
+                f"the drafter {name} needs a server that was started with --draft {name}; "
                 f"{available}"
             )
         return f"the drafter {name} does not work with this model; {available}"

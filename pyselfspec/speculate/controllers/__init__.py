@@ -45,17 +45,12 @@ class ControllerFactory(Protocol):
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of controllers that help texts list: all but experiments."""
-    return by_name.names(__path__, ENTRY_POINTS)
-
-
-def experiments() -> tuple[str, ...]:
-    """Return the names of controllers in pyselfspec.lab."""
-    return by_name.experiments(ENTRY_POINTS)
+    """Return the names of this package's controllers, which help texts list."""
+    return by_name.names(__path__)
 
 
 def all_names() -> tuple[str, ...]:
-    """Return the names of all controllers."""
+    """Return the names of all controllers, those that other packages register too."""
     return by_name.all_names(__path__, ENTRY_POINTS)
 
 

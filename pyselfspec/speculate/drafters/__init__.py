@@ -190,17 +190,12 @@ class DrafterModule(Protocol):
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of drafters that help texts list: all but experiments."""
-    return by_name.names(__path__, ENTRY_POINTS)
-
-
-def experiments() -> tuple[str, ...]:
-    """Return the names of drafters in pyselfspec.lab."""
-    return by_name.experiments(ENTRY_POINTS)
+    """Return the names of this package's drafters, which help texts list."""
+    return by_name.names(__path__)
 
 
 def all_names() -> tuple[str, ...]:
-    """Return the names of all drafters."""
+    """Return the names of all drafters, those that other packages register too."""
     return by_name.all_names(__path__, ENTRY_POINTS)
 
 

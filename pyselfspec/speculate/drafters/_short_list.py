@@ -17,7 +17,7 @@ from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.passes import Head
 from ...runtime.short_list import ShortList
-from ..session import kept, session_of
+from ..session import kept
 from ..types import Draft, Verdict
 
 
@@ -33,7 +33,7 @@ def of(context: Context, n: int) -> ShortList | None:
     n_vocab = context.model.n_vocab
     if not 0 < n < n_vocab:
         return None
-    return kept(session_of(context).short_lists, n, lambda: ShortList(n, n_vocab))
+    return kept(context, ShortList, n, lambda: ShortList(n, n_vocab))
 
 
 class Shortened:

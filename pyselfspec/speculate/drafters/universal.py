@@ -35,7 +35,7 @@ from ...runtime.model import Model
 from ...runtime.passes import Head
 from ...runtime.sequence_table import n_common
 from ..limits import DraftLimit, Pick
-from ..session import kept, session_of
+from ..session import kept
 from ._second_model.reader import SecondModelDrafter, opened
 from ._second_model.retokenize import Spelling, Tokenizer, shared_tokens, whole
 
@@ -118,9 +118,7 @@ class Drafter(SecondModelDrafter):
         self._its_tokenizer = Tokenizer(second.model)
         if mode == "shared":
             tokens = kept(
-                session_of(context).shared_tokens,
-                second,
-                lambda: shared_tokens(context.model, second.model),
+                context, Drafter, second, lambda: shared_tokens(context.model, second.model)
             )
             if not tokens:
                 raise ArgumentError(

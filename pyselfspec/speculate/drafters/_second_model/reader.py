@@ -27,7 +27,7 @@ from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
 from ....util.closing import Closing
 from ...limits import DraftLimit, Pick
-from ...session import kept, session_of
+from ...session import kept
 from ...types import Draft
 from .. import Drafter
 from .._chain import extended
@@ -102,8 +102,7 @@ def opened(
             stack.pop_all()
         return second
 
-    second: SecondModel = kept(session_of(context).second_models, (path, n_ctx), open_it)
-    return second.context
+    return kept(context, SecondModel, (path, n_ctx), open_it).context
 
 
 class CannotReadError(Exception):

@@ -31,7 +31,7 @@ from ....runtime.model import Model
 from ....runtime.passes import Head, Hidden
 from ....runtime.short_list import ShortList
 from ...limits import DraftLimit, Pick
-from ...session import kept, session_of
+from ...session import kept
 from ...trees import siblings
 from ...trees.siblings import P_MIN, Siblings
 from ...types import Draft, Verdict
@@ -113,9 +113,7 @@ def make(context: Context, options: Options) -> Drafter:
     if path is None and context.model.own_head is None:
         raise no_own_head(context.model)
     context.require_drafts()
-    opened: Heads = kept(
-        session_of(context).heads, path, lambda: Heads(context, DraftHead(context, path))
-    )
+    opened = kept(context, Heads, path, lambda: Heads(context, DraftHead(context, path)))
     short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None
     return Drafter(context, opened, short, options.n_siblings)
 

@@ -19,8 +19,8 @@ from ....runtime.context import Context
 from ....runtime.kv import KVSequence
 from ....runtime.passes import Pass, Rows
 from ....runtime.short_list import ShortList
-from ...limits import DraftLimit, Pick
-from ...passes import PassRequest, PassResult, Work
+from ...limits import DraftLimit
+from ...passes import PassRequest, Work
 from ...trees import siblings
 from ...trees.siblings import P_MIN, Siblings
 from ...types import Draft, Verdict
@@ -129,12 +129,7 @@ class Drafter(Base):
 
     def costs(self) -> CostTable:
         share = self._short.share(self._context.model.n_vocab)
-        return costs_with_mask(self._context, self._costed_mask, self.shares, self.identity, share)
-
-    @property
-    def _costed_mask(self) -> LayerMask:
-        """The sublayers that a draft token skips, for its cost."""
-        return self._mask
+        return costs_with_mask(self._context, self._mask, self.shares, self.identity, share)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq
@@ -167,13 +162,9 @@ class Drafter(Base):
 
     def _forked(self, start: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
         with self._context.spare_sequence() as fork:
-            self._fork_into(fork)
+            self._seq.fork(fork.seq_id)
             drafting = self._pass(limit)
             return (yield from self._chain(fork, start, history, limit, drafting, None))
-
-    def _fork_into(self, fork: KVSequence) -> None:
-        """Make the fork hold the part of the text that drafts read, here all of it."""
-        self._seq.fork(fork.seq_id)
 
     def _pass(self, limit: DraftLimit) -> Pass:
         """Return a draft pass. Draws and siblings need logits."""
@@ -197,14 +188,14 @@ class Drafter(Base):
         found.start()
 
         while chain.is_open:
-            result, row = yield from self._masked(
-                seq, len(history) - 1 + n_run, text[n_run:], drafting, shared
-            )
+            rows = Rows.of(seq.seq_id, len(history) - 1 + n_run, text[n_run:], "last")
+            result, row = (yield PassRequest(rows, drafting)), len(rows) - 1
+            if shared is not None:
+                shared.keep(result.hidden)
             pick = limit.select(result, row)
             if found.wants(pick.p, limit):
                 best = (pick.token, pick.p)
                 found.offer(len(chain.tokens), result.runners_up(row, best, found.n_most, P_MIN))
-            pick = yield from self._surer(pick, seq, len(history) - 1, text, limit, shared)
             n_run = len(text)
             chain.add(pick)
             if chain.dropped is None:
@@ -219,37 +210,6 @@ class Drafter(Base):
             result = yield PassRequest(rows, shared.below())
             shared.keep(result.hidden)
         return replace(draft, verify=shared.verification())
-
-    def _masked(
-        self,
-        seq: KVSequence,
-        pos: int,
-        tokens: Sequence[int],
-        drafting: Pass,
-        shared: SharedBlocks | None,
-    ) -> Work[tuple[PassResult, int]]:
-        """Run tokens with the mask from this position on; return the result and the row of the last
-        token."""
-        result = yield PassRequest(Rows.of(seq.seq_id, pos, tokens, "last"), drafting)
-        if shared is not None:
-            shared.keep(result.hidden)
-        return result, len(tokens) - 1
-
-    def _surer(
-        self,
-        pick: Pick,
-        seq: KVSequence,
-        pos: int,
-        text: Sequence[int],
-        limit: DraftLimit,
-        shared: SharedBlocks | None,
-    ) -> Work[Pick]:
-        """Return a pick, refined by further passes; here there are none.
-
-        text: the last token of the text, at this position, and the draft so far.
-        """
-        return pick
-        yield
 
     def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
         self._short.on_verified(draft, verdict, best)

@@ -17,10 +17,12 @@ from ....errors import ArgumentError
 from ....masks.layer_mask import LayerMask
 from ....runtime.context import Context
 from ....runtime.kv import KVSequence
+from ....runtime.model import Model
 from ....runtime.pictures import is_text
+from ....util.closing import Closing
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit
-from ...session import kept, session_of
+from ...session import kept
 from ...trees.likeliest import likeliest
 from ...types import Draft, DraftToken, Kind
 from .. import LookupDrafter
@@ -81,14 +83,28 @@ def make(context: Context, options: Options) -> Drafter:
     return Drafter(context, options)
 
 
+class Corpora(Closing):
+    """The folders that texts of a context copy from. Of many, those added first are given up."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._open: dict[Path, Corpus] = {}
+
+    def open(self, folder: Path) -> Corpus:
+        while len(self._open) >= N_CORPORA and folder not in self._open:
+            self._open.pop(next(iter(self._open))).close()
+        if folder not in self._open:
+            self._open[folder] = Corpus(folder, self._model)
+        return self._open[folder]
+
+    def close(self) -> None:
+        for each in self._open.values():
+            each.close()
+
+
 def open_corpus(context: Context, folder: Path) -> Corpus:
-    """Return the files of a folder, shared by the texts of a context. Of many folders, those added
-    first are given up."""
-    corpora = session_of(context).corpora
-    while len(corpora) >= N_CORPORA and folder not in corpora:
-        corpora.pop(next(iter(corpora))).close()
-    found: Corpus = kept(corpora, folder, lambda: Corpus(folder, context.model))
-    return found
+    """Return the files of a folder, shared by the texts of a context."""
+    return kept(context, Corpora, None, lambda: Corpora(context.model)).open(folder)
 
 
 class Drafter(LookupDrafter):
@@ -112,7 +128,7 @@ class Drafter(LookupDrafter):
         self._earlier: Memory | None = None
         if options.session or options.file is not None:
             key = (options.session, options.file, options.n_kept)
-            self._earlier = kept(session_of(context).ngram_memories, key, self._remembered)
+            self._earlier = kept(context, Memory, key, self._remembered)
 
     def _remembered(self) -> Memory:
         file, n_kept = self._options.file, self._options.n_kept

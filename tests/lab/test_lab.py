@@ -4,31 +4,43 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import ONE_THREAD, commands, run
+import serving
+from command_line import ONE_THREAD, run
 
 from pyselfspec.lab.adapt.adaptation import SHARE
 from pyselfspec.lab.catalog import EXPERIMENTS
 from pyselfspec.selection import strategies
+from pyselfspec.serve.engine.jobs import MODEL
+from pyselfspec.serve.settings import Capacity
 from pyselfspec.speculate import controllers, drafters
+from pyselfspec.speculate.config import DraftConfig
+from pyselfspec.testing.conformance import DrafterConformance
+from pyselfspec.util import by_name
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 KINDS = {"drafters": drafters, "controllers": controllers, "strategies": strategies}
 
 
+def registered(kind):
+    """Names of the lab in a registry."""
+    points = by_name.registered(f"pyselfspec.{kind}")
+    return sorted(each.name for each in points if each.value.startswith("pyselfspec.lab."))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_list_has_every_experiment(kind):
     listed = [each.name for each in EXPERIMENTS if each.kind == kind]
-    assert sorted(listed) == list(KINDS[kind].experiments())
+    assert sorted(listed) == registered(kind)
     assert not {*listed} & {*KINDS[kind].names()}
     assert {*listed} | {*KINDS[kind].names()} == {*KINDS[kind].all_names()}
 
 
 def test_the_command_prints_the_list():
-    outcome = run("lab")
+    outcome = run("lab", "list")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert all(each.use in outcome.stdout for each in EXPERIMENTS)
     assert max(map(len, outcome.stdout.splitlines())) <= 80
-    found = run("lab", "--json").json["experiments"]
+    found = run("lab", "list", "--json").json["experiments"]
     assert [each["name"] for each in found] == [each.name for each in EXPERIMENTS]
 
 
@@ -81,16 +93,6 @@ def test_help_lists_no_experiment(command, option):
     assert not {*values[1].strip("[]").split("|")} & {each.name for each in EXPERIMENTS}
 
 
-def test_the_options_of_experiments_are_only_in_the_list():
-    params = dict(commands())["generate",].params
-    hidden = {o for param in params if getattr(param, "hidden", False) for o in param.opts}
-    assert hidden == {"--adapt", "--adapt-share", "--adapt-state", "--unverified"}
-    text = run("generate", "--help").stdout
-    assert not any(option in text for option in hidden)
-    uses = " ".join(each.use for each in EXPERIMENTS)
-    assert all(re.search(rf"{option}\b", uses) for option in hidden)
-
-
 def test_the_list_has_the_default_share_of_adapting():
     about = next(each.about for each in EXPERIMENTS if each.name == "adapt")
     assert f"default {SHARE}." in about
@@ -102,8 +104,8 @@ DRAFT = ("generate", "demo", "-p", "The old king", "-n", "8", "--temp", "0", *ON
 @pytest.mark.parametrize(
     "options",
     [
-        *(("--draft", name) for name in drafters.experiments() if name != "exit-map"),
-        *(("--controller", name) for name in controllers.experiments()),
+        *(("--draft", name) for name in registered("drafters") if name != "exit-map"),
+        *(("--controller", name) for name in registered("controllers")),
     ],
     ids=" ".join,
 )
@@ -144,3 +146,42 @@ print([name for name in sys.modules if name.startswith('pyselfspec.lab')])
 """
     found = run_python(code, demo_path)
     assert found.stdout == "[]\n", found.stderr
+
+
+def test_an_experiment_drafts_where_a_server_was_started_with_it(demo):
+    drafting = DraftConfig(draft="ngram+jacobi")
+    capacity = Capacity(n_ctx=192, n_slots=1)
+    with serving.running(demo, capacity=capacity, drafting=drafting) as server:
+        props = server.client.get(f"{server.url}/props").json()
+        body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
+        for name in registered("drafters"):
+            answer = server.post("/v1/completions", body | {"pyselfspec": {"draft": name}})
+            if name == "jacobi":
+                break
+            assert answer.status_code == 400
+            message = answer.json()["error"]["message"]
+            assert f"--draft {name}" in message and "; this server has auto, off, " in message
+    assert answer.json()["usage"]["pyselfspec"]["draft"] == "jacobi"
+    assert set(props["sources"]) & {*registered("drafters")} == {"jacobi"}
+    listed = {each["name"]: each["works"] for each in props["drafters"]}
+    assert {*listed} == {MODEL, "jacobi", *drafters.names()} and listed["jacobi"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_has_every_experiment(kind):
+    page = (BENCHMARKS.parent / "docs" / "lab.md").read_text(encoding="utf-8")
+    option = {"drafters": "draft", "controllers": "controller", "strategies": "strategy"}[kind]
+    [table] = re.findall(rf"^\| `--{option}` \|.*\n\|-.*\n((?:\|.*\n)+)", page, re.M)
+    named = re.findall(r"^\| `([\w-]+)", table, re.M)
+    assert sorted(named) == registered(kind)
+
+
+class TestEveryDrafter(DrafterConformance):
+    """The conformance tests, for drafters that run on any scripted model."""
+
+    @pytest.fixture(autouse=True, params=["jacobi", "lookahead"])
+    def named(self, request):
+        self.module = drafters.load(request.param)
+
+    def make(self, context):
+        return self.module.make(context, self.module.Options())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pyselfspec import LayerMask
-from pyselfspec.errors import ArgumentError
+from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.lab.drafters import dynamic_exit
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.testing.conformance import HISTORY, drafted
@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_refused() -> None:
         dynamic_exit.make(context, dynamic_exit.Options("1,99"))
 
 
-def test_where_states_cannot_enter_all_leave_at_the_first_exit() -> None:
+def test_where_states_cannot_enter_it_is_refused() -> None:
     context = FakeContext(FakeModel(), enters=False)
-    drafter = dynamic_exit.make(context, dynamic_exit.Options("1,3", 1.0))
-    assert drafter.identity["exits"] == [1]
+    with pytest.raises(UnsupportedError, match="passes cannot enter after block 1"):
+        dynamic_exit.make(context, dynamic_exit.Options("1,3", 1.0))

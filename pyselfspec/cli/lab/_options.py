@@ -1,40 +1,50 @@
-"""Options of generate that select experiments. Its help text hides them; ``lab`` lists them."""
+"""Options of lab generate that select experiments."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import cloup
 
-from ..runtime.model import Model
-from ..speculate.config import AUTO, OFF
-from ..speculate.residual import MATCH
-from ..util.files import locked, require_no_model
-from ._drafting import check_drafting, controller_from, describes_mask, drafts
-from ._options import F, together
-from ._types import Number
-
-if TYPE_CHECKING:
-    from ..lab.adapt.adaptation import Adapt, Adaptation
-    from ..lab.adapt.state import State
+from ...lab.adapt import state as states
+from ...lab.adapt.adaptation import SHARE, Adapt, Adaptation
+from ...lab.adapt.state import State
+from ...runtime.model import Model
+from ...speculate.config import AUTO, OFF
+from ...speculate.residual import MATCH
+from ...util.files import locked, require_no_model
+from .._drafting import check_drafting, controller_from, describes_mask, drafts
+from .._types import Number
 
 SAVE_S = 10.0  # between two saves of the state while a text is generated
 
 
-def _hidden(name: str, **settings: Any) -> Callable[[F], F]:
-    return cloup.option(name, hidden=True, **settings)
-
-
-experiment_options = together(
-    _hidden("--adapt", is_flag=True),
-    _hidden("--adapt-share", type=Number(0, 1, min_open=True)),
-    _hidden("--adapt-state", type=click.Path(path_type=Path)),
-    _hidden("--unverified", is_flag=True),
+experiment_options = cloup.option_group(
+    "Experiments",
+    cloup.option(
+        "--adapt", is_flag=True, help="Try other masks meanwhile, and switch to better ones."
+    ),
+    cloup.option(
+        "--adapt-share",
+        type=Number(0, 1, min_open=True),
+        help=f"Largest share of the time for trials of masks.  [default: {SHARE:g}]",
+    ),
+    cloup.option(
+        "--adapt-state",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Resume the search for masks from this file, and save it there.",
+    ),
+    cloup.option(
+        "--unverified",
+        is_flag=True,
+        help="Generate with the mask alone, without verification: not the model's text.",
+    ),
 )
 
 
@@ -70,9 +80,6 @@ def adapt_from(model: Model, options: Mapping[str, Any]) -> Adapt | None:
     """Return the settings of adapting masks, None without adapting."""
     if not _adapts(options):
         return None
-    from ..lab.adapt import state as states
-    from ..lab.adapt.adaptation import Adapt
-
     path, share = options["adapt_state"], options["adapt_share"]
     if path is not None:
         require_no_model(path)
@@ -112,8 +119,6 @@ class StateSaver:
         """Write the state if it has changed since the last save. Raises OSError."""
         if self._path is None or self._adaptation is None:
             return
-        from ..lab.adapt import state as states
-
         state = self._adaptation.state
         if state is self._saved:
             return

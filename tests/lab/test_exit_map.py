@@ -85,13 +85,12 @@ def test_behind_what_the_last_part_reads_comes_what_the_model_says(context, text
 
 @pytest.mark.parametrize("context", ["llama", "gemma3"], indirect=True)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("n_siblings", [0, 2])
-def test_text_drafted_with_a_map_is_plain_text(context, written, token_ids, sampling, n_siblings):
+def test_text_drafted_with_a_map_is_plain_text(context, written, token_ids, sampling):
     require_exact(context)
     prompt, n = token_ids(9), 48
     plain = plain_text(context, prompt, n, SAMPLINGS[sampling])
     context.sequence().drop()
-    drafter = exit_map.make(context, exit_map.Options(written, n_siblings=n_siblings))
+    drafter = exit_map.make(context, exit_map.Options(written))
     with Sampler(context.model, SAMPLINGS[sampling]) as sampler:
         steps = list(
             generate_steps(

@@ -13,8 +13,6 @@ from pyselfspec.errors import ArgumentError
 from pyselfspec.lab.drafters import partial_kv
 from pyselfspec.masks import profiles
 from pyselfspec.runtime.context import Context
-from pyselfspec.runtime.ffi.load import llama
-from pyselfspec.runtime.sequence_table import Part
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.passes import run
@@ -22,52 +20,17 @@ from pyselfspec.speculate.resolve import resolve
 from pyselfspec.speculate.types import Draft
 from tools.models import tiny_gguf
 
-PART = Part(2, 5)
+PART = (2, 5)
 
 
 def tokens(n: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(10, tiny_gguf.N_VOCAB_MIN, n).tolist()
 
 
-@pytest.mark.parametrize(
-    ("n_past", "ranges"),
-    [
-        (20, [(0, 2), (15, 20)]),
-        (7, [(0, 2), (2, 7)]),
-        (4, [(0, 2), (2, 4)]),
-        (1, [(0, 1), (1, 1)]),
-    ],
-)
-def test_the_part_of_a_text(n_past: int, ranges: list[tuple[int, int]]) -> None:
-    assert PART.of(n_past) == ranges
-
-
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_a_fork_of_a_part_is_a_fork_without_the_rest(
-    arch: str, tiny: Any, new_context: NewContext
-) -> None:
-    """Against llama.cpp's own way to forget positions in between, bit for bit."""
-    context = new_context(tiny(arch), n_ctx=256, n_threads=1)
-    text = tokens(30, seed=1)
-    seq = context.sequence()
-    context.prefill(text[:-1], seq)
-
-    whole = context.decode(text[-1:], seq=seq.fork(1), pos=29).logits
-    part, other = seq.fork(2, PART), seq.fork(3)
-    assert llama.llama_memory_seq_rm(llama.llama_get_memory(context.handle), 3, 2, 24)
-    found, expected = (context.decode(text[-1:], seq=s, pos=29).logits for s in (part, other))
-    assert np.array_equal(found, expected)
-    assert not np.array_equal(found, whole)
-
-    assert part.tokens == tuple(text[:2]), "nothing else is known to be the text's beginning"
-    part.drop()
-    assert np.array_equal(context.decode(text[-1:], seq=seq, pos=29).logits, whole)
-
-
 def drafts_of(context: Context, text: list[int], mask: LayerMask) -> Draft:
     context.sequence().drop()
     context.prefill(text[:-1])
-    drafter = partial_kv.Drafter(context, mask, PART)
+    drafter = partial_kv.make(context, partial_kv.Options(*PART, mask))
     drafter.begin(context.sequence(), text)
     work = drafter.draft(text, DraftLimit(4))
     assert not isinstance(work, Draft)

@@ -1,4 +1,4 @@
-"""pyselfspec lab: list the experiments."""
+"""pyselfspec lab list: the experimental methods, their speed, and how to use them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import groupby
 import click
 import cloup
 
-from ..lab.catalog import EXPERIMENTS, Experiment
-from ._options import json_option
+from ...lab.catalog import EXPERIMENTS, Experiment
+from .._options import json_option
 
 INTRODUCTION = """\
 Experimental methods: slower than the defaults in our measurements, or not measured. Select one with
@@ -20,18 +20,18 @@ in benchmarks/README.md and benchmarks/LOG.md."""
 WIDTH = 80  # columns
 
 
-@cloup.command(name="lab")
+@cloup.command(name="list")
 @json_option
 def command(as_json: bool) -> None:
     """List experimental methods, their speed, and how to use them.
 
-    Other help texts do not list these methods and their options.
+    Other help texts do not list these methods.
 
     \b
-    pyselfspec lab
-    pyselfspec generate -p "Once upon a time" --draft lookahead
-    pyselfspec generate -p "Once upon a time" --adapt --adapt-share 0.05 --adapt-state masks.json
-    pyselfspec generate -p "Once upon a time" --exit-layer 3 --unverified
+    pyselfspec lab list
+    pyselfspec lab generate -p "Once upon a time" --draft lookahead
+    pyselfspec lab generate -p "Once upon a time" --adapt-share 0.05 --adapt-state masks.json
+    pyselfspec lab generate -p "Once upon a time" --exit-layer 3 --unverified
     """
     if as_json:
         click.echo(json.dumps({"experiments": [asdict(each) for each in EXPERIMENTS]}))
