@@ -37,7 +37,6 @@ from pyselfspec.errors import (
 )
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.ffi.load import llama, native
-from pyselfspec.runtime.sequence_table import Part
 from pyselfspec.util.build import LIB_DIR
 from tools.models import random_gguf, tiny_gguf
 
@@ -586,8 +585,6 @@ def test_recurrent_models_refuse_what_they_cannot(mamba: Any) -> None:
         context.decode([8], pos=2, in_place=True)
     with pytest.raises(UnsupportedError, match="draft=None"):
         context.sequence().rollback(2)
-    with pytest.raises(UnsupportedError, match="draft=None"):
-        context.sequence().fork(1, Part(1, 1))
     assert context.sequence().n_past == 3
     np.testing.assert_array_equal(context.decode([8]).logits, fresh.decode([8]).logits)
     context.sequence().drop()
