@@ -1,5 +1,5 @@
-"""The base of drafters that leave the model early: drafts in the text's own sequence, whose first
-blocks the verification pass does not run again."""
+"""The base of drafters that leave the model early. They draft in the sequence of the text, and the
+verification pass does not run the first blocks again."""
 
 from __future__ import annotations
 

@@ -137,9 +137,9 @@ class Jump:
     def request(
         self, seq: KVSequence, pos: int, token: int, states: Hidden, head: Pass
     ) -> PassRequest:
-        """The head behind the last of these states, those of a token at this position, which the
-        sequence holds. No K/V is written. head: a pass that asks of the head what this one is to
-        ask."""
+        """Return a pass of the head after the last of these states, those of a token at this
+        position, which the sequence holds. No K/V is written. head: a pass with the output that
+        this one needs."""
         mapped = Hidden(states.numpy()[-1:] @ self._weights)
         what = Pass(self._mask, mapped, head=head.head, among=head.among, in_place=True)
         return PassRequest(Rows.of(seq.seq_id, pos, [token], "last"), what)
@@ -231,7 +231,8 @@ def fit(context: Context, tokens: Sequence[int], exit_layer: int, text: str) -> 
 def _states(
     context: Context, tokens: Sequence[int], exit_layer: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Behind the exit, and what the last feed-forward part reads, float64 [n_tokens, n_embd]."""
+    """Return the states after the exit, and those that the last feed-forward part reads, float64
+    [n_tokens, n_embd]."""
     n_layer, seq = context.model.n_layer, context.sequence()
     seq.drop()
     mask = LayerMask.skipping(n_layer, ffn=[n_layer - 1])
