@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
 
 DEFINITIONS = {"$defs", "definitions"}
 # Keywords that allow every value.

@@ -12,13 +12,13 @@ from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from ..errors import ArgumentError
-from ..util.paths import on_one_line
-from .grammar import N_GRAMMAR
-from .json_letters import ANY, complement, letters, one_letter, quoted, union, written
-from .json_numbers import Bound, between
-from .json_patterns import PatternError, pattern_to_gbnf
-from .schema_parts import ALLOWING, BOUNDS, merged
+from ...errors import ArgumentError
+from ...util.paths import on_one_line
+from ..grammar import N_GRAMMAR
+from .letters import ANY, complement, letters, one_letter, quoted, union, written
+from .numbers import Bound, between
+from .parts import ALLOWING, BOUNDS, merged
+from .patterns import PatternError, pattern_to_gbnf
 
 N_RULES = 1 << 15
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from ..errors import ArgumentError
-from .grammar import N_TIMES, fault
-from .json_letters import quoted, written
-from .json_rules import SchemaRules, SchemaWriter, too_large, unsupported
-from .schema_parts import BOUNDS, DEFINITIONS, TYPES
+from ...errors import ArgumentError
+from ..grammar import N_TIMES, fault
+from .letters import quoted, written
+from .parts import BOUNDS, DEFINITIONS, TYPES
+from .rules import SchemaRules, SchemaWriter, too_large, unsupported
 
 N_SCHEMA = 1 << 16  # characters
 N_DEPTH = 256  # of objects and lists in each other

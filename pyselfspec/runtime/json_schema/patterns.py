@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from .grammar import N_TIMES
-from .json_letters import LAST, Ranges, complement, letters, one_letter, union
+from ..grammar import N_TIMES
+from .letters import LAST, Ranges, complement, letters, one_letter, union
 
 N_GROUPS = 50  # nested
 
