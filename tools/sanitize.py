@@ -2,6 +2,7 @@
 
     python tools/sanitize.py         # addresses and undefined behaviour
     python tools/sanitize.py --quick # the tests marked sanitized: what .ci/run does
+    python tools/sanitize.py --calls 600  # and random calls, see tools/random_calls.py
     python tools/sanitize.py thread  # races between threads
 
 The first compiles our own files anew, into the build folder of the checkout; the next install takes
@@ -97,8 +98,9 @@ def environment_with(folder: Path, kind: Kind, root: Path = ROOT) -> Path:
 @click.command(help=__doc__)
 @click.argument("name", type=click.Choice(list(KINDS)), default="address")
 @click.option("--quick", is_flag=True, help="Only the tests marked sanitized.")
+@click.option("--calls", type=float, help="Also make random calls for so many seconds.")
 @click.option("--durations", is_flag=True, help="Say what the tests took.")
-def main(name: str, quick: bool, durations: bool) -> None:
+def main(name: str, quick: bool, calls: float | None, durations: bool) -> None:
     if sys.platform != "linux":
         raise click.ClickException("the sanitizers are loaded before Python, as Linux does it")
     kind = KINDS[name]
@@ -113,6 +115,9 @@ def main(name: str, quick: bool, durations: bool) -> None:
         libraries = " ".join(runtime(library) for library in kind.libraries)
         env = kind.environment | os.environ | {"LD_PRELOAD": libraries}
         status = subprocess.run(list(map(str, command)), cwd=ROOT, env=env).returncode
+        if calls is not None:
+            command = [python, "-P", "tools/random_calls.py", "--seconds", calls]
+            status = subprocess.run(list(map(str, command)), cwd=ROOT, env=env).returncode or status
     sys.exit(status)
 
 
