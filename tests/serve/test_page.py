@@ -709,14 +709,14 @@ def test_a_conversation_can_be_left_and_entered_while_it_is_written(window, serv
 
 def test_only_what_works_on_the_server_is_offered(window, server):
     page = window.page
-    server.works = ("ngram", "jacobi")
+    server.works = ("ngram", "layer-skip")
     stored = '{"draft": "head"}'
     page.evaluate("text => localStorage.setItem('pyselfspec.settings', text)", stored)
     page.reload()
     expect(page.get_by_role("heading", name="toy-12b")).to_be_visible()
     page.get_by_role("button", name="Settings").click()
     choice = page.get_by_label("Drafter")
-    assert choice.locator("option").all_inner_texts()[2:] == ["Jacobi", "n-gram"]
+    assert choice.locator("option").all_inner_texts()[2:] == ["layer skip", "n-gram"]
     assert choice.input_value() == "auto"
     page.keyboard.press("Escape")
     window.say("Tell me")
