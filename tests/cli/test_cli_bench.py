@@ -66,8 +66,8 @@ def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_pat
     assert third.stdout == formats.markdown(from_json_lines(out.read_text()))
     other = bench(*options, "-r", "2", "--temp", "0.5")
     assert other.status == 1 and "another temperature" in other.stderr and "--out" in other.stderr
-    more = bench(*options, "-r", "2", "--draft", "lookahead")
-    assert "another choice of variants (plain, ngram, not plain, ngram, lookahead)" in more.stderr
+    more = bench(*options, "-r", "2", "--draft", "layer-skip")
+    assert "another choice of variants (plain, ngram, not plain, ngram, layer-skip)" in more.stderr
 
 
 def test_widths_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
