@@ -1,5 +1,5 @@
-"""Markers among the tokens of a model: those that are control tokens, which have no text of their
-own, and those at the end of a prompt."""
+"""Markers that are control tokens of a model, which have no text of their own, and markers at the
+end of a prompt."""
 
 from __future__ import annotations
 

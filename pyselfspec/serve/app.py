@@ -45,7 +45,7 @@ from .static_files import Page
 EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
 
 AnyService = Service | EmbeddingService
-# Endpoints of models that write text, of those that make embeddings, and of all.
+# Endpoints of models that generate text, of embedding models, and of all models.
 WRITING = (completions, infill, chat, messages, responses, apply_template)
 SLOTS = (slots, lora)
 EMBEDDING = (embeddings, rerank)

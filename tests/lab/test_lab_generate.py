@@ -55,7 +55,7 @@ def test_an_unverified_text_is_said_to_be_none_of_the_models(generate: Generate)
 def test_adapting_begins_with_the_mask_that_is_given(
     given: str, generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And drafts with those that it takes over, whichever way the first one came."""
+    """And drafts with the masks that it takes over, with --mask as with -o."""
     passes: list[LayerMask] = []
     run_pass = Context.run
 
@@ -87,6 +87,7 @@ def test_adapting_changes_masks_and_not_the_text(generate: Generate) -> None:
     report = generate(*text, *bad, *ALL_THE_TIME).json
     assert report["tokens"] == generate(*text, "--draft", "off").json["tokens"]
     assert report["adapt"].keys() == {"n_tried", "n_changes", "trial_us"}
+    assert report["controller"] == "auto"
     assert report["adapt"]["n_tried"] > report["adapt"]["n_changes"] > 0
     assert report["mask"]["skip_attn"] != [0, 1, 2] or report["mask"]["skip_ffn"] != [0, 1, 2]
     assert 0 < report["adapt"]["trial_us"] < report["total_us"] - report["prefill_us"]

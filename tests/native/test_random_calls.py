@@ -41,7 +41,7 @@ def test_random_calls_end_well(seed: int, toys: Path) -> None:
 
 
 def test_the_end_of_a_process_is_a_fault(toys: Path, tmp_path: Path) -> None:
-    """Whatever ends the process of a run is told, with its seed."""
+    """A run whose process ends is reported with its seed."""
     broken = tmp_path / "random_calls.py"
     text = Path(random_calls.__file__).read_text(encoding="utf-8")
     assert text.count("result = call()") == 1

@@ -70,6 +70,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             )
             if as_json:
                 own = {"unverified": unverified, "adapt": masks and masks.summary()}
+                if masks is not None:
+                    own["controller"] = type(masks.controller_in_use).__name__.lower()
                 click.echo(json.dumps(report(text, model) | own))
             else:
                 print_notes(text, model)

@@ -231,8 +231,8 @@ def fit(context: Context, tokens: Sequence[int], exit_layer: int, text: str) -> 
 def _states(
     context: Context, tokens: Sequence[int], exit_layer: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the states after the exit, and those that the last feed-forward part reads, float64
-    [n_tokens, n_embd]."""
+    """Return the states after the exit, and the input of the last feed-forward sublayer, each
+    float64 [n_tokens, n_embd]."""
     n_layer, seq = context.model.n_layer, context.sequence()
     seq.drop()
     mask = LayerMask.skipping(n_layer, ffn=[n_layer - 1])

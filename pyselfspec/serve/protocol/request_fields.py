@@ -83,7 +83,7 @@ _is_not_positive = _is_number(lambda x: x <= 0)
 
 RULES = (
     _honoured("model n stream stream_options seed stop top_p logit_bias lora pyselfspec"),
-    _honoured("max_tokens n_predict", note="-1: what is left of a slot's share of the context"),
+    _honoured("max_tokens n_predict", note="-1: the rest of a slot's share of the context"),
     _honoured("temperature", note="less than 0 is 0"),
     _honoured("top_k", note="-1: all tokens, like 0"),
     _honoured("min_p repeat_penalty presence_penalty frequency_penalty ignore_eos"),

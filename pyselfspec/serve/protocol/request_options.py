@@ -182,7 +182,7 @@ class RequestReader:
     def n_predict(self, prompt: Sequence[int], given: int | None, default: int | None) -> int:
         """Return the most tokens to generate after this prompt.
 
-        given: from the request, -1 for what is left of a slot's share of the context. default: used
+        given: from the request, -1 for the rest of a slot's share of the context. default: used
         without it; None like -1. Raises ApiError for a prompt that leaves no room.
         """
         n_room = self.n_ctx - len(prompt)

@@ -50,7 +50,7 @@ def names() -> tuple[str, ...]:
 
 
 def all_names() -> tuple[str, ...]:
-    """Return the names of all controllers, those that other packages register too."""
+    """Return the names of all controllers, including names that packages register."""
     return by_name.all_names(__path__, ENTRY_POINTS)
 
 
