@@ -98,9 +98,7 @@ def environment_with(folder: Path, kind: Kind, root: Path = ROOT) -> Path:
 @click.command(help=__doc__)
 @click.argument("name", type=click.Choice(list(KINDS)), default="address")
 @click.option("--quick", is_flag=True, help="Only the tests marked sanitized.")
-@click.option(
-    "--calls", type=float, metavar="SECONDS", help="Make random calls too."
-)
+@click.option("--calls", type=float, metavar="SECONDS", help="Make random calls too.")
 @click.option("--durations", is_flag=True, help="Say what the tests took.")
 def main(name: str, quick: bool, calls: float | None, durations: bool) -> None:
     if sys.platform != "linux":
