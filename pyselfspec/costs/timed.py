@@ -114,17 +114,13 @@ class TimedCosts:
         draft_us: float,
         verify_us: float,
         n_copied: int = 0,
-        n_siblings: int = 0,
     ) -> None:
         """Learn from the times of a step.
 
         n_past: tokens before the step. n_proposed: draft tokens that took passes. n_drafted: those
         of them that were verified. n_copied: verified tokens that took no passes.
-        n_siblings: verified alternatives to draft tokens; with any, verification is a full pass.
         """
         costs = self._table_at(n_past)
-        if n_siblings:
-            n_copied, n_drafted, n_proposed = n_copied + n_drafted, 0, 0
         new = _kinds(n_proposed, n_drafted, n_copied, costs.shares) - self._made
         self._made |= new
         if not new & DRAFT_KINDS and n_proposed:

@@ -6,7 +6,6 @@ Several contexts, also of one model, may run in several threads.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -499,23 +498,6 @@ class Context(Closing):
         0 to 1."""
         with self.lock:
             return calls.argmax(self.session, row)
-
-    def runners_up(
-        self, row: int, best: tuple[int, float], n: int, p_min: float
-    ) -> list[tuple[int, float]]:
-        """Return the tokens after a row of the last batch that follow the most likely one, with
-        their probabilities of at least p_min, in descending order, at most n.
-
-        best: the result of ``argmax``. Needs logits; takes some 50 microseconds for a vocabulary of
-            50,000 tokens.
-        """
-        token, p = best
-        over_best = self.logits(row)
-        over_best -= over_best[token]
-        near = np.flatnonzero(over_best >= math.log(p_min / p))
-        near = near[near != token]
-        near = near[np.argsort(-over_best[near], kind="stable")[:n]]
-        return [(int(i), p * math.exp(over_best[i])) for i in near]
 
     def best(self, row: int) -> int:
         """Return the most likely token after token ``row`` of the last batch, the lowest of equally

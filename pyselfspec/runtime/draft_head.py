@@ -125,8 +125,7 @@ class DraftHead(Closing):
     ) -> NDArray[np.float32]:
         """Run one pass over tokens and the states that led to them, float32 [n_rows, n_state].
 
-        head: as for a Pass; after "best", argmax can be called, but runners_up cannot, and logits
-            only with a list.
+        head: as for a Pass; after "best", argmax can be called, and logits only with a list.
         among: with "best", the tokens among which argmax searches; None: all.
         block: the block that runs, counted from 0; each writes its own K/V.
         in_place: write K/V to the cells that the sequence holds at these positions.
@@ -214,12 +213,6 @@ class DraftHead(Closing):
         """Return a copy of the logits after a row of the last pass, float32 [n_vocab] over the
         model's vocabulary; -inf for tokens that the head, or the list, does not have."""
         return self._context.logits(row)
-
-    def runners_up(
-        self, row: int, best: tuple[int, float], n: int, p_min: float
-    ) -> list[tuple[int, float]]:
-        """Return the next most likely tokens after a row, see Context.runners_up."""
-        return self._context.runners_up(row, best, n, p_min)
 
 
 def _file(model: Model, path: Path | None) -> heads.HeadFile:

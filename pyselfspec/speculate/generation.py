@@ -16,11 +16,11 @@ from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
 from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.pictures import Picture, PictureMap, is_text
+from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
 from .passes import PassRequest, PassResult, TokenSampler, Work, timed
 from .residual import Residual
-from .trees.branches import branched, fitting
 from .types import SINGLE, Draft, Step, Verdict
 from .verify import verify
 

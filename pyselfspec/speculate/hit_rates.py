@@ -18,20 +18,20 @@ from ..runtime.context import Context
 from .session import kept
 
 EARLIER_FACTOR = 0.5  # prior hit rate of copies from earlier texts, over those from the same text
-SIBLING_FACTOR = 0.5  # likewise of another continuation of a match, if the copy is wrong
+OTHER_FACTOR = 0.5  # likewise of another continuation of a match, if the copy is wrong
 
 
 @dataclass(slots=True)
 class HitRates:
     """Hit rates that the texts of one context add to.
 
-    copies: of copies from the same text. earlier: of copies from earlier texts. siblings: of other
+    copies: of copies from the same text. earlier: of copies from earlier texts. others: of other
     continuations of a match; not stored.
     """
 
     copies: Chances
     earlier: Chances
-    siblings: Chances
+    others: Chances
 
 
 def hit_rates_of(context: Context) -> HitRates:
@@ -42,7 +42,7 @@ def hit_rates_of(context: Context) -> HitRates:
         return HitRates(
             copies=Chances(counts=stored.copies if stored else None),
             earlier=Chances(EARLIER_FACTOR, stored.earlier if stored else None),
-            siblings=Chances(SIBLING_FACTOR),
+            others=Chances(OTHER_FACTOR),
         )
 
     return kept(context, HitRates, None, read)

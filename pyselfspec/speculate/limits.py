@@ -110,11 +110,3 @@ class DraftLimit:
         """
         sure = replace(self, p_min=max(self.p_min, EVEN)).truncate(found)
         return found.first(len(sure.tokens)), self.capped(0 if sure.tokens else self.n_max)
-
-    def n_siblings(self, chain: Draft, chances: Sequence[float]) -> int:
-        """Return how many siblings to verify besides a chain, here all. They do not count against
-        n_max.
-
-        chances: probabilities that each is accepted, highest first.
-        """
-        return len(chances)

@@ -80,12 +80,6 @@ class PassResult:
         """Return the most likely token after a row and its probability, 0..1."""
         return self._context.argmax(self._row(row))
 
-    def runners_up(
-        self, row: int, best: tuple[int, float], n: int, p_min: float
-    ) -> list[tuple[int, float]]:
-        """Return the most likely tokens after a row besides the best, see Context.runners_up."""
-        return self._context.runners_up(self._row(row), best, n, p_min)
-
     def best(self, row: int) -> int:
         """Return the most likely token after a row."""
         return self._context.best(self._row(row))

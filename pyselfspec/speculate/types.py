@@ -26,9 +26,6 @@ class Kind(Enum):
 
     COPIED = "copied"  # looked up, without a pass
     PASSED = "passed"  # by a draft pass
-    SIBLING = (
-        "sibling"  # from the logits of a draft pass, as an alternative to the token it drafted
-    )
 
 
 class DraftToken(NamedTuple):
@@ -154,18 +151,14 @@ class Draft:
         return self._count(Kind.PASSED)
 
     @property
-    def n_siblings(self) -> int:
-        return self._count(Kind.SIBLING)
-
-    @property
     def n_passed_or_dropped(self) -> int:
         """The number of tokens that draft passes found, the dropped one included."""
         return self.n_passed + (self.dropped is not None and self.dropped.kind is Kind.PASSED)
 
     @property
     def n_proposed(self) -> int:
-        """The number of tokens but for siblings, the dropped one included."""
-        return len(self.tokens) - self.n_siblings + (self.dropped is not None)
+        """The number of tokens, the dropped one included."""
+        return len(self.tokens) + (self.dropped is not None)
 
     @property
     def is_empty(self) -> bool:

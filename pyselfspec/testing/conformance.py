@@ -23,7 +23,7 @@ from ..speculate.controllers.fixed import Fixed
 from ..speculate.generation import Generation
 from ..speculate.limits import DraftLimit
 from ..speculate.passes import run, run_requests
-from ..speculate.types import Draft, Kind, Step, Verdict
+from ..speculate.types import Draft, Step, Verdict
 from .fakes import EOG, Broken, FakeContext, FakeModel, FakeSampler, plain_tokens
 
 HISTORY = [5, 3, 5, 3, 5, 3, 5]  # repeats itself, for drafters that copy
@@ -122,7 +122,7 @@ class DrafterConformance(ABC):
     def test_a_draft_keeps_to_the_limit(self, n_max: int, enters: bool) -> None:
         drafter, context = self.begun(enters=enters)
         draft = drafted(drafter, context, DraftLimit(n_max))
-        assert len(draft.tokens) - draft.n_siblings <= n_max
+        assert len(draft.tokens) <= n_max
         assert all(0.0 <= p <= 1.0 for p in draft.probs)
         assert draft.draft_us >= 0
 
@@ -131,8 +131,7 @@ class DrafterConformance(ABC):
     def test_a_draft_holds_no_token_below_p_min(self, seed: int, enters: bool) -> None:
         drafter, context = self.begun(FakeModel(seed=seed), enters=enters)
         draft = drafted(drafter, context, DraftLimit(8, p_min=0.5))
-        drafted_tokens = (each for each in draft.tokens if each.kind is not Kind.SIBLING)
-        assert all(each.p is None or each.p >= 0.5 for each in drafted_tokens)
+        assert all(each.p is None or each.p >= 0.5 for each in draft.tokens)
 
     @every_context
     def test_a_draft_holds_nothing_after_an_ending_token(self, enters: bool) -> None:

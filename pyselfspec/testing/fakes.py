@@ -481,13 +481,6 @@ class FakeContext:
         with np.errstate(divide="ignore"):
             return np.log(self.probs[row]).astype(np.float32)
 
-    def runners_up(
-        self, row: int, best: tuple[int, float], n: int, p_min: float
-    ) -> list[tuple[int, float]]:
-        p = self.probs[row]
-        likely = [i for i in np.argsort(-p, kind="stable") if i != best[0] and p[i] >= p_min]
-        return [(int(i), float(p[i])) for i in likely[:n]]
-
     def best(self, row: int) -> int:
         return self.argmax(row)[0]
 

@@ -8,9 +8,9 @@ from pyselfspec import Fixed
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime.passes import Pass
 from pyselfspec.speculate.batching import batch_steps, generate_steps
+from pyselfspec.speculate.branches import n_within
 from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.stats import GenerationStats
-from pyselfspec.speculate.trees.branches import n_within
 from pyselfspec.speculate.types import Step, Verdict
 from pyselfspec.testing.conformance import generated, tokens_of
 from pyselfspec.testing.fakes import (

@@ -7,10 +7,9 @@ import pytest
 from drafts import parents_of
 
 from pyselfspec.errors import ArgumentError
+from pyselfspec.speculate.branches import likeliest, n_within
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.limits import DraftLimit
-from pyselfspec.speculate.trees.branches import n_within
-from pyselfspec.speculate.trees.likeliest import likeliest
 from pyselfspec.testing.conformance import DrafterConformance, drafted, generated, tokens_of
 from pyselfspec.testing.fakes import FakeContext, FakeModel, plain_tokens
 

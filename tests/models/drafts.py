@@ -13,14 +13,12 @@ def draft_of(
     parents: Sequence[int] | None = None,
     sources: Sequence[str] = (),
     n_copied: int = 0,
-    n_siblings: int = 0,
     dropped: tuple[int, float | None] | None = None,
     **options: Any,
 ) -> Draft:
-    """Return a draft; n_copied: of its first tokens, n_siblings: of its last."""
+    """Return a draft whose first n_copied tokens are copied."""
     n = len(tokens)
-    kinds = [Kind.COPIED] * n_copied + [Kind.PASSED] * (n - n_copied - n_siblings)
-    kinds += [Kind.SIBLING] * n_siblings
+    kinds = [Kind.COPIED] * n_copied + [Kind.PASSED] * (n - n_copied)
     given = zip(
         tokens,
         probs if probs is not None else [None] * n,
@@ -30,7 +28,7 @@ def draft_of(
         kinds,
         strict=True,
     )
-    last = None if dropped is None else DraftToken(*dropped, parent=n - n_siblings - 1)
+    last = None if dropped is None else DraftToken(*dropped, parent=n - 1)
     return Draft(tuple(DraftToken(*each) for each in given), dropped=last, **options)
 
 

@@ -34,9 +34,8 @@ def knowing_head(target, folder):
     return tiny_head.write(folder / "knowing.gguf", known, n_head_kv=2, qtype="Q8_0")
 
 
-def drafter_of(context, path, n_siblings=0):
-    options = head.Options(None if path == OWN else path, n_siblings=n_siblings)
-    return head.make(context, options)
+def drafter_of(context, path):
+    return head.make(context, head.Options(None if path == OWN else path))
 
 
 def require_refused(context, path, kind, why):
@@ -54,14 +53,13 @@ def steps(
     n_max=4,
     sampling=GREEDY,
     n_predict=N_PREDICT,
-    n_siblings=0,
     **options,
 ):
     return list(
         generate_steps(
             context,
             prompt,
-            drafter=drafter_of(context, path, n_siblings) if path else None,
+            drafter=drafter_of(context, path) if path else None,
             controller=Fixed(n_max, p_min=0),
             sampler=Sampler(context.model, sampling),
             n_predict=n_predict,
@@ -70,13 +68,13 @@ def steps(
     )
 
 
-def drawn_steps(context, path, prompt=PROMPT, n_siblings=0):
+def drawn_steps(context, path, prompt=PROMPT):
     """Steps with draft tokens that are drawn."""
     with Sampler(context.model, WHOLE) as sampler, Sampler(context.model, WHOLE) as for_drafts:
         text = Generation(
             context.sequence(),
             prompt,
-            drafter=drafter_of(context, path, n_siblings),
+            drafter=drafter_of(context, path),
             controller=Fixed(4, p_min=0),
             sampler=sampler,
             n_predict=N_PREDICT,
@@ -151,8 +149,7 @@ class Oracle(ABC):
         it, up to the precision of K and V, with its probability; or drawn from the head's
         distribution."""
         tokens, given = self.rows(history)
-        n_chain = len(draft.tokens) - draft.n_siblings
-        for each in draft.tokens[:n_chain]:
+        for each in draft.tokens:
             drafted = each.token
             left, logits = self.run(tokens, given)
             law = np.exp(logits - logits.max())

@@ -97,11 +97,10 @@ def test_an_assistant_that_knows_is_always_right(new_context, opened, pair):
 
 
 @each_sampling
-@pytest.mark.parametrize("options", [{}, {"n_siblings": 3}], ids=["chain", "siblings"])
-def test_rejected_tokens_leave_no_trace(new_context, nearly, sampling, options):
+def test_rejected_tokens_leave_no_trace(new_context, nearly, sampling):
     plain = steps(new_context(nearly.model), None, sampling=sampling, n_predict=60)
     context = new_context(nearly.model)
-    found = steps(context, nearly.head, sampling=sampling, n_predict=60, **options)
+    found = steps(context, nearly.head, sampling=sampling, n_predict=60)
     assert tokens_of(found) == tokens_of(plain)
     require_all(oracle_of(new_context, nearly), PROMPT, found)
     n_drafted = sum(step.n_drafted for step in found)

@@ -117,11 +117,10 @@ def test_a_head_that_knows_is_always_right(new_context, counting, kind):
 
 
 @each_sampling
-@pytest.mark.parametrize("n_siblings", [0, 3])
-def test_rejected_tokens_leave_no_trace(new_context, counting, sampling, n_siblings):
+def test_rejected_tokens_leave_no_trace(new_context, counting, sampling):
     model, path = counting(NEARLY)
     plain = steps(new_context(model), None, sampling=sampling, n_predict=60)
-    found = steps(new_context(model), path, sampling=sampling, n_predict=60, n_siblings=n_siblings)
+    found = steps(new_context(model), path, sampling=sampling, n_predict=60)
     assert tokens_of(found) == tokens_of(plain)
     n_drafted = sum(step.n_drafted for step in found)
     assert 0.05 * n_drafted < sum(step.n_accepted for step in found) < 0.9 * n_drafted

@@ -13,7 +13,7 @@ from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.speculate.batching import generate_steps
-from pyselfspec.speculate.trees.branches import branched
+from pyselfspec.speculate.branches import branched
 from pyselfspec.speculate.types import Verdict
 from pyselfspec.testing.conformance import tokens_of
 

@@ -145,13 +145,6 @@ def test_drawn_tokens_are_drawn_from_what_the_head_computes(context, kind):
     require_all(kind.oracle, PROMPT, found)
 
 
-def test_drawn_tokens_have_no_siblings(context, knowing):
-    """A sibling that was not drawn would change the distribution."""
-    found = drawn_steps(context, knowing, n_siblings=3)
-    assert any(step.draft.tokens for step in found)
-    assert all(step.draft.is_chain and not step.draft.n_siblings for step in found)
-
-
 @pytest.mark.parametrize("arch", ["gemma3", "qwen3moe"])
 def test_models_with_windows_and_experts_have_heads_too(new_context, tiny, folder, arch):
     """The text grows longer than the window."""
@@ -162,20 +155,6 @@ def test_models_with_windows_and_experts_have_heads_too(new_context, tiny, folde
     found = steps(new_context(model), path, n_predict=40)
     require_all(oracle, PROMPT, found)
     assert tokens_of(found) == tokens_of(steps(new_context(model), None, n_predict=40))
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
-def test_siblings_of_a_head_are_accepted_and_leave_it_the_right_states(
-    context, new_context, model, kind, knowing, sampling
-):
-    """After an accepted sibling, drafts are those of the states on its branch."""
-    plain = tokens_of(steps(new_context(model), None, n_predict=60, sampling=sampling))
-    found = steps(context, kind.path, n_predict=60, sampling=sampling, n_siblings=3)
-    assert tokens_of(found) == plain
-    require_all(kind.oracle, PROMPT, found)
-    found = steps(new_context(model), knowing, n_predict=60, sampling=sampling, n_siblings=3)
-    assert tokens_of(found) == plain
-    assert any(step.n_accepted > 0 and step.verdict.path[-1] >= 4 for step in found)
 
 
 @pytest.mark.sanitized
@@ -400,10 +379,7 @@ def test_a_numbering_of_its_own_is_no_short_list(new_context, model, folder):
         assert not opened.can_shorten
 
 
-@pytest.mark.parametrize(("options", "what"), [({}, "best"), ({"n_siblings": 3}, "logits")])
-def test_drafts_ask_for_the_likeliest_token_unless_they_want_others(
-    context, folder, monkeypatch, options, what
-):
+def test_drafts_ask_for_the_likeliest_token(context, folder, monkeypatch):
     of_weights, _ = KINDS["own tokens"]
     path = tiny_head.write(folder / "asked.gguf", tiny_head.random_weights(**of_weights))
     asked, decode = [], DraftHead.decode
@@ -413,8 +389,8 @@ def test_drafts_ask_for_the_likeliest_token_unless_they_want_others(
         return decode(opened, rows, states, head, among, **options)
 
     monkeypatch.setattr(DraftHead, "decode", watched)
-    steps(context, path, **options)
-    assert {head for head, wanted in asked if wanted} == {what}
+    steps(context, path)
+    assert {head for head, wanted in asked if wanted} == {"best"}
 
 
 def test_after_the_likeliest_token_there_are_no_logits(context, kind):
@@ -423,7 +399,7 @@ def test_after_the_likeliest_token_there_are_no_logits(context, kind):
         given = opened.fuse(np.asarray(left))
         opened.decode(Rows.of(0, 0, PROMPT[1:3], "last"), given, "best")
         with pytest.raises(ArgumentError, match="no logits in row 1"):
-            opened.runners_up(1, opened.argmax(1), 3, 0.01)
+            opened.logits(1)
 
 
 @pytest.mark.sanitized
@@ -516,11 +492,6 @@ class FakeHead:
         token = int(np.argmax(law))
         return token, float(law[token])
 
-    def runners_up(self, row, best, n, p_min):
-        law = self._context.model.target(self._texts[row])
-        order = [int(i) for i in np.argsort(-law) if law[i] >= p_min and i != best[0]]
-        return [(i, float(law[i])) for i in order[:n]]
-
 
 class FakeSharedHead(FakeHead):
     """A head that attends to the cells of the model."""
@@ -572,22 +543,17 @@ class FakeBlockHead(FakeHead):
 
 class TestHead(DrafterConformance):
     n_first = 0
-    n_siblings = 0
     fake = FakeHead
 
     def make(self, context):
         fake = partial(self.fake, context, self.n_first)
         if not hasattr(context, "heads"):
             context.heads = head.Heads(context, fake())
-        return head.Drafter(context, context.heads, n_siblings=self.n_siblings)
+        return head.Drafter(context, context.heads)
 
 
 class TestHeadWithARowBeforeAllStates(TestHead):
     n_first = 1
-
-
-class TestHeadWithSiblings(TestHead):
-    n_siblings = 2
 
 
 class TestHeadWithoutCells(TestHead):

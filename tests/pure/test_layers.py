@@ -66,7 +66,7 @@ FLOORS = (
     {".speculate.types", ".speculate.draft_names"},
     {".speculate.limits", ".speculate.stats"},
     {".speculate.verify", ".speculate.output", ".speculate.passes"},
-    {".speculate.trees", ".speculate.residual", ".speculate.session"},
+    {".speculate.branches", ".speculate.residual", ".speculate.session"},
     {".speculate.hit_rates"},
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},

@@ -2,8 +2,6 @@
 
 import random
 import re
-from itertools import accumulate
-from operator import mul
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from pyselfspec.speculate.controllers._acceptance import N_PROB, Acceptance
 from pyselfspec.speculate.controllers._choice import COPY_LENGTHS, GAIN_MIN, N_BEFORE, Choice
 from pyselfspec.speculate.controllers._decision import Decision, Rule
 from pyselfspec.speculate.controllers.auto import P_KEEP_MIN, best_rule
-from pyselfspec.speculate.types import Draft
 from pyselfspec.util.pass_width import MAX_DRAFT, MAX_PASS_WIDTH, N_WIDTH
 
 GROWTHS = [BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, 0.1]
@@ -119,24 +116,6 @@ def test_the_choice_of_copies(seed):
             if expected > fastest * rules[n].us:
                 best, fastest = (n, rules[n]), expected / rules[n].us
     assert Choice(4, n_copies=n_copies, costs=costs)._best(probs, rule_after) == best
-
-
-@for_seeds(100)
-def test_the_choice_of_siblings(seed):
-    rng = random.Random(seed)
-    costs = random_costs(rng)
-    n = rng.randrange(1, 8)
-    chain = Draft.chain(range(n), [rng.random() for _ in range(n)])
-    chances = sorted((rng.random() for _ in range(rng.randrange(12))), reverse=True)
-    of_chain = 1 + sum(accumulate(chain.probs, mul))
-    of_trees = list(accumulate(chances[: max(0, 15 - n)], initial=of_chain))[1:]
-    passes = (chain.n_proposed - chain.n_copied, n - chain.n_copied, chain.n_copied)
-    chain_us = costs.step_us(*passes)
-    tree_us = chain_us - costs.verifying_us(*passes)
-    speeds = [of_chain / chain_us]
-    speeds += [x / (tree_us + costs.full_us[n + i]) for i, x in enumerate(of_trees, 1)]
-    found = Choice(8, n_copies=0, costs=costs).n_siblings(chain, chances)
-    assert found == max(range(len(speeds)), key=speeds.__getitem__)
 
 
 def test_widths_follow_from_the_exact_width_of_the_library():

@@ -7,7 +7,6 @@ not tuned; no experiment on them is recorded:
                   lookahead)
     FORGET 0.995  weighs the last 200: kinds of matches, of which most are rare (costs/chances.py)
     N_PRIOR 1     prior from the drafter's own probability, which outcomes soon correct (this file)
-    N_PRIOR 2     the same for siblings, which are rarer (trees/siblings.py)
     N_PRIOR 4     prior from measured rates by kind (costs/chances.py, jacobi)
     N_PRIOR 8     a single rate for a whole context (lookahead)
 """

@@ -49,19 +49,6 @@ class Choice(DraftLimit):
     def truncate(self, found: Draft) -> Draft:
         return found.first(self._best(found.probs, None)[0])
 
-    def n_siblings(self, chain: Draft, chances: Sequence[float]) -> int:
-        """Return the number with the most expected tokens per time. A draft with siblings is
-        verified by a pass of all blocks."""
-        n, costs = len(chain.tokens), self.costs
-        of_chain = 1 + chain.n_expected
-        of_trees = expected_tokens(chances[: max(0, MAX_DRAFT - n)], first=of_chain)[1:]
-        counts = chain.n_passed_or_dropped, chain.n_passed, chain.n_copied
-        chain_us = costs.step_us(*counts)
-        tree_us = chain_us - costs.verifying_us(*counts)
-        speeds = [speedup(of_chain, chain_us)]
-        speeds += [speedup(x, tree_us + costs.full_us[n + i]) for i, x in enumerate(of_trees, 1)]
-        return max(range(len(speeds)), key=speeds.__getitem__)
-
     def split(self, found: Draft) -> tuple[Draft, Self]:
         n, rule = self._best(found.probs, self.rule_after)
         start = found.first(n)

@@ -149,11 +149,10 @@ class Auto:
         self.memory.timings.observe(
             self._n_past,
             draft.n_passed_or_dropped,
-            draft.n_passed + draft.n_siblings,
+            draft.n_passed,
             draft.draft_us,
             step.verify_us,
             draft.n_copied,
-            draft.n_siblings,
         )
         if not draft.is_empty:
             self._gain += len(step.tokens) - step.us / self.decision.costs.plain_us

@@ -85,8 +85,8 @@ class Drafter(ABC):
 
     @abstractmethod
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
-        """Return at most ``limit.n_max`` tokens to follow history, and siblings of them as far as
-        ``limit.n_siblings`` allows; none if n_max is 0. Called before every step.
+        """Return at most ``limit.n_max`` tokens to follow history; none if n_max is 0. Called
+        before every step.
 
         A drafter that runs passes of the context returns a generator that yields requests for them,
         see passes.py.

@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,10 @@ from ....runtime.context import Context
 from ....runtime.draft_head import DraftHead, no_own_head
 from ....runtime.kv import KVSequence
 from ....runtime.model import Model
-from ....runtime.passes import Head, Hidden
+from ....runtime.passes import Hidden
 from ....runtime.short_list import ShortList
 from ...limits import DraftLimit, Pick
 from ...session import kept
-from ...trees import siblings
-from ...trees.siblings import P_MIN, Siblings
 from ...types import Draft, Verdict
 from .. import Drafter as Base
 from .. import _short_list as short_lists
@@ -58,16 +55,13 @@ class Options:
     path: the GGUF file of a head for this model; None: the head in the model's own file.
     shortlist: number of tokens that drafts choose from, or are drawn from, see _short_list.py; 0:
         all.
-    n_siblings: most siblings of a draft, see trees/siblings.py.
     """
 
     path: Path | None = None
     shortlist: int = 0
-    n_siblings: int = 0
 
     def __post_init__(self) -> None:
         short_lists.require(self.shortlist)
-        siblings.require(self.n_siblings, self.shortlist)
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
@@ -115,7 +109,7 @@ def make(context: Context, options: Options) -> Drafter:
     context.require_drafts()
     opened = kept(context, Heads, path, lambda: Heads(context, DraftHead(context, path)))
     short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None
-    return Drafter(context, opened, short, options.n_siblings)
+    return Drafter(context, opened, short)
 
 
 class Heads:
@@ -156,15 +150,8 @@ class Drafter(Base):
 
     name = "head"
 
-    def __init__(
-        self,
-        context: Context,
-        opened: Heads,
-        short: ShortList | None = None,
-        n_siblings: int = 0,
-    ) -> None:
+    def __init__(self, context: Context, opened: Heads, short: ShortList | None = None) -> None:
         super().__init__(context)
-        self._siblings = Siblings(n_siblings)
         self._short = Shortened(short)
         self._heads = opened
         self._file = opened.head.file
@@ -201,7 +188,6 @@ class Drafter(Base):
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._short.begin(history)
-        self._siblings.begin()
         self._text = self._heads.text(seq.seq_id)
         if self._text.n_seen(history) == len(history) - 1:
             self._text.truncate(len(history) - 1)
@@ -234,10 +220,8 @@ class Drafter(Base):
             self._run_waiting(seen, history[:-1])
         start = time.perf_counter_ns()
         try:
-            self._siblings.start()
             picks = self._picks(seen, history, limit)
             draft = extended(Draft(), picks, limit, self._context.model.is_eog, self.name)
-            draft = self._siblings.beside(draft, limit, self._context)
         finally:
             seen.undo()
         us = (time.perf_counter_ns() - start) // 1000
@@ -246,26 +230,13 @@ class Drafter(Base):
     def _picks(
         self, seen: HeadSequence, history: Sequence[int], limit: DraftLimit
     ) -> Iterator[Pick]:
-        head, what = self._heads.head, self._output(limit)
+        head = self._heads.head
+        what = self._short.head(head.best_head, needs_logits=limit.draw is not None)
         row: int | None = seen.lead(history, what, self._short.tokens)
-        for depth in count():
-            if row is None:
-                return
+        while row is not None:
             pick = limit.select(head, row)
-            if self._siblings.wants(pick.p, limit):
-                best = (pick.token, pick.p)
-                others = head.runners_up(row, best, self._siblings.n_most, P_MIN)
-                self._siblings.offer(depth, others)
             yield pick
             row = seen.follow(pick.token, what, self._short.tokens)
 
-    def _output(self, limit: DraftLimit) -> Head:
-        """Return the kind of output of draft passes. Draws and siblings need logits."""
-        needs_logits = limit.draw is not None or self._siblings.n_most > 0
-        return self._short.head(self._heads.head.best_head, needs_logits=needs_logits)
-
     def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
         self._short.on_verified(draft, verdict, best)
-
-    def accept(self, verdict: Verdict) -> None:
-        self._siblings.accept(verdict)

@@ -21,8 +21,6 @@ from ....runtime.passes import Pass, Rows
 from ....runtime.short_list import ShortList
 from ...limits import DraftLimit
 from ...passes import PassRequest, Work
-from ...trees import siblings
-from ...trees.siblings import P_MIN, Siblings
 from ...types import Draft, Verdict
 from .. import Drafter as Base
 from .. import _short_list as short_lists
@@ -42,18 +40,14 @@ class Options:
     share: False: draft in a fork even if draft and verification could share blocks.
     shortlist: number of tokens that drafts choose from, or are drawn from, see _short_list.py; 0:
         all.
-    n_siblings: most siblings of a draft, see trees/siblings.py. A draft with siblings shares no
-        blocks with its verification.
     """
 
     mask: LayerMask | None = None
     share: bool = True
     shortlist: int = 0
-    n_siblings: int = 0
 
     def __post_init__(self) -> None:
         short_lists.require(self.shortlist)
-        siblings.require(self.n_siblings, self.shortlist)
 
 
 def default_mask(context: Context) -> LayerMask | None:
@@ -78,13 +72,7 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
 def make(context: Context, options: Options) -> Drafter:
     mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
     short = short_lists.of(context, options.shortlist) if context.can_shorten else None
-    return Drafter(
-        context,
-        mask,
-        share=options.share,
-        short=short,
-        n_siblings=options.n_siblings,
-    )
+    return Drafter(context, mask, share=options.share, short=short)
 
 
 class Drafter(Base):
@@ -106,10 +94,8 @@ class Drafter(Base):
         *,
         share: bool = True,
         short: ShortList | None = None,
-        n_siblings: int = 0,
     ) -> None:
         super().__init__(context)
-        self._siblings = Siblings(n_siblings)
         self._short = Shortened(short)
         self._mask = mask.require(context.model.n_layer)
         self.shares = share and SharedBlocks.possible(context, mask)
@@ -134,7 +120,6 @@ class Drafter(Base):
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq
         self._short.begin(history)
-        self._siblings.begin()
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         return self.extend(Draft(), history, limit)
@@ -156,8 +141,7 @@ class Drafter(Base):
             stack.callback(self._seq.rollback_if_open, n_past)
             drafting = shared.drafting(self._pass(limit))
             draft = yield from self._chain(self._seq, start, history, limit, drafting, shared)
-            if draft.is_chain:  # else it is verified from the first block on
-                stack.pop_all()
+            stack.pop_all()
         return draft
 
     def _forked(self, start: Draft, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
@@ -167,9 +151,7 @@ class Drafter(Base):
             return (yield from self._chain(fork, start, history, limit, drafting, None))
 
     def _pass(self, limit: DraftLimit) -> Pass:
-        """Return a draft pass. Draws and siblings need logits."""
-        needs_logits = limit.draw is not None or self._siblings.n_most > 0
-        head = self._short.head(self._context.best_head, needs_logits=needs_logits)
+        head = self._short.head(self._context.best_head, needs_logits=limit.draw is not None)
         return Pass(self._mask, head=head, among=self._short.tokens)
 
     def _chain(
@@ -184,24 +166,19 @@ class Drafter(Base):
         text = [history[-1], *start.token_ids]  # and the draft
         n_run = 0  # tokens of it that went through a pass
         chain = Chain(start, limit, self._context.model.is_eog, self.name)
-        found = self._siblings
-        found.start()
 
         while chain.is_open:
             rows = Rows.of(seq.seq_id, len(history) - 1 + n_run, text[n_run:], "last")
-            result, row = (yield PassRequest(rows, drafting)), len(rows) - 1
+            result = yield PassRequest(rows, drafting)
             if shared is not None:
                 shared.keep(result.hidden)
-            pick = limit.select(result, row)
-            if found.wants(pick.p, limit):
-                best = (pick.token, pick.p)
-                found.offer(len(chain.tokens), result.runners_up(row, best, found.n_most, P_MIN))
+            pick = limit.select(result, len(rows) - 1)
             n_run = len(text)
             chain.add(pick)
             if chain.dropped is None:
                 text.append(pick.token)
-        draft = found.beside(chain.draft(), limit, self._context)
-        if shared is None or not draft.is_chain:
+        draft = chain.draft()
+        if shared is None:
             return draft
         if chain.dropped is None:
             # Another masked pass, whose token is dropped, would verify as many rows but took 2 to
@@ -213,6 +190,3 @@ class Drafter(Base):
 
     def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
         self._short.on_verified(draft, verdict, best)
-
-    def accept(self, verdict: Verdict) -> None:
-        self._siblings.accept(verdict)

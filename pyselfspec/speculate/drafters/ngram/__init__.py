@@ -20,10 +20,10 @@ from ....runtime.kv import KVSequence
 from ....runtime.model import Model
 from ....runtime.pictures import is_text
 from ....util.closing import Closing
+from ...branches import likeliest
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit
 from ...session import kept
-from ...trees.likeliest import likeliest
 from ...types import Draft, DraftToken, Kind
 from .. import LookupDrafter
 from . import file as ngram_file
@@ -122,7 +122,7 @@ class Drafter(LookupDrafter):
         self._copies: list[tuple[Copy, Chances]] = []
         rates = hit_rates_of(context)
         self._chances = rates.copies
-        self._siblings = rates.siblings
+        self._others = rates.others
         self._earlier_chances = rates.earlier
         self._corpus = None if options.corpus is None else open_corpus(context, options.corpus)
         self._earlier: Memory | None = None
@@ -165,7 +165,7 @@ class Drafter(LookupDrafter):
         return [
             (copy.token, chance),
             *(
-                (each.token, (1 - chance) * self._siblings.of(each.match))
+                (each.token, (1 - chance) * self._others.of(each.match))
                 for each in others
                 if is_text(each.token)
             ),
@@ -222,7 +222,7 @@ class Drafter(LookupDrafter):
         """Learn that this token came instead of the expected one."""
         n = self._options.n_branches - 1
         for other in self._index.others(context[-LENGTHS[-1] :], wrong, n) if n else ():
-            self._siblings.observe(other.match, other.token == token)
+            self._others.observe(other.match, other.token == token)
 
     def close(self) -> None:
         """Add the text to the earlier ones."""

@@ -1,5 +1,5 @@
-"""The rows of a draft's verification pass, and the sequences of its branches, if it has some: the
-branch that the full model accepts becomes the text.
+"""Drafts with branches: which tokens they hold, the rows of their verification pass, and the
+sequences of their branches, of which the one that the full model accepts becomes the text.
 
 During the pass each branch but the first has a sequence of its own, a fork of the text's sequence.
 A token that several branches share is one row in all of their sequences, so a pass costs what its
@@ -12,17 +12,27 @@ is metadata here.
 Cells of other branches that lie between those of the text stay empty until cells are moved, since
 their order is part of the text's bits. Without flash attention bits depend on where cells are as
 well, so there are no branches, see Context.n_branches.
+
+Copies of answers to everyday tasks, replayed (SmolLM2 135M and Gemma 3 270M, greedy and at
+temperature 0.7), two to eight branches against one: 7 draft tokens in every step bring 0.6 to 3 %
+more tokens per pass. But with the number of tokens chosen by what passes cost on processors (Q4_0
+with AVX-512 and with AVX2, Q4_K_M), drafts are short where copies are unsure, and the speed is the
+same within 0.7 %. Where a row costs 2 % of a pass, branches would bring 1 to 3 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 
-from ...runtime.kv import KVSequence
-from ...runtime.passes import Rows
-from ..types import Draft, Verdict
+from ..runtime.kv import KVSequence
+from ..runtime.passes import Rows
+from .types import Draft, DraftToken, Kind, Verdict
+
+Continuations = Callable[[tuple[int, ...]], Sequence[tuple[int, float]]]
 
 
 def fitting(seq: KVSequence, draft: Draft, n_end: int) -> Draft:
@@ -94,3 +104,58 @@ def branched(seq: KVSequence, draft: Draft) -> Iterator[Branches]:
                 rows[node + 1].append(branch)
                 node = draft.tokens[node].parent
         yield Branches(draft, tuple(map(tuple, rows)))
+
+
+def likeliest(n: int, n_branches: int, continuations: Continuations) -> Draft:
+    """Return a draft of at most n tokens in at most n_branches branches, the most likely branch
+    first, with as many expected accepted tokens as possible.
+
+    A token is accepted if it and all tokens before it on its branch are right, so the tokens before
+    a token are at least as likely as the token, and the best tree is found by taking the most
+    likely ones one by one. Wang et al., "OPT-Tree", https://arxiv.org/abs/2406.17276, and Li et
+    al., "EAGLE-2", https://arxiv.org/abs/2406.16858, grow theirs like this. Branches are opened
+    greedily, so a better tree may exist.
+
+    continuations: returns different tokens that may follow these draft tokens, most likely first,
+        each with the probability that it is accepted if those are.
+    """
+    nodes: list[tuple[int, float, int]] = []  # token, chance, parent
+    children: dict[int, list[int]] = {-1: []}
+    n_open = n_branches - 1  # branches that may still be opened
+    order = count()
+    heap: list[tuple[float, int, int, float, int, tuple[int, ...]]] = []
+
+    def offer(parent: int, path: tuple[int, ...], all_right: float) -> None:
+        for token, chance in continuations(path):
+            heappush(heap, (-all_right * chance, next(order), token, chance, parent, path))
+
+    offer(-1, (), 1.0)
+    while heap and len(nodes) < n:
+        negative, _, token, chance, parent, path = heappop(heap)
+        if children[parent]:
+            if n_open == 0:
+                continue
+            n_open -= 1
+        here = len(nodes)
+        nodes.append((token, chance, parent))
+        children[parent].append(here)
+        children[here] = []
+        offer(here, (*path, token), -negative)
+    return _draft(nodes, children)
+
+
+def _draft(nodes: Sequence[tuple[int, float, int]], children: dict[int, list[int]]) -> Draft:
+    """Return the nodes as a draft, branch by branch, the more likely of two first."""
+    places = {-1: -1}
+    waiting = children[-1][::-1]
+    while waiting:
+        node = waiting.pop()
+        places[node] = len(places) - 1
+        waiting += children[node][::-1]
+    found = [nodes[i] for i in list(places)[1:]]
+    return Draft(
+        tuple(
+            DraftToken(token, chance, places[parent], kind=Kind.COPIED)
+            for token, chance, parent in found
+        )
+    )
