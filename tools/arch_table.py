@@ -22,10 +22,10 @@ table is the same from run to run. Each model runs in a process of its own. The 
     ngram            texts with drafts copied from the text, compared with plain decoding
     early_exit       texts with drafts of the first blocks, for each number of them
     mask             texts with drafts of a mask that skips some sublayers
-    promised         Context.exact_width of a context with all defaults
+    promised         Context.abilities.exact_width of a context with all defaults
     exact_*          rows up to which a pass has the bits of passes of one row, by the type of K/V;
                      exact_plain is without flash attention, exact_single with room for a
-                     single sequence; "!" where Context.exact_width is more there
+                     single sequence; "!" where Context.abilities.exact_width is more there
     snapshots        states that llama.cpp keeps of a recurrent memory, of the number asked for
     rollback         bits after rejected draft tokens, through llama.cpp's own calls
 
@@ -51,9 +51,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.errors import SelfSpecError
+from pyselfspec.runtime.context_options import N_SEQ
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.ffi.load import llama
-from pyselfspec.runtime.opening import N_SEQ
 from tools import archs, upstream
 
 TABLE = upstream.ROOT / "benchmarks" / "architectures.tsv"
@@ -155,7 +155,7 @@ EXACT = {
 
 
 def memory_kind(model: Model, context: Context) -> str:
-    if not context.has_memory:
+    if not context.abilities.has_memory:
         return "none"
     if llama.llama_model_is_recurrent(model.handle):
         return "recurrent"
@@ -163,11 +163,11 @@ def memory_kind(model: Model, context: Context) -> str:
 
 
 def removal(context: Context) -> str:
-    if context.can_rollback:
+    if context.abilities.can_rollback:
         return "any"
-    if context.max_rollback:
+    if context.abilities.max_rollback:
         return "replay" if context.model.replays_states else "snapshots"
-    return "checkpoints" if context.can_draft else NOTHING
+    return "checkpoints" if context.abilities.can_draft else NOTHING
 
 
 def yes(answer: bool) -> str:
@@ -192,7 +192,7 @@ def with_answers(row: Row, model: Model) -> Row:
             skip_ffn=listed(support.ffn),
             enter=listed(filter(context.can_enter, range(1, model.n_layer))),
             short_list=yes(context.can_shorten),
-            promised=str(context.exact_width),
+            promised=str(context.abilities.exact_width),
         )
 
 
@@ -247,9 +247,9 @@ def worst_of(found: set[str]) -> str:
 
 def with_texts(row: Row, model: Model) -> Row:
     with Attention().context(model) as context:
-        if not context.can_draft:
+        if not context.abilities.can_draft:
             return row
-        columns = DRAFTS if context.can_rollback else ("ngram",)
+        columns = DRAFTS if context.abilities.can_rollback else ("ngram",)
     found: dict[str, set[str]] = {column: set() for column in columns}
     for attention, sampling in TEXTS:
         try:
@@ -282,7 +282,7 @@ def logits_at(model: Model, attention: Attention, width: int) -> Logits:
 
 def promised_by(model: Model, attention: Attention) -> int:
     with attention.context(model) as context:
-        return context.exact_width
+        return context.abilities.exact_width
 
 
 def exact_up_to(model: Model, attention: Attention) -> str:

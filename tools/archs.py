@@ -128,7 +128,7 @@ def write_zeroed(path: Path, out: Path, il: int, parts: tuple[str, ...]) -> None
 
 
 def forget(context: Context) -> None:
-    if context.has_memory:
+    if context.abilities.has_memory:
         context.sequence().drop()
 
 
@@ -136,7 +136,7 @@ def run(context: Context, tokens: list[int], mask: LayerMask | None = None) -> L
     """Logits of a prompt and, where there is a memory, of the tokens after it one by one."""
     forget(context)
     rows = [context.decode(tokens[:N_PROMPT], mask=mask).logits]
-    if context.has_memory:
+    if context.abilities.has_memory:
         rows += [context.decode([token], mask=mask).logits for token in tokens[N_PROMPT:]]
     return np.concatenate(rows)
 

@@ -128,11 +128,11 @@ def check_layers(result: Result, path: Path, n: int, cpu: dict[str, list[int]]) 
     """All texts with n layers on the device. cpu: plain texts without it, by sampling."""
     with Model(path, n_gpu_layers=n) as model:
         with opened(model) as context:
-            if not context.can_draft:
+            if not context.abilities.can_draft:
                 result.refused[f"{n}"] = "no drafts"
                 return
-            found = ways(model.n_layer, can_skip=context.can_rollback)
-            result.width[str(n)] = context.exact_width
+            found = ways(model.n_layer, can_skip=context.abilities.can_rollback)
+            result.width[str(n)] = context.abilities.exact_width
         result.same_by_layers[str(n)] = 0
         kind = tuple(SAMPLINGS)[result.layers.index(n) % len(SAMPLINGS)]
         plain, *_ = written(model, SAMPLINGS[kind], draft=None)

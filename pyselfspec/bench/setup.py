@@ -80,7 +80,7 @@ def make_setup(
         threads=context.n_threads,
         n_gpu_layers=model.n_gpu_layers,
         n_ctx=context.n_ctx,
-        attention=context.attention,
+        attention=context.options.attention,
         prompts=paths.shown(source),
         prompts_sha256=digest(prompts),
         n_prompts=len(prompts),

@@ -18,13 +18,13 @@ from ..hub import DEMO_NAME
 from ..runtime import rpc
 from ..runtime.checkpoints import N_CHECKPOINTS
 from ..runtime.context import Context
+from ..runtime.context_options import N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
 from ..runtime.ffi import load
 from ..runtime.ffi.calls import INT32_MAX
 from ..runtime.kv_types import CACHE_TYPE, CACHE_TYPES
 from ..runtime.loading import AUTO, LOADS
 from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.offload import ContextSize
-from ..runtime.opening import N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
 from ..templates.fallbacks import FALLBACKS
 from ..util.files import read_limited
 from ..util.machine import overload, usable_cores

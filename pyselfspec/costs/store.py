@@ -39,7 +39,7 @@ class StoreWarning(UserWarning):
 @dataclass(frozen=True, slots=True)
 class StoreKey:
     """Everything that times of full passes depend on. model: the file's fingerprint. attention: see
-    Context.attention."""
+    Context.options.attention."""
 
     model: str
     build: str
@@ -62,7 +62,7 @@ def key_of(context: Context) -> StoreKey:
         f"split by {model.split_mode}, main GPU {model.main_gpu}, load {model.load}"
         + "".join(f", over RPC {server}" for server in model.rpc),
         n_threads=context.n_threads,
-        attention=context.attention,
+        attention=context.options.attention,
     )
 
 

@@ -8,6 +8,7 @@ from ..errors import SelfSpecError, UnsupportedError
 from ..runtime.adapter_files import require_lora
 from ..runtime.context import Context
 from ..runtime.context_handle import ContextHandle
+from ..runtime.context_options import ContextOptions
 from ..runtime.kv_types import CACHE_TYPES
 from ..runtime.model import SPLIT_MODES, Model
 from ._upstream import Llama
@@ -53,14 +54,16 @@ def adopt_context(llama: Llama) -> Context:
     context = Context(
         made,
         ContextHandle(llama.ctx, is_owned=False),
-        n_batch=n_batch,
-        n_threads=params.n_threads,
-        n_seq_max=params.n_seq_max,
-        flash_attn=bool(params.flash_attn_type),
-        type_k=_name("type_k", CACHE_TYPES, params.type_k),
-        type_v=_name("type_v", CACHE_TYPES, params.type_v),
+        ContextOptions(
+            n_batch=n_batch,
+            n_threads=params.n_threads,
+            n_seq_max=params.n_seq_max,
+            flash_attn=bool(params.flash_attn_type),
+            type_k=_name("type_k", CACHE_TYPES, params.type_k),
+            type_v=_name("type_v", CACHE_TYPES, params.type_v),
+        ),
     )
-    if not context.can_rollback:
+    if not context.abilities.can_rollback:
         raise UnsupportedError(
             f"architecture {made.file.architecture}: its memory cannot remove tokens"
         )

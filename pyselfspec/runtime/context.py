@@ -18,16 +18,15 @@ from numpy.typing import NDArray
 
 from ..errors import (
     ArgumentError,
-    Parameter,
-    UnsupportedError,
     prompt_too_long,
 )
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closing import Closing
 from .adapters import Adapters, require_owner
-from .checkpoints import N_CHECKPOINTS, Checkpoints
+from .checkpoints import Checkpoints
 from .context_handle import ContextHandle
+from .context_options import ContextOptions
 from .decoded import Decoded
 from .ffi import adapters as ffi_adapters
 from .ffi import calls
@@ -50,39 +49,26 @@ class Context(Closing):
         context, it may evaluate tokens in sequence 0 by other means and then call
         ``replace_tokens``; no branches are drafted in such a context, since the cells that they
         leave empty would disturb the owner.
-    n_batch: most tokens of a pass; default: the context's own.
+    n_batch: most tokens of a pass.
     n_cells: tokens of K/V cache over all sequences. n_ctx: most tokens of a text: as many, or those
         for which the model has positions.
-    n_threads, n_seq_max, flash_attn, type_k, type_v, n_checkpoints: as the context was made,
-        see ``open_context``.
+    options: how the context was made. abilities: the operations that it supports.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        handle: ContextHandle,
-        *,
-        n_batch: int | None = None,
-        n_threads: int,
-        n_seq_max: int,
-        flash_attn: bool | None,
-        type_k: str,
-        type_v: str,
-        n_checkpoints: int = N_CHECKPOINTS,
-    ) -> None:
+    def __init__(self, model: Model, handle: ContextHandle, options: ContextOptions) -> None:
+        assert options.n_threads is not None and options.n_seq_max is not None
         self.model: Model = model
+        self.options = options
         self.n_cells: int = llama.llama_n_ctx(handle.context)
         self.n_ctx: int = model.within_positions(self.n_cells)
-        self.n_batch: int = llama.llama_n_batch(handle.context) if n_batch is None else n_batch
-        self.n_threads = n_threads
-        self.n_seq_max: int = n_seq_max
-        self.flash_attn = flash_attn
-        self.type_k = type_k
-        self.type_v = type_v
+        self.n_batch: int = min(options.n_batch, llama.llama_n_batch(handle.context))
+        self.n_threads = options.n_threads
+        self.n_seq_max = options.n_seq_max
+        self.abilities = handle.abilities(model.file.architecture, self.n_batch)
         self.n_decodes = 0
         self.lock = SingleThread("the context")
-        self.sequence_table = SequenceTable(n_seq_max)
-        self.checkpoints = Checkpoints(n_checkpoints)
+        self.sequence_table = SequenceTable(self.n_seq_max)
+        self.checkpoints = Checkpoints(options.n_checkpoints)
         self.extension: Closing | None = None  # state of the generations in this context
         self.adapters: Adapters = model.default_adapters  # of passes that name none
         self._adapters: Adapters = ()  # that llama.cpp's context has now
@@ -118,68 +104,6 @@ class Context(Closing):
     def session(self) -> int:
         """The address of this package's session. Raises ArgumentError when closed."""
         return self._handle.session
-
-    @property
-    def attention(self) -> str:
-        """A description of how attention is computed, which identifies its results and costs."""
-        flash = {None: "auto", True: "on", False: "off"}[self.flash_attn]
-        return f"flash attention {flash}, K {self.type_k}, V {self.type_v}"
-
-    @cached_property
-    def has_memory(self) -> bool:
-        """Whether there is a K/V cache or other state (diffusion models have none)."""
-        with self.lock:
-            return bool(llama.llama_get_memory(self.handle))
-
-    @cached_property
-    def can_rollback(self) -> bool:
-        """Whether the last tokens of a sequence can be removed, however many."""
-        return bool(self._memory_bits & calls.MEMORY_ROLLBACK)
-
-    @cached_property
-    def max_rollback(self) -> int:
-        """The most tokens that can be removed directly after a pass, once: all where can_rollback
-        holds; else as many as replay or the snapshots of the recurrent state allow."""
-        with self.lock:
-            return calls.max_rollback(self.session)
-
-    @cached_property
-    def has_states(self) -> bool:
-        """Whether sequences have recurrent states, of which checkpoints can be made."""
-        return bool(self._memory_bits & calls.MEMORY_STATES)
-
-    @property
-    def can_fork(self) -> bool:
-        """Whether a sequence can share its tokens with another one."""
-        return self.can_rollback or self.has_states
-
-    @property
-    def can_draft(self) -> bool:
-        """Whether rejected draft tokens can be removed: by the memory, by replay or with snapshots
-        of its state, or by going back to a checkpoint."""
-        return self.max_rollback > 0 or self.has_states
-
-    def require_rollback(self) -> None:
-        """Raise UnsupportedError where not any number of last tokens can be removed."""
-        if not self.can_rollback:
-            raise self._no_drafts("drop any number of tokens, which this drafter needs")
-
-    def require_drafts(self) -> None:
-        """Raise UnsupportedError where rejected draft tokens cannot be removed."""
-        if not self.can_draft:
-            raise self._no_drafts("take tokens back, which drafting needs")
-
-    def _no_drafts(self, what: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"architecture {self.model.file.architecture}: its memory cannot {what}; decode "
-            "plainly with ",
-            Parameter("draft=None"),
-        )
-
-    @cached_property
-    def _memory_bits(self) -> int:
-        with self.lock:
-            return calls.session_memory(self.session)
 
     @cached_property
     def mask_support(self) -> MaskSupport:
@@ -225,39 +149,6 @@ class Context(Closing):
         with self.lock:
             return int(native.selfspec_graph_bytes(self.session))
 
-    @cached_property
-    def exact_width(self) -> int:
-        """The most rows of a pass for which the bits of each row's results do not depend on the
-        other rows. 0 where the library cannot promise that: where a GPU or a BLAS library may
-        compute, and for architectures that add up over the rows of a pass."""
-        with self.lock:
-            return calls.exact_width(self.session)
-
-    @cached_property
-    def exact_prompts(self) -> bool:
-        """Whether a prompt gives identical bits however it is split, in passes wider than
-        exact_width too; False where the library cannot promise that."""
-        with self.lock:
-            return calls.exact_prompts(self.session)
-
-    @property
-    def has_flash_attn(self) -> bool:
-        """Whether a model with attention in all blocks computes it with flash attention here."""
-        return bool(self._memory_bits & calls.MEMORY_SCATTER)
-
-    @property
-    def is_exact_beside_others(self) -> bool:
-        """Whether the bits of a text do not depend on the other texts in the context, as long as
-        passes keep to the exact width. False without flash attention, which some architectures do
-        not have: other attention adds up in an order that depends on where the cells are."""
-        return bool(self.exact_width and self._memory_bits & calls.MEMORY_SCATTER)
-
-    @property
-    def pass_width(self) -> int:
-        """The most rows of a verification pass; a wider one could change the text or, where the
-        library promises no width, could not be computed."""
-        return self.exact_width or self.n_batch
-
     def sequence(self, seq_id: int = 0) -> KVSequence:
         return KVSequence(self, seq_id)
 
@@ -294,12 +185,10 @@ class Context(Closing):
 
     @property
     def n_branches(self) -> int:
-        """The number of branches that a text can try in one pass now, each in a sequence: 1 where
-        the other sequences are in use; where tokens cannot be removed (recurrent and hybrid
-        models); without flash attention, where the cells that branches leave empty would change
-        the last bits; and in a context of another owner."""
-        needed = calls.MEMORY_ROLLBACK | calls.MEMORY_SCATTER
-        if not self._handle.is_owned or self._memory_bits & needed != needed:
+        """The number of branches that one pass can verify now, each in a sequence. 1 (no branching)
+        if the other sequences are in use, without the ability, and in a context of another
+        owner."""
+        if not self._handle.is_owned or not self.abilities.can_branch:
             return 1
         return min(self.n_seq_max, 1 + sum(1 for _ in self._spares()))
 
@@ -344,7 +233,7 @@ class Context(Closing):
         if pos is None:
             if in_place:
                 raise ArgumentError("in_place needs pos, the first position to rewrite")
-            pos = seq.n_past if self.has_memory else 0
+            pos = seq.n_past if self.abilities.has_memory else 0
         ids = [0] * len(hidden or ()) if tokens is None else tokens
         rows = Rows.of(seq.seq_id, pos, ids, outputs)
         what = Pass(mask, hidden, hidden_at, head, in_place)
@@ -440,7 +329,7 @@ class Context(Closing):
             self._require_positions(rows)
             if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
-            self.require_rollback()
+            self.abilities.require_rollback()
             adapters = self.adapters if what.adapters is None else what.adapters
             self._adapt(adapters)
             self.sequence_table.adapt(rows, adapters)
@@ -507,7 +396,7 @@ class Context(Closing):
 
     def forget_lost(self) -> None:
         """Forget the tokens that sequences lost in a failed pass or removal."""
-        if self.has_memory:
+        if self.abilities.has_memory:
             for seq_id in range(self.n_seq_max):
                 n_past = self.sequence(seq_id).n_past
                 self.sequence_table.truncate(seq_id, n_past)

@@ -6,6 +6,7 @@ import threading
 
 from ..errors import ArgumentError, DecodeError
 from ..util.closing import Closing
+from .abilities import Abilities
 from .ffi import calls
 from .ffi.load import llama, native, require_not_forked
 
@@ -47,6 +48,24 @@ class ContextHandle(Closing):
         if self._session is None:
             raise ArgumentError("the context is closed")
         return self._session
+
+    def abilities(self, architecture: str, n_batch: int) -> Abilities:
+        """Ask the library for the abilities of the context.
+
+        architecture: of the model. n_batch: most rows of a pass.
+        """
+        bits, exact_width = calls.session_memory(self.session), calls.exact_width(self.session)
+        return Abilities(
+            architecture=architecture,
+            has_memory=bool(llama.llama_get_memory(self.context)),
+            can_rollback=bool(bits & calls.MEMORY_ROLLBACK),
+            max_rollback=calls.max_rollback(self.session),
+            has_states=bool(bits & calls.MEMORY_STATES),
+            has_flash_attn=bool(bits & calls.MEMORY_SCATTER),
+            exact_width=exact_width,
+            exact_prompts=calls.exact_prompts(self.session),
+            pass_width=exact_width or n_batch,
+        )
 
     def stop_passes(self, stopped: bool) -> None:
         """Stop passes, or let them run again, from any thread; True raises ArgumentError when

@@ -13,10 +13,11 @@ from ..errors import ArgumentError, Parameter
 from ..gguf import heads
 from ..util.closing import Closing
 from .context import Context
+from .context_options import N_CTX_UNIT, ContextOptions
 from .ffi import calls
 from .kv import KVSequence
 from .model import Model
-from .opening import N_CTX_UNIT
+from .opening import open_context
 from .passes import Head, Rows
 from .short_list import ShortList
 
@@ -46,18 +47,7 @@ class DraftHead(Closing):
                     Model(path, n_gpu_layers=None if model.n_gpu_layers else 0, load=model.load)
                 )
             self._context = on_failure.enter_context(
-                model.context(
-                    n_ctx=target.n_cells + N_CTX_UNIT * self.kind.needs_room,
-                    n_batch=max(target.n_batch, self.kind.n_block),
-                    n_threads=target.n_threads,
-                    n_seq_max=target.n_seq_max,
-                    # K and V are stored differently without it
-                    flash_attn=target.has_flash_attn
-                    if self.kind.shares_cells
-                    else target.flash_attn,
-                    target=target,
-                    is_causal=self.kind.is_causal,
-                )
+                open_context(model, _options(target, self.kind), target)
             )
             self._stack = on_failure.pop_all()
         target.closes(self)
@@ -213,6 +203,20 @@ class DraftHead(Closing):
         """Return a copy of the logits after a row of the last pass, float32 [n_vocab] over the
         model's vocabulary; -inf for tokens that the head, or the list, does not have."""
         return self._context.logits(row)
+
+
+def _options(target: Context, kind: heads.Kind) -> ContextOptions:
+    """Return the options of a head's context."""
+    # K and V are stored differently without flash attention
+    shared = target.abilities.has_flash_attn if kind.shares_cells else target.options.flash_attn
+    return ContextOptions(
+        n_ctx=target.n_cells + N_CTX_UNIT * kind.needs_room,
+        n_batch=max(target.n_batch, kind.n_block),
+        n_threads=target.n_threads,
+        n_seq_max=target.n_seq_max,
+        flash_attn=shared,
+        is_causal=kind.is_causal,
+    )
 
 
 def _file(model: Model, path: Path | None) -> heads.HeadFile:

@@ -13,12 +13,12 @@ from ..gguf.header import read_header
 from ..util.closing import Closing
 from ..util.machine import usable_cores
 from . import memory
+from .context_options import N_CTX_MAX, N_THREADS_MAX, require_range
 from .ffi import adapters as ffi_adapters
 from .ffi import load
 from .ffi.load import llama
 from .guards import SingleThread
 from .model import Model
-from .opening import N_CTX_MAX, N_THREADS_MAX, require_range
 
 # Numbers of enum llama_pooling_type: how the rows of a text become one.
 POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}

@@ -118,13 +118,13 @@ class KVSequence:
         """Replace the content of sequence seq_id by the tokens of this one, at the same positions,
         and return it. No K/V is copied.
 
-        Raises UnsupportedError where the memory cannot fork: see Context.can_fork.
+        Raises UnsupportedError where the memory cannot fork: see Context.abilities.can_fork.
         """
         other = KVSequence(self.context, seq_id)
         if seq_id == self.seq_id:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
-        if not self.context.can_fork:
-            self.context.require_rollback()
+        if not self.context.abilities.can_fork:
+            self.context.abilities.require_rollback()
         with self.context.lock:
             other.drop()
             calls.fork(self.context.session, self.seq_id, seq_id)
@@ -181,7 +181,7 @@ class KVSequence:
         if found is not None and found.n_tokens == n_keep:
             calls.load_state(session, self.seq_id, found.state, n_keep)
             return
-        self.context.require_rollback()
+        self.context.abilities.require_rollback()
         raise UnsupportedError(
             f"sequence {self.seq_id} no longer holds all that position {n_keep} sees through "
             "its sliding window; drop it and decode its tokens anew"
@@ -191,7 +191,7 @@ class KVSequence:
         """Keep a copy of the recurrent state, so that rollback() can return to the present tokens.
         Return it; None for a model without recurrent states, for an empty sequence, and where a
         checkpoint of as many tokens is kept already."""
-        if not self.context.has_states:
+        if not self.context.abilities.has_states:
             return None
         with self.context.lock:
             n, kept = self.n_past, self.context.checkpoints

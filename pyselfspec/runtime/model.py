@@ -30,6 +30,7 @@ from . import loading, memory, offload
 from . import rpc as servers
 from .adapter_files import AdapterFile, file_and_scale, load_adapter
 from .adapters import Adapter, Adapters, scaled
+from .context_options import ContextOptions
 from .ffi import calls, devices
 from .ffi import load as library
 from .ffi.calls import INT32_MAX
@@ -292,11 +293,14 @@ class Model(Closing):
         return self._handle
 
     def context(self, **options: Any) -> Context:
-        """Return a new context on this model; options as for ``open_context``. Closing the model
-        closes it."""
+        """Return a new context on this model, with the fields of ``ContextOptions``. Closing the
+        model closes it.
+
+        Raises what ``open_context`` does.
+        """
         from .opening import open_context
 
-        return open_context(self, **options)
+        return open_context(self, ContextOptions(**options))
 
     # vocabulary
 

@@ -12,10 +12,10 @@ from ..util.closing import Closing
 from ..util.image_size import FORMATS, PNG, size_of
 from ..util.machine import usable_cores
 from ..util.png_size import unpacks_as_stated
+from .context_options import N_THREADS_MAX, require_range
 from .ffi import pictures as ffi
 from .ffi.load import require_not_forked
 from .model import Model
-from .opening import N_THREADS_MAX, require_range
 from .passes import Hidden
 from .pictures import Picture, PictureRows, row_ids
 

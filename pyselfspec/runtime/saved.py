@@ -74,7 +74,7 @@ def save_sequence(seq: KVSequence) -> SavedSequence | None:
         if state is None:
             return None
         kept = context.checkpoints.of(seq.seq_id)
-    can_cut = context.can_rollback and not _has_window(context)
+    can_cut = context.abilities.can_rollback and not _has_window(context)
     return SavedSequence(np.array(tokens, np.int32), state, can_cut, kept)
 
 
@@ -97,7 +97,7 @@ def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
         seq.reserve(len(saved.tokens))
         done = calls.restore_sequence(context.handle, seq.seq_id, saved.state)
         done = done and seq.n_past == len(saved.tokens)
-        if done and (seq.in_order or not context.is_exact_beside_others):
+        if done and (seq.in_order or not context.abilities.is_exact_beside_others):
             seq.set_tokens(saved.tokens.tolist())
             context.sequence_table.adapters[seq.seq_id] = ()
             for each in saved.checkpoints:
@@ -110,7 +110,7 @@ def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
 
 def _is_sound(context: Context, saved: SavedSequence) -> bool:
     """Return whether a copy and its checkpoints hold what they say, see state_bytes."""
-    has_states, has_window = context.has_states, _has_window(context)
+    has_states, has_window = context.abilities.has_states, _has_window(context)
     copies = [(saved.state, len(saved.tokens))]
     copies += [(each.state, each.n_tokens) for each in saved.checkpoints]
     return all(

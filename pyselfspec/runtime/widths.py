@@ -20,9 +20,9 @@ def same_at_widths(context: Context) -> bool | None:
 
     With identical bits drafting cannot change the choice between nearly equal logits.
     """
-    if not context.can_draft:
+    if not context.abilities.can_draft:
         return None
-    n_vocab, widths = context.model.n_vocab, sorted({*WIDTHS, context.exact_width} - {0})
+    n_vocab, widths = context.model.n_vocab, sorted({*WIDTHS, context.abilities.exact_width} - {0})
     tokens = [i * n_vocab // widths[-1] for i in range(widths[-1])]
     one = _logits(context, tokens, 1)
     return all(np.array_equal(_logits(context, tokens, width), one) for width in widths)
@@ -30,7 +30,7 @@ def same_at_widths(context: Context) -> bool | None:
 
 def exact_types(*, fast: bool = False) -> frozenset[str]:
     """Return the types of weights, by their ggml names, whose products on this CPU give each token
-    identical bits at every width up to Context.exact_width.
+    identical bits at every width up to Context.abilities.exact_width.
 
     fast: only types that the library multiplies by several tokens at once. With the others a pass
     costs about as much as its tokens one by one.

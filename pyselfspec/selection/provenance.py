@@ -45,7 +45,7 @@ def header_of(
         "objective": about.results,
         "n_ctx": n_ctx,
         "window": window if about.results == "agreement" else None,
-        "attention": context.attention,
+        "attention": context.options.attention,
         "text": paths.shown(text.name),
         "text_sha256": fingerprint.of_text(text.content),
         "seed": seed,

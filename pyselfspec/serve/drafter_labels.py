@@ -59,7 +59,7 @@ def usable_drafters(context: Context, drafting: DraftConfig) -> tuple[str, ...]:
 
     drafting: the server's default; its files are the only ones used.
     """
-    if not context.can_draft:  # rejected draft tokens could not be removed
+    if not context.abilities.can_draft:  # rejected draft tokens could not be removed
         return ()
     files = files_by_drafter(drafting)
     found = []

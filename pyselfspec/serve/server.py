@@ -23,9 +23,9 @@ from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime import vocabulary
 from ..runtime.context import Context
+from ..runtime.context_options import N_CTX, N_CTX_UNIT
 from ..runtime.embedding import EmbeddingContext
 from ..runtime.model import Model
-from ..runtime.opening import N_CTX, N_CTX_UNIT
 from ..runtime.projector import Projector
 from ..runtime.projector_trial import require_sound
 from ..runtime.sampling import Sampler
@@ -133,8 +133,8 @@ def make_context(model: Model, capacity: Capacity, *, n_rows: int = 0, **options
     second sequence for drafts. n_rows: rows that a pass must have room for."""
     n_seq_max = 2 * capacity.n_slots + 2
     with model.context(n_ctx=N_CTX_UNIT, n_batch=n_seq_max, n_seq_max=n_seq_max, **options) as one:
-        width = one.exact_width
-        if one.has_states:  # which are large, and have no branches
+        width = one.abilities.exact_width
+        if one.abilities.has_states:  # which are large, and have no branches
             n_seq_max = capacity.n_slots
     n_ctx = (capacity.n_ctx or _default_n_ctx(model, capacity)) + capacity.n_slots * (
         width or N_CTX_UNIT

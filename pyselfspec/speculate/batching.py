@@ -32,10 +32,12 @@ class BatchWarning(UserWarning):
 
 def warning_of(context: Context) -> str | None:
     """Return a warning if texts of a batch may differ from those generated alone, else None."""
-    if context.is_exact_beside_others or not context.exact_width:
+    if context.abilities.is_exact_beside_others or not context.abilities.exact_width:
         return None
     cause = (
-        "without flash attention" if context.flash_attn is False else "in this model's attention"
+        "without flash attention"
+        if context.options.flash_attn is False
+        else "in this model's attention"
     )
     return (
         f"{cause}, a text's last bits depend on the other texts in the context, so that it may "
@@ -214,7 +216,7 @@ def _run_next(
             return chosen, run_requests(context, [each.request for each in chosen if each.request])
         except SelfSpecError as error:
             # without rollback a failed pass has lost the texts of its sequences
-            if len(chosen) == 1 or not context.can_rollback:
+            if len(chosen) == 1 or not context.abilities.can_rollback:
                 return chosen, [error] * len(chosen)
             chosen = chosen[: len(chosen) // 2]
 
@@ -234,8 +236,12 @@ def _next_pass(waiting: Sequence[_Running], context: Context) -> list[_Running]:
         assert each.request is not None
         n = n_rows + len(each.request.rows)
         n_first = len(first.request.rows)
-        covered = context.can_rollback or len(each.request.rows) == n_first
-        if n <= context.pass_width and covered and each.request.what.joins(first.request.what):
+        covered = context.abilities.can_rollback or len(each.request.rows) == n_first
+        if (
+            n <= context.abilities.pass_width
+            and covered
+            and each.request.what.joins(first.request.what)
+        ):
             chosen.append(each)
             n_rows = n
     return chosen

@@ -41,7 +41,7 @@ def fitting(seq: KVSequence, draft: Draft, n_end: int) -> Draft:
     n_end: most tokens of the finished text.
     """
     context = seq.context
-    draft = draft.first(context.pass_width - 1)
+    draft = draft.first(context.abilities.pass_width - 1)
     has_room = n_end + len(draft.tokens) <= context.n_ctx
     return draft.first(n_within(draft, context.n_branches if has_room else 1))
 

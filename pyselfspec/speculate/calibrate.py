@@ -84,7 +84,7 @@ def measured(
     BusyWarning if times of equal passes differ widely, even in a second try.
     Raises UnsupportedError if the model cannot draft, ArgumentError for too short a context.
     """
-    context.require_drafts()
+    context.abilities.require_drafts()
     passes = _Passes(context, drafter)
     levels, spreads, n_rounds = [], [], n_rounds or N_ROUND
     for i, n_past in enumerate((N_EMPTY, context.n_ctx // 2)):

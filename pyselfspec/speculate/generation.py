@@ -75,7 +75,7 @@ class Generation:
         self.history = list(prompt)
         self.n_reused = 0  # tokens of the prompt that the sequence already held
         self.n_piece = seq.context.n_batch  # most tokens of the prompt per pass; may be changed
-        if seq.context.has_states:
+        if seq.context.abilities.has_states:
             self.n_piece = min(self.n_piece, N_PIECE)
         self._context = seq.context
         self._drafter = drafter
@@ -152,10 +152,12 @@ class Generation:
     def _propose(self) -> Work[Draft]:
         if self._drafter is None:
             return Draft()
-        n, width = len(self.history), min(self._context.n_batch, self._context.pass_width)
+        n, width = len(self.history), min(self._context.n_batch, self._context.abilities.pass_width)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
-        if self._context.max_rollback:  # without snapshots there are checkpoints, for any length
-            room = min(room, self._context.max_rollback)
+        if (
+            self._context.abilities.max_rollback
+        ):  # without snapshots there are checkpoints, for any length
+            room = min(room, self._context.abilities.max_rollback)
         limit = self._controller.limit(n - 1).capped(room)
         if self._residual is not None:
             limit = replace(limit, draw=self._residual.draw)
@@ -169,7 +171,7 @@ class Generation:
         """Return the verdict on a draft, which fits into one pass; None if the context has no room
         for it. Afterwards the sequence holds the accepted tokens, and of a chain the rejected ones
         too."""
-        if len(draft.tokens) > self._context.max_rollback:
+        if len(draft.tokens) > self._context.abilities.max_rollback:
             self._before_draft = self.seq.save_checkpoint()
         pos = len(self.history) - 1
         what = draft.verify
@@ -242,6 +244,6 @@ class Generation:
         pos = self.seq.can_keep(n)
         self.seq.rollback(pos)
         while pos < n:
-            part = self.history[pos : min(pos + self._context.pass_width, n)]
+            part = self.history[pos : min(pos + self._context.abilities.pass_width, n)]
             yield PassRequest(Rows.of(self.seq.seq_id, pos, part, "none"))
             pos += len(part)

@@ -53,13 +53,13 @@ class DraftSetup(Closing):
     def create(cls, context: Context, options: Mapping[str, Any]) -> DraftSetup:
         """Return the setup for drafters with these options. Raises what making them raises, and
         UnsupportedError where rejected draft tokens cannot be removed."""
-        context.require_drafts()
+        context.abilities.require_drafts()
         with ExitStack() as stack:
             made = {name: _make(context, name, each, stack) for name, each in options.items()}
             names = sorted(made, key=lambda name: not isinstance(made[name], LookupDrafter))
             drafter = combine([made[name] for name in names])
             costs, ordered = drafter.costs(), {name: options[name] for name in names}
-            if not context.max_rollback:
+            if not context.abilities.max_rollback:
                 costs = costs.repeating()
             setup = cls(context, ordered, drafter.mask, costs, TimedCosts(costs), _first=drafter)
             stack.pop_all()
@@ -167,7 +167,7 @@ def _chosen_options(context: Context, config: DraftConfig) -> dict[str, Any]:
 def _suggested(context: Context, config: DraftConfig, profiled: LayerMask | None) -> dict[str, Any]:
     """Return the drafters that AUTO stands for: one of a mask and a head, a head unless a mask was
     given. None where each row has a pass of its own, so that no draft saves time."""
-    if context.pass_width == 1:
+    if context.abilities.pass_width == 1:
         return {}
     found = drafters.suggested(context, profiled)
     if {MASKED, HEAD} <= found.keys():

@@ -281,7 +281,7 @@ class DrafterConformance(ABC):
             for i, prompt in enumerate(prompts)
         ]
         for _ in batch_steps(context, texts):  # type: ignore[arg-type]
-            assert all(width <= context.pass_width for width in context.widths)
+            assert all(width <= context.abilities.pass_width for width in context.widths)
         for i, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
             assert text.history == [*prompt, *plain_tokens(model, prompt, 12 + i)]
             assert context.sequence(i).held == text.history[:-1]

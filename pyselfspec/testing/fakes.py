@@ -24,8 +24,10 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
+from ..runtime.abilities import Abilities
 from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint, Checkpoints
+from ..runtime.context_options import ContextOptions
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
 from ..runtime.sequence_table import SequenceTable
@@ -185,13 +187,19 @@ class FakeSequence:
         """Return whether the memory can keep n tokens without a checkpoint."""
         context = self.context
         n_removed = self.n_past - n
-        if n == 0 or n_removed <= 0 or context.can_rollback:
+        if n == 0 or n_removed <= 0 or context.abilities.can_rollback:
             return True
-        return n_removed <= min(context.max_rollback, context.n_rows_last[self.seq_id] - 1)
+        return n_removed <= min(
+            context.abilities.max_rollback, context.n_rows_last[self.seq_id] - 1
+        )
 
     def save_checkpoint(self) -> Checkpoint | None:
         kept = self.context.checkpoints
-        if not self.context.has_states or not self.n_past or kept.has(self.seq_id, self.n_past):
+        if (
+            not self.context.abilities.has_states
+            or not self.n_past
+            or kept.has(self.seq_id, self.n_past)
+        ):
             return None
         made = Checkpoint(self.n_past, np.zeros(1, np.uint8))
         self.context.checkpoints.add(self.seq_id, made)
@@ -213,8 +221,8 @@ class FakeSequence:
     def fork(self, seq_id: int) -> FakeSequence:
         """Return a copy with all cells: the distributions depend on the whole text."""
         assert seq_id != self.seq_id
-        if not self.context.can_fork:
-            self.context.require_rollback()
+        if not self.context.abilities.can_fork:
+            self.context.abilities.require_rollback()
         other = FakeSequence(self.context, seq_id)
         other.cells[:] = self.cells
         self.context.n_rows_last[seq_id] = 0
@@ -258,11 +266,9 @@ class FakeContext:
 
     best_head: Head = "best"
     can_shorten = False
-    is_exact_beside_others = True
-    attention = "none"
     adapters: Adapters = ()
     n_threads = 1
-    type_k = type_v = "f16"
+    options = ContextOptions()
 
     def __init__(
         self,
@@ -282,14 +288,21 @@ class FakeContext:
         self.n_ctx = n_ctx
         self.n_batch = n_batch
         self.n_seq_max = n_seq_max
-        self.can_rollback = can_rollback
-        self.max_rollback = n_ctx if can_rollback else max_rollback
-        self.has_states = has_states
+        self.abilities = Abilities(
+            architecture="fake",
+            has_memory=True,
+            can_rollback=can_rollback,
+            max_rollback=n_ctx if can_rollback else max_rollback,
+            has_states=has_states,
+            has_flash_attn=True,
+            exact_width=pass_width,
+            exact_prompts=True,
+            pass_width=pass_width,
+        )
         self.checkpoints = Checkpoints()
         self.n_rows_last = [0] * n_seq_max  # of the last pass, by sequence
         self.enters = enters
         self.fail_at_decode = fail_at_decode
-        self.pass_width = pass_width
         self.n_decodes = 0
         self.cells: list[list[Cell]] = [[] for _ in range(n_seq_max)]
         self.passes: list[tuple[int, int, LayerMask | None]] = []  # sequence id, rows, mask
@@ -315,22 +328,6 @@ class FakeContext:
     def sequence(self, seq_id: int = 0) -> FakeSequence:
         return FakeSequence(self, seq_id)
 
-    @property
-    def can_fork(self) -> bool:
-        return self.can_rollback or self.has_states
-
-    @property
-    def can_draft(self) -> bool:
-        return self.max_rollback > 0 or self.has_states
-
-    def require_rollback(self) -> None:
-        if not self.can_rollback:
-            raise UnsupportedError("this memory cannot take tokens back")
-
-    def require_drafts(self) -> None:
-        if not self.can_draft:
-            raise UnsupportedError("this memory cannot take tokens back")
-
     def require_spare(self) -> None:
         if self.n_seq_max < 2:
             raise ArgumentError("drafting needs a context with n_seq_max of at least 2")
@@ -354,14 +351,14 @@ class FakeContext:
 
     @property
     def n_branches(self) -> int:
-        return min(self.n_seq_max, 1 + len(self._free())) if self.can_rollback else 1
+        return min(self.n_seq_max, 1 + len(self._free())) if self.abilities.can_rollback else 1
 
     def _free(self) -> list[int]:
         ids = reversed(range(self.n_seq_max))
         return [i for i in ids if self.sequence_table.is_free(i) and not self.cells[i]]
 
     def can_enter(self, block: int) -> bool:
-        return self.enters and self.can_rollback and 1 <= block < self.model.n_layer
+        return self.enters and self.abilities.can_rollback and 1 <= block < self.model.n_layer
 
     def run(self, rows: Rows, what: Pass = FULL_PASS) -> Any:
         """See Context.run. Rows of one sequence lie together."""

@@ -220,7 +220,10 @@ def generate_texts(
 
     blocks: whose input states become the features.
     """
-    waiting, free = deque(requests), list(range(min(context.n_seq_max, context.pass_width)))
+    waiting, free = (
+        deque(requests),
+        list(range(min(context.n_seq_max, context.abilities.pass_width))),
+    )
     running: list[_RunningText] = []
     finished: dict[int, Shard] = {}
     n_started = 0

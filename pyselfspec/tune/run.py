@@ -18,8 +18,8 @@ from .. import __version__
 from ..errors import ArgumentError, Parameter, UnsupportedError
 from ..gguf import heads
 from ..runtime.context import Context
+from ..runtime.context_options import N_CTX_UNIT
 from ..runtime.model import Model
-from ..runtime.opening import N_CTX_UNIT
 from ..runtime.sampling import GREEDY
 from ..speculate.completion import Completion
 from ..util import paths
@@ -270,12 +270,12 @@ def _require_device(name: str) -> None:
 def _require_suitable(model: Model, options: dict[str, Any]) -> None:
     architecture = model.file.architecture
     with model.context(n_ctx=N_CTX_UNIT, **options) as context:
-        if not context.has_memory:
+        if not context.abilities.has_memory:
             raise UnsupportedError(
                 f"architecture {architecture}: keeps no K/V cache and writes no text, so there is "
                 "nothing to draft"
             )
-        if not context.can_rollback:
+        if not context.abilities.can_rollback:
             raise UnsupportedError(
                 f"architecture {architecture}: its memory cannot take tokens back, so it cannot "
                 "use a draft head"

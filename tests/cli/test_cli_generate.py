@@ -31,7 +31,7 @@ from tiny_mamba import write_mamba
 from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
 from pyselfspec.masks import formats as mask_formats
-from pyselfspec.runtime.opening import N_CTX, N_CTX_UNIT
+from pyselfspec.runtime.context_options import N_CTX, N_CTX_UNIT
 from pyselfspec.speculate import controllers, drafters
 from pyselfspec.speculate.completion import N_PREDICT
 from pyselfspec.speculate.drafters import layer_skip

@@ -48,7 +48,7 @@ def test_a_continued_text_after_rejected_copies(model: Model) -> None:
 def test_states_after_a_removal(model: Model) -> None:
     """Wide passes may round differently on a device, so logits are compared, not bits."""
     with opened(model) as context:
-        if context.max_rollback < N_WRONG:
+        if context.abilities.max_rollback < N_WRONG:
             pytest.skip("llama.cpp keeps no snapshots for this architecture")
         wanted = [context.decode([token]).logits[0] for token in PROMPT]
         context.sequence().drop()

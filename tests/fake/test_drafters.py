@@ -283,7 +283,7 @@ def test_layer_skip_reports_a_context_without_room_and_cleans_up(enters):
 
 
 def test_layer_skip_refuses_a_memory_that_cannot_take_tokens_back():
-    with pytest.raises(UnsupportedError, match="cannot take tokens back"):
+    with pytest.raises(UnsupportedError, match="cannot drop any number of tokens"):
         make(can_rollback=False)
-    with pytest.raises(UnsupportedError, match="cannot take tokens back"):
+    with pytest.raises(UnsupportedError, match="cannot drop any number of tokens"):
         make(can_rollback=False, max_rollback=4, has_states=True)

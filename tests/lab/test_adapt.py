@@ -604,7 +604,8 @@ STEP = Step(Draft(), Verdict.of_chain(0, 7, False), verify_us=STEP_US)
 class TimedContext:
     """Keeps nothing; passes take as many times as long as a step as the table says."""
 
-    can_rollback, n_seq_max, n_batch, n_ctx = True, 2, WINDOW, 10**6
+    abilities = SimpleNamespace(can_rollback=True)
+    n_seq_max, n_batch, n_ctx = 2, WINDOW, 10**6
     n_decodes = 0
     mask_support = MaskSupport(N, ALL, ALL)
     seq_id = 1

@@ -53,7 +53,7 @@ def opened(tiny: Any, folder: Path) -> Iterator[TypedModel]:
 def require_exact(context: Context) -> None:
     """Skip where the library does not promise that bits are the same at every width, and drafts are
     not verified row by row either."""
-    if context.pass_width > 1 and context.exact_width < 16:
+    if context.abilities.pass_width > 1 and context.abilities.exact_width < 16:
         pytest.skip("our kernels do not compute here")
 
 

@@ -98,7 +98,7 @@ def models(folder: Path) -> Iterator[tuple[str, Model]]:
             continue
         with model:
             with model.context(n_ctx=256, n_batch=32, n_threads=1) as context:
-                has_memory = context.has_memory
+                has_memory = context.abilities.has_memory
             if has_memory:
                 yield path.stem, model
 
@@ -109,7 +109,7 @@ def test_prompts_are_exact_where_that_is_promised(toy_models: Path, is_all: bool
     for name, model in models(toy_models):
         tokens = np.random.default_rng(0).integers(5, model.n_vocab, 150).tolist()
         with model.context(n_ctx=256, n_batch=256, n_threads=1) as context:
-            if not context.exact_prompts:
+            if not context.abilities.exact_prompts:
                 continue
             n_promised += 1
             found = []
@@ -144,7 +144,7 @@ def test_cells_move_without_changing_a_text(toy_models: Path, is_all: bool) -> N
         options = {"n_ctx": 256, "n_batch": 32, "n_threads": 1, "n_seq_max": 4}
         with model.context(**options) as context, ExitStack() as stack:
             alone = [stack.enter_context(model.context(**options)) for _ in range(4)]
-            is_exact = context.is_exact_beside_others
+            is_exact = context.abilities.is_exact_beside_others
             for turn, (i, n) in enumerate(TURNS):
                 if turn == 4:
                     context.sequence(0).drop()
@@ -161,7 +161,7 @@ def test_cells_move_without_changing_a_text(toy_models: Path, is_all: bool) -> N
 
 def width_of(model: Model) -> int:
     with model.context(n_ctx=256, n_batch=64, n_threads=1, n_seq_max=1) as context:
-        return context.exact_width
+        return context.abilities.exact_width
 
 
 def logits_at(model: Model, tokens: list[int], width: int) -> archs.Logits:
@@ -208,7 +208,7 @@ def check_replay(model: Model, rng: np.random.Generator) -> None:
     with model.context(**options, n_snapshots=0) as context:
         expected = np.concatenate([context.decode([token]).logits for token in text])
     with model.context(**options) as context:
-        assert context.max_rollback == 15
+        assert context.abilities.max_rollback == 15
         sequences = [context.sequence(0), context.sequence(2)]
         while all(seq.n_past + 8 < len(text) for seq in sequences):
             width = int(rng.integers(1, 9))

@@ -321,7 +321,6 @@ def test_closed_context(tiny: Any, new_context: Any) -> None:
         lambda: context.prefill([5]),
         lambda: context.argmax(0),
         lambda: context.mask_support,
-        lambda: context.can_rollback,
         lambda: context.can_enter(1),
         lambda: context.sequence().n_past,
         lambda: decoded.logits,

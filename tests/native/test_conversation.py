@@ -118,7 +118,7 @@ def test_five_turns(
         assert got.tokens == plain_text(fresh, text, N_PREDICT, SAMPLINGS[sampling])
         assert got.stats.n_prompt_reused == n_held
         assert chat.n_prompt_rows == len(text) - 1 - n_held == n_new - (turn == 0)
-        assert max(len(rows) for rows, _ in chat.passes) <= context.exact_width
+        assert max(len(rows) for rows, _ in chat.passes) <= context.abilities.exact_width
         text += got.tokens
         assert list(context.sequence().tokens) == text[:-1]
     if arch in WINDOWED:
@@ -181,7 +181,7 @@ def test_a_prompt_that_diverges_keeps_what_is_common(
     other = [*text[:n_same], *((token + 1) % 256 + 3 for token in text[n_same:])][:45]
     other += token_ids(2, seed=5) if n_same == 45 else []
     n_kept = min(n_same, 44)
-    exact = len(other) - 1 - n_kept <= chat.context.exact_width
+    exact = len(other) - 1 - n_kept <= chat.context.abilities.exact_width
     for again in range(2):
         got = chat.completed(other, **options)
         assert got.stats.n_prompt_reused == (n_kept if not again else len(other) - 1)

@@ -154,7 +154,7 @@ def test_logits_do_not_depend_on_the_width_of_passes(
     file = write_adapter(tmp_path / "a.gguf", tiny(), 5, rank=rank, type_name=type_name, size=0.1)
     ids = token_ids(32, seed=rank)
     with Model(tiny_path(), lora=[file]) as model, model.context(n_ctx=256) as context:
-        assert context.exact_width >= 16
+        assert context.abilities.exact_width >= 16
         one = np.concatenate([context.decode([token]).logits for token in ids])
         for width in (2, 3, 5, 16):
             context.sequence().drop()

@@ -365,7 +365,7 @@ def test_drafts_fit_into_a_pass(
         n_predict=80,
     )
     assert got.tokens == want
-    assert max(widths) == context.exact_width
+    assert max(widths) == context.abilities.exact_width
 
 
 def test_empty_mask_saves_steps(exact: Any, new_context: Any, token_ids: Any) -> None:

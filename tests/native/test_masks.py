@@ -580,7 +580,7 @@ def test_recurrent_models_refuse_what_they_cannot(mamba: Any) -> None:
     context, fresh = mamba(n_snapshots=0), mamba(n_snapshots=0)
     for each in (context, fresh):
         each.decode([5, 6, 7])
-    assert not context.can_rollback
+    assert not context.abilities.can_rollback
     with pytest.raises(UnsupportedError, match="in place"):
         context.decode([8], pos=2, in_place=True)
     with pytest.raises(UnsupportedError, match="draft=None"):

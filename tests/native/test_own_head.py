@@ -169,7 +169,7 @@ def written(context, prompts, draft, sampling):
 @each_with_snapshots
 def test_the_heads_of_hybrid_models_are_found_by_themselves(new_context, model_of, kind):
     context = new_context(model_of(kind))
-    assert not context.can_rollback and context.max_rollback
+    assert not context.abilities.can_rollback and context.abilities.max_rollback
     assert resolve(context, DraftConfig()).name == "ngram+head"
 
 

@@ -68,15 +68,22 @@ def has_snapshots(model: Model) -> bool:
 
 
 def needs_removal(context: Context) -> None:
-    if not context.max_rollback:
+    if not context.abilities.max_rollback:
         pytest.skip("llama.cpp keeps no snapshots for this architecture")
 
 
 def test_a_context_says_how_it_removes_tokens(model: Model, context: Context) -> None:
-    assert not context.can_rollback and context.has_states and context.can_draft
-    assert context.max_rollback in ((N_SNAPSHOTS if has_snapshots(model) else 0), N_REPLAYED)
+    assert (
+        not context.abilities.can_rollback
+        and context.abilities.has_states
+        and context.abilities.can_draft
+    )
+    assert context.abilities.max_rollback in (
+        (N_SNAPSHOTS if has_snapshots(model) else 0),
+        N_REPLAYED,
+    )
     with opened(model, n_snapshots=0) as without:
-        assert without.max_rollback == 0 and without.can_draft
+        assert without.abilities.max_rollback == 0 and without.abilities.can_draft
 
 
 @pytest.mark.parametrize("n_removed", range(1, N_SNAPSHOTS + 1))
@@ -142,7 +149,7 @@ def test_a_second_removal_before_a_pass_is_refused(
 
 
 def test_more_than_the_snapshots_is_refused(context: Context, text: list[int]) -> None:
-    context.decode(text[: context.max_rollback + 4])
+    context.decode(text[: context.abilities.max_rollback + 4])
     refused(context, 3)
 
 
@@ -422,7 +429,7 @@ def test_the_next_turn_reads_what_is_new(model: Model, text: list[int]) -> None:
 def test_snapshots_are_few_where_states_are_large(model: Model) -> None:
     # llama.cpp's 256 sequences do not hold the states before a pass of 200
     with model.context(n_ctx=256, n_threads=1, n_seq_max=200) as context:
-        assert context.max_rollback == (2 if has_snapshots(model) else 0)
+        assert context.abilities.max_rollback == (2 if has_snapshots(model) else 0)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model
 from pyselfspec.errors import ArgumentError, DecodeError, UnsupportedError
 from pyselfspec.runtime import offload, rpc
 from pyselfspec.runtime.context_handle import ContextHandle
+from pyselfspec.runtime.context_options import ContextOptions
 from pyselfspec.runtime.ffi import devices
 from pyselfspec.runtime.ffi.load import llama
 from pyselfspec.runtime.passes import Pass, Rows
@@ -333,9 +334,8 @@ def test_gpus_are_not_servers() -> None:
 
 
 def adopted(model: Model, address: int) -> Context:
-    facts: dict[str, Any] = {"type_k": "f16", "type_v": "f16", "flash_attn": True}
-    handle = ContextHandle(address, is_owned=False)
-    return Context(model, handle, n_batch=64, n_threads=1, n_seq_max=1, **facts)
+    options = ContextOptions(n_batch=64, n_threads=1, n_seq_max=1, flash_attn=True)
+    return Context(model, ContextHandle(address, is_owned=False), options)
 
 
 def test_a_device_that_may_help_ends_the_promise(tiny_path: TinyPath, servers: list[str]) -> None:
@@ -343,18 +343,18 @@ def test_a_device_that_may_help_ends_the_promise(tiny_path: TinyPath, servers: l
     nothing is promised, and lists of tokens are refused."""
     with Model(tiny_path(qtype="Q8_0"), rpc=servers[:1], n_gpu_layers=0) as model:
         with model.context(n_ctx=256, n_threads=1) as context:
-            alone = context.exact_width
+            alone = context.abilities.exact_width
             assert context.can_shorten == bool(alone)
         params = llama.llama_context_default_params()
         params.n_ctx, params.kv_unified, params.op_offload = 256, True, True
         handle = llama.llama_init_from_model(model.handle, params)
         try:
             with adopted(model, handle) as context:
-                assert context.exact_width == 0 and not context.can_shorten
+                assert context.abilities.exact_width == 0 and not context.can_shorten
                 short = Pass(head="best", among=ShortList(4, model.n_vocab))
                 with pytest.raises(UnsupportedError, match="another device than the CPU may"):
                     context.run(Rows.of(0, 0, [7]), short)
         finally:
             llama.llama_free(handle)
     with Model(tiny_path(qtype="Q8_0")) as model, model.context(n_ctx=256) as context:
-        assert context.exact_width == alone
+        assert context.abilities.exact_width == alone

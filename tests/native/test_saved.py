@@ -68,7 +68,7 @@ def test_a_text_goes_on_elsewhere(n: int, model: Model, new_context: NewContext)
     if model.file.architecture == "gemma3":  # of a sliding window only the last one is saved
         assert n_reused == (n if n == len(PROMPT) else 0)
     else:
-        assert n_reused >= (n if other.can_rollback else 256)
+        assert n_reused >= (n if other.abilities.can_rollback else 256)
 
 
 def saved_prompt(context: Context) -> SavedSequence:
@@ -126,7 +126,7 @@ def test_false_copies_are_refused(model: Model, new_context: NewContext) -> None
     ever."""
     context = open_two(model, new_context)
     saved = saved_prompt(context)
-    found = dict(false_copies(saved, has_states=context.has_states))
+    found = dict(false_copies(saved, has_states=context.abilities.has_states))
     assert len(found) >= 4
     for what, each in found.items():
         other = context.sequence(2)

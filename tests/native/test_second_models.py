@@ -699,10 +699,10 @@ def test_a_file_that_does_not_fit_is_told_before_any_text(
 
 
 def test_a_target_that_takes_nothing_back_cannot_be_drafted_for(
-    tiny: TinyModel, tiny_path: TinyPath, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyModel, tiny_path: TinyPath, new_context: NewContext
 ) -> None:
     context = new_context(tiny())
-    monkeypatch.setattr(type(context), "can_draft", False)
+    context.abilities = replace(context.abilities, can_rollback=False, max_rollback=0)
     with pytest.raises(UnsupportedError, match="cannot take tokens back, which drafting needs"):
         resolve(context, DraftConfig(f"universal:{tiny_path()}"))
 

@@ -191,7 +191,7 @@ def test_passes_keep_to_the_exact_width(
         patch.setattr(Context, "run", recorded)
         for _ in generate_batch(texts):
             pass
-    assert max(len(rows) for rows, _ in passes) <= context.exact_width
+    assert max(len(rows) for rows, _ in passes) <= context.abilities.exact_width
     verified = [rows for rows, what in passes if not what.is_draft and any(rows.outputs)]
     assert max(len(set(rows.seq_ids)) for rows in verified) == n_together
     assert max(len(rows) for rows, what in passes if what.is_draft) >= 2
@@ -324,7 +324,10 @@ def test_without_flash_attention_a_warning_says_what_may_differ(
         exact = write(2)
         write(1, flash_attn=False)
     require_exact(exact)
-    assert exact.is_exact_beside_others
+    assert exact.abilities.is_exact_beside_others
     with pytest.warns(BatchWarning, match="^without flash attention, a text's last bits"):
         context = write(2, flash_attn=False)
-    assert context.exact_width == exact.exact_width and not context.is_exact_beside_others
+    assert (
+        context.abilities.exact_width == exact.abilities.exact_width
+        and not context.abilities.is_exact_beside_others
+    )

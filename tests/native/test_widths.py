@@ -113,7 +113,7 @@ def test_a_prompt_does_not_depend_on_its_pieces(
     if types:
         options = {"flash_attn": True, "type_k": types[0], "type_v": types[1]}
     context = new_context(models("Q4_K_M"), n_ctx=1024, n_batch=512, n_threads=n_threads, **options)
-    assert context.exact_prompts
+    assert context.abilities.exact_prompts
     assert_same_in_all_pieces(context, 600)
 
 
@@ -248,12 +248,12 @@ def test_every_type_of_the_pin(
         assert calls.quantize(bytes(source), bytes(path), quantize.TYPES[type_name.lower()], 1) == 0
     with Model(path) as model:
         context = new_context(model, n_batch=N_PROMPT)
-        if not context.exact_width:
+        if not context.abilities.exact_width:
             pytest.skip("our kernels do not compute here")
         assert any(t.type == type_name for t in model.file.tensors)
         assert_same_at_all_widths(context, ids(N_TOKENS, seed=6))
-        assert context.exact_prompts == (type_name not in SLOW)
-        if context.exact_prompts:
+        assert context.abilities.exact_prompts == (type_name not in SLOW)
+        if context.abilities.exact_prompts:
             assert_same_in_all_pieces(context)
     assert type_name in exact_types()
     assert (type_name in exact_types(fast=True)) == (type_name not in SLOW)
@@ -271,7 +271,7 @@ PROMISED = """
 import sys
 from pyselfspec import Model
 with Model(sys.argv[1]) as model, model.context(n_ctx=256, n_threads=1) as context:
-    print(context.exact_width)
+    print(context.abilities.exact_width)
 """
 
 
@@ -362,8 +362,7 @@ def test_more_threads_than_rows(tiny: TinyModel, new_context: NewContext) -> Non
 class Rounding:
     """A context whose logits change in the last bit above a width."""
 
-    can_draft = True
-    exact_width = 32
+    abilities = SimpleNamespace(can_draft=True, exact_width=32)
 
     def __init__(self, widest: int) -> None:
         self.model = SimpleNamespace(n_vocab=64)

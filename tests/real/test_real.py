@@ -126,7 +126,7 @@ def test_a_prompt_gives_one_text_in_whatever_pieces_it_is_read(
         assert len(prompt) > 256
         for piece in (512, 128, 32, 7):
             with model.context(n_ctx=512, n_batch=piece, n_threads=2) as context:
-                if not context.exact_prompts:
+                if not context.abilities.exact_prompts:
                     pytest.skip("our kernels do not compute here")
                 context.prefill(prompt[:-1])
                 logits.append(context.decode(prompt[-1:]).logits)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyselfspec.runtime.abilities import Abilities
 from pyselfspec.runtime.context import Context
 from pyselfspec.runtime.model import Model
 from pyselfspec.runtime.passes import Rows
@@ -180,7 +181,9 @@ def test_cells_are_not_moved_where_their_place_has_a_say_in_the_bits(tiny, new_c
 
 def test_a_text_whose_cells_lost_their_order_is_read_anew(tiny, new_context, monkeypatch) -> None:
     context = new_context(tiny(), n_ctx=256, flash_attn=False)
-    monkeypatch.setattr(Context, "is_exact_beside_others", True)  # though its cells cannot be moved
+    monkeypatch.setattr(
+        Abilities, "is_exact_beside_others", True
+    )  # though its cells cannot be moved
     slots = Slots(context, 2, 256)
     for _ in slots.slots:
         assert slots.take([5] * 100, 128) is not None

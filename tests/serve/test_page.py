@@ -972,7 +972,7 @@ def test_the_real_server_answers_the_page(opened, demo):
         answer.get_by_role("button", name="Compare with plain").click()
         verdict = answer.locator(".verdict")
         expect(verdict).to_contain_text("times the speed")
-        if served.service.engine.context.exact_width:
+        if served.service.engine.context.abilities.exact_width:
             expect(verdict).to_contain_text("The same text, all 40 tokens.")
         counted = [text.split() for text in answer.locator(".chips li").all_inner_texts()]
         assert [name for name, *_ in counted] == ["model", "n-gram"]

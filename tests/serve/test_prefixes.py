@@ -72,7 +72,7 @@ def test_an_agents_prompt_of_which_the_end_changed(model: Model) -> None:
     with serving.running(model, capacity=Capacity(n_ctx=9000, n_slots=2)) as served:
         assert ask(served, first)[1] == 4000
         found, n_read = ask(served, second)
-        can_cut = served.service.engine.context.can_rollback
+        can_cut = served.service.engine.context.abilities.can_rollback
     assert n_read <= (N_OWN if can_cut else N_OWN + 256)
     assert found == alone(model, second)
 
@@ -86,7 +86,7 @@ def test_a_text_that_lost_its_cells_comes_back_from_ram(model: Model) -> None:
         for start in starts:
             prompt = [*start[:500], *prompt_of(9, 50)]
             found, n_read = ask(served, prompt)
-            can_cut = served.service.engine.context.can_rollback
+            can_cut = served.service.engine.context.abilities.can_rollback
             assert n_read <= (50 if can_cut else 50 + 256)
             assert found == alone(model, prompt)
         assert served.service.engine.prefixes.n_restored >= 2  # type: ignore[union-attr]

@@ -71,7 +71,7 @@ def narrow(demo: Model) -> Iterator[Served]:
 def alone(model: Model, prompt: str, n: int, sampling: SamplingParams) -> Completion:
     """Without a server, and without drafts."""
     with model.context(n_ctx=512, n_batch=32, n_threads=1) as context:
-        if not context.exact_width:
+        if not context.abilities.exact_width:
             pytest.skip("our kernels do not compute here")
         made = Completion(context, prompt, n_predict=n, draft=None, sampling=sampling, logprobs=2)
         list(made)

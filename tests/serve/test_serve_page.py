@@ -11,7 +11,8 @@ import serving
 from serving import Served
 from tiny_mamba import write_mamba
 
-from pyselfspec import Context, Model
+from pyselfspec import Model
+from pyselfspec.runtime.abilities import Abilities
 from pyselfspec.serve.drafter_labels import WORDS, describe_sources
 from pyselfspec.serve.engine.jobs import MODEL
 from pyselfspec.serve.settings import Capacity
@@ -77,7 +78,7 @@ def test_a_file_that_the_server_was_given_makes_its_drafter_work(demo: Model) ->
 def test_nothing_is_offered_where_drafts_cannot_be_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Context, "can_draft", False)
+    monkeypatch.setattr(Abilities, "can_draft", False)
     with (
         Model(write_mamba(tmp_path / "mamba.gguf")) as model,
         serving.running(model, capacity=Capacity(n_ctx=192, n_slots=1), template=None) as served,

@@ -96,7 +96,7 @@ def measure_passes(model: Model, threads: int, n_rounds: int) -> Record:
         save_us, load_us = zip(*states, strict=True)
         return {
             "replays": replays_states(model, 1, N_BATCH),
-            "n_snapshots": contexts["snapshots"].max_rollback,
+            "n_snapshots": contexts["snapshots"].abilities.max_rollback,
             "removal_us": rounded(removals),
             "state_bytes": model.state_bytes,
             "save_us": rounded(save_us),

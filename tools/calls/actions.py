@@ -70,9 +70,8 @@ def ask(w: World) -> None:
     if context is None:
         return
     name = w.rng.choice(
-        "has_memory can_rollback max_rollback has_states can_fork can_draft mask_support "
-        "can_shorten n_moves graph_bytes exact_width exact_prompts is_exact_beside_others "
-        "has_spare n_branches n_graph_checks attention handle session pass_width".split()
+        "mask_support can_shorten n_moves graph_bytes has_spare n_branches n_graph_checks handle "
+        "session".split()
     )
     w.make(f"Context.{name}", lambda: getattr(context, name))
     block, row = w.number(0, context.model.n_layer), w.number(-2, 12)
@@ -290,7 +289,11 @@ def compare(w: World) -> None:
         return
     promised = w.make(
         "promises",
-        lambda: context.is_exact_beside_others and context.exact_prompts and context.can_draft,
+        lambda: (
+            context.abilities.is_exact_beside_others
+            and context.abilities.exact_prompts
+            and context.abilities.can_draft
+        ),
     )
     if not promised:
         return
@@ -300,7 +303,11 @@ def compare(w: World) -> None:
     found = w.make(f"text of {prompt} in {i}, {draft}", lambda: _text(context, prompt, i, draft))
     if found is None:
         return
-    kinds = {"type_k": context.type_k, "type_v": context.type_v, "flash_attn": context.flash_attn}
+    kinds = {
+        "type_k": context.options.type_k,
+        "type_v": context.options.type_v,
+        "flash_attn": context.options.flash_attn,
+    }
     key = (context.model.path, *kinds.values(), *prompt)
     if key not in w.fresh:
         with Model(context.model.path) as model, model.context(n_ctx=256, **kinds) as fresh:

@@ -62,7 +62,7 @@ def texts(models: tuple[str, ...]) -> None:
     for path in models:
         with Model(path) as model, model.context(n_ctx=256, n_batch=64, n_threads=1) as context:
             said["models"][Path(path).stem] = {
-                "exact_width": context.exact_width,
+                "exact_width": context.abilities.exact_width,
                 "same_at_widths": same_at_widths(context),
                 **_texts(context),
             }

@@ -14,10 +14,10 @@ import cloup
 from ...costs.lookup import width_costs
 from ...gguf.file import GgufFile
 from ...runtime.context import Context
+from ...runtime.context_options import N_CTX
 from ...runtime.kv_types import CACHE_TYPES
 from ...runtime.memory import needed_bytes
 from ...runtime.model import Model
-from ...runtime.opening import N_CTX
 from ...runtime.processor import cpu_backend, variant
 from ...runtime.widths import exact_types, same_at_widths
 from ...util.sizes import size_text
@@ -75,7 +75,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "n_bytes": file.n_bytes,
         "kv_bytes_per_1000_tokens": {t: file.kv_bytes(N_SHOWN, t, t) for t in CACHE_TYPES},
         "n_ctx": n_ctx,
-        "needed_bytes": needed_bytes(file, n_ctx, context.type_k, context.type_v),
+        "needed_bytes": needed_bytes(file, n_ctx, context.options.type_k, context.options.type_v),
         "free_bytes": model.free_bytes,
         "attn_bytes": sum(block.attn for block in file.blocks),
         "ffn_bytes": sum(block.ffn for block in file.blocks),
@@ -84,13 +84,13 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "blocks": [{"attn": b.attn, "ffn": b.ffn, "other": b.other} for b in file.blocks],
         "can_skip_attn": sorted(support.attn),
         "can_skip_ffn": sorted(support.ffn),
-        "can_draft": context.can_draft,
+        "can_draft": context.abilities.can_draft,
         "state_bytes": model.state_bytes,
-        "n_snapshots": 0 if context.can_rollback else context.max_rollback,
-        "weights": _weights(file, bool(context.exact_width)),
+        "n_snapshots": 0 if context.abilities.can_rollback else context.abilities.max_rollback,
+        "weights": _weights(file, bool(context.abilities.exact_width)),
         "cpu_code": variant(cpu_backend()),
-        "exact_width": context.exact_width,
-        "exact_prompts": context.exact_prompts,
+        "exact_width": context.abilities.exact_width,
+        "exact_prompts": context.abilities.exact_prompts,
         "same_at_widths": same_at_widths(context),
         "width_costs": width_costs(context),
         "has_tokenizer": model.has_vocab,

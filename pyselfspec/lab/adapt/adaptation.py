@@ -141,7 +141,7 @@ class Adaptation(Closing):
         costs: PassCosts | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        if context.n_seq_max < 2 or context.n_batch < WINDOW or not context.can_rollback:
+        if context.n_seq_max < 2 or context.n_batch < WINDOW or not context.abilities.can_rollback:
             raise ArgumentError(
                 "trying masks needs a K/V cache that can take tokens back, n_seq_max of at least 2 "
                 f"and n_batch of at least {WINDOW}"

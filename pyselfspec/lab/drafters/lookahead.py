@@ -62,7 +62,7 @@ class Options:
 
 def make(context: Context, options: Options) -> Drafter:
     """Return a drafter. Raises ArgumentError for more branches than the context has sequences."""
-    context.require_rollback()
+    context.abilities.require_rollback()
     n_branches = options.window + options.guesses
     if n_branches > context.n_seq_max:
         raise ArgumentError(

@@ -74,7 +74,7 @@ class Drafter(Base):
 
     def __init__(self, context: Context, options: Options) -> None:
         super().__init__(context)
-        context.require_rollback()
+        context.abilities.require_rollback()
         context.require_spare()
         self._mask = options.mask or LayerMask.full(context.model.n_layer)
         self._mask.require(context.model.n_layer)
@@ -97,7 +97,7 @@ class Drafter(Base):
             return known
         context, file = self._context, self._context.model.file
         base = costs_by_bytes(file, self._mask, shares=False).levels[0]
-        kv_bytes = file.kv_bytes(1, context.type_k, context.type_v)  # of a token
+        kv_bytes = file.kv_bytes(1, context.options.type_k, context.options.type_v)  # of a token
         attending = 1 - len(self._mask.skip_attn) / self._mask.n_layer
         n_seen = self._n_first + self._n_last
 

@@ -217,7 +217,7 @@ class Engine(Closing):
             self._begin(ticket, slot)
         if not self._running:
             return
-        width = self.context.pass_width
+        width = self.context.abilities.pass_width
         for text in self._running:  # leaves rows for other texts beside a prompt's
             text.n_piece = width if len(self._running) == 1 else max(1, width // 2)
         events = self._batch.run_pass()
@@ -264,10 +264,10 @@ class Engine(Closing):
         unread = [each.ticket.job for each in self._running.values() if not each.has_read]
         reading = [each.prompt for each in unread if each.adapters == job.adapters]
         prompt = job.prompt
-        if not reading or not self.context.can_fork:
+        if not reading or not self.context.abilities.can_fork:
             return False
         n = max(n_common(prompt[:-1], other[:-1]) for other in reading)
-        return n >= self._slots.n_held(prompt, job.adapters) + self.context.pass_width
+        return n >= self._slots.n_held(prompt, job.adapters) + self.context.abilities.pass_width
 
     def _begin(self, ticket: Ticket, slot: Slot) -> None:
         job = ticket.job

@@ -87,7 +87,7 @@ class Slots:
         and their order changes the bits of logits."""
         slot.n_reserved = 0
         slot.seq.reserve(slot.seq.n_past)
-        if self._context.is_exact_beside_others and not slot.seq.in_order:
+        if self._context.abilities.is_exact_beside_others and not slot.seq.in_order:
             self.n_disordered += 1
             self._forget(slot)
 
@@ -150,7 +150,9 @@ class Slots:
         """Return the best slot if the text continues most of it, else the least recently used one,
         so that the tokens of the best slot are kept too."""
         oldest = min(idle, key=lambda slot: slot.used_at)
-        if best.is_idle and (2 * n_usable >= best.seq.n_past > 0 or not self._context.can_fork):
+        if best.is_idle and (
+            2 * n_usable >= best.seq.n_past > 0 or not self._context.abilities.can_fork
+        ):
             return best
         return oldest
 
@@ -159,8 +161,8 @@ class Slots:
         if slot.seq.adapters != adapters:
             return 0
         n = min(slot.seq.n_common(prompt), len(prompt) - 1)
-        if self._context.can_fork:
-            return n if self._context.can_rollback else slot.seq.can_keep(n)
+        if self._context.abilities.can_fork:
+            return n if self._context.abilities.can_rollback else slot.seq.can_keep(n)
         return n if slot.is_idle and n == slot.seq.n_past else 0
 
     def _make_room(self) -> None:
@@ -174,7 +176,7 @@ class Slots:
                 self._forget(slot)
 
     def _forget(self, slot: Slot) -> None:
-        if slot.seq.in_order or not self._context.is_exact_beside_others:
+        if slot.seq.in_order or not self._context.abilities.is_exact_beside_others:
             self._save(slot)
         slot.seq.drop()
         slot.seq.occupy()

@@ -9,8 +9,8 @@ from pathlib import Path
 from ...errors import ArgumentError, ModelFileError
 from ...gguf import file as gguf_file
 from ...gguf import heads
+from ...runtime.context_options import N_CTX
 from ...runtime.memory import needed_bytes
-from ...runtime.opening import N_CTX
 
 N_NAME = 128  # characters
 

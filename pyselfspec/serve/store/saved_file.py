@@ -50,10 +50,12 @@ class Kind:
                 f"; {model.n_gpu_layers} layers on {names}, split by {model.split_mode}, "
                 f"main GPU {model.main_gpu}"
             )
-        flash = "on" if context.has_flash_attn else "auto or on"
-        if context.flash_attn is False:
+        flash = "on" if context.abilities.has_flash_attn else "auto or on"
+        if context.options.flash_attn is False:
             flash = "off"
-        attention = f"flash attention {flash}, K {context.type_k}, V {context.type_v}"
+        attention = (
+            f"flash attention {flash}, K {context.options.type_k}, V {context.options.type_v}"
+        )
         is_long = model.file.has_long_rope and context.n_cells > model.file.n_ctx_short_rope
         return cls(model.fingerprint, build.BUILD_ID, attention, devices, is_long)
 

@@ -18,11 +18,11 @@ from ....costs.lookup import costs_with_second
 from ....costs.table import CostTable
 from ....errors import ArgumentError, ContextFullError, Parameter, UnsupportedError
 from ....runtime.context import Context
+from ....runtime.context_options import N_CTX_UNIT
 from ....runtime.ffi import devices
 from ....runtime.kv import KVSequence
 from ....runtime.model import Model
 from ....runtime.offload import AUTO, ContextSize
-from ....runtime.opening import N_CTX_UNIT
 from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
 from ....util.closing import Closing
@@ -64,9 +64,9 @@ class SecondModel(Closing):
                 n_batch=context.n_batch,
                 n_threads=context.n_threads,
                 n_seq_max=context.n_seq_max,
-                flash_attn=context.flash_attn,
+                flash_attn=context.options.flash_attn,
             )
-            if not self.context.can_rollback:
+            if not self.context.abilities.can_rollback:
                 raise UnsupportedError(
                     f"{path.name} cannot draft: the memory of architecture "
                     f"{model.file.architecture} cannot take tokens back"
@@ -93,7 +93,7 @@ def opened(
     check: raises an error for a model that is not allowed. n_ctx: see SecondModel; default: that of
         this context.
     """
-    context.require_drafts()
+    context.abilities.require_drafts()
 
     def open_it() -> SecondModel:
         with ExitStack() as stack:

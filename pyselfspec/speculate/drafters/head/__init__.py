@@ -66,7 +66,7 @@ class Options:
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
     """Return options if the model's file has a head or one was trained for it."""
-    if not context.max_rollback:  # each rejection would cost a further pass
+    if not context.abilities.max_rollback:  # each rejection would cost a further pass
         return None
     if context.model.own_head is not None:
         return Options(shortlist=_suggested_shortlist(context))
@@ -106,7 +106,7 @@ def make(context: Context, options: Options) -> Drafter:
     path = None if options.path is None else Path(options.path)
     if path is None and context.model.own_head is None:
         raise no_own_head(context.model)
-    context.require_drafts()
+    context.abilities.require_drafts()
     opened = kept(context, Heads, path, lambda: Heads(context, DraftHead(context, path)))
     short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None
     return Drafter(context, opened, short)

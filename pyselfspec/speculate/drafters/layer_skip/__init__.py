@@ -64,7 +64,7 @@ def default_mask(context: Context) -> LayerMask | None:
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
     """Return options if a mask was given, found by a search or trained for. Other models lose too
     much by skipping arbitrary sublayers."""
-    if mask is None and context.can_rollback and context.n_seq_max > 1:
+    if mask is None and context.abilities.can_rollback and context.n_seq_max > 1:
         mask = context.model.draft_mask
     return None if mask is None else Options(mask)
 
@@ -100,7 +100,7 @@ class Drafter(Base):
         self._mask = mask.require(context.model.n_layer)
         self.shares = share and SharedBlocks.possible(context, mask)
         if not self.shares:
-            context.require_rollback()
+            context.abilities.require_rollback()
             context.require_spare()
         self._seq = context.sequence()
 
@@ -129,7 +129,7 @@ class Drafter(Base):
     ) -> Draft | Work[Draft]:
         """Return a draft that begins with ``start``. The first pass runs its tokens as well."""
         self._short.update(history)
-        too_wide = len(start.tokens) >= self._context.pass_width
+        too_wide = len(start.tokens) >= self._context.abilities.pass_width
         if limit.n_max == 0 or too_wide or not (self.shares or self._context.has_spare):
             return start
         draft = self._shared if self.shares else self._forked

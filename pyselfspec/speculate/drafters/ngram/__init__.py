@@ -69,7 +69,7 @@ class Options:
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
     """Return options if the memory can remove rejected draft tokens."""
-    return Options() if context.can_draft else None
+    return Options() if context.abilities.can_draft else None
 
 
 def make(context: Context, options: Options) -> Drafter:
