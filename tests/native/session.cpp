@@ -1,5 +1,5 @@
 // A life with every call of selfspec.h, for a leak checker: session MODEL [forget]. "forget" frees no session.
-#include "selfspec.h"
+#include "abi/selfspec.h"
 
 #include "llama.h"
 

@@ -1,6 +1,6 @@
 """Prototypes of the C functions that the stock bindings lack, as data; nothing is loaded here.
 
-``tests/pure/test_prototypes.py`` compares the selfspec_ ones with ``native/selfspec.h``.
+``tests/pure/test_prototypes.py`` compares the selfspec_ ones with ``native/abi/selfspec.h``.
 """
 
 from __future__ import annotations
