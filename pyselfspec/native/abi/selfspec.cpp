@@ -3,6 +3,7 @@
 #include "abi/selfspec.h"
 
 #include "graph/argmax.h"
+#include "graph/width.h"
 #include "session/session.h"
 
 #include "llama-model.h"

@@ -1,8 +1,8 @@
 #include "graph/batch.h"
 #include "graph/checks.h"
 #include "graph/inputs.h"
+#include "graph/width.h"
 #include "states/replay.h"
-#include "session/session.h"
 
 #include "ggml-backend.h"
 #include "ggml.h"

@@ -22,14 +22,9 @@
 #include <vector>
 
 struct ggml_cgraph;
-struct ggml_tensor;
 struct llama_context;
 struct llama_model;
 class  llama_kv_cache;
-
-// See selfspec_kernel_width(). NULL if the CPU backend has no such function.
-using selfspec_width_function = int32_t (*)(const ggml_tensor * weights, bool fast);
-selfspec_width_function selfspec_width_of_weights();
 
 struct selfspec_session {
     explicit selfspec_session(llama_context * ctx);
