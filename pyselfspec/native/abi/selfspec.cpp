@@ -185,55 +185,24 @@ int64_t selfspec_n_graph_checks(const selfspec_session * session) {
     return session->n_graph_checks;
 }
 
-int32_t selfspec_decode(
-        selfspec_session * session,
-                 int32_t   n_tokens,
-           const int32_t * tokens,
-           const int32_t * seq_ids,
-           const int32_t * n_seq_ids,
-           const int32_t * pos,
-           const uint8_t * outputs,
-             const float * hidden,
-           const uint8_t * mask,
-                 int32_t   n_layer,
-           const int32_t * hidden_at,
-                 int32_t   n_hidden_at,
-                   float * hidden_out,
-                 int32_t   head,
-           const int32_t * among,
-                 int32_t   n_among,
-                    bool   in_place) {
+// Runs a pass of the session, given its arguments. If it fails, no row has an output.
+template <typename F>
+static int32_t selfspec_run(selfspec_session * session, const selfspec_decode_args * args, F decode) {
     const selfspec_interrupt::pass in_pass(session->stop);
     const int32_t status = session->guarded([&]() -> int32_t {
-        selfspec_pass pass;
-        if (mask) {
-            selfspec_require_n_layer(session->facts(), n_layer);
-            if (std::any_of(mask, mask + n_layer, [](uint8_t bits) { return bits != 0; })) {
-                pass.mask.assign(mask, mask + n_layer);
-            }
+        if (!args) {
+            selfspec_refuse("args is NULL, give the arguments of a pass");
         }
-        if (hidden) {
-            const auto runs = std::find_if(pass.mask.begin(), pass.mask.end(), [](uint8_t bits) { return bits != SELFSPEC_SKIP_BLOCK; });
-            pass.enter_at = (int32_t) (runs - pass.mask.begin());
-        }
-        if (hidden_at) {
-            if (n_hidden_at < 0) {
-                selfspec_refuse("n_hidden_at is " + std::to_string(n_hidden_at) + ", allowed is 0 or more");
-            }
-            pass.hidden_at.assign(hidden_at, hidden_at + n_hidden_at);
-        }
-        pass.head       = head;
-        pass.n_among    = among ? n_among : 0;
-        pass.in_place   = in_place;
-        pass.has_tokens = tokens != nullptr;
-
-        return session->decode({ n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs }, { hidden, hidden_out }, { among, n_among },
-            std::move(pass));
+        return decode(*args);
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();
     }
     return status;
+}
+
+int32_t selfspec_decode(selfspec_session * session, const selfspec_decode_args * args) {
+    return selfspec_run(session, args, [&](const auto & given) { return session->decode(given); });
 }
 
 int32_t selfspec_decode_states(selfspec_session * session, int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal) {
@@ -247,35 +216,8 @@ int32_t selfspec_draft_fuse(selfspec_session * session, int32_t n_rows, const fl
     return session->guarded([&]() -> int32_t { return session->draft_fuse(n_rows, features, states); });
 }
 
-int32_t selfspec_draft_decode(
-        selfspec_session * session,
-                 int32_t   n_tokens,
-           const int32_t * tokens,
-           const int32_t * seq_ids,
-           const int32_t * pos,
-           const uint8_t * outputs,
-                 int32_t   head,
-           const int32_t * among,
-                 int32_t   n_among,
-                    bool   in_place,
-                 int32_t   nextn,
-             const float * states,
-                   float * states_out) {
-    const selfspec_interrupt::pass in_pass(session->stop);
-    const int32_t status = session->guarded([&]() -> int32_t {
-        selfspec_pass pass;
-        pass.head     = head;
-        pass.n_among  = among ? n_among : 0;
-        pass.in_place = in_place;
-        pass.nextn    = nextn;
-
-        return session->draft_decode({ n_tokens, tokens, seq_ids, nullptr, pos, outputs }, { among, n_among }, std::move(pass),
-            { states, states_out });
-    });
-    if (status != SELFSPEC_OK) {
-        session->forget_outputs();
-    }
-    return status;
+int32_t selfspec_draft_decode(selfspec_session * session, const selfspec_decode_args * args) {
+    return selfspec_run(session, args, [&](const auto & given) { return session->draft_decode(given); });
 }
 
 int32_t selfspec_draft_score(selfspec_session * session, int32_t row, int32_t previous) {

@@ -1,6 +1,6 @@
 // The C interface of pyselfspec, exported from the patched libllama: decode a batch with a layer mask.
 //
-// Flat on purpose: no struct is passed, so bindings in another language need no copy of a struct's layout.
+// Flat on purpose: one struct is passed, the arguments of a pass, and bindings in another language copy its layout only.
 // Given a session from selfspec_init(), no function throws or aborts on bad arguments: a function that takes a session and
 // returns a status other than SELFSPEC_OK leaves a message in selfspec_error(). A session belongs to one llama_context and,
 // like the context, may be used by one thread at a time; selfspec_stop_passes() is the exception.
@@ -187,51 +187,68 @@ SELFSPEC_API void selfspec_heed_interrupts(struct selfspec_session * session, bo
 // combination of mask, entry and copied states is checked once.
 SELFSPEC_API int64_t selfspec_n_graph_checks(const struct selfspec_session * session);
 
-// Decode n_tokens rows, each a token of one or more sequences at a position, and return a selfspec_status. For every sequence
-// in the batch the positions are consecutive and continue the sequence. The caller's arrays are read during the call only.
-//   tokens     [n_tokens] ids. May be NULL when hidden is given and the architecture reads ids only at its input.
-//   seq_ids    [sum of n_seq_ids] the sequences of each row, row after row
-//   n_seq_ids  [n_tokens] how many sequences each row belongs to, or NULL: one each. A row of several sequences takes one cell,
-//              which they share; their earlier tokens must be equal, and later rows see it in each of them. Needs
-//              SELFSPEC_MEMORY_ROLLBACK, and cannot be combined with in_place
-//   pos        [n_tokens] the position of each row in its sequences
-//   outputs    [n_tokens] 1: compute an output for the row
-//   hidden     [n_tokens, n_embd] states entering the first block of which the mask runs a part, or NULL
-//   mask       [n_layer] selfspec_part bits, or NULL: run everything
-//   hidden_at  [n_hidden_at] copy the states entering these blocks to hidden_out (1..n_layer; n_layer: the states leaving the
-//              last block; n_layer + 1: the states that the model's own next-token-prediction blocks or Gemma 4's assistants
-//              read), or NULL
-//   hidden_out [n_tokens, sum of widths] receives the states, those of one row side by side: n_embd values of each block, at
-//              n_layer + 1 as many as the head reads
-//   head       a selfspec_head
-//   among      [n_among] ids in ascending order, or NULL: with SELFSPEC_HEAD_BEST, find the best of these tokens only, reading
-//              only their rows of the head's weights; selfspec_logits() returns their logits. At most
-//              SELFSPEC_EXACT_WIDTH outputs, and only where selfspec_can_shorten() is 1
-//   in_place   rewrite K/V of the cells that already hold these positions instead of taking free cells. No two rows may write
-//              one cell
+// The arguments of a pass. A field that is 0 or NULL asks for nothing. The arrays are read during the call only.
+struct selfspec_decode_args {
+    int32_t n_tokens; // number of rows, each a token of one or more sequences at a position
+
+    // [n_tokens] ids. May be NULL when hidden is given and the architecture reads ids only at its input
+    const int32_t * tokens;
+
+    // [sum of n_seq_ids] the sequences of each row, row after row
+    const int32_t * seq_ids;
+
+    // [n_tokens] how many sequences each row belongs to, or NULL: one each. A row of several sequences takes one cell, which
+    // they share; their earlier tokens must be equal, and later rows see it in each of them. Needs SELFSPEC_MEMORY_ROLLBACK,
+    // and cannot be combined with in_place
+    const int32_t * n_seq_ids;
+
+    // [n_tokens] the position of each row in its sequences. For every sequence in the batch the positions are consecutive and
+    // continue the sequence
+    const int32_t * pos;
+
+    // [n_tokens] 1: compute an output for the row
+    const uint8_t * outputs;
+
+    // [n_tokens, n_embd] states entering the first block of which the mask runs a part, or NULL
+    const float * hidden;
+
+    // [n_layer] selfspec_part bits, or NULL: run everything
+    const uint8_t * mask;
+    int32_t n_layer;
+
+    // [n_hidden_at] copy the states entering these blocks to hidden_out (1..n_layer; n_layer: the states leaving the last
+    // block; n_layer + 1: the states that the model's own next-token-prediction blocks or Gemma 4's assistants read), or NULL
+    const int32_t * hidden_at;
+    int32_t n_hidden_at;
+
+    // [n_tokens, sum of widths] receives the states, those of one row side by side: n_embd values of each block, at n_layer + 1
+    // as many as the head reads
+    float * hidden_out;
+
+    // a selfspec_head
+    int32_t head;
+
+    // [n_among] ids in ascending order, or NULL: with SELFSPEC_HEAD_BEST, find the best of these tokens only, reading only
+    // their rows of the head's weights; selfspec_logits() returns their logits. At most SELFSPEC_EXACT_WIDTH outputs, and only
+    // where selfspec_can_shorten() is 1
+    const int32_t * among;
+    int32_t n_among;
+
+    // rewrite K/V of the cells that already hold these positions instead of taking free cells. No two rows may write one cell
+    bool in_place;
+
+    // for selfspec_draft_decode(): of the blocks that predict the token after next, the one that runs, counted from 0; each
+    // has K/V of its own in the cells that all share. 0 for a head in a file of its own
+    int32_t nextn;
+};
+
+// Decode rows, and return a selfspec_status.
 // A recurrent mixer that a mask skips neither advances nor clears its state. A sequence must therefore skip the same mixers in
 // all its passes; otherwise it reads the state that an earlier sequence left.
 // After a status other than SELFSPEC_OK no row has an output, and the outputs of earlier passes are gone too. If the pass had
 // begun, its rows are removed from the memory, with in_place also from sequences that share their cells; a memory without
 // SELFSPEC_MEMORY_ROLLBACK then holds nothing of these sequences any more.
-SELFSPEC_API int32_t selfspec_decode(
-        struct selfspec_session * session,
-                        int32_t   n_tokens,
-                  const int32_t * tokens,
-                  const int32_t * seq_ids,
-                  const int32_t * n_seq_ids,
-                  const int32_t * pos,
-                  const uint8_t * outputs,
-                    const float * hidden,
-                  const uint8_t * mask,
-                        int32_t   n_layer,
-                  const int32_t * hidden_at,
-                        int32_t   n_hidden_at,
-                          float * hidden_out,
-                        int32_t   head,
-                  const int32_t * among,
-                        int32_t   n_among,
-                           bool   in_place);
+SELFSPEC_API int32_t selfspec_decode(struct selfspec_session * session, const struct selfspec_decode_args * args);
 
 // Decode rows of a picture as one pass of the whole model, without outputs. Returns a selfspec_status; a pass that fails or is
 // stopped leaves none of its rows.
@@ -258,31 +275,17 @@ SELFSPEC_API int32_t selfspec_decode_states(
 //   states     [n_rows, n_embd] receives the fused states
 SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int32_t n_rows, const float * features, float * states);
 
-// Decode rows of the head, each a token and the states that led to it, and return a selfspec_status. Arguments are those of
-// selfspec_decode(). With SELFSPEC_HEAD_BEST, a head with a vocabulary of its own looks at its own tokens only, and among
-// must be NULL.
-//   nextn      of the blocks that predict the token after next, the one that runs, counted from 0; each has K/V of its own
-//              in the cells that all share. 0 for a head in a file of its own
-//   states     [n_tokens, n_embd] fused states, the target's at n_layer + 1, or states_out of an earlier row; as wide as the
-//              target's for heads that take its states as they are
-//   states_out [number of outputs, n_embd] receives the states after rows with an output, the input of later rows
+// Decode rows of the head, each a token and the states that led to it, and return a selfspec_status. With SELFSPEC_HEAD_BEST,
+// a head with a vocabulary of its own looks at its own tokens only, and among must be NULL. Fields that are not those of
+// selfspec_decode():
+//   n_seq_ids, mask, hidden_at  not read
+//   hidden      [n_tokens, n_embd] fused states, the target's at n_layer + 1, or hidden_out of an earlier row; as wide as the
+//               target's for heads that take its states as they are
+//   hidden_out  [number of outputs, n_embd] receives the states after rows with an output, the input of later rows
 // Rows of a DFlash head belong to one sequence and have either states [n_tokens, n_features], of the target's blocks as for
 // selfspec_draft_fuse() and without outputs, whose K/V are kept; or tokens, all with outputs: one after those states, and mask
-// tokens. The caller removes the latter. states_out is NULL.
-SELFSPEC_API int32_t selfspec_draft_decode(
-        struct selfspec_session * session,
-                        int32_t   n_tokens,
-                  const int32_t * tokens,
-                  const int32_t * seq_ids,
-                  const int32_t * pos,
-                  const uint8_t * outputs,
-                        int32_t   head,
-                  const int32_t * among,
-                        int32_t   n_among,
-                           bool   in_place,
-                        int32_t   nextn,
-                    const float * states,
-                          float * states_out);
+// tokens. The caller removes the latter. hidden_out is NULL.
+SELFSPEC_API int32_t selfspec_draft_decode(struct selfspec_session * session, const struct selfspec_decode_args * args);
 
 // After a pass over a block of a DFlash2 head, make the logits of a row the scores of its candidates when they follow a token:
 // -inf for all other tokens. Return a selfspec_status. Rows are scored in order, from row 1.

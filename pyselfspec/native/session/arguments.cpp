@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace {
 
@@ -31,6 +32,35 @@ void selfspec_require_n_layer(const selfspec_facts & facts, int32_t n_layer) {
     if (n_layer != facts.n_layer) {
         selfspec_refuse("the model has " + std::to_string(facts.n_layer) + " blocks, not " + std::to_string(n_layer));
     }
+}
+
+selfspec_request selfspec_request_of(const selfspec_decode_args & args) {
+    selfspec_pass pass;
+    pass.head     = args.head;
+    pass.n_among  = args.among ? args.n_among : 0;
+    pass.in_place = args.in_place;
+    return { { args.n_tokens, args.tokens, args.seq_ids, args.n_seq_ids, args.pos, args.outputs }, { args.hidden, args.hidden_out },
+        { args.among, args.n_among }, std::move(pass) };
+}
+
+void selfspec_add_parts(const selfspec_facts & facts, const selfspec_decode_args & args, selfspec_pass & pass) {
+    if (args.mask) {
+        selfspec_require_n_layer(facts, args.n_layer);
+        if (std::any_of(args.mask, args.mask + args.n_layer, [](uint8_t bits) { return bits != 0; })) {
+            pass.mask.assign(args.mask, args.mask + args.n_layer);
+        }
+    }
+    if (args.hidden) {
+        const auto runs = std::find_if(pass.mask.begin(), pass.mask.end(), [](uint8_t bits) { return bits != SELFSPEC_SKIP_BLOCK; });
+        pass.enter_at = (int32_t) (runs - pass.mask.begin());
+    }
+    if (args.hidden_at) {
+        if (args.n_hidden_at < 0) {
+            selfspec_refuse("n_hidden_at is " + std::to_string(args.n_hidden_at) + ", allowed is 0 or more");
+        }
+        pass.hidden_at.assign(args.hidden_at, args.hidden_at + args.n_hidden_at);
+    }
+    pass.has_tokens = args.tokens != nullptr;
 }
 
 void selfspec_require_seq(const selfspec_facts & facts, int32_t seq_id) {

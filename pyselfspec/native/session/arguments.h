@@ -51,6 +51,14 @@ struct selfspec_states {
     float       * out;
 };
 
+// What the caller asks of one pass.
+struct selfspec_request {
+    selfspec_rows   rows;
+    selfspec_states states;
+    selfspec_among  among;
+    selfspec_pass   pass;
+};
+
 // The positions of one sequence's rows in a batch, which are consecutive: first to last, both included.
 struct selfspec_span {
     int32_t seq_id;
@@ -97,6 +105,11 @@ public:
 [[noreturn]] void selfspec_refuse(const std::string & text, int32_t status = SELFSPEC_BAD_ARGUMENT);
 
 void selfspec_require_n_layer(const selfspec_facts & facts, int32_t n_layer);
+
+// Returns what both kinds of passes read of their arguments; and adds what selfspec_decode() reads besides.
+selfspec_request selfspec_request_of(const selfspec_decode_args & args);
+void selfspec_add_parts(const selfspec_facts & facts, const selfspec_decode_args & args, selfspec_pass & pass);
+
 void selfspec_require_seq(const selfspec_facts & facts, int32_t seq_id);
 
 // Checks that apply to the rows of any decode.

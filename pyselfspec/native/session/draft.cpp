@@ -132,9 +132,15 @@ void selfspec_session::copy_left(const selfspec_rows & rows, float * out) const 
     }
 }
 
-int32_t selfspec_session::draft_decode(
-        const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states) {
+int32_t selfspec_session::draft_decode(const selfspec_decode_args & args) {
     check_draft();
+    auto request = selfspec_request_of(args);
+    const auto & rows   = request.rows;
+    const auto & states = request.states;
+    const auto & among  = request.among;
+    auto       & pass   = request.pass;
+    request.rows.n_seq_ids = nullptr;
+    pass.nextn = args.nextn;
     const selfspec_facts known = facts();
     selfspec_require_batch(known, rows);
     selfspec_require_head(pass);

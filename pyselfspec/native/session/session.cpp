@@ -283,9 +283,14 @@ void selfspec_session::replay_for(int32_t n_seq) {
 // decode
 //
 
-int32_t selfspec_session::decode(
-        const selfspec_rows & rows, const selfspec_states & states, const selfspec_among & among, selfspec_pass pass) {
+int32_t selfspec_session::decode(const selfspec_decode_args & args) {
     const selfspec_facts known = facts();
+    auto request = selfspec_request_of(args);
+    const auto & rows   = request.rows;
+    const auto & states = request.states;
+    const auto & among  = request.among;
+    auto       & pass   = request.pass;
+    selfspec_add_parts(known, args, pass);
     selfspec_require_rows(known, rows);
     selfspec_require_pass(known, rows, states, pass);
     selfspec_require_among(known, among, rows);

@@ -49,7 +49,7 @@ struct selfspec_session {
         }
     }
 
-    int32_t decode(const selfspec_rows & rows, const selfspec_states & states, const selfspec_among & among, selfspec_pass pass);
+    int32_t decode(const selfspec_decode_args & args);
     int32_t decode_states(int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal);
     int32_t argmax(int32_t row, float * p) const;
     int32_t copy_logits(int32_t row, float * out) const;
@@ -58,7 +58,7 @@ struct selfspec_session {
 
     // for contexts of draft heads, see session/draft.cpp
     int32_t draft_fuse  (int32_t n_rows, const float * features, float * states);
-    int32_t draft_decode(const selfspec_rows & rows, const selfspec_among & among, selfspec_pass pass, const selfspec_states & states);
+    int32_t draft_decode(const selfspec_decode_args & args);
     int32_t draft_score (int32_t row, int32_t previous);
 
     const std::vector<uint8_t> & mask_support();
