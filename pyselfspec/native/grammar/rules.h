@@ -37,6 +37,16 @@ struct selfspec_rules {
     uint32_t            root;
 };
 
+// Calls f(first, last) for every alternative of a rule, without the element that ends it.
+template <typename F> void selfspec_each_alternative(const llama_grammar_rule & rule, F f) {
+    for (size_t first = 0, last = 0; first < rule.size(); first = ++last) {
+        while (rule[last].type != LLAMA_GRETYPE_END && rule[last].type != LLAMA_GRETYPE_ALT) {
+            ++last;
+        }
+        f(first, last);
+    }
+}
+
 // Throws std::runtime_error with a short reason when the text is not a valid grammar.
 selfspec_rules selfspec_parse_grammar(const llama_vocab * vocab, const char * text);
 
