@@ -21,7 +21,7 @@ FLOORS = (
     {"abi/selfspec.h"},
     {"grammar", "states/replay"},
     {"graph"},
-    {"session/arguments"},
+    {"session/arguments", "session/architectures"},
     {"kv", "states", "session/interrupt"},
     {"session"},
     {"abi"},

@@ -4,6 +4,7 @@
 
 #include "graph/argmax.h"
 #include "graph/width.h"
+#include "session/draft.h"
 #include "session/session.h"
 
 #include "llama-model.h"
@@ -48,80 +49,63 @@ const char * selfspec_error(const selfspec_session * session) {
 }
 
 int32_t selfspec_mask_support(selfspec_session * session, uint8_t * out, int32_t n_layer) {
-    return session->guarded([&]() -> int32_t {
+    return session->guarded([&] {
         selfspec_require_n_layer(session->facts(), n_layer);
         require_place_for(out, "the parts of each block");
         const auto & bits = session->mask_support();
         std::copy(bits.begin(), bits.end(), out);
-        return SELFSPEC_OK;
     });
 }
 
 int32_t selfspec_can_enter(selfspec_session * session, int32_t il) {
-    return session->guarded([&]() -> int32_t { return session->can_enter(il); });
+    return session->guarded([&] { return session->can_enter(il); });
 }
 
 int32_t selfspec_can_shorten(selfspec_session * session) {
-    return session->guarded([&]() -> int32_t { return session->can_shorten(); });
+    return session->guarded([&] { return session->can_shorten(); });
 }
 
 int32_t selfspec_memory(selfspec_session * session) {
-    return session->guarded([&]() -> int32_t { return session->memory_bits(); });
+    return session->guarded([&] { return session->memory_bits(); });
 }
 
 int32_t selfspec_can_keep(selfspec_session * session, int32_t seq_id, int32_t n) {
-    return session->guarded([&]() -> int32_t { return session->can_keep(seq_id, n); });
+    return session->guarded([&] { return session->can_keep(seq_id, n); });
 }
 
 int32_t selfspec_keep(selfspec_session * session, int32_t seq_id, int32_t n) {
-    return session->guarded([&]() -> int32_t {
-        session->keep(seq_id, n);
-        return SELFSPEC_OK;
-    });
+    return session->guarded([&] { session->keep(seq_id, n); });
 }
 
 int32_t selfspec_max_rollback(selfspec_session * session) {
-    return session->guarded([&]() -> int32_t { return session->rollback.limit(); });
+    return session->guarded([&] { return session->rollback.limit(); });
 }
 
 int32_t selfspec_replay_for(selfspec_session * session, int32_t n_seq) {
-    return session->guarded([&]() -> int32_t {
-        session->replay_for(n_seq);
-        return SELFSPEC_OK;
-    });
+    return session->guarded([&] { session->replay_for(n_seq); });
 }
 
 int32_t selfspec_fork(selfspec_session * session, int32_t seq_id, int32_t copy) {
-    return session->guarded([&]() -> int32_t {
-        session->fork(seq_id, copy);
-        return SELFSPEC_OK;
-    });
+    return session->guarded([&] { session->fork(seq_id, copy); });
 }
 
 int64_t selfspec_state_size(selfspec_session * session, int32_t seq_id) {
-    int64_t size = 0;
-    const int32_t status = session->guarded([&]() -> int32_t {
-        size = session->state_size(seq_id);
-        return SELFSPEC_OK;
-    });
-    return status == SELFSPEC_OK ? size : status;
+    return session->guarded([&] { return session->state_size(seq_id); });
 }
 
 int32_t selfspec_save_state(selfspec_session * session, int32_t seq_id, uint8_t * out, int64_t size) {
-    return session->guarded([&]() -> int32_t {
+    return session->guarded([&] {
         require_place_for(out, "the state");
         session->save_state(seq_id, out, size);
-        return SELFSPEC_OK;
     });
 }
 
 int32_t selfspec_load_state(selfspec_session * session, int32_t seq_id, const uint8_t * state, int64_t size, int32_t n) {
-    return session->guarded([&]() -> int32_t {
+    return session->guarded([&] {
         if (!state) {
             selfspec_refuse("state is NULL, give one that selfspec_save_state() has written");
         }
         session->load_state(seq_id, state, size, n);
-        return SELFSPEC_OK;
     });
 }
 
@@ -134,28 +118,23 @@ int64_t selfspec_model_state_bytes(const llama_model * model) {
 }
 
 int32_t selfspec_reserve(selfspec_session * session, int32_t seq_id, int32_t n) {
-    return session->guarded([&]() -> int32_t { return session->reserve(seq_id, n); });
+    return session->guarded([&] { session->reserve(seq_id, n); });
 }
 
 int32_t selfspec_in_order(selfspec_session * session, int32_t seq_id) {
-    return session->guarded([&]() -> int32_t { return session->in_order(seq_id); });
+    return session->guarded([&] { return session->in_order(seq_id); });
 }
 
 int64_t selfspec_n_moves(selfspec_session * session) {
-    int64_t n = 0;
-    const int32_t status = session->guarded([&]() -> int32_t {
-        n = session->n_moves();
-        return SELFSPEC_OK;
-    });
-    return status == SELFSPEC_OK ? n : status;
+    return session->guarded([&] { return session->n_moves(); });
 }
 
 int32_t selfspec_exact_width(selfspec_session * session) {
-    return session->guarded([&]() -> int32_t { return session->exact_width(); });
+    return session->guarded([&] { return session->exact_width(); });
 }
 
 int32_t selfspec_exact_prompts(selfspec_session * session) {
-    return session->guarded([&]() -> int32_t { return session->has_exact_prompts(); });
+    return session->guarded([&] { return session->has_exact_prompts(); });
 }
 
 int32_t selfspec_type_width(int32_t type, bool fast) {
@@ -189,11 +168,11 @@ int64_t selfspec_n_graph_checks(const selfspec_session * session) {
 template <typename F>
 static int32_t selfspec_run(selfspec_session * session, const selfspec_decode_args * args, F decode) {
     const selfspec_interrupt::pass in_pass(session->stop);
-    const int32_t status = session->guarded([&]() -> int32_t {
+    const int32_t status = session->guarded([&] {
         if (!args) {
             selfspec_refuse("args is NULL, give the arguments of a pass");
         }
-        return decode(*args);
+        decode(*args);
     });
     if (status != SELFSPEC_OK) {
         session->forget_outputs();
@@ -202,30 +181,30 @@ static int32_t selfspec_run(selfspec_session * session, const selfspec_decode_ar
 }
 
 int32_t selfspec_decode(selfspec_session * session, const selfspec_decode_args * args) {
-    return selfspec_run(session, args, [&](const auto & given) { return session->decode(given); });
+    return selfspec_run(session, args, [&](const auto & given) { session->decode(given); });
 }
 
 int32_t selfspec_decode_states(selfspec_session * session, int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal) {
     const selfspec_interrupt::pass in_pass(session->stop);
     session->forget_outputs();
-    return session->guarded([&]() -> int32_t { return session->decode_states(n_rows, states, seq_id, pos, is_causal); });
+    return session->guarded([&] { session->decode_states(n_rows, states, seq_id, pos, is_causal); });
 }
 
 int32_t selfspec_draft_fuse(selfspec_session * session, int32_t n_rows, const float * features, float * states) {
     const selfspec_interrupt::pass in_pass(session->stop);
-    return session->guarded([&]() -> int32_t { return session->draft_fuse(n_rows, features, states); });
+    return session->guarded([&] { selfspec_draft_head(*session).fuse(n_rows, features, states); });
 }
 
 int32_t selfspec_draft_decode(selfspec_session * session, const selfspec_decode_args * args) {
-    return selfspec_run(session, args, [&](const auto & given) { return session->draft_decode(given); });
+    return selfspec_run(session, args, [&](const auto & given) { selfspec_draft_head(*session).decode(given); });
 }
 
 int32_t selfspec_draft_score(selfspec_session * session, int32_t row, int32_t previous) {
-    return session->guarded([&]() -> int32_t { return session->draft_score(row, previous); });
+    return session->guarded([&] { selfspec_draft_head(*session).score(row, previous); });
 }
 
 int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32_t row) {
-    return session->guarded([&]() -> int32_t {
+    return session->guarded([&] {
         if (!chain) {
             selfspec_refuse("chain is NULL, give a sampler chain");
         }
@@ -244,12 +223,12 @@ int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int3
 }
 
 int32_t selfspec_logits(selfspec_session * session, int32_t row, float * logits) {
-    return session->guarded([&]() -> int32_t {
+    return session->guarded([&] {
         require_place_for(logits, "the logits");
-        return session->copy_logits(row, logits);
+        session->copy_logits(row, logits);
     });
 }
 
 int32_t selfspec_argmax(selfspec_session * session, int32_t row, float * p) {
-    return session->guarded([&]() -> int32_t { return session->argmax(row, p); });
+    return session->guarded([&] { return session->argmax(row, p); });
 }

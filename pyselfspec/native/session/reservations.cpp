@@ -48,10 +48,10 @@ void selfspec_session::allow_moves() {
     }
 }
 
-int32_t selfspec_session::reserve(int32_t seq_id, int32_t n) {
+void selfspec_session::reserve(int32_t seq_id, int32_t n) {
     selfspec_require_seq(facts(), seq_id);
     if (!(memory_bits() & SELFSPEC_MEMORY_SCATTER)) {
-        return SELFSPEC_OK; // order alone would not make results equal, and cells that are far apart make passes slower
+        return; // order alone would not make results equal, and cells that are far apart make passes slower
     }
     for (llama_kv_cache * cache : caches()) {
         auto & room = cache->selfspec;
@@ -60,7 +60,6 @@ int32_t selfspec_session::reserve(int32_t seq_id, int32_t n) {
         }
         room.reserved[seq_id] = std::max(n, selfspec_kv_reservations::UNKNOWN);
     }
-    return SELFSPEC_OK;
 }
 
 bool selfspec_session::in_order(int32_t seq_id) const {

@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,11 +34,17 @@ struct selfspec_session {
     selfspec_session(const selfspec_session &) = delete;
     selfspec_session & operator=(const selfspec_session &) = delete;
 
-    // Calls f and returns its status. An exception is turned into a status and `error`, so that none leaves the library.
-    template <typename F> int32_t guarded(F f) noexcept {
+    // Calls f and returns its result, or SELFSPEC_OK where it has none. An exception is turned into a status and `error`, so
+    // that none leaves the library.
+    template <typename F> auto guarded(F f) noexcept -> std::conditional_t<std::is_same_v<decltype(f()), int64_t>, int64_t, int32_t> {
         try {
             error.clear();
-            return f();
+            if constexpr (std::is_void_v<decltype(f())>) {
+                f();
+                return SELFSPEC_OK;
+            } else {
+                return f();
+            }
         } catch (const selfspec_failure & e) {
             return failed(e.status, e.text.c_str());
         } catch (const selfspec_grammar_limit & e) {
@@ -49,36 +56,36 @@ struct selfspec_session {
         }
     }
 
-    int32_t decode(const selfspec_decode_args & args);
-    int32_t decode_states(int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal);
+    selfspec_facts facts() const;
+
+    void    decode(const selfspec_decode_args & args);
+    void    decode_states(int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal);
+
+    // what the last pass has left, see results.cpp
     int32_t argmax(int32_t row, float * p) const;
-    int32_t copy_logits(int32_t row, float * out) const;
+    void    copy_logits(int32_t row, float * out) const;
     int32_t sample(llama_sampler * chain, int32_t row);
     void    forget_outputs() noexcept;
 
-    // for contexts of draft heads, see session/draft.cpp
-    int32_t draft_fuse  (int32_t n_rows, const float * features, float * states);
-    int32_t draft_decode(const selfspec_decode_args & args);
-    int32_t draft_score (int32_t row, int32_t previous);
-
+    // see abilities.cpp
     const std::vector<uint8_t> & mask_support();
     bool    can_enter(int32_t il);
     bool    can_shorten();
     int32_t memory_bits() const;
+    int32_t exact_width() const; // see selfspec_exact_width()
+    bool    has_exact_prompts() const;
+    void    replay_for(int32_t n_seq); // removals stay impossible if a graph of the model is not known
+
+    // see sequences.cpp
     int32_t can_keep(int32_t seq_id, int32_t n) const;
     void    keep(int32_t seq_id, int32_t n);
-    void    replay_for(int32_t n_seq); // removals stay impossible if a graph of the model is not known
     void    fork(int32_t seq_id, int32_t copy);
     int64_t state_size(int32_t seq_id) const;
     void    save_state(int32_t seq_id, uint8_t * out, int64_t size) const;
     void    load_state(int32_t seq_id, const uint8_t * state, int64_t size, int32_t n);
-    int32_t exact_width() const; // see selfspec_exact_width()
-    bool    has_exact_prompts() const;
 
-    selfspec_facts facts() const;
-
-    // see session/reservations.cpp
-    int32_t reserve (int32_t seq_id, int32_t n);
+    // see reservations.cpp
+    void    reserve (int32_t seq_id, int32_t n);
     bool    in_order(int32_t seq_id) const;
     int64_t n_moves () const;
 
@@ -87,11 +94,13 @@ struct selfspec_session {
     const int32_t       n_layer;
     std::string         error;
     selfspec_slots      slots;
-    selfspec_interrupt       stop;
+    selfspec_interrupt  stop;
     selfspec_rollback   rollback;
     int64_t             n_graph_checks = 0;
 
 private:
+    friend class selfspec_draft_head; // its passes have most steps in common with decode()
+
     // Attaches a request to the batch for one decode. Afterwards, also after an exception, the request no longer points to
     // the caller's arrays: a graph that is kept for reuse still refers to the request.
     class attachment {
@@ -121,15 +130,12 @@ private:
     std::vector<llama_kv_cache *> caches() const;
     void allow_moves();
 
-    void require_place(const selfspec_facts & known, const selfspec_rows & rows, const std::vector<selfspec_span> & spans,
-        const selfspec_pass & pass) const;
+    // The steps of a pass that decode() and draft heads share.
+    std::vector<selfspec_span> admit(const selfspec_facts & known, const selfspec_request & asked) const;
+    void fill(const selfspec_rows & rows, const float * states = nullptr, size_t n_embd = 0);
+    void run (selfspec_request & asked, const std::vector<selfspec_span> & spans, int32_t n_outputs, ggml_cgraph ** graph = nullptr);
+    void leave_best() noexcept;
 
-    void check_draft() const;
-    int32_t n_candidates() const;
-    void require_block(const selfspec_rows & rows, const selfspec_states & states) const;
-    void require_nextn(const selfspec_pass & pass) const;
-    void fill_draft   (const selfspec_rows & rows, const selfspec_states & states);
-    void copy_left    (const selfspec_rows & rows, float * out) const;
     void check_graph(const selfspec_pass & pass);
     findings & graphs();
     ends ends_before(const std::vector<selfspec_span> & rows, bool in_place) const;
@@ -137,7 +143,6 @@ private:
 
     template <typename F> int undone_if_failed(const ends & kept, F decode);
 
-    void        find_best(selfspec_batch & want, int32_t n, const selfspec_among & among);
     void        name_best(const selfspec_among & among);
 
     const selfspec_best * known_best(int32_t row) const;

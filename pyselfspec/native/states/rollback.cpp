@@ -1,5 +1,7 @@
 #include "states/rollback.h"
 
+#include "session/architectures.h"
+
 #include "llama-context.h"
 #include "llama-kv-cache-dsa-iswa.h"
 #include "llama-kv-cache-dsa.h"
@@ -28,16 +30,13 @@ static bool removes_any_tail(const llama_memory_i * memory) {
 }
 
 static bool holds_states(const llama_memory_i * memory, const llama_model & model) {
-    if (model.arch == LLM_ARCH_MINIMAX_01) {
-        return false; // its states depend on how the rows were split into passes
-    }
-    return dynamic_cast<const llama_memory_recurrent *>(memory) || dynamic_cast<const llama_memory_hybrid *>(memory) ||
-        dynamic_cast<const llama_memory_hybrid_iswa *>(memory);
+    return !selfspec_has(model, SELFSPEC_TRAIT_MIXES_ROWS) && (dynamic_cast<const llama_memory_recurrent *>(memory) ||
+        dynamic_cast<const llama_memory_hybrid *>(memory) || dynamic_cast<const llama_memory_hybrid_iswa *>(memory));
 }
 
 int64_t selfspec_state_bytes(const llama_model & model) {
     const auto & hparams  = model.hparams;
-    const bool   in_all   = llm_arch_is_recurrent(model.arch) || model.arch == LLM_ARCH_FALCON_H1;
+    const bool   in_all   = llm_arch_is_recurrent(model.arch) || selfspec_has(model, SELFSPEC_TRAIT_STATES_IN_ALL);
     const bool   in_some  = in_all || llm_arch_is_hybrid(model.arch);
     int64_t      n_floats = 0;
     for (uint32_t il = 0; in_some && il < hparams.n_layer(); ++il) {
@@ -47,26 +46,7 @@ int64_t selfspec_state_bytes(const llama_model & model) {
 }
 
 bool selfspec_replays(const llama_model & model) {
-    switch (model.arch) {
-        case LLM_ARCH_BAILINGMOE3:
-        case LLM_ARCH_FALCON_H1:
-        case LLM_ARCH_GRANITE_HYBRID:
-        case LLM_ARCH_JAMBA:
-        case LLM_ARCH_KIMI_K3:
-        case LLM_ARCH_KIMI_LINEAR:
-        case LLM_ARCH_LFM2:
-        case LLM_ARCH_LFM2MOE:
-        case LLM_ARCH_MAMBA:
-        case LLM_ARCH_MAMBA2:
-        case LLM_ARCH_NEMOTRON_H:
-        case LLM_ARCH_NEMOTRON_H_MOE:
-        case LLM_ARCH_QWEN35:
-        case LLM_ARCH_QWEN35MOE:
-        case LLM_ARCH_QWEN3NEXT:
-            return true;
-        default:
-            return false; // untested, or states that are not all in a llama_memory_recurrent
-    }
+    return selfspec_has(model, SELFSPEC_TRAIT_REPLAYS);
 }
 
 // Returns the recurrent part of a memory whose states are all in it, else NULL.
