@@ -61,16 +61,16 @@ FAULTS = {
         "native/test_kernels.py",
     ),
     "mask-off-by-one": Fault(
-        "native/selfspec-hooks.cpp",
+        "native/graph/hooks.cpp",
         "ss->pass.skips(il, part)",
         "ss->pass.skips(il + 1, part)",
         "native/test_masks.py",
     ),
     "graph-of-another-mask": Fault(
-        "native/selfspec-slots.cpp", " && pass == other", "", "native/test_masks.py"
+        "native/graph/slots.cpp", " && pass == other", "", "native/test_masks.py"
     ),
     "cells-out-of-order": Fault(
-        "native/selfspec-cells.cpp",
+        "native/kv/placement.cpp",
         "found.disordered = true;",
         "found.crowded = true;",
         "serve/test_cells.py native/test_branches.py",
@@ -88,7 +88,7 @@ FAULTS = {
         "native/test_kv.py",
     ),
     "rollback-over-a-pass": Fault(
-        "native/selfspec-rollback.cpp",
+        "native/states/rollback.cpp",
         "n <= std::min(limit(), found.n_rows - 1)",
         "n <= limit()",
         "native/test_rollback.py",

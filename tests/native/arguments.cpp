@@ -1,5 +1,5 @@
 // The checks of a decode's arguments, without a model: what each of them refuses, and that everything else is let through.
-#include "selfspec-arguments.h"
+#include "session/arguments.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -3,7 +3,7 @@
 // Prints the first thing that is wrong and ends with 1, or how many rows were placed and how often cells were moved.
 //   cells N_CELLS N_EACH
 // Two sequences of unknown length grow in turn; prints the cells in use, and those below the last one of them.
-#include "selfspec-cells.h"
+#include "kv/placement.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -15,9 +15,9 @@ namespace {
 constexpr llama_seq_id N_TEXTS = 4, N_SEQ = 8; // those from N_TEXTS on are drafts: forks for a few rows
 
 struct cache {
-    llama_kv_cells cells;
-    selfspec_room  room;
-    int            n_rows = 0, n_moves = 0;
+    llama_kv_cells           cells;
+    selfspec_kv_reservations room;
+    int                      n_rows = 0, n_moves = 0;
 
     explicit cache(uint32_t n) { cells.resize(n); }
 
@@ -26,7 +26,7 @@ struct cache {
     bool is_held(llama_seq_id s) const { return n_past(s) > 0; }
 
     void reserve(llama_seq_id s, int n) {
-        room.reserved.resize(N_SEQ, selfspec_room::UNKNOWN);
+        room.reserved.resize(N_SEQ, selfspec_kv_reservations::UNKNOWN);
         room.reserved[s] = n;
     }
 
@@ -136,13 +136,13 @@ int main(int argc, char ** argv) {
             case 0: // ends
                 if (below(3) == 0) {
                     all.take_back(s, 0);
-                    all.reserve(s, selfspec_room::UNKNOWN);
+                    all.reserve(s, selfspec_kv_reservations::UNKNOWN);
                 }
                 break;
             case 1: // another request goes on from a prompt that it shares
                 if (s != other && all.is_held(other) && below(4) == 0) {
                     all.fork(other, s, 1 + below(all.n_past(other)));
-                    all.reserve(s, below(2) ? all.n_past(s) + below(n_cells/N_TEXTS) : selfspec_room::UNKNOWN);
+                    all.reserve(s, below(2) ? all.n_past(s) + below(n_cells/N_TEXTS) : selfspec_kv_reservations::UNKNOWN);
                 }
                 break;
             case 2:
@@ -151,7 +151,7 @@ int main(int argc, char ** argv) {
                 }
                 break;
             case 3:
-                all.reserve(s, below(3) ? all.n_past(s) + below(n_cells/N_TEXTS) : selfspec_room::UNKNOWN);
+                all.reserve(s, below(3) ? all.n_past(s) + below(n_cells/N_TEXTS) : selfspec_kv_reservations::UNKNOWN);
                 break;
             case 4: // a draft in a fork, and rows of its text beside it
                 if (all.is_held(s)) {
@@ -176,7 +176,7 @@ int main(int argc, char ** argv) {
                 std::shuffle(rows.begin(), rows.end(), random);
                 if (!all.place(rows)) {
                     all.take_back(s, 0);
-                    all.reserve(s, selfspec_room::UNKNOWN);
+                    all.reserve(s, selfspec_kv_reservations::UNKNOWN);
                 }
             }
         }

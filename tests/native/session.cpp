@@ -1,5 +1,5 @@
 // A life with every call of selfspec.h, for a leak checker: session MODEL [forget]. "forget" frees no session.
-#include "selfspec.h"
+#include "abi/selfspec.h"
 
 #include "llama.h"
 
@@ -23,6 +23,16 @@ void require(bool ok, const char * what, selfspec_session * session) {
     }
 }
 
+selfspec_decode_args rows(int32_t n, const int32_t * tokens, const int32_t * seq_ids, const int32_t * pos, const uint8_t * outputs) {
+    selfspec_decode_args args = {};
+    args.n_tokens = n;
+    args.tokens   = tokens;
+    args.seq_ids  = seq_ids;
+    args.pos      = pos;
+    args.outputs  = outputs;
+    return args;
+}
+
 struct text {
     selfspec_session *   session;
     llama_context *      ctx;
@@ -43,9 +53,18 @@ struct text {
             tokens[i] = 20 + i;
             pos[i]    = first + i;
         }
-        return selfspec_decode(session, n, tokens.data(), seq_ids.data(), nullptr, pos.data(), outputs.data(), hidden, mask.data(),
-            n_layer, &hidden_at, hidden_at < 0 ? 0 : 1, states.data(), head, among.empty() ? nullptr : among.data(),
-            (int32_t) among.size(), in_place);
+        selfspec_decode_args args = rows(n, tokens.data(), seq_ids.data(), pos.data(), outputs.data());
+        args.hidden      = hidden;
+        args.mask        = mask.data();
+        args.n_layer     = n_layer;
+        args.hidden_at   = &hidden_at;
+        args.n_hidden_at = hidden_at < 0 ? 0 : 1;
+        args.hidden_out  = states.data();
+        args.head        = head;
+        args.among       = among.empty() ? nullptr : among.data();
+        args.n_among     = (int32_t) among.size();
+        args.in_place    = in_place;
+        return selfspec_decode(session, &args);
     }
 
     void skip(int32_t il, uint8_t parts) { mask[il] = parts; }
@@ -60,8 +79,10 @@ void branch(text & t) {
     const int32_t seq_ids[] = { 0, 1, 0, 1 }, n_seq_ids[] = { 2, 1, 1 }, none[] = { 0, 1, 1 };
     const uint8_t outputs[] = { 1, 1, 1 };
     const auto decode = [&](const int32_t * counts, bool in_place) {
-        return selfspec_decode(t.session, 3, tokens, seq_ids, counts, pos, outputs, nullptr, nullptr, 0, nullptr, 0, nullptr,
-            SELFSPEC_HEAD_LOGITS, nullptr, 0, in_place);
+        selfspec_decode_args args = rows(3, tokens, seq_ids, pos, outputs);
+        args.n_seq_ids = counts;
+        args.in_place  = in_place;
+        return selfspec_decode(t.session, &args);
     };
     require(decode(none, false) == SELFSPEC_BAD_ARGUMENT, "a row in no sequence", t.session);
     require(decode(n_seq_ids, true) == SELFSPEC_UNSUPPORTED, "shared rows in place", t.session);
@@ -190,8 +211,13 @@ void refuse(text & t) {
     refused(selfspec_apply(nullptr, nullptr), "no sampler");
     const int32_t one = 20, at = N_PROMPT, seq_id = 0, hidden_at = 1;
     const uint8_t output = 1;
-    refused(selfspec_decode(session, 1, &one, &seq_id, nullptr, &at, &output, nullptr, nullptr, 0, &hidden_at, -1, t.states.data(),
-        SELFSPEC_HEAD_LOGITS, nullptr, 0, false), "a negative number of blocks");
+    selfspec_decode_args args = rows(1, &one, &seq_id, &at, &output);
+    args.hidden_at   = &hidden_at;
+    args.n_hidden_at = -1;
+    args.hidden_out  = t.states.data();
+    refused(selfspec_decode(session, &args), "a negative number of blocks");
+    refused(selfspec_decode(session, nullptr), "no arguments");
+    refused(selfspec_draft_decode(session, nullptr), "no arguments of a head");
 }
 
 // What samplers refuse: another vocabulary, arguments that are not there.

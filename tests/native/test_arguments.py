@@ -17,7 +17,7 @@ def test_each_check_refuses_what_it_should(tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler
     program = tmp_path / "arguments"
-    sources = (ROOT / "tests" / "native" / "arguments.cpp", NATIVE / "selfspec-arguments.cpp")
+    sources = (ROOT / "tests" / "native" / "arguments.cpp", NATIVE / "session" / "arguments.cpp")
     checked = (
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",

@@ -638,7 +638,7 @@ def test_a_request_repeated_after_a_shift_of_positions(
 
 # --- prepared graphs -------------------------------------------------------------------------
 
-N_SLOTS = 12  # selfspec-slots.h
+N_SLOTS = 12  # graph/slots.h
 
 
 def many_masks(n: int) -> list[LayerMask]:

@@ -233,7 +233,7 @@ def test_widths_are_tried_from_narrow_to_wide():
 
 
 def test_there_is_room_for_the_graphs_of_all_lengths():
-    """Twelve are kept, see selfspec-slots.h; a pass whose graph is not is built anew."""
+    """Twelve are kept, see graph/slots.h; a pass whose graph is not is built anew."""
     assert len(COPY_LENGTHS) <= 9 and COPY_LENGTHS[-1] == N_WIDTH - 1
 
 

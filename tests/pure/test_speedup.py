@@ -120,7 +120,7 @@ def test_the_choice_of_copies(seed):
 
 def test_widths_follow_from_the_exact_width_of_the_library():
     header = (
-        Path(__file__).parents[2] / "pyselfspec" / "native" / "selfspec.h"
+        Path(__file__).parents[2] / "pyselfspec" / "native" / "abi" / "selfspec.h"
     )  # not part of the wheel
     found = re.search(r"#define SELFSPEC_EXACT_WIDTH (\d+)", header.read_text(encoding="utf-8"))
     assert found is not None and int(found[1]) == MAX_PASS_WIDTH

@@ -34,10 +34,14 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     if compiler is None or not LLAMA_CPP.is_dir():
         pytest.skip("needs a compiler and the source that an install unpacks")
     program = tmp_path_factory.mktemp("cells") / "cells"
-    folders = [NATIVE, *(LLAMA_CPP / part for part in ("src", "include", "ggml/include"))]
+    folders = [
+        NATIVE,
+        NATIVE / "graph",
+        *(LLAMA_CPP / part for part in ("src", "include", "ggml/include")),
+    ]
     sources = [
         ROOT / "tests/native/cells.cpp",
-        *(NATIVE / f"selfspec-{x}.cpp" for x in ("cells", "spread")),
+        *(NATIVE / "kv" / f"{name}.cpp" for name in ("placement", "compaction-plan")),
     ]
     command = [compiler, "-std=gnu++17", "-O1", *(f"-I{folder}" for folder in folders), *sources]
     subprocess.run([*map(str, command), "-o", str(program)], check=True)

@@ -172,7 +172,7 @@ struct Work {
     int64_t    topped = -1;
     uint32_t * seen;       // by block of the cache and view: bit mask of the cells that the view sees
     int32_t *  views;      // by block of the cache: the first view that sees a cell of it, and the last one plus one
-    int32_t *  looking;    // room for a Sight
+    int32_t *  looking;    // space for the queries of VisibleCells
 
     Work(const Task & task, int n_threads, int ith, Memory & memory) {
         const int64_t near = n_threads*NEAR/(task.n_queries*CELLS*(int64_t) sizeof(float));
@@ -254,12 +254,12 @@ struct Work {
 };
 
 // The cells of a block that any of these queries sees, and the queries that see one of them.
-struct Sight {
+struct VisibleCells {
     uint32_t        cells = 0;
     int             n     = 0;
     const int32_t * queries;
 
-    Sight(const Task & task, const Work & work, int64_t query0, int64_t query1, int64_t block) : queries(work.looking) {
+    VisibleCells(const Task & task, const Work & work, int64_t query0, int64_t query1, int64_t block) : queries(work.looking) {
         const int64_t n_views = task.n_views();
         const int32_t * const range = work.views + 2*block;
         for (int64_t base = 0; base < task.n_queries; base += n_views) {
@@ -425,20 +425,20 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
     const int64_t head = first_head + of_heads, block = work.blocks[i];
     const Query * const queries = work.queries_of(task, head);
     float * const  largest = work.largest_in(task, of_heads, i);
-    const Sight    sight(task, work, 0, task.n_queries, block);
+    const VisibleCells visible(task, work, 0, task.n_queries, block);
     std::fill_n(largest, up(task.n_queries), -INFINITY);
-    unpack(task.k, task.rows(task.k, head) + block*CELLS*task.k->nb[1], Cells(sight.cells), task.dk, work.rows);
-    in_tiles<QUERIES>(sight.n, [&](auto n, int first) {
+    unpack(task.k, task.rows(task.k, head) + block*CELLS*task.k->nb[1], Cells(visible.cells), task.dk, work.rows);
+    in_tiles<QUERIES>(visible.n, [&](auto n, int first) {
         const Query * looking[n];
         float *       scores[n];
         for (int t = 0; t < n; t++) {
-            const int64_t j = sight.queries[first + t];
+            const int64_t j = visible.queries[first + t];
             looking[t] = queries + j;
             scores[t]  = work.weights_in(task, of_heads, j, i);
         }
         score<n>(task, work, looking, block, scores);
         for (int t = 0; t < n; t++) {
-            largest[sight.queries[first + t]] = largest_of(scores[t]);
+            largest[visible.queries[first + t]] = largest_of(scores[t]);
         }
     });
 }
@@ -539,9 +539,9 @@ void weights_of_block(const Task & task, Work & work, int64_t first_head, int64_
     const float * const largest = work.largest_in(task, of_heads, i);
     int64_t * const     sums    = work.sums_in(task, of_heads, i);
     std::fill_n(sums, task.n_queries, 0);
-    const Sight sight(task, work, 0, task.n_queries, work.blocks[i]);
-    for (int n = 0; n < sight.n; n++) {
-        const int64_t j = sight.queries[n];
+    const VisibleCells visible(task, work, 0, task.n_queries, work.blocks[i]);
+    for (int n = 0; n < visible.n; n++) {
+        const int64_t j = visible.queries[n];
         float * const weights = work.weights_in(task, of_heads, j, i);
         if (largest[j] == -INFINITY) {  // all scores that it sees are -inf
             std::fill_n(weights, CELLS, 0.0f);
@@ -569,26 +569,26 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
     std::fill_n(work.totals, (piece.query1 - piece.query0)*width, 0.0f);
     for (int64_t i = 0; i < work.n_blocks; i++) {
         const int64_t block = work.blocks[i];
-        const Sight sight(task, work, piece.query0, piece.query1, block);
-        const Cells cells(sight.cells);
+        const VisibleCells visible(task, work, piece.query0, piece.query1, block);
+        const Cells cells(visible.cells);
         unpack(task.v, v + block*CELLS*task.v->nb[1], cells, n, work.rows);
         const auto weights_of = [&](int64_t j) { return work.weights_in(task, piece.head, j, i); };
         const auto totals_of  = [&](int64_t j) { return work.totals + (j - piece.query0)*width; };
         if (!all_numbers(work.rows, width, cells)) {
             // zero times such a value is NaN: each query sums only the cells that it sees
-            for (int n_done = 0; n_done < sight.n; n_done++) {
-                const float * weights[] = {weights_of(sight.queries[n_done])};
-                float *       totals[]  = {totals_of(sight.queries[n_done])};
+            for (int n_done = 0; n_done < visible.n; n_done++) {
+                const float * weights[] = {weights_of(visible.queries[n_done])};
+                float *       totals[]  = {totals_of(visible.queries[n_done])};
                 mix_all<1>(work.rows, width, Cells(used(weights[0])), weights, totals);
             }
             continue;
         }
-        in_tiles<QUERIES>(sight.n, [&](auto n_tile, int first) {
+        in_tiles<QUERIES>(visible.n, [&](auto n_tile, int first) {
             const float * weights[n_tile];
             float *       totals[n_tile];
             for (int t = 0; t < n_tile; t++) {
-                weights[t] = weights_of(sight.queries[first + t]);
-                totals[t]  = totals_of(sight.queries[first + t]);
+                weights[t] = weights_of(visible.queries[first + t]);
+                totals[t]  = totals_of(visible.queries[first + t]);
             }
             mix_all<n_tile>(work.rows, width, cells, weights, totals);
         });

@@ -6,7 +6,7 @@
 #if defined(SELFSPEC_KERNELS)
 
 #include "ggml.h"
-#include "selfspec.h"
+#include "abi/selfspec.h"
 
 #include <algorithm>
 #include <type_traits>

@@ -49,7 +49,7 @@ bool knows_hints(const ggml_tensor * op) {
            std::all_of(op->op_params + N_KNOWN, std::end(op->op_params), [](int32_t hint) { return hint == 0; });
 }
 
-// The list of weight rows to multiply instead of all, ids in ascending order: a third operand of ours, see selfspec-hooks.cpp.
+// The list of weight rows to multiply instead of all, ids in ascending order: a third operand of ours, see graph/hooks.cpp.
 const ggml_tensor * list_of(const ggml_tensor * op) { return op->op == GGML_OP_MUL_MAT ? op->src[2] : nullptr; }
 
 bool is_known_list(const ggml_tensor * list) {

@@ -25,6 +25,7 @@ from ...errors import (
     UnsupportedError,
 )
 from .load import is_of_lost_device, known_cause, llama, native, require_not_forked
+from .prototypes import DecodeArgs
 
 INT32_MAX = 2**31 - 1
 MEMORY_ROLLBACK = 1
@@ -85,31 +86,46 @@ def decode(
     shared: the further sequences of each row; empty when every row has one sequence.
     """
     _begin_pass(session)
-    n = len(seq_ids)
     n_seq_ids = None
     if shared:
         n_seq_ids = _int32s([1 + len(others) for others in shared])
         seq_ids = [i for one, more in zip(seq_ids, shared, strict=True) for i in (one, *more)]
-    status = native.selfspec_decode(
-        session,
-        n,
-        None if tokens is None else _int32s(tokens),
-        _int32s(seq_ids),
-        n_seq_ids,
-        _int32s(pos),
-        outputs,
-        None if hidden is None else hidden.ctypes.data,
-        mask,
-        0 if mask is None else len(mask),
-        _int32s(hidden_at),
-        len(hidden_at),
-        None if hidden_out is None else hidden_out.ctypes.data,
-        _head(head),
-        *_address_and_length(among),
-        in_place,
-    )
-    if status:
+    args = _args(tokens, seq_ids, pos, outputs, head, among, in_place, hidden, hidden_out)
+    args.n_seq_ids = n_seq_ids
+    if mask is not None:
+        args.mask, args.n_layer = mask, len(mask)
+    if hidden_at:
+        args.hidden_at, args.n_hidden_at = _int32s(hidden_at), len(hidden_at)
+    if status := native.selfspec_decode(session, args):
         _check(session, status)
+
+
+def _args(
+    tokens: Sequence[int] | None,
+    seq_ids: Sequence[int],
+    pos: Sequence[int],
+    outputs: bytes,
+    head: str,
+    among: array[int] | None,
+    in_place: bool,
+    hidden: NDArray[np.float32] | None,
+    hidden_out: NDArray[np.float32] | None,
+) -> DecodeArgs:
+    """Return what both kinds of passes read. It keeps its arrays alive, but not those of numpy."""
+    address, n_among = _address_and_length(among)
+    return DecodeArgs(
+        n_tokens=len(pos),
+        tokens=None if tokens is None else _int32s(tokens),
+        seq_ids=_int32s(seq_ids),
+        pos=_int32s(pos),
+        outputs=outputs,
+        hidden=None if hidden is None else hidden.ctypes.data,
+        hidden_out=None if hidden_out is None else hidden_out.ctypes.data,
+        head=_head(head),
+        among=address,
+        n_among=n_among,
+        in_place=in_place,
+    )
 
 
 def _head(head: str) -> int:
@@ -153,21 +169,9 @@ def draft_decode(
 ) -> None:
     """Call ``selfspec_draft_decode`` with C-contiguous arrays. Raises the error of the status."""
     _begin_pass(session)
-    status = native.selfspec_draft_decode(
-        session,
-        len(seq_ids),
-        None if tokens is None else _int32s(tokens),
-        _int32s(seq_ids),
-        _int32s(pos),
-        outputs,
-        _head(head),
-        *_address_and_length(among),
-        in_place,
-        nextn,
-        None if states is None else states.ctypes.data,
-        None if states_out is None else states_out.ctypes.data,
-    )
-    _check(session, status)
+    args = _args(tokens, seq_ids, pos, outputs, head, among, in_place, states, states_out)
+    args.nextn = nextn
+    _check(session, native.selfspec_draft_decode(session, args))
 
 
 def draft_score(session: int, row: int, previous: int) -> None:

@@ -1,6 +1,6 @@
 """Prototypes of the C functions that the stock bindings lack, as data; nothing is loaded here.
 
-``tests/pure/test_prototypes.py`` compares the selfspec_ ones with ``native/selfspec.h``.
+``tests/pure/test_prototypes.py`` compares the selfspec_ ones with ``native/abi/selfspec.h``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,33 @@ FLOAT, BOOL = ctypes.c_float, ctypes.c_bool
 
 # void (*ggml_abort_callback_t)(const char * error_message);
 AbortCallback = ctypes.CFUNCTYPE(None, TEXT)
+
+INT32S = ctypes.POINTER(INT32)
+
+
+class DecodeArgs(ctypes.Structure):
+    """The arguments of a pass, ``struct selfspec_decode_args``: what each field means is there."""
+
+    _fields_ = (
+        ("n_tokens", INT32),
+        ("tokens", INT32S),
+        ("seq_ids", INT32S),
+        ("n_seq_ids", INT32S),
+        ("pos", INT32S),
+        ("outputs", TEXT),
+        ("hidden", ADDRESS),
+        ("mask", TEXT),
+        ("n_layer", INT32),
+        ("hidden_at", INT32S),
+        ("n_hidden_at", INT32),
+        ("hidden_out", ADDRESS),
+        ("head", INT32),
+        ("among", ADDRESS),
+        ("n_among", INT32),
+        ("in_place", BOOL),
+        ("nextn", INT32),
+    )
+
 
 # By name: the type of the result, then those of the parameters.
 PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -51,22 +78,12 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_stop_passes": (None, ADDRESS, BOOL),
     "selfspec_heed_interrupts": (None, ADDRESS, BOOL),
     "selfspec_n_graph_checks": (INT64, ADDRESS),
-    # session, n_tokens, tokens, seq_ids, n_seq_ids, pos, outputs, hidden, mask, n_layer,
-    # hidden_at, n_hidden_at, hidden_out, head, among, n_among, in_place
-    "selfspec_decode": (
-        *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, ADDRESS, TEXT, ADDRESS, TEXT, INT32),
-        *(ADDRESS, INT32, ADDRESS, INT32, ADDRESS, INT32, BOOL),
-    ),
+    "selfspec_decode": (INT32, ADDRESS, ctypes.POINTER(DecodeArgs)),
     # session, n_rows, states, seq_id, pos, is_causal
     "selfspec_decode_states": (INT32, ADDRESS, INT32, ADDRESS, INT32, INT32, BOOL),
     # session, n_rows, features, states
     "selfspec_draft_fuse": (INT32, ADDRESS, INT32, ADDRESS, ADDRESS),
-    # session, n_tokens, tokens, seq_ids, pos, outputs, head, among, n_among, in_place, nextn,
-    # states, states_out
-    "selfspec_draft_decode": (
-        *(INT32, ADDRESS, INT32, ADDRESS, ADDRESS, ADDRESS, TEXT, INT32, ADDRESS, INT32),
-        *(BOOL, INT32, ADDRESS, ADDRESS),
-    ),
+    "selfspec_draft_decode": (INT32, ADDRESS, ctypes.POINTER(DecodeArgs)),
     "selfspec_draft_score": (INT32, ADDRESS, INT32, INT32),
     "selfspec_logits": (INT32, ADDRESS, INT32, ADDRESS),
     "selfspec_argmax": (INT32, ADDRESS, INT32, ctypes.POINTER(FLOAT)),
