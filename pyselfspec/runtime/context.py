@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ..errors import (
     ArgumentError,
-    Parameter,
     UnsupportedError,
     prompt_too_long,
 )
@@ -173,8 +172,7 @@ class Context(Closing):
     def _no_drafts(self, what: str) -> UnsupportedError:
         return UnsupportedError(
             f"architecture {self.model.file.architecture}: its memory cannot {what}; decode "
-            "plainly with ",
-            Parameter("draft=None"),
+            "plainly with draft=None (--draft off)"
         )
 
     @cached_property

@@ -80,7 +80,7 @@ class EmbeddingContext(Closing):
             )
         _require_one_state(model)
         if n_ctx is not None:
-            require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+            require_range("n_ctx (-c)", n_ctx, 1, N_CTX_MAX)
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
         require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         self.model = model

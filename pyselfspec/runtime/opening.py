@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, DecodeError, Parameter
+from ..errors import ArgumentError, DecodeError
 from ..gguf import heads
 from ..util.machine import usable_cores
 from ..util.pass_width import MAX_DRAFT
@@ -78,7 +78,7 @@ def open_context(
         n_seq_max = 1 if model.state_bytes else N_SEQ
     require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
     require_range("n_threads", n_threads, 1, N_THREADS_MAX)
-    require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+    require_range("n_ctx (-c)", n_ctx, 1, N_CTX_MAX)
     require_range("n_batch", n_batch, n_seq_max, INT32_MAX)  # a row of outputs per sequence
     require_range("n_checkpoints", n_checkpoints, 1, INT32_MAX)
     if n_snapshots is not None:
@@ -86,8 +86,7 @@ def open_context(
     if target is None and heads.is_head(model.file.architecture):
         raise ArgumentError(
             f"{model.path.name} is a draft head, which cannot generate text alone; give its model, "
-            "and the head with ",
-            Parameter('draft="head:FILE"'),
+            'and the head with draft="head:FILE" (--draft head:FILE)'
         )
     params = llama.llama_context_default_params()
     params.type_k = kv_types.number("type_k", type_k)
@@ -188,7 +187,7 @@ def _open_handle(
     what = f"a context of {n_ctx} tokens"
     if not context:
         advice = model.shortage(model.n_gpu_layers, size)
-        raise load.failure(DecodeError, f"llama.cpp cannot make {what}", *advice)
+        raise load.failure(DecodeError, f"llama.cpp cannot make {what}", advice)
     handle = ContextHandle(context, is_owned=True)
     try:
         memory.require_room(model.file, f"a pass in {what}", n_threads=params.n_threads)
@@ -203,6 +202,6 @@ def _open_handle(
 def require_range(parameter: str, value: int, low: int, high: int) -> None:
     """Raise ArgumentError for a parameter's value outside its range."""
     if value < low:
-        raise ArgumentError(Parameter(parameter), f" is at least {low}, got {value}")
+        raise ArgumentError(f"{parameter} is at least {low}, got {value}")
     if value > high:
-        raise ArgumentError(Parameter(parameter), f" is at most {high}, got {value}")
+        raise ArgumentError(f"{parameter} is at most {high}, got {value}")

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from ..errors import ArgumentError, ModelFileError, Parameter
+from ..errors import ArgumentError, ModelFileError
 from ..runtime import vocabulary
 from ..runtime.model import Model
 from .fallbacks import FALLBACKS, Fallback
@@ -78,9 +78,8 @@ class ChatTemplate:
         if own is None:
             raise ArgumentError(
                 f"{model.path.name} has no chat template, so it was not trained to chat; use a "
-                "chat model, or give a ",
-                Parameter("template"),
-                f": {', '.join(FALLBACKS)} or one of your own",
+                "chat model, or give a template (--chat-template): "
+                f"{', '.join(FALLBACKS)} or one of your own"
             )
         tool_use = vocabulary.chat_template(model, TOOL_USE)
         return cls(model, own, tool_use=tool_use, worker=worker)

@@ -491,7 +491,7 @@ def test_one_question(path: Path, model: Model, new_context: NewContext) -> None
     [
         (("a", "-p", "b"), 2, "two questions are given; give one, after MODEL or with -p"),
         ((" ",), 2, "the question is empty"),
-        (("x" * 600,), 1, "give a larger -c or a shorter message"),
+        (("x" * 600,), 1, "give a larger n_ctx (-c) or a shorter message"),
     ],
 )
 def test_questions_that_cannot_be_asked(

@@ -356,7 +356,7 @@ def test_a_prompt_that_is_too_long_is_counted_to_its_end(served: Served, demo: M
     n = len(demo.tokenize(prompt))
     assert refused.status_code == 400 and refused.json()["error"]["message"] == (
         f"the prompt has {n} tokens, the context {served.service.requests.n_ctx}; "
-        "give a larger -c or a shorter prompt"
+        "give a larger n_ctx (-c) or a shorter prompt"
     )
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 

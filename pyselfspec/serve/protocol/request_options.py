@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import ArgumentError, MaskError
+from ...errors import ArgumentError, MaskError, prompt_too_long
 from ...masks.layer_mask import LayerMask
 from ...runtime import json_schema
 from ...runtime.model import Model
@@ -197,8 +197,7 @@ class RequestReader:
         """Return the error for a prompt of n_tokens tokens, which is too long."""
         return ApiError(
             400,
-            f"the prompt has {n_tokens} tokens, the context {self.n_ctx}; give a larger -c or a "
-            "shorter prompt",
+            str(prompt_too_long(n_tokens, self.n_ctx)),
             code="context_length_exceeded",
         )
 
