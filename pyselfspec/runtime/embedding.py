@@ -13,10 +13,10 @@ from ..gguf.header import read_header
 from ..util.closing import Closing
 from ..util.machine import usable_cores
 from . import memory
-from .ffi import adapters as ffi_adapters
 from .ffi import load
 from .ffi.load import llama
 from .guards import SingleThread
+from .lora import set_adapters
 from .model import Model
 from .opening import N_CTX_MAX, N_THREADS_MAX, require_range
 
@@ -102,9 +102,7 @@ class EmbeddingContext(Closing):
         if not handle:
             raise load.failure(DecodeError, what)
         self._handle: int | None = handle
-        ffi_adapters.set_adapters(
-            handle, [(each.handle, scale) for each, scale in model.default_adapters]
-        )
+        set_adapters(handle, model.default_adapters)
         self.n_ctx = n_ctx
         kind = int(llama.llama_pooling_type(handle))
         self.pooling = next((name for name, n in POOLING.items() if n == kind), "none")

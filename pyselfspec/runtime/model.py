@@ -27,13 +27,12 @@ from ..util import memory as system_memory
 from ..util.closing import Closing
 from . import loading, memory, offload
 from . import rpc as servers
-from .adapter_files import AdapterFile, file_and_scale, load_adapter
-from .adapters import Adapter, Adapters, scaled
 from .ffi import calls, devices
 from .ffi import load as library
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .guards import InUse
+from .lora import Adapter, AdapterFile, Adapters, file_and_scale, load_adapter, scaled
 from .offload import ContextSize
 from .pieces import N_PIECE, Pieces
 

@@ -24,8 +24,8 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
-from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint, Checkpoints
+from ..runtime.lora import Adapters
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
 from ..runtime.sequence_table import SequenceTable
