@@ -24,18 +24,18 @@ from ..errors import (
 )
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
-from ..util.closing import Closing
+from ..util.closable import Closing
 from .checkpoints import N_CHECKPOINTS, Checkpoints
 from .context_handle import ContextHandle
 from .decoded import Decoded
 from .ffi import calls
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama, native
-from .guards import SingleThread
 from .kv import KVSequence
 from .lora import Adapters, require_owner, set_adapters
 from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
 from .sequence_table import SequenceTable
+from .thread_guards import SingleThread
 
 if TYPE_CHECKING:
     from .model import Model

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentError
 from ..gguf import heads
-from ..util.closing import Closing
+from ..util.closable import Closing
 from .context import Context
 from .ffi import calls
 from .kv import KVSequence

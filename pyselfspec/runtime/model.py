@@ -24,17 +24,17 @@ from ..gguf import fingerprint, heads
 from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util import memory as system_memory
-from ..util.closing import Closing
+from ..util.closable import Closing
 from . import loading, memory, offload
 from . import rpc as servers
 from .ffi import calls, devices
 from .ffi import load as library
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
-from .guards import InUse
 from .lora import Adapter, AdapterFile, Adapters, file_and_scale, load_adapter, scaled
 from .offload import ContextSize
 from .pieces import N_PIECE, Pieces
+from .thread_guards import InUse
 
 if TYPE_CHECKING:
     from .context import Context

@@ -17,9 +17,9 @@ from ..errors import ArgumentError, ModelFileError
 from ..runtime import vocabulary
 from ..runtime.model import Model
 from .fallbacks import FALLBACKS, Fallback
-from .guard import Guard, each_text, texts_in
 from .messages import ASSISTANT, DEVELOPER, SYSTEM, USER, Message, Messages, parse
 from .rendering import Renderer, Worker, shared
+from .special_token_guard import Guard, each_text, texts_in
 from .tokenizing import TemplateTokenizer, split_at
 
 TOOL_USE = "tool_use"  # the name of the template for messages with tools

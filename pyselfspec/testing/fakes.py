@@ -32,7 +32,7 @@ from ..runtime.sequence_table import SequenceTable
 from ..speculate.drafters import Drafter
 from ..speculate.limits import DraftLimit
 from ..speculate.types import Draft, Step, Verdict
-from ..util.closing import Closing
+from ..util.closable import Closing
 
 EOG = 0
 N_LAYER = 6

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import SelfSpecError
 from . import records
-from .closing import Closing
+from .closable import Closing
 from .files import errors_name, locked
 
 OTHER_FILE = "give another file (out, --out)"

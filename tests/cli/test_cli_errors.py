@@ -439,7 +439,7 @@ def test_gpu_layers_without_a_gpu_are_a_note(folder: Path, n_gpu_layers: int) ->
     )
 
 
-@pytest.mark.parametrize("module", ["click", "pyselfspec.util.by_name"])
+@pytest.mark.parametrize("module", ["click", "pyselfspec.util.plugins"])
 def test_ctrl_c_while_modules_load(run_python: Callable[..., Any], module: str) -> None:
     code = (
         "import os, signal, sys\n"

@@ -22,7 +22,7 @@ from pyselfspec.lab.adapt.state import MARGIN, N_WINDOWS, State
 from pyselfspec.masks.score import Score
 from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
 from pyselfspec.runtime.passes import FULL, Pass
-from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate import drafters
 from pyselfspec.speculate import passes as requests
 from pyselfspec.speculate.batching import batch_steps, generate_steps

@@ -21,7 +21,7 @@ from tiny_hybrids import write_hybrid
 
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.runtime.checkpoints import Checkpoint
-from pyselfspec.runtime.saved import SavedSequence
+from pyselfspec.runtime.sequence_snapshot import SavedSequence
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.serve.store import saved_file
 from pyselfspec.serve.store.prefixes import SUFFIX, Prefixes, PrefixFiles

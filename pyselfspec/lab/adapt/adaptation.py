@@ -38,7 +38,7 @@ from ...speculate.limits import DraftLimit
 from ...speculate.passes import PassRequest, Work
 from ...speculate.resolve import DraftSetup, resolve
 from ...speculate.types import Draft, Step
-from ...util.closing import Closing
+from ...util.closable import Closing
 from .state import State
 
 SHARE = 0.03  # of the time

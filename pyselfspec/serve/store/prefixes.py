@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ArgumentError
-from ...runtime.saved import SavedSequence
+from ...runtime.sequence_snapshot import SavedSequence
 from . import saved_file
 from .saved_file import Compatibility
 

@@ -13,7 +13,7 @@ from ...errors import ArgumentError
 from ...runtime.checkpoints import Checkpoint
 from ...runtime.context import Context
 from ...runtime.ffi.devices import gpus, system_info
-from ...runtime.saved import SavedSequence
+from ...runtime.sequence_snapshot import SavedSequence
 from ...util import build, records
 from ...util.files import replacing
 from ...util.processor_name import processor_name

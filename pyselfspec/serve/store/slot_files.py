@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import ArgumentError
 from ...runtime.context import Context
-from ...runtime.saved import restore_sequence, save_sequence
+from ...runtime.sequence_snapshot import restore_sequence, save_sequence
 from ..engine.slots import Slot, Slots
 from ..protocol.errors import ApiError
 from . import saved_file

@@ -25,7 +25,7 @@ from ....runtime.offload import AUTO, ContextSize
 from ....runtime.opening import N_CTX_UNIT
 from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
-from ....util.closing import Closing
+from ....util.closable import Closing
 from ...limits import DraftLimit, Pick
 from ...session import kept
 from ...types import Draft
