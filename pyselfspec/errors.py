@@ -10,7 +10,7 @@ class SelfSpecError(Exception):
 
 
 class SelfSpecWarning(UserWarning):
-    """Work goes on, but probably not as intended."""
+    """A problem that does not stop the operation."""
 
 
 class ModelFileError(SelfSpecError):

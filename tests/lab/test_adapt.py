@@ -811,9 +811,9 @@ def test_another_text_goes_on_with_the_mask_of_the_state(tiny, new_context, toke
 
 
 def test_nothing_to_adapt(tiny, new_context):
-    with pytest.raises(ArgumentError, match="there is no mask to adapt"):
+    with pytest.raises(ArgumentError, match="needs a drafter that uses a mask"):
         start(new_context(tiny()), DraftConfig.plain())
-    with pytest.raises(ArgumentError, match="there is no mask to adapt"):
+    with pytest.raises(ArgumentError, match="needs a drafter that uses a mask"):
         drafter = FakeDrafter(FakeModel())
         start(new_context(tiny()), DraftConfig(drafter))
 

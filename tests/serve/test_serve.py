@@ -321,7 +321,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": ["x"] * 17}, "choices"),
     ("completions", {"prompt": "x", "echo": True, "logprobs": 1}, "echo"),
     ("completions", {"prompt": "x", "echo": True, "suffix": "y"}, "echo"),
-    ("completions", {"prompt": "x", "suffix": "y"}, "no tokens for filling in"),
+    ("completions", {"prompt": "x", "suffix": "y"}, "not trained for fill-in-the-middle"),
     ("completions", {"prompt": "x", "n": 3, "best_of": 2}, "best_of"),
     ("completions", {"prompt": "x", "logit_bias": {"-5": 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"9" * 99: 1}}, "logit_bias"),

@@ -113,7 +113,7 @@ def _setup_with_mask(context: Context, config: DraftConfig) -> DraftSetup:
         mask = profiled or default_mask(context) or LayerMask.full(context.model.n_layer)
         setup = resolve(context, replace(config, mask=mask))
     if setup is None or setup.mask is None:
-        raise ArgumentError("there is no mask to adapt, since nothing is drafted with one here")
+        raise ArgumentError("--adapt needs a drafter that uses a mask (layer-skip)")
     return setup
 
 

@@ -65,7 +65,10 @@ class RequestReader:
         if fields.mask is not None:
             if drafting.draft is None:
                 raise ApiError(
-                    400, "plain decoding skips nothing; leave out the mask", param="mask"
+                    400,
+                    "a mask only affects drafts, and this request has drafting off; remove the "
+                    "mask",
+                    param="mask",
                 )
             drafting = replace(drafting, mask=_mask(fields.mask, self.model.n_layer), options=())
         if fields.corpus is not None and drafting.draft is not None:
