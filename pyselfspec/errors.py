@@ -3,38 +3,14 @@ status 2 for UnknownModelError, else 1."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 
-
-class Parameter(str):
-    """A part of a message that names a parameter as Python callers write it, such as ``n_ctx``.
-    Other interfaces put their own name for it in its place."""
-
-
-class Message:
-    """Base of errors and warnings whose arguments are the parts of the message, in order: text and
-    Parameters."""
-
-    args: tuple[object, ...]
-
-    def __str__(self) -> str:
-        return self.in_terms_of({})
-
-    def in_terms_of(self, names: Mapping[str, str]) -> str:
-        """Return the message with these names for parameters, and Python's for all others."""
-        return "".join(
-            names.get(part, part) if isinstance(part, Parameter) else str(part)
-            for part in self.args
-        )
-
-
-class SelfSpecError(Message, Exception):
+class SelfSpecError(Exception):
     """Base of all errors of this package; the message says what was given, what is allowed, and
     what to do."""
 
 
-class SelfSpecWarning(Message, UserWarning):
-    """Work goes on, but probably not as intended."""
+class SelfSpecWarning(UserWarning):
+    """A problem that does not stop the operation."""
 
 
 class ModelFileError(SelfSpecError):
@@ -84,9 +60,8 @@ def prompt_too_long(
             "shorter prompt"
         )
     return ContextFullError(
-        f"the prompt has {n_tokens} tokens, the context {n_ctx}; give a larger ",
-        Parameter("n_ctx"),
-        " or a shorter prompt",
+        f"the prompt has {n_tokens} tokens, the context {n_ctx}; give a larger n_ctx (-c) or a "
+        "shorter prompt"
     )
 
 
@@ -94,20 +69,13 @@ def device_lost(reason: str) -> DecodeError:
     """Return the error for a device that no longer computes. reason: the backend's word for it."""
     return DecodeError(
         f"the GPU is lost ({reason}): its driver has reset it, or it was removed; start the "
-        "program again, on the CPU with ",
-        Parameter("n_gpu_layers=0"),
-        " if it happens often",
+        "program again, on the CPU with n_gpu_layers=0 (-ngl 0) if it happens often"
     )
 
 
 def out_of_memory() -> DecodeError:
     """Return the error for memory that ran out inside llama.cpp."""
     return DecodeError(
-        "out of memory; give a smaller ",
-        Parameter("n_ctx"),
-        ", smaller types for ",
-        Parameter("type_k"),
-        " and ",
-        Parameter("type_v"),
-        ", or a smaller model",
+        "out of memory; give a smaller n_ctx (-c), smaller types of K and V (--cache-type-k, "
+        "--cache-type-v), or a smaller model"
     )

@@ -29,7 +29,7 @@ from typing import IO
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from pyselfspec.util.closing import Closing
+from pyselfspec.util.closable import Closing
 from pyselfspec.util.paths import DEMO
 from tools.models import hybrids, random_gguf, tiny_gguf
 

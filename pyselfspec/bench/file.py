@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..util import records
-from ..util.closing import Closing
+from ..util.closable import Closing
 from ..util.jsonl_log import JsonlLog
 from .types import MUST_MATCH, Results, Run, Setup, Widths
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..costs.store import machine
-from ..errors import ContextFullError, Parameter
+from ..errors import ContextFullError
 from ..runtime import vocabulary
 from ..runtime.context import Context
 from ..runtime.ffi.devices import system_info
@@ -43,9 +43,7 @@ def tokenize_prompts(
         if len(tokens) >= context.n_ctx:
             raise ContextFullError(
                 f"the prompt {prompt.name!r} has {len(tokens)} tokens, the context "
-                f"{context.n_ctx}; give a larger ",
-                Parameter("n_ctx"),
-                " or a shorter prompt",
+                f"{context.n_ctx}; give a larger n_ctx (-c) or a shorter prompt"
             )
         found.append(TokenizedPrompt(prompt.name, prompt.task, tuple(tokens)))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from ..errors import ArgumentError, Parameter
+from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..speculate import drafters
@@ -59,7 +59,8 @@ def make_variants(
             chosen += parts
     if mask is not None and not any(variant.config.mask for variant in found):
         raise ArgumentError(
-            "no variant takes a mask; leave the mask out, or add ", Parameter('draft="layer-skip"')
+            "no variant takes a mask; leave the mask out, or add the drafter layer-skip "
+            "(--draft layer-skip)"
         )
     return found
 

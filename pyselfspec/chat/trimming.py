@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from ..errors import ContextFullError, Parameter
+from ..errors import ContextFullError
 from ..templates.messages import DEVELOPER, SYSTEM, USER, Message
 
 
@@ -33,8 +33,6 @@ def trim_messages(
     if n > len(starts):
         raise ContextFullError(
             f"the last turn and the system prompt have {n_tokens(kept(len(starts)))} tokens, and "
-            f"the context has room for {n_max}; give a larger ",
-            Parameter("n_ctx"),
-            " or a shorter message",
+            f"the context has room for {n_max}; give a larger n_ctx (-c) or a shorter message"
         )
     return kept(n)

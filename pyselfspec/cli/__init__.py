@@ -29,7 +29,6 @@ from ..util.paths import elsewhere, on_one_line
 from ..util.streams import take_any_text
 from ._folder import CommandFolder
 from ._signals import as_ctrl_c, exit_status
-from ._words import in_options
 
 
 @contextmanager
@@ -38,9 +37,9 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except UnknownModelError as error:
-        raise click.UsageError(on_one_line(in_options(error))) from error
+        raise click.UsageError(on_one_line(str(error))) from error
     except SelfSpecError as error:
-        raise click.ClickException(on_one_line(in_options(error))) from error
+        raise click.ClickException(on_one_line(str(error))) from error
     except BrokenPipeError:
         raise  # click ends quietly when the reader of a pipe has gone
     except OSError as error:
@@ -48,13 +47,13 @@ def one_line_errors() -> Iterator[None]:
         message = on_one_line(f"{where}: {error.strerror or error}{elsewhere(where)}")
         raise click.ClickException(message) from error
     except MemoryError:
-        raise click.ClickException(in_options(out_of_memory())) from None
+        raise click.ClickException(str(out_of_memory())) from None
     except KeyboardInterrupt:
         sys.exit(exit_status())
 
 
 def _one_line_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {on_one_line(in_options(message))}", err=True)
+    click.echo(f"Warning: {on_one_line(str(message))}", err=True)
 
 
 class Program(CommandFolder):

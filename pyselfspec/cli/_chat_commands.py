@@ -22,7 +22,6 @@ from ._chat_typing import unquoted
 from ._drafting import parse_draft
 from ._generation_report import closing_line
 from ._signals import Ended
-from ._words import in_options
 
 SIGN = "/"
 
@@ -83,7 +82,7 @@ class Commands:
                 )
             command.run(self, argument)
         except (SelfSpecError, click.UsageError) as error:
-            text = error.message if isinstance(error, click.UsageError) else in_options(error)
+            text = error.message if isinstance(error, click.UsageError) else str(error)
             self.screen.error(text)
 
     def show_loaded(self, path: Path) -> None:
@@ -229,7 +228,7 @@ def _draft(commands: Commands, name: str) -> None:
             resolve(conversation.context, config)
         except (SelfSpecError, OSError) as error:
             kept = conversation.config.names or OFF
-            message = f"{in_options(error)}; drafts stay as they were: {kept}"
+            message = f"{error}; drafts stay as they were: {kept}"
             raise ArgumentError(message) from error
         conversation.config = config
     commands.screen.note(f"drafts: {conversation.config.names or OFF}")

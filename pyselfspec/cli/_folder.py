@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..runtime.processor import cpu_backend
-from ..util import by_name
+from ..util import plugins
 
 SYNONYMS = {  # commands of Ollama
     "run": "chat",
@@ -30,13 +30,13 @@ class CommandFolder(click.Group):
         self._package = package
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*by_name.names(self._path)]
+        return [*plugins.names(self._path)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
         cpu_backend()  # or an error, before numpy is imported
-        command: click.Command = by_name.load(self._package, "command", cmd_name).command
+        command: click.Command = plugins.load(self._package, "command", cmd_name).command
         return command
 
     def resolve_command(

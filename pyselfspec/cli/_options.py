@@ -27,9 +27,9 @@ from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.offload import ContextSize
 from ..templates.fallbacks import FALLBACKS
 from ..util.files import read_limited
+from ..util.hint_throttle import is_due
 from ..util.machine import overload, usable_cores
 from ..util.records import MAX_BYTES
-from ..util.seldom import is_due
 from ._completion import complete_model
 from ._types import FILE, Integer, IntegerOrAuto
 

@@ -61,7 +61,7 @@ sampling_options = cloup.option_group(
         type=float,
         metavar="NUMBER",
         default=DEFAULT.frequency_penalty,
-        help="Subtract this from the logit of a token for each time that the text already has it.",
+        help="Subtract this times the number of occurrences so far from a token's logit.",
     ),
     cloup.option(
         "--repeat-last-n",

@@ -12,7 +12,7 @@ import re
 from contextlib import closing
 from pathlib import Path
 
-from ..errors import ModelFileError, Parameter, SelfSpecError, UnsupportedError
+from ..errors import ModelFileError, SelfSpecError, UnsupportedError
 from ..gguf import file as gguf_file
 from ..util import build
 from ..util.files import replacing
@@ -118,8 +118,7 @@ def _run(checkpoint: Path, written: Path, outtype: str, target: Path) -> Steps:
 def _explain(checkpoint: Path, reason: str) -> SelfSpecError:
     if unsupported := _UNSUPPORTED.search(reason):
         return UnsupportedError(
-            f"{checkpoint}: llama.cpp's converter does not know {unsupported[1]}; run ",
-            Parameter("architectures()"),
-            f" for the {len(architectures())} that it knows",
+            f"{checkpoint}: llama.cpp's converter does not know {unsupported[1]}; "
+            f"pyselfspec models convert --architectures lists the {len(architectures())} it knows"
         )
     return ModelFileError(f"{checkpoint}: llama.cpp's converter cannot read this: {reason}")

@@ -2,8 +2,8 @@
 
 The rule: a calibration of this drafter counts most. Else relative times of full passes come from
 the latest calibration of any drafter, else from what generation observed, else from the bytes of
-the weights; and costs of draft tokens from the bytes of the weights. Comparisons of masks that were
-never timed ignore observations, so that a scan finds equal masks before and after generation.
+the weights; and costs of draft tokens from the bytes of the weights. Scans ignore observed timings;
+otherwise the same scan could choose another mask later.
 """
 
 from __future__ import annotations

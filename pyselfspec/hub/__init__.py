@@ -19,7 +19,7 @@ from ..errors import ArgumentError, ModelFileError, UnknownModelError
 from ..gguf import file as gguf_file
 from ..util.paths import DEMO
 from . import huggingface, packages
-from .offer import Offer
+from .packages import Offer
 
 DEMO_NAME = "demo"
 FORMS = (DEMO_NAME, *packages.MODELS, huggingface.FORM)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from ..errors import ArgumentError, PullError, UnknownModelError
 from ..gguf.file import SPLIT_NAME
-from .offer import Offer
+from .packages import Offer
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, ModelInfo

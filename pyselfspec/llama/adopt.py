@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import SelfSpecError, UnsupportedError
-from ..runtime.adapter_files import require_lora
 from ..runtime.context import Context
 from ..runtime.context_handle import ContextHandle
 from ..runtime.context_options import ContextOptions
 from ..runtime.kv_types import CACHE_TYPES
+from ..runtime.lora import require_lora
 from ..runtime.model import SPLIT_MODES, Model
 from ._upstream import Llama
 

@@ -18,8 +18,8 @@ from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..runtime.context import Context
 from ..runtime.context_options import N_SEQ
 from ..runtime.ffi import calls, load
-from ..runtime.guards import SingleThread
 from ..runtime.kv import KVSequence
+from ..runtime.thread_guards import SingleThread
 from ..speculate.config import AUTO, DraftConfig
 from ..speculate.controllers import Controller
 from ..speculate.draft_names import Names

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import MaskError, Parameter
+from ..errors import MaskError
 from ..util import records
 from .layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 
@@ -81,7 +81,7 @@ def _entry(data: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
     if name not in sets:
         listed = f"; the file has {', '.join(sets)}"
         if name is None:
-            raise MaskError("choose one with ", Parameter("entry=NAME"), listed)
+            raise MaskError(f"choose one with entry=NAME (--entry NAME){listed}")
         raise MaskError(f"there is no set {name!r}{listed}")
     found: Mapping[str, Any] = data[name]
     unknown = set(found) - {"attn", "attention", "mlp"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import Parameter, UnsupportedError
+from ..errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,6 @@ class Abilities:
 
     def _no_drafts(self, what: str) -> UnsupportedError:
         return UnsupportedError(
-            f"architecture {self.architecture}: its memory cannot {what}; decode plainly with ",
-            Parameter("draft=None"),
+            f"architecture {self.architecture}: its memory cannot {what}; decode plainly with "
+            "draft=None (--draft off)"
         )

@@ -22,20 +22,19 @@ from ..errors import (
 )
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
-from ..util.closing import Closing
-from .adapters import Adapters, require_owner
+from ..util.closable import Closing
 from .checkpoints import Checkpoints
 from .context_handle import ContextHandle
 from .context_options import ContextOptions
 from .decoded import Decoded
-from .ffi import adapters as ffi_adapters
 from .ffi import calls
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama, native
-from .guards import SingleThread
 from .kv import KVSequence
+from .lora import Adapters, require_owner, set_adapters
 from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
 from .sequence_table import SequenceTable
+from .thread_guards import SingleThread
 
 if TYPE_CHECKING:
     from .model import Model
@@ -349,9 +348,7 @@ class Context(Closing):
         """Let the next passes use these adapters. A change makes every prepared graph void."""
         if adapters != self._adapters:
             require_owner(adapters, self.model)
-            ffi_adapters.set_adapters(
-                self.handle, [(adapter.handle, scale) for adapter, scale in adapters]
-            )
+            set_adapters(self.handle, adapters)
             self._adapters = adapters
 
     def wait(self) -> None:

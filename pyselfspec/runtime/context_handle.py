@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from ..errors import ArgumentError, DecodeError
-from ..util.closing import Closing
+from ..util.closable import Closing
 from .abilities import Abilities
 from .ffi import calls
 from .ffi.load import llama, native, require_not_forked

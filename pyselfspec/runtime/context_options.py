@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from ..errors import ArgumentError, Parameter
+from ..errors import ArgumentError
 from ..util.machine import usable_cores
 from ..util.pass_width import MAX_DRAFT
 from . import kv_types
@@ -71,7 +71,7 @@ class ContextOptions:
             n_seq_max = 1 if model.state_bytes else N_SEQ
         require_range("n_seq_max", n_seq_max, 1, N_SEQ_MAX)
         require_range("n_threads", n_threads, 1, N_THREADS_MAX)
-        require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+        require_range("n_ctx (-c)", n_ctx, 1, N_CTX_MAX)
         require_range("n_batch", self.n_batch, n_seq_max, INT32_MAX)  # an output per sequence
         require_range("n_checkpoints", self.n_checkpoints, 1, INT32_MAX)
         if self.n_snapshots is not None:
@@ -97,6 +97,6 @@ class ContextOptions:
 def require_range(parameter: str, value: int, low: int, high: int) -> None:
     """Raise ArgumentError for a parameter's value outside its range."""
     if value < low:
-        raise ArgumentError(Parameter(parameter), f" is at least {low}, got {value}")
+        raise ArgumentError(f"{parameter} is at least {low}, got {value}")
     if value > high:
-        raise ArgumentError(Parameter(parameter), f" is at most {high}, got {value}")
+        raise ArgumentError(f"{parameter} is at most {high}, got {value}")

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentError, Parameter
+from ..errors import ArgumentError
 from ..gguf import heads
-from ..util.closing import Closing
+from ..util.closable import Closing
 from .context import Context
 from .context_options import N_CTX_UNIT, ContextOptions
 from .ffi import calls
@@ -234,4 +234,4 @@ def no_own_head(model: Model) -> ArgumentError:
         why = f"{what}; give another: "
     else:
         why = "this model has no draft head; give one: "
-    return ArgumentError(why, Parameter('draft="head:FILE"'))
+    return ArgumentError(f'{why}draft="head:FILE" (--draft head:FILE)')

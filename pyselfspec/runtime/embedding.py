@@ -1,4 +1,5 @@
-"""Embeddings: one vector for a text, or the score of a pair of texts, from models made for it."""
+"""Embeddings: one vector for a text, or the score of a query and a document, from models made for
+it."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from numpy.typing import NDArray
 from ..errors import ArgumentError, DecodeError, UnsupportedError
 from ..gguf import file as gguf_file
 from ..gguf.header import read_header
-from ..util.closing import Closing
+from ..util.closable import Closing
 from ..util.machine import usable_cores
 from . import memory
 from .context_options import N_CTX_MAX, N_THREADS_MAX, require_range
-from .ffi import adapters as ffi_adapters
 from .ffi import load
 from .ffi.load import llama
-from .guards import SingleThread
+from .lora import set_adapters
 from .model import Model
+from .thread_guards import SingleThread
 
 # Numbers of enum llama_pooling_type: how the rows of a text become one.
 POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
@@ -26,6 +27,7 @@ RANK = "rank"
 N_CTX = 4096  # tokens of a text, or the model's training context when that is shorter
 MASK_BYTES = 4  # of each pair of tokens, in a pass over the longest text
 FROM_FILE = -1
+PAIR_TEMPLATE = b"rerank"  # name of the chat template for pairs
 
 
 def is_embedder(model: Model) -> bool:
@@ -80,7 +82,7 @@ class EmbeddingContext(Closing):
             )
         _require_one_state(model)
         if n_ctx is not None:
-            require_range("n_ctx", n_ctx, 1, N_CTX_MAX)
+            require_range("n_ctx (-c)", n_ctx, 1, N_CTX_MAX)
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
         require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         self.model = model
@@ -102,9 +104,7 @@ class EmbeddingContext(Closing):
         if not handle:
             raise load.failure(DecodeError, what)
         self._handle: int | None = handle
-        ffi_adapters.set_adapters(
-            handle, [(each.handle, scale) for each, scale in model.default_adapters]
-        )
+        set_adapters(handle, model.default_adapters)
         self.n_ctx = n_ctx
         kind = int(llama.llama_pooling_type(handle))
         self.pooling = next((name for name, n in POOLING.items() if n == kind), "none")
@@ -157,3 +157,38 @@ class EmbeddingContext(Closing):
                 raise DecodeError("the model left no embedding; give a model made for embeddings")
             found = np.ctypeslib.as_array(row, (self.width,))
         return np.array(found, np.float32)
+
+
+def pair_tokens(model: Model, query: str, document: str) -> list[int]:
+    """Return the tokens of a pair: by the template for pairs in the model's file, else the query
+    and the document between the special tokens that the file asks for."""
+    template = _pair_template(model)
+    if template is not None:
+        before, mark, behind = template.partition("{document}")
+        text = before.replace("{query}", query) + (document if mark else "")
+        return model.tokenize(text + behind.replace("{query}", query))
+    with model.in_use:
+        vocab = model.vocab
+        none = llama.LLAMA_TOKEN_NULL
+        bos, eos, sep = (
+            int(getattr(llama, f"llama_vocab_{name}")(vocab)) for name in ("bos", "eos", "sep")
+        )
+        adds_bos, adds_eos, adds_sep = (
+            bool(getattr(llama, f"llama_vocab_get_add_{name}")(vocab))
+            for name in ("bos", "eos", "sep")
+        )
+    end = [sep if eos == none else eos] if adds_eos else []
+    return [
+        *([bos] if adds_bos else []),
+        *model.tokenize(query, add_special=False, parse_special=False),
+        *end,
+        *([sep] if adds_sep else []),
+        *model.tokenize(document, add_special=False, parse_special=False),
+        *(end or ([sep] if adds_sep else [])),  # BERT was trained with [SEP] after both
+    ]
+
+
+def _pair_template(model: Model) -> str | None:
+    with model.in_use:
+        found = llama.llama_model_chat_template(model.handle, PAIR_TEMPLATE)
+    return None if found is None else bytes(found).decode(errors="replace")

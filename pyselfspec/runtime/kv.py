@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, UnsupportedError
-from .adapters import Adapters
 from .checkpoints import Checkpoint
 from .ffi import calls
 from .ffi.load import llama, require_not_forked
+from .lora import Adapters
 from .sequence_table import n_common
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import ArgumentError, Parameter
+from ..errors import ArgumentError
 
 if TYPE_CHECKING:
     from .model import Model
@@ -29,9 +29,7 @@ def number(parameter: str, type_name: str) -> int:
     parameter: "type_k" or "type_v", for the message.
     """
     if type_name not in CACHE_TYPES:
-        raise ArgumentError(
-            Parameter(parameter), f" is one of {', '.join(CACHE_TYPES)}, got {type_name!r}"
-        )
+        raise ArgumentError(f"{parameter} is one of {', '.join(CACHE_TYPES)}, got {type_name!r}")
     return CACHE_TYPES[type_name]
 
 
@@ -40,15 +38,12 @@ def require_kernels(model: Model, flash_attn: bool | None, type_k: str, type_v: 
     floats = ", ".join(FLOAT_CACHE_TYPES)
     if flash_attn is False and type_v not in FLOAT_CACHE_TYPES:
         raise ArgumentError(
-            f"V of type {type_v} needs flash attention: leave ",
-            Parameter("flash_attn=None"),
-            f", or take one of {floats} for ",
-            Parameter("type_v"),
+            f"V of type {type_v} needs flash attention: leave flash_attn=None (--flash-attn auto), "
+            f"or take one of {floats} for type_v (--cache-type-v)"
         )
     # llama.cpp looks at this only with flash attention; without, it would read across heads
     if type_k not in FLOAT_CACHE_TYPES and model.head_size_k % BLOCK_SIZE:
         raise ArgumentError(
             f"K of type {type_k} needs heads of a multiple of {BLOCK_SIZE} values, the model's "
-            f"have {model.head_size_k}; take one of {floats} for ",
-            Parameter("type_k"),
+            f"have {model.head_size_k}; take one of {floats} for type_k (--cache-type-k)"
         )

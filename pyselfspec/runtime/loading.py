@@ -1,4 +1,4 @@
-"""Whether a model's weights are copied into memory, or the pages of its file are mapped.
+"""Chooses between loading a model's weights into RAM and mapping its file (mmap).
 
 A pass over one token reads every weight once. Linux gives pages of 2 MB to a copy and pages of 4 kB
 to a mapped file, whose addresses take longer to translate; see native/memory. A copy takes longer

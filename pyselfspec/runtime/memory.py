@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 
-from ..errors import DecodeError, ModelFileError, Parameter, SelfSpecWarning
+from ..errors import DecodeError, ModelFileError, SelfSpecWarning
 from ..gguf.file import GgufFile
 from ..util import memory
 from ..util.pass_width import MAX_PASS_WIDTH
@@ -62,14 +62,11 @@ def require_for_context(
     needed = needed_bytes(file, n_ctx, type_k, type_v, n_state_bytes)
     if free is not None and needed > free:
         fits = file.n_bytes <= free
-        advice = (
-            ("give a smaller ", Parameter("n_ctx")) if fits else ("take a smaller quantization",)
-        )
+        advice = "give a smaller n_ctx (-c)" if fits else "take a smaller quantization"
         warning = SelfSpecWarning(
             f"the model {file.path.name} with a context of {n_ctx} tokens needs "
             f"{size_text(needed)} of memory, and {size_text(free)} are free: it may be very slow, "
-            "or the system may end the program; ",
-            *advice,
+            f"or the system may end the program; {advice}"
         )
         warnings.warn(warning, stacklevel=3)
 
@@ -84,7 +81,5 @@ def require_room(file: GgufFile, what: str, n_bytes: int = 0, *, n_threads: int)
     if left is not None and needed > left:
         raise DecodeError(
             f"{what} takes up to {size_text(needed)} more of address space, and the limit leaves "
-            f"{size_text(left)}; give a smaller ",
-            Parameter("n_ctx"),
-            ", or raise the limit (ulimit)",
+            f"{size_text(left)}; give a smaller n_ctx (-c), or raise the limit (ulimit)"
         )

@@ -15,7 +15,6 @@ from ..errors import (
     ArgumentError,
     MaskError,
     ModelFileError,
-    Parameter,
     SelfSpecError,
     SelfSpecWarning,
     UnsupportedError,
@@ -25,19 +24,18 @@ from ..gguf import fingerprint, heads
 from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util import memory as system_memory
-from ..util.closing import Closing
+from ..util.closable import Closing
 from . import loading, memory, offload
 from . import rpc as servers
-from .adapter_files import AdapterFile, file_and_scale, load_adapter
-from .adapters import Adapter, Adapters, scaled
 from .context_options import ContextOptions
 from .ffi import calls, devices
 from .ffi import load as library
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama
-from .guards import InUse
+from .lora import Adapter, AdapterFile, Adapters, file_and_scale, load_adapter, scaled
 from .offload import ContextSize
 from .pieces import N_PIECE, Pieces
+from .thread_guards import InUse
 
 if TYPE_CHECKING:
     from .context import Context
@@ -67,8 +65,7 @@ def _n_max(n_gpu_layers: int | str | None) -> int | None:
         return ALL_LAYERS
     if isinstance(n_gpu_layers, str) or (n_gpu_layers is not None and n_gpu_layers < ALL_LAYERS):
         raise ArgumentError(
-            Parameter("n_gpu_layers"),
-            f" is at least {ALL_LAYERS}, or {offload.AUTO}, got {n_gpu_layers}",
+            f"n_gpu_layers (-ngl) is at least {ALL_LAYERS}, or {offload.AUTO}, got {n_gpu_layers}"
         )
     return n_gpu_layers
 
@@ -86,7 +83,7 @@ def _warn_without_gpu() -> None:
             "(a device in software must be named: GGML_VK_VISIBLE_DEVICES=0)"
         )
     warning = SelfSpecWarning(
-        Parameter("n_gpu_layers"), f" has no effect, the model runs on the CPU: {reason}"
+        f"n_gpu_layers (-ngl) has no effect, the model runs on the CPU: {reason}"
     )
     warnings.warn(warning, stacklevel=3)
 
@@ -236,7 +233,7 @@ class Model(Closing):
                 n_layers = self.file.n_layer + 1
                 if n_gpu_layers is not None:
                     n_layers = min(n_gpu_layers, n_layers)
-                raise library.failure(ModelFileError, what, *self.shortage(n_layers))
+                raise library.failure(ModelFileError, what, self.shortage(n_layers))
             self._handle = handle  # first: from here on Ctrl-C may free the model
             stack.callback(self._free)
             if has_broken_head:
@@ -259,13 +256,13 @@ class Model(Closing):
             self._stack.close()
             raise
 
-    def shortage(self, n_layers: int, size: ContextSize = offload.DEFAULT_SIZE) -> tuple[str, ...]:
-        """Return the parts of a message on the memory that n_layers layers need on devices with a
-        context of a size: none where they should fit."""
+    def shortage(self, n_layers: int, size: ContextSize = offload.DEFAULT_SIZE) -> str:
+        """Return the end of a message on the memory that n_layers layers need on devices with a
+        context of a size, or "" where they should fit."""
         if self._n_device_bytes is None:
-            return ()
+            return ""
         text = offload.shortage(self.file, n_layers, self._n_device_bytes, size)
-        return (f"; {text}: give ", Parameter('n_gpu_layers="auto"')) if text else ()
+        return f'; {text}: give n_gpu_layers="auto" (-ngl auto)' if text else ""
 
     def _offloaded(self, n_max: int | None) -> int:
         """Return the number of layers on GPUs, 0 to n_layer + 1; the head counts as the last."""
@@ -323,10 +320,8 @@ class Model(Closing):
         """
         vocab = self.vocab
         if not self.has_vocab:
-            advice = (
-                (purpose,) if purpose else ("give ", Parameter("token ids"), " instead of text")
-            )
-            raise ArgumentError(f"{self.path.name} has no tokenizer; ", *advice)
+            advice = purpose or "give token ids (--prompt-tokens) instead of text"
+            raise ArgumentError(f"{self.path.name} has no tokenizer; {advice}")
         return vocab
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, DecodeError, Parameter
+from ..errors import ArgumentError, DecodeError
 from ..gguf import heads
 from ..util.pass_width import MAX_DRAFT
 from . import kv_types, memory
@@ -35,8 +35,7 @@ def open_context(model: Model, options: ContextOptions, target: Context | None =
     if target is None and heads.is_head(model.file.architecture):
         raise ArgumentError(
             f"{model.path.name} is a draft head, which cannot generate text alone; give its model, "
-            "and the head with ",
-            Parameter('draft="head:FILE"'),
+            'and the head with draft="head:FILE" (--draft head:FILE)'
         )
     params, n_replayed = _params(model, options, target)
     if target is None and not model.n_gpu_layers:
@@ -119,7 +118,7 @@ def _open_handle(model: Model, params: Any, options: ContextOptions) -> ContextH
         size = ContextSize(params.n_ctx, options.type_k, options.type_v)
         advice = model.shortage(model.n_gpu_layers, size)
         what = f"llama.cpp cannot make {_what(options)}"
-        raise load.failure(DecodeError, what, *advice)
+        raise load.failure(DecodeError, what, advice)
     return ContextHandle(context, is_owned=True)
 
 

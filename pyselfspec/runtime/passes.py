@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
-from .adapters import Adapters
+from .lora import Adapters
 from .short_list import ShortList
 
 # The rows that get an output: logits, or the most likely token.

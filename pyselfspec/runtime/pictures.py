@@ -113,8 +113,8 @@ class PictureMap:
             n = min(n, n_max)
         elif n > n_batch:
             raise ArgumentError(
-                f"a picture has {n} rows that see each other, and a pass of this context has at "
-                f"most {n_batch}; give a larger n_batch"
+                f"this image needs a batch of {n} tokens, and this context has n_batch={n_batch}; "
+                f"open it with n_batch of at least {n}"
             )
         states = rows.states[slice(first, first + n)]
         return n, Pass(embedded=states, is_causal=rows.is_causal)

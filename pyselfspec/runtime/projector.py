@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..gguf import projector as projector_file
-from ..util.closing import Closing
+from ..util.closable import Closing
 from ..util.image_size import FORMATS, PNG, size_of
 from ..util.machine import usable_cores
 from ..util.png_size import unpacks_as_stated

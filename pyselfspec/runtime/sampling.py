@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError, SelfSpecError, UnsupportedError
-from ..util.closing import Closing
+from ..util.closable import Closing
 from .ffi import calls, load
 from .ffi.load import llama
 from .grammar import fault
-from .guards import SingleThread
+from .thread_guards import SingleThread
 
 if TYPE_CHECKING:
     from .context import Context

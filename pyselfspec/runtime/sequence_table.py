@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
-from .adapters import Adapters
+from .lora import Adapters
 from .passes import Rows
 
 

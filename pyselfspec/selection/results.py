@@ -16,7 +16,7 @@ from typing import Any
 from ..masks.layer_mask import LayerMask
 from ..masks.score import Score
 from ..util import records
-from ..util.closing import Closing
+from ..util.closable import Closing
 from ..util.jsonl_log import JsonlLog
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..errors import ArgumentError, Parameter
+from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask, entry
 from ..masks.score import Score
 from ..util.progress import OnProgress, Progress, ignore_progress
@@ -36,9 +36,7 @@ class Scorer:
         if not 1 <= n_chunks <= objective.n_chunks:
             raise ArgumentError(
                 f"the text has {objective.n_chunks} chunks, but n_chunks is {n_chunks}; "
-                "give a longer text, a smaller ",
-                Parameter("n_ctx"),
-                " or fewer chunks",
+                "give a longer text, a smaller n_ctx (-c) or fewer chunks"
             )
         self.n_chunks = n_chunks
         self._objective = objective

@@ -32,8 +32,8 @@ def fill_prompt(
     if fill is None:
         raise ApiError(
             400,
-            f"{model.path.name} has no tokens for filling in text; use a model that was trained "
-            f"for it, or leave out {param}",
+            f"{model.path.name} was not trained for fill-in-the-middle (FIM); use a model that "
+            f"was, or leave out {param}",
             param=param,
             code="unsupported_value",
         )

@@ -42,9 +42,8 @@ from .engine.engine import Engine
 from .protocol.auth import LOOPBACK
 from .service import Service
 from .settings import GRACE_S, Capacity, Settings
-from .store.prefix_files import PrefixFiles
-from .store.prefixes import Prefixes
-from .store.saved_file import Kind
+from .store.prefixes import Prefixes, PrefixFiles
+from .store.saved_file import Compatibility
 from .store.slot_files import SlotFiles
 
 N_BATCH = 512  # rows of a pass where no width is exact
@@ -109,7 +108,7 @@ def _prefixes(context: Context, capacity: Capacity) -> Prefixes | None:
     folder that cannot be used."""
     files = None
     if capacity.cache_dir is not None:
-        files = PrefixFiles(capacity.cache_dir, Kind.of(context))
+        files = PrefixFiles(capacity.cache_dir, Compatibility.of(context))
     if files is None and not capacity.cache_bytes:
         return None
     return Prefixes(capacity.cache_bytes, files)

@@ -20,7 +20,6 @@ from .drafter_labels import describe_sources
 from .engine.engine import Engine
 from .engine.jobs import Job
 from .metrics import Metrics
-from .protocol.adapters import ServedAdapters
 from .protocol.errors import ApiError, unsupported
 from .protocol.events import JobEvents
 from .protocol.request_options import RequestReader, draft_label
@@ -67,7 +66,7 @@ class Service:
             n_share=engine.n_cells // engine.n_slots,
             sampling=settings.sampling,
             default_drafting=drafting,
-            adapters=ServedAdapters(self.model),
+            adapters=self.model.default_adapters,
             sources=sources,
         )
 

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, ContextFullError, SelfSpecError
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.sampling import Sampler
-from ..util.closing import Closing
+from ..util.closable import Closing
 from .controllers import Controller
 from .drafters import Drafter
 from .generation import Generation

@@ -9,10 +9,10 @@ from typing import TypedDict, Unpack
 
 from ..errors import ArgumentError, prompt_too_long
 from ..masks.layer_mask import LayerMask
-from ..runtime.adapters import Adapters
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.logprobs import WatchedSampler
+from ..runtime.lora import Adapters
 from ..runtime.model import Model
 from ..runtime.pictures import Picture
 from ..runtime.sampling import Sampler, SamplingParams
@@ -49,7 +49,7 @@ class Completion(TextRecord):
     shown: texts of control tokens that the text shows, by token id; others add nothing to it.
     logprobs: number of likeliest tokens to keep with their log probabilities for every token of the
         text, in ``logprobs``; 0: the token alone; None: nothing.
-    adapters: LoRA adapters and their scales, see ``runtime.adapters.scaled``; None: as the model
+    adapters: LoRA adapters and their scales, see ``runtime.lora.scaled``; None: as the model
         was opened.
     pictures: those whose tokens are in the prompt, see ``runtime.projector``; drafts then come from
         drafters that read them.

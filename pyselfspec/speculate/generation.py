@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_too_long
-from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
+from ..runtime.lora import Adapters
 from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.pictures import Picture, PictureMap, is_text
 from .branches import branched, fitting

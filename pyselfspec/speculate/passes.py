@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError, SelfSpecError
-from ..runtime.adapters import Adapters
+from ..runtime.lora import Adapters
 from ..runtime.passes import FULL, Hidden, Pass, Rows
 from .types import SINGLE, BatchLoad, Distribution
 

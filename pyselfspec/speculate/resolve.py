@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 from ..masks import profiles
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
-from ..util.closing import Closing
+from ..util.closable import Closing
 from . import controllers, drafters
 from .config import AUTO, DraftConfig
 from .controllers import Acceptance, Controller, Memory

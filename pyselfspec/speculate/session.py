@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from ..runtime.context import Context
-from ..util.closing import Closing
+from ..util.closable import Closing
 
 V = TypeVar("V")
 

@@ -13,13 +13,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from ..errors import ArgumentError, ModelFileError, Parameter
+from ..errors import ArgumentError, ModelFileError
 from ..runtime import vocabulary
 from ..runtime.model import Model
 from .fallbacks import FALLBACKS, Fallback
-from .guard import Guard, each_text, texts_in
 from .messages import ASSISTANT, DEVELOPER, SYSTEM, USER, Message, Messages, parse
 from .rendering import Renderer, Worker, shared
+from .special_token_guard import Guard, each_text, texts_in
 from .tokenizing import TemplateTokenizer, split_at
 
 TOOL_USE = "tool_use"  # the name of the template for messages with tools
@@ -78,9 +78,8 @@ class ChatTemplate:
         if own is None:
             raise ArgumentError(
                 f"{model.path.name} has no chat template, so it was not trained to chat; use a "
-                "chat model, or give a ",
-                Parameter("template"),
-                f": {', '.join(FALLBACKS)} or one of your own",
+                "chat model, or give a template (--chat-template): "
+                f"{', '.join(FALLBACKS)} or one of your own"
             )
         tool_use = vocabulary.chat_template(model, TOOL_USE)
         return cls(model, own, tool_use=tool_use, worker=worker)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ..runtime import vocabulary
 from ..runtime.model import Model
-from .guard import Guard, Markers
+from .special_token_guard import Guard, Markers
 
 _JOINT = "\n"  # put before a text that continues another, so that it gets no leading space
 

@@ -25,16 +25,16 @@ from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
 from ..runtime.abilities import Abilities
-from ..runtime.adapters import Adapters
 from ..runtime.checkpoints import Checkpoint, Checkpoints
 from ..runtime.context_options import ContextOptions
+from ..runtime.lora import Adapters
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
 from ..runtime.sequence_table import SequenceTable
 from ..speculate.drafters import Drafter
 from ..speculate.limits import DraftLimit
 from ..speculate.types import Draft, Step, Verdict
-from ..util.closing import Closing
+from ..util.closable import Closing
 
 EOG = 0
 N_LAYER = 6

@@ -24,7 +24,7 @@ from ..runtime.context import Context
 from ..runtime.passes import Pass, Rows
 from ..runtime.sampling import SEED_MAX, Sampler, SamplingParams
 from ..util import records
-from ..util.closing import Closing
+from ..util.closable import Closing
 from ..util.files import UNFINISHED, locked
 from ..util.sizes import size_text
 from .prompts import PromptSource

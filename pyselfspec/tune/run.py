@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..errors import ArgumentError, Parameter, UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 from ..gguf import heads
 from ..runtime.context import Context
 from ..runtime.context_options import N_CTX_UNIT
@@ -261,9 +261,8 @@ def default_blocks(model: Model) -> tuple[int, ...]:
 def _require_device(name: str) -> None:
     if name == "cuda" and not torch.cuda.is_available():
         raise ArgumentError(
-            "torch finds no CUDA device; train with ",
-            Parameter('device="cpu"'),
-            ", or install torch with CUDA",
+            'torch finds no CUDA device; train with device="cpu" (--device cpu), or install torch '
+            "with CUDA"
         )
 
 

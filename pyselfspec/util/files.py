@@ -110,10 +110,10 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, *fix: str, wait_s: float = 0.0) -> Iterator[None]:
+def locked(path: Path, fix: str, wait_s: float = 0.0) -> Iterator[None]:
     """Lock a file against other processes, with a file beside it with ".lock" added to its name.
 
-    fix: parts of the error's message that say what to do instead of waiting.
+    fix: what to do instead of waiting, for the error's message.
     wait_s: seconds to wait for a process that keeps it.
     Raises ArgumentError when another process keeps it, and for what `replacing` could not replace.
     """
@@ -124,7 +124,7 @@ def locked(path: Path, *fix: str, wait_s: float = 0.0) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise ArgumentError(f"{path} is in use by another process; wait for it or ", *fix) from None
+        raise ArgumentError(f"{path} is in use by another process; wait for it or {fix}") from None
     try:
         yield
     finally:

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..errors import Parameter, SelfSpecError
+from ..errors import SelfSpecError
 from . import records
-from .closing import Closing
+from .closable import Closing
 from .files import errors_name, locked
 
-OTHER_FILE = ("give another file (", Parameter("out"), ")")
+OTHER_FILE = "give another file (out, --out)"
 MAX_HEADER = 1 << 20  # bytes; it holds the command line
 
 
@@ -48,7 +48,7 @@ class JsonlLog(Closing):
         if path.exists():
             self._require_ours()  # before anything is written, even a lock beside it
         with ExitStack() as opening:
-            opening.enter_context(locked(path, *OTHER_FILE))
+            opening.enter_context(locked(path, OTHER_FILE))
             self._file = opening.enter_context(path.open("ab+"))
             self._file.seek(0)
             self._lines = self._take_up(self._file.read())
@@ -70,7 +70,7 @@ class JsonlLog(Closing):
     def no_result(self, number: int) -> ResultFileError:
         """Return the error for a line that holds no result."""
         return ResultFileError(
-            f"{self.path}, line {number} is no result; remove the line or ", *OTHER_FILE
+            f"{self.path}, line {number} is no result; remove the line or {OTHER_FILE}"
         )
 
     def _take_up(self, data: bytes) -> list[bytes]:
@@ -88,7 +88,7 @@ class JsonlLog(Closing):
     def _require_ours(self) -> None:
         """Raise ResultFileError for a file of something else, which stays as it is."""
         if not self.path.is_file():
-            raise ResultFileError(f"{self.path} is no plain file; ", *OTHER_FILE)
+            raise ResultFileError(f"{self.path} is no plain file; {OTHER_FILE}")
         with self.path.open("rb") as file:
             self._check_start(file.readline(MAX_HEADER))
 
@@ -113,11 +113,11 @@ class JsonlLog(Closing):
                 theirs, ours = _short(header.get(key)), _short(self._header.get(key))
                 differ = "" if theirs == ours else f" ({theirs}, not {ours})"
                 raise ResultFileError(
-                    f"{self.path} has results of another {what}{differ}; ", *OTHER_FILE
+                    f"{self.path} has results of another {what}{differ}; {OTHER_FILE}"
                 )
 
     def _foreign(self, why: str) -> ResultFileError:
-        return ResultFileError(f"{self.path} is no file of results: {why}; ", *OTHER_FILE)
+        return ResultFileError(f"{self.path} is no file of results: {why}; {OTHER_FILE}")
 
 
 def _short(value: object) -> str:

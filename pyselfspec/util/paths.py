@@ -46,8 +46,8 @@ def cache(name: str) -> Path:
 
 
 def elsewhere(path: str | bytes | int) -> str:
-    """Return the end of a message about a path that cannot be written: which variable names another
-    place, where the path is in one of the user's folders or above a missing one; else nothing."""
+    """Return a hint that names the environment variable with which a path that cannot be written
+    moves elsewhere, or "" where none moves it."""
     if isinstance(path, int):
         return ""
     there = Path(os.fsdecode(path))

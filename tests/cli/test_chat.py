@@ -379,14 +379,14 @@ def test_the_mask_comes_back_with_drafts(path: Path) -> None:
         ("/load", (), "give the name of a file: /load FILE"),
         ("/load /no/such/file", (), "/no/such/file: No such file"),
         ("/draft nope", (), "'nope' is none of: auto, off, "),
-        ("/draft head", (), "this model has no draft head; give one: --draft head:FILE"),
+        ("/draft head", (), 'this model has no draft head; give one: draft="head:FILE"'),
         ("/draft model:/no/such", (), "; drafts stay as they were: auto"),
         ("/clear x", (), "/clear takes no argument"),
         ("/quit now", (), "/quit takes no argument"),
         ("/exit strategy for a startup?", (), "/exit takes no argument; begin with //"),
         ("/regen", (), "there is no question yet"),
         ("/edit", (), "there is no question to edit yet"),
-        ("x" * 600, (), "give a larger -c or a shorter message"),
+        ("x" * 600, (), "give a larger n_ctx (-c) or a shorter message"),
         ("hi", ("--chat-template", "/no/such/file"), "No such file"),
         ("hi", ("--mask", "-"), "stdin is read for messages"),
         ("hi", ("--draft", "off", "--exit-layer", "2"), "it takes no mask"),
@@ -403,7 +403,8 @@ def test_what_goes_wrong_in_a_pipe_ends_it(
 def test_a_model_without_a_template_says_what_to_do(tiny_path: Callable[..., Path]) -> None:
     outcome = piped(tiny_path(), "hi")
     assert (
-        outcome.status == 1 and "give a --chat-template: chatml, plain or one of" in outcome.stderr
+        outcome.status == 1
+        and "give a template (--chat-template): chatml, plain or one of" in outcome.stderr
     )
     assert piped(tiny_path(), "hi", "--chat-template", "plain").status == 0
 
@@ -503,7 +504,7 @@ def test_the_system_prompt_is_shown(model: Model, new_context: NewContext) -> No
 def test_errors_in_a_terminal_do_not_end_it(model: Model, new_context: NewContext) -> None:
     chat = conversation(new_context(model, n_ctx=512))
     shown = typed(chat, "/nope\r/load /no/such\r" + "x" * 600 + "\r/help\r/quit\r")
-    for text in ("unknown command /nope", "/no/such: No such file", "give a larger -c"):
+    for text in ("unknown command /nope", "/no/such: No such file", "give a larger n_ctx (-c)"):
         assert text in shown
     assert all(f"/{name}" in shown for name in COMMANDS) and chat.messages == ()
 

@@ -40,7 +40,7 @@ from pyselfspec.hub import huggingface, packages
 from pyselfspec.speculate.completion import Completion
 from pyselfspec.templates.messages import Message
 from pyselfspec.templates.template import ChatTemplate
-from pyselfspec.util import seldom
+from pyselfspec.util import hint_throttle
 
 WORDS = "a in the word margin terminal understanding"
 
@@ -491,7 +491,7 @@ def test_one_question(path: Path, model: Model, new_context: NewContext) -> None
     [
         (("a", "-p", "b"), 2, "two questions are given; give one, after MODEL or with -p"),
         ((" ",), 2, "the question is empty"),
-        (("x" * 600,), 1, "give a larger -c or a shorter message"),
+        (("x" * 600,), 1, "give a larger n_ctx (-c) or a shorter message"),
     ],
 )
 def test_questions_that_cannot_be_asked(
@@ -722,6 +722,6 @@ def test_advice_that_cannot_be_noted_is_not_given(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert not seldom.is_due("a", 60)
+    assert not hint_throttle.is_due("a", 60)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert [seldom.is_due(name, 60) for name in ("a", "a", "b")] == [True, False, True]
+    assert [hint_throttle.is_due(name, 60) for name in ("a", "a", "b")] == [True, False, True]

@@ -142,7 +142,7 @@ def test_files_of_prompts(tmp_path: Path) -> None:
         (("--report", "a.png"), 2, "'a.png' is not an HTML file; give a name that ends with .html"),
         (("--report", "no/such/a.html"), 1, "no folder"),
         (("--format", "csv", "--json"), 2, "--json prints JSON"),
-        (("-p", "word " * 300), 1, "give a larger -c or a shorter prompt"),
+        (("-p", "word " * 300), 1, "give a larger n_ctx (-c) or a shorter prompt"),
     ],
 )
 def test_bad_input_is_one_line(

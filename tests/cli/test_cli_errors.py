@@ -280,7 +280,7 @@ CASES = [
     on_tiny("--repeat-penalty 1e38", "at most", "1e+38"),
     Case("models convert who/what out.gguf", FAILED, ["is no folder", "hf download who/what"]),
     Case("models convert ./what out.gguf", FAILED, ["is no folder", "and tokenizer"]),
-    Case("generate @ids.gguf -p hi -t 1 -c 67108865", FAILED, ["-c is at most"]),
+    Case("generate @ids.gguf -p hi -t 1 -c 67108865", FAILED, ["n_ctx (-c) is at most"]),
     usage("layers search @tiny.gguf -t 1 --max-cost nan", "--max-cost", "at most 1", "nan"),
     usage("layers search @tiny.gguf -t 1 --share nan", "--share", "at most 1", "nan"),
     on_tiny("--top-k 2147483648", "top", "2147483648", status=ANY),
@@ -434,10 +434,12 @@ def test_gpu_layers_without_a_gpu_are_a_note(folder: Path, n_gpu_layers: int) ->
     assert outcome.stdout == run(*args).stdout
     notes = [line for line in outcome.stderr.splitlines() if "-ngl" in line]
     assert len(notes) == 1
-    assert notes[0].startswith("Warning: -ngl has no effect, the model runs on the CPU: ")
+    assert notes[0].startswith(
+        "Warning: n_gpu_layers (-ngl) has no effect, the model runs on the CPU: "
+    )
 
 
-@pytest.mark.parametrize("module", ["click", "pyselfspec.util.by_name"])
+@pytest.mark.parametrize("module", ["click", "pyselfspec.util.plugins"])
 def test_ctrl_c_while_modules_load(run_python: Callable[..., Any], module: str) -> None:
     code = (
         "import os, signal, sys\n"

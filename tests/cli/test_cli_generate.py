@@ -694,7 +694,8 @@ def test_a_long_prompt_is_refused_at_once(demo_path: Path, tmp_path: Path) -> No
     outcome = run("generate", demo_path, "-f", file, *ONE_THREAD)
     assert outcome.status == 1
     said = re.search(
-        r"the prompt has about (\d+) tokens, the context 512; give a larger -c", outcome.stderr
+        r"the prompt has about (\d+) tokens, the context 512; give a larger n_ctx \(-c\)",
+        outcome.stderr,
     )
     assert said and 4e6 < int(said[1]) < 8e6
 

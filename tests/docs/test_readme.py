@@ -12,7 +12,7 @@ from command_line import commands
 
 from pyselfspec.selection import objectives, strategies
 from pyselfspec.speculate import controllers, drafters
-from pyselfspec.util import by_name
+from pyselfspec.util import plugins
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def test_tables_of_names_are_complete(page, option, folder):
     [table] = re.findall(heading, DOCS[page], re.MULTILINE)
     cells = re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE)
     named = {name.split(":")[0] for cell in cells for name in re.findall(r"`(.+?)`", cell)}
-    assert named == set(by_name.names(folder.__path__))
+    assert named == set(plugins.names(folder.__path__))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from pyselfspec.testing.conformance import (
     generated,
 )
 from pyselfspec.testing.fakes import EOG, FakeContext, FakeModel, state
-from pyselfspec.util import by_name
+from pyselfspec.util import plugins
 
 # that draft with a file; those have tests of their own
 OF_FILES = set(filter(drafters.takes_file, drafters.all_names()))
@@ -109,11 +109,11 @@ def plugged(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys-echo\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[{drafters.ENTRY_POINTS}]\necho = somebodys_echo\n")
     monkeypatch.syspath_prepend(tmp_path)
-    by_name.registered.cache_clear()
+    plugins.registered.cache_clear()
     yield tmp_path
     sys.modules.pop("somebodys_echo", None)
-    by_name.load.cache_clear()
-    by_name.registered.cache_clear()
+    plugins.load.cache_clear()
+    plugins.registered.cache_clear()
 
 
 @pytest.mark.usefixtures("plugged")
@@ -131,7 +131,7 @@ def test_installed_packages_are_scanned_once(monkeypatch):
         groups.append(group)
         return entry_points(group=group)
 
-    monkeypatch.setattr(by_name, "entry_points", scan)
+    monkeypatch.setattr(plugins, "entry_points", scan)
     for _ in range(2):
         assert "echo" in drafters.all_names()
         drafters.load("echo")

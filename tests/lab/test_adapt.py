@@ -22,7 +22,7 @@ from pyselfspec.lab.adapt.state import MARGIN, N_WINDOWS, State
 from pyselfspec.masks.score import Score
 from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
 from pyselfspec.runtime.passes import FULL, Pass
-from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate import drafters
 from pyselfspec.speculate import passes as requests
 from pyselfspec.speculate.batching import batch_steps, generate_steps
@@ -812,9 +812,9 @@ def test_another_text_goes_on_with_the_mask_of_the_state(tiny, new_context, toke
 
 
 def test_nothing_to_adapt(tiny, new_context):
-    with pytest.raises(ArgumentError, match="there is no mask to adapt"):
+    with pytest.raises(ArgumentError, match="needs a drafter that uses a mask"):
         start(new_context(tiny()), DraftConfig.plain())
-    with pytest.raises(ArgumentError, match="there is no mask to adapt"):
+    with pytest.raises(ArgumentError, match="needs a drafter that uses a mask"):
         drafter = FakeDrafter(FakeModel())
         start(new_context(tiny()), DraftConfig(drafter))
 

@@ -15,7 +15,7 @@ from pyselfspec.serve.settings import Capacity
 from pyselfspec.speculate import controllers, drafters
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.testing.conformance import DrafterConformance
-from pyselfspec.util import by_name
+from pyselfspec.util import plugins
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 KINDS = {"drafters": drafters, "controllers": controllers, "strategies": strategies}
@@ -23,7 +23,7 @@ KINDS = {"drafters": drafters, "controllers": controllers, "strategies": strateg
 
 def registered(kind):
     """Names of the lab in a registry."""
-    points = by_name.registered(f"pyselfspec.{kind}")
+    points = plugins.registered(f"pyselfspec.{kind}")
     return sorted(each.name for each in points if each.value.startswith("pyselfspec.lab."))
 
 

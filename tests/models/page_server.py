@@ -112,7 +112,7 @@ class PageServer:
             return error(
                 400,
                 "the prompt has 4096 tokens, the context 2048; "
-                "give a larger -c or a shorter prompt",
+                "give a larger n_ctx (-c) or a shorter prompt",
             )
         return StreamingResponse(self.chunks(body, said, is_chat, request), media_type=SSE)
 

@@ -25,9 +25,9 @@ from pyselfspec.errors import ArgumentError, ContextFullError, ModelFileError
 from pyselfspec.runtime import vocabulary
 from pyselfspec.templates import rendering
 from pyselfspec.templates.fallbacks import FALLBACKS
-from pyselfspec.templates.guard import Markers
 from pyselfspec.templates.messages import Message, parse
 from pyselfspec.templates.rendering import Renderer
+from pyselfspec.templates.special_token_guard import Markers
 from pyselfspec.templates.template import ChatTemplate
 from pyselfspec.util.beginnings import Beginnings
 

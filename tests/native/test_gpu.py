@@ -67,7 +67,9 @@ def test_negative_layers(tiny_path: Any) -> None:
 
 
 def test_no_other_words_than_auto(tiny_path: Any) -> None:
-    with pytest.raises(ArgumentError, match="n_gpu_layers is at least -1, or auto, got most"):
+    with pytest.raises(
+        ArgumentError, match=r"n_gpu_layers \(-ngl\) is at least -1, or auto, got most"
+    ):
         Model(tiny_path(), n_gpu_layers="most")
 
 

@@ -99,8 +99,8 @@ HEADS = {
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 16, 64])
 def test_every_thread_gets_results_of_attention(n_threads: int, chunks: Path) -> None:
-    """One token, vectors of 16 values: every result is computed once, and nobody has a fifth and
-    one vector of one query more than his share."""
+    """One token, vectors of 16 values: every result is computed once, and no thread does more
+    than 1.2 times its share plus one vector of one query."""
     for name, (n_heads, size, n_queries) in {**HEADS, "none": (0, 64, 1)}.items():
         n_units = size // 16
         command = [chunks, *map(str, (n_heads, n_units, n_queries, n_threads))]

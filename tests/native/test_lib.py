@@ -173,7 +173,7 @@ def test_first_error_of_the_log() -> None:
         assert load.log_error().endswith(want)
         assert str(load.failure(DecodeError, "this")) == f"this: {load.log_error()}"
     load.clear_log_error()
-    assert str(load.failure(DecodeError, "this")) == "this: it gives no reason; see its log"
+    assert str(load.failure(DecodeError, "this")) == "this: it gives no reason; see its log (-v)"
 
 
 def test_an_abort_of_ggml_ends_the_process_with_one_line(run_python: Any) -> None:

@@ -18,9 +18,8 @@ from lora_adapters import set_adapters, write_adapter
 from pyselfspec import GREEDY, Completion, Fixed, Model
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.gguf.header import TensorInfo
-from pyselfspec.runtime.adapter_files import require_unscaled
-from pyselfspec.runtime.adapters import Adapters, scaled
 from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.lora import Adapters, require_unscaled, scaled
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.speculate.completion import generate_batch
 from pyselfspec.speculate.drafters import layer_skip

@@ -45,7 +45,7 @@ from pyselfspec import (
 )
 from pyselfspec.errors import ContextFullError
 from pyselfspec.runtime.passes import FULL, Pass, Rows
-from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate.drafters import layer_skip, ngram
 from tools import replay
 from tools.models import tiny_gguf

@@ -127,7 +127,8 @@ def test_memory_of_this_machine_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "advice"), [(0.5, "take a smaller quantization"), (1.001, "give a smaller -c")]
+    ("share", "advice"),
+    [(0.5, "take a smaller quantization"), (1.001, "give a smaller n_ctx (-c)")],
 )
 def test_a_model_larger_than_memory_with_its_context_is_one_warning(
     share: float, advice: str, tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
@@ -229,8 +230,8 @@ def test_bad_alloc_is_said_to_be_too_little_memory(monkeypatch: pytest.MonkeyPat
     outcome = run("models", "info", "demo")
     assert outcome.status == 1
     assert outcome.stderr == (
-        "Error: out of memory; give a smaller -c, smaller types for --cache-type-k and "
-        "--cache-type-v, or a smaller model\n"
+        "Error: out of memory; give a smaller n_ctx (-c), smaller types of K and V "
+        "(--cache-type-k, --cache-type-v), or a smaller model\n"
     )
 
 

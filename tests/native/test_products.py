@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyselfspec.runtime.widths import exact_types
+from pyselfspec.runtime.width_check import exact_types
 from pyselfspec.util.build import LIB_DIR
 
 F32, F16, BF16 = 0, 1, 30  # ggml types

@@ -102,8 +102,8 @@ def test_a_refused_removal_forgets_no_tokens(tiny: TinyModel, new_context: NewCo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_ctx": 0}, "n_ctx is at least 1, got 0"),
-        ({"n_ctx": 2**31 - 1}, "n_ctx is at most"),
+        ({"n_ctx": 0}, r"n_ctx \(-c\) is at least 1, got 0"),
+        ({"n_ctx": 2**31 - 1}, r"n_ctx \(-c\) is at most"),
         ({"n_threads": -1}, "n_threads is at least 1, got -1"),
         ({"n_threads": 2**40}, "n_threads is at most 512"),
     ],

@@ -30,7 +30,7 @@ from pyselfspec.runtime.ffi import devices
 from pyselfspec.runtime.ffi.load import llama
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.short_list import ShortList
-from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate import drafters
 from pyselfspec.util.sizes import size_text
 from tools.bench.rpc import counted

@@ -17,7 +17,7 @@ from tiny_hybrids import write_hybrid
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.runtime.checkpoints import Checkpoint
 from pyselfspec.runtime.context import Context
-from pyselfspec.runtime.saved import SavedSequence, restore_sequence, save_sequence
+from pyselfspec.runtime.sequence_snapshot import SavedSequence, restore_sequence, save_sequence
 
 PROMPT = [5 + i * i % 290 for i in range(300)]
 SHORTER = 270

@@ -18,7 +18,7 @@ from drawn_tokens import (
 )
 
 from pyselfspec import Model, Sampler
-from pyselfspec.runtime.guards import InUse
+from pyselfspec.runtime.thread_guards import InUse
 from pyselfspec.speculate.types import Draft
 
 LOGITS = {prefix: np.log(law).astype(np.float32) + 3 for prefix, law in LAWS.items()}

@@ -29,7 +29,7 @@ from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
 from pyselfspec.gguf.header import tensor_types
 from pyselfspec.runtime.ffi import calls
-from pyselfspec.runtime.widths import exact_types, same_at_widths
+from pyselfspec.runtime.width_check import exact_types, same_at_widths
 from pyselfspec.util import build
 from tools.models import random_gguf, tiny_gguf
 

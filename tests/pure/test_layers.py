@@ -175,7 +175,10 @@ PURE = (
     *(f"answers/{name}.py" for name in ("call_forms", "form", "parts", "reader")),
     "chat/saved.py",
     "chat/trimming.py",
-    *(f"templates/{name}.py" for name in ("fallbacks", "guard", "messages", "rendering")),
+    *(
+        f"templates/{name}.py"
+        for name in ("fallbacks", "messages", "rendering", "special_token_guard")
+    ),
     "speculate/types.py",
     "speculate/limits.py",
     "speculate/stats.py",

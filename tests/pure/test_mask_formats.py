@@ -41,7 +41,9 @@ def test_one_of_several_sets():
     text = json.dumps(SETS)
     assert mask_formats.read(text, 6, "llama-2-13b") == MASK
     assert mask_formats.read(text, 6, "other").skip_ffn == {2}
-    with pytest.raises(MaskError, match="entry=NAME; the file has llama-2-13b, other"):
+    with pytest.raises(
+        MaskError, match=r"entry=NAME \(--entry NAME\); the file has llama-2-13b, other"
+    ):
         mask_formats.read(text, 6)
     with pytest.raises(MaskError, match="no set 'third'; the file has llama-2-13b, other"):
         mask_formats.read(text, 6, "third")

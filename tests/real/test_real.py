@@ -16,7 +16,7 @@ from gguf import quants
 from pyselfspec import GREEDY, Completion, Fixed, LayerMask, Model
 from pyselfspec.convert.stream import read_model
 from pyselfspec.hub import packages
-from pyselfspec.runtime.widths import same_at_widths
+from pyselfspec.runtime.width_check import same_at_widths
 from tools.models import real
 
 # name: what info says of it

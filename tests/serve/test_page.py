@@ -901,8 +901,8 @@ def test_settings_go_with_the_next_request(window, server):
 def test_an_error_says_what_happened_and_can_be_tried_again(window, server):
     told = {
         "busy": "The server is busy. Try again in a moment. All slots are taken.",
-        "too long": "The prompt has 4096 tokens, the context 2048; give a larger -c or a shorter "
-        "prompt.",
+        "too long": "The prompt has 4096 tokens, the context 2048; give a larger n_ctx (-c) or "
+        "a shorter prompt.",
         "fail": "The model is out of memory.",
         "break": "The connection ended before the answer was complete.",
     }

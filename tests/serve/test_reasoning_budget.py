@@ -1,4 +1,4 @@
-"""Limits of thoughts. The oracle is two completions without a server: up to the limit, and after
+"""Reasoning budgets. The oracle is two completions without a server: up to the limit, and after
 the marker that ends the thoughts."""
 
 from __future__ import annotations

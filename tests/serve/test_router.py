@@ -268,7 +268,7 @@ def test_a_model_in_use_stays_loaded() -> None:
         pool, started = pool_of(20)
         async with pool.using("a", 1):
             async with pool.using("b", 1):
-                with pytest.raises(ApiError, match="no memory for c"):
+                with pytest.raises(ApiError, match="not enough memory to load c"):
                     async with pool.using("c", 0.05):
                         pass
             async with pool.using("c", 1):

@@ -321,7 +321,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": ["x"] * 17}, "choices"),
     ("completions", {"prompt": "x", "echo": True, "logprobs": 1}, "echo"),
     ("completions", {"prompt": "x", "echo": True, "suffix": "y"}, "echo"),
-    ("completions", {"prompt": "x", "suffix": "y"}, "no tokens for filling in"),
+    ("completions", {"prompt": "x", "suffix": "y"}, "not trained for fill-in-the-middle"),
     ("completions", {"prompt": "x", "n": 3, "best_of": 2}, "best_of"),
     ("completions", {"prompt": "x", "logit_bias": {"-5": 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"9" * 99: 1}}, "logit_bias"),
@@ -356,7 +356,7 @@ def test_a_prompt_that_is_too_long_is_counted_to_its_end(served: Served, demo: M
     n = len(demo.tokenize(prompt))
     assert refused.status_code == 400 and refused.json()["error"]["message"] == (
         f"the prompt has {n} tokens, the context {served.service.requests.n_ctx}; "
-        "give a larger -c or a shorter prompt"
+        "give a larger n_ctx (-c) or a shorter prompt"
     )
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 

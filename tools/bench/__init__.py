@@ -14,7 +14,7 @@ from typing import Protocol
 
 import click
 
-from pyselfspec.util import by_name
+from pyselfspec.util import plugins
 
 from ._table import Table
 
@@ -26,10 +26,10 @@ class Bench(Protocol):
 
 def names() -> tuple[str, ...]:
     """Names of all benches, as the command line spells them."""
-    return by_name.names(__path__)
+    return plugins.names(__path__)
 
 
 def load(name: str) -> Bench:
     """The file of a bench. Raises ArgumentError for a name that is no file here."""
-    bench: Bench = by_name.load(__name__, "bench", name)
+    bench: Bench = plugins.load(__name__, "bench", name)
     return bench

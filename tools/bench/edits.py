@@ -42,7 +42,7 @@ class Edit:
 
 EDITS = (
     Edit("pyselfspec/util/image_size.py", "data", "content"),
-    Edit("pyselfspec/util/closing.py", "close", "shut_down"),
+    Edit("pyselfspec/util/closable.py", "close", "shut_down"),
     Edit("pyselfspec/util/libraries.py", "folder", "directory"),
     Edit("pyselfspec/speculate/verify.py", "draft", "proposal"),
     Edit("pyselfspec/speculate/controllers/fixed.py", "n_max", "length"),

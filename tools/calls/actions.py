@@ -10,7 +10,7 @@ from pyselfspec.runtime.context import Context
 from pyselfspec.runtime.kv import KVSequence
 from pyselfspec.runtime.kv_types import CACHE_TYPES
 from pyselfspec.runtime.passes import Hidden, Pass, Rows
-from pyselfspec.runtime.saved import SavedSequence, restore_sequence, save_sequence
+from pyselfspec.runtime.sequence_snapshot import SavedSequence, restore_sequence, save_sequence
 from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.speculate.output.record import CONTEXT_FULL
 

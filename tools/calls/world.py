@@ -16,8 +16,8 @@ from pyselfspec import LayerMask, Model
 from pyselfspec.runtime.context import Context
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.kv import KVSequence
-from pyselfspec.runtime.saved import SavedSequence
-from pyselfspec.util.closing import Closing
+from pyselfspec.runtime.sequence_snapshot import SavedSequence
+from pyselfspec.util.closable import Closing
 
 if TYPE_CHECKING:
     from tools.random_calls import Calls, Files

@@ -56,7 +56,7 @@ def texts(models: tuple[str, ...]) -> None:
     except SelfSpecError as error:
         raise click.ClickException(str(error)) from None
     from pyselfspec import Model
-    from pyselfspec.runtime.widths import same_at_widths
+    from pyselfspec.runtime.width_check import same_at_widths
 
     said["models"] = {}
     for path in models:

@@ -19,7 +19,7 @@ from ...runtime.kv_types import CACHE_TYPES
 from ...runtime.memory import needed_bytes
 from ...runtime.model import Model
 from ...runtime.processor import cpu_backend, variant
-from ...runtime.widths import exact_types, same_at_widths
+from ...runtime.width_check import exact_types, same_at_widths
 from ...util.sizes import size_text
 from .._options import (
     common_options,

@@ -13,7 +13,7 @@ import cloup
 from ... import hub
 from ...errors import ModelFileError
 from ...gguf.file import check
-from ...hub.offer import Offer
+from ...hub.packages import Offer
 from ...util.sizes import size_text
 from .._completion import complete_name
 from .._options import json_option, yes_option

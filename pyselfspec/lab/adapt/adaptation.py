@@ -38,7 +38,7 @@ from ...speculate.limits import DraftLimit
 from ...speculate.passes import PassRequest, Work
 from ...speculate.resolve import DraftSetup, resolve
 from ...speculate.types import Draft, Step
-from ...util.closing import Closing
+from ...util.closable import Closing
 from .state import State
 
 SHARE = 0.03  # of the time
@@ -113,7 +113,7 @@ def _setup_with_mask(context: Context, config: DraftConfig) -> DraftSetup:
         mask = profiled or default_mask(context) or LayerMask.full(context.model.n_layer)
         setup = resolve(context, replace(config, mask=mask))
     if setup is None or setup.mask is None:
-        raise ArgumentError("there is no mask to adapt, since nothing is drafted with one here")
+        raise ArgumentError("--adapt needs a drafter that uses a mask (layer-skip)")
     return setup
 
 

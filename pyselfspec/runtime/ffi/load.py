@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import LibraryError, Parameter, SelfSpecError, device_lost, out_of_memory
+from ...errors import LibraryError, SelfSpecError, device_lost, out_of_memory
 from ...util import bindings, build, libraries
 from ...util.paths import on_one_line
 from ..processor import cpu_backend
@@ -26,7 +26,7 @@ PARTS = ("ggml", "ggml-base")  # libraries that the library of llama.cpp needs
 
 BAD_ALLOC = "std::bad_alloc"  # what C++ calls a lack of memory
 _LOST = ("DeviceLost", "device lost", "DEVICE_LOST")  # what Vulkan and its backend call a lost GPU
-NO_REASON = ("it gives no reason; ", Parameter("see its log"))
+NO_REASON = "it gives no reason; see its log (-v)"
 
 _loading = threading.Lock()
 _is_forked = False  # since the library was loaded
@@ -255,10 +255,10 @@ def is_of_lost_device(reason: str) -> bool:
     return any(word in reason for word in _LOST)
 
 
-def failure(kind: type[SelfSpecError], what: str, *advice: str) -> SelfSpecError:
+def failure(kind: type[SelfSpecError], what: str, advice: str = "") -> SelfSpecError:
     """Return the error for a failed call, with log_error() as its reason.
 
-    what: what failed, the beginning of the message. advice: the parts of its end.
+    what: what failed, the beginning of the message. advice: its end.
     """
     reason = log_error()
-    return known_cause(reason) or kind(f"{what}: ", *([reason] if reason else NO_REASON), *advice)
+    return known_cause(reason) or kind(f"{what}: {reason or NO_REASON}{advice}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from ...costs.speedup import PassCosts
 from ...masks.layer_mask import LayerMask
 from ...masks.score import Score
-from ...util import by_name
+from ...util import plugins
 
 if TYPE_CHECKING:
     from ...runtime.context import Context
@@ -126,10 +126,10 @@ class ObjectiveFactory(Protocol):
 
 def names() -> tuple[str, ...]:
     """Return the names of all objectives in command-line spelling."""
-    return by_name.names(__path__)
+    return plugins.names(__path__)
 
 
 def load(name: str) -> ObjectiveFactory:
     """Return the ``Objective`` class of a file. Raises ArgumentError for an unknown name."""
-    factory: ObjectiveFactory = by_name.load(__name__, "objective", name).Objective
+    factory: ObjectiveFactory = plugins.load(__name__, "objective", name).Objective
     return factory

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ArgumentError, Parameter
+from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...masks.score import Score
 from ...runtime.kv import KVSequence
@@ -97,8 +97,7 @@ class Objective:
         if not starts:
             raise ArgumentError(
                 f"a window of {n} tokens does not fit into the second half of a chunk of "
-                f"{len(tokens)} tokens; give a smaller window or a larger ",
-                Parameter("n_ctx"),
+                f"{len(tokens)} tokens; give a smaller window or a larger n_ctx (-c)"
             )
         return [Batch(tokens[pos : pos + n], pos, "all") for pos in starts]
 

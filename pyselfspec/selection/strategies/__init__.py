@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
 from ...masks.space import SHARE, Space
-from ...util import by_name
+from ...util import plugins
 from ..rounds import Round, Scored
 from ._prune import Prune as Prune  # option of greedy and anti
 
@@ -104,12 +104,12 @@ def from_rounds(rounds: Callable[P, Rounds]) -> Callable[P, Strategy]:
 
 def names() -> tuple[str, ...]:
     """Return the names of this package's strategies, which help texts list."""
-    return by_name.names(__path__)
+    return plugins.names(__path__)
 
 
 def all_names() -> tuple[str, ...]:
     """Return the names of all strategies, including names that packages register."""
-    return by_name.all_names(__path__, ENTRY_POINTS)
+    return plugins.all_names(__path__, ENTRY_POINTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def load(name: str, **options: Any) -> NamedFactory:
 
     Raises ArgumentError for an unknown name and for options that the strategy does not have.
     """
-    module = by_name.load(__name__, "strategy", name, ENTRY_POINTS)
+    module = plugins.load(__name__, "strategy", name, ENTRY_POINTS)
     names = options_of(name)
     for option in options:
         if option not in names:
@@ -145,7 +145,7 @@ def load(name: str, **options: Any) -> NamedFactory:
 
 def options_of(name: str) -> tuple[str, ...]:
     """Return the names of a strategy's own options. Raises ArgumentError for an unknown name."""
-    options = getattr(by_name.load(__name__, "strategy", name, ENTRY_POINTS), "Options", None)
+    options = getattr(plugins.load(__name__, "strategy", name, ENTRY_POINTS), "Options", None)
     return () if options is None else tuple(field.name for field in fields(options))
 
 

@@ -71,7 +71,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             n_predict=n_predict,
             sampling=sampling,
             drafting=reader.drafting(body, has_pictures=bool(pictures)),
-            adapters=reader.adapters.chosen(body.lora),
+            adapters=reader.chosen_adapters(body.lora),
             stop=(*body.stops, *template.stop),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...runtime.pictures import Picture
 from ...runtime.projector import Projector
-from ...templates.guard import Guard, texts_in
+from ...templates.special_token_guard import Guard, texts_in
 from ..protocol.errors import ApiError, unsupported
 
 IMAGE = "image_url"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.embedding import EmbeddingContext
-from ...util.closing import Closing
+from ...util.closable import Closing
 from ..engine.engine import EngineCounts
 from ..engine.jobs import BusyError, ShutdownError, TooLateError
 from ..settings import GRACE_S

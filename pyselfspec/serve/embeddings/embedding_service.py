@@ -36,16 +36,15 @@ class EmbeddingService:
         if not scores and pooling == RANK:
             raise unsupported("model", f"{name} scores documents; use /v1/rerank")
         if pooling == "none":
-            raise unsupported(
-                "model",
-                f"{name} pools no rows, so a text has no embedding of its own; start the server "
-                "with --pooling",
-            )
+            raise unsupported("model", f"{name} has no pooling layer; choose one with --pooling")
 
     def refusal(self) -> ApiError:
         """Return the error for an endpoint that needs a model that writes text."""
-        door = "/v1/rerank" if self.engine.context.pooling == RANK else "/v1/embeddings"
-        return unsupported("model", f"{self.settings.name} writes no text; use {door}")
+        if self.engine.context.pooling == RANK:
+            return unsupported("model", f"{self.settings.name} is a reranker; use /v1/rerank")
+        return unsupported(
+            "model", f"{self.settings.name} is an embedding model; use /v1/embeddings"
+        )
 
     def tokens_of(self, text: str, where: str) -> list[int]:
         """Return the tokens of a text, as far as they are allowed and one more. where: its field.

@@ -49,7 +49,7 @@ async def post_completions(service: Writing, body: CompletionRequest, request: R
             n_predict=reader.n_predict(prompt, body.most, N_PREDICT),
             sampling=sampling,
             drafting=reader.drafting(body),
-            adapters=reader.adapters.chosen(body.lora),
+            adapters=reader.chosen_adapters(body.lora),
             stop=body.stops,
             logprobs=0 if ranks and body.logprobs is None else body.logprobs,
             shows_tokens=body.shows,

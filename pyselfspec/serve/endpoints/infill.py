@@ -60,7 +60,7 @@ async def post_infill(service: Writing, body: InfillRequest, request: Request) -
         n_predict=reader.n_predict(prompt, n_predict, N_PREDICT),
         sampling=reader.samplings(body, grammar)[0],
         drafting=reader.drafting(body),
-        adapters=reader.adapters.chosen(body.lora),
+        adapters=reader.chosen_adapters(body.lora),
         stop=body.stops,
     )
     writer = InfillWriter(service.settings.name, len(prompt), reader.n_ctx, stream=body.stream)

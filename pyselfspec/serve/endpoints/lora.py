@@ -3,10 +3,12 @@ llama-server."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.responses import Response
 
-from ..protocol.adapters import AdapterScale
 from ..protocol.errors import json_response
+from ..protocol.schemas import AdapterScale
 from .routers import Writing, router
 
 ROUTER = router()
@@ -17,12 +19,18 @@ PATH = "/lora-adapters"
 @ROUTER.get(PATH)
 async def get_adapters(service: Writing) -> Response:
     """Return the list of adapters."""
-    return json_response(service.requests.adapters.cards())
+    scales = {adapter.id: scale for adapter, scale in service.requests.adapters}
+    return json_response(
+        [
+            {"id": each.id, "path": each.path.name, "scale": scales.get(each.id, 0.0)}
+            for each in service.model.adapters
+        ]
+    )
 
 
 @ROUTER.post(PATH)
 async def post_adapters(service: Writing, body: list[AdapterScale]) -> Response:
     """Set other scales; those left out become 0. Texts that have begun keep theirs."""
-    adapters = service.requests.adapters
-    adapters.defaults = adapters.chosen(body)
+    adapters = service.requests.chosen_adapters(body)
+    service.requests = replace(service.requests, adapters=adapters)
     return json_response({"success": True})

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...runtime.embedding import pair_tokens
 from ...runtime.model import Model
-from ...runtime.pair import pair_tokens
 from ..embeddings.embedding_service import EmbeddingService
 from ..protocol.errors import json_response
 from ..protocol.events import until_disconnect

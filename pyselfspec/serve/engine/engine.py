@@ -26,7 +26,7 @@ from ...speculate.completion import Completion
 from ...speculate.generation import Generation
 from ...speculate.stats import GenerationStats
 from ...speculate.types import Step
-from ...util.closing import Closing
+from ...util.closable import Closing
 from ..settings import GRACE_S
 from ..store.prefixes import Prefixes
 from .jobs import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from ...errors import SelfSpecError
 from ...masks.layer_mask import LayerMask
-from ...runtime.adapters import Adapters
 from ...runtime.logprobs import LogProbs
+from ...runtime.lora import Adapters
 from ...runtime.pictures import Picture
 from ...runtime.sampling import SamplingParams
 from ...speculate.config import DraftConfig

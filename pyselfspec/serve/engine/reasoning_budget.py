@@ -1,5 +1,5 @@
-"""Limits of thoughts: an answer whose thoughts reach their limit goes on after the marker that ends
-them. Pure."""
+"""Reasoning budget: when it is used up, the reasoning block is closed and the answer follows.
+Pure."""
 
 from __future__ import annotations
 

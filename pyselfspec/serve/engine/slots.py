@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...runtime.adapters import Adapters
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
+from ...runtime.lora import Adapters
 from ...runtime.pictures import is_text
-from ...runtime.saved import can_save, restore_sequence, save_sequence
+from ...runtime.sequence_snapshot import can_save, restore_sequence, save_sequence
 from ..store.prefixes import Prefixes
 
 N_LOST = 64  # tokens; to read fewer again takes little time

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import ArgumentError, MaskError
+from ...errors import ArgumentError, MaskError, prompt_too_long
 from ...masks.layer_mask import LayerMask
 from ...runtime import json_schema
+from ...runtime.lora import Adapters, scaled
 from ...runtime.model import Model
 from ...runtime.sampling import FLOAT_MAX, REPEAT_LAST_N_MAX, SEED_MAX, SamplingParams
 from ...speculate import drafters
@@ -16,9 +17,8 @@ from ...speculate.config import AUTO, OFF, DraftConfig
 from ...speculate.draft_names import COLON, SIGN, Names, split
 from ...speculate.picture_drafts import drafting_with_pictures
 from ..drafter_labels import corpus_of, files_by_drafter, with_corpus
-from .adapters import ServedAdapters
 from .errors import ApiError
-from .schemas import MaskSettings, TextRequest
+from .schemas import AdapterScale, MaskSettings, TextRequest
 
 RANDOM = (-1, 2**32 - 1)  # seeds that llama-server takes for none
 N_BIASED = 256  # characters of a text whose tokens get a bias
@@ -29,8 +29,9 @@ class RequestReader:
     """Turns fields of requests into parameters of jobs.
 
     n_ctx: most tokens of a text. n_share: tokens of the context per slot when all are in use.
-    sampling, drafting: defaults for fields that a request leaves out; the files of `drafting` are
-    the only ones that are read. sources: names of the drafters that work on this server.
+    sampling, default_drafting, adapters: for requests that leave out these fields; the files of the
+    default drafters are the only ones that are read. sources: names of the drafters that work on
+    this server.
     """
 
     model: Model
@@ -39,7 +40,14 @@ class RequestReader:
     sampling: SamplingParams
     default_drafting: DraftConfig
     sources: tuple[str, ...]
-    adapters: ServedAdapters
+    adapters: Adapters
+
+    def chosen_adapters(self, scales: Sequence[AdapterScale] | None) -> Adapters:
+        """Return the LoRA adapters of a request; those that it leaves out have scale 0. None: the
+        default. Raises ArgumentError for ids that no adapter has."""
+        if scales is None:
+            return self.adapters
+        return scaled(self.model.adapters, [(each.id, each.scale) for each in scales])
 
     def drafting(self, request: TextRequest, *, has_pictures: bool = False) -> DraftConfig:
         """Return how to draft. Raises ApiError for unknown drafters, MaskError for a bad mask.
@@ -57,7 +65,10 @@ class RequestReader:
         if fields.mask is not None:
             if drafting.draft is None:
                 raise ApiError(
-                    400, "plain decoding skips nothing; leave out the mask", param="mask"
+                    400,
+                    "a mask only affects drafts, and this request has drafting off; remove the "
+                    "mask",
+                    param="mask",
                 )
             drafting = replace(drafting, mask=_mask(fields.mask, self.model.n_layer), options=())
         if fields.corpus is not None and drafting.draft is not None:
@@ -197,8 +208,7 @@ class RequestReader:
         """Return the error for a prompt of n_tokens tokens, which is too long."""
         return ApiError(
             400,
-            f"the prompt has {n_tokens} tokens, the context {self.n_ctx}; give a larger -c or a "
-            "shorter prompt",
+            str(prompt_too_long(n_tokens, self.n_ctx)),
             code="context_length_exceeded",
         )
 

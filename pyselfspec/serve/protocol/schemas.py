@@ -16,7 +16,6 @@ from pydantic import (
 
 from ...runtime.sampling import FLOAT_MAX
 from ...templates.messages import ASSISTANT
-from .adapters import N_ADAPTERS, AdapterScale
 from .errors import unsupported
 from .request_fields import CHATS, COMPLETIONS, require_harmless
 
@@ -29,6 +28,7 @@ N_FUNCTION = 128  # characters of a function's name
 N_BIASES = 1024
 N_DRAFT = 256  # characters
 N_VARIABLES = 16  # of chat templates
+N_ADAPTERS = 64
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -66,6 +66,13 @@ Stops = Annotated[
     BeforeValidator(_stops),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
+
+
+class AdapterScale(BaseModel):
+    """A LoRA adapter and its scale, as in llama-server's API. id: its place on the command line."""
+
+    id: int = Field(ge=0)
+    scale: float = Field(allow_inf_nan=False)
 
 
 class Nullable(BaseModel):

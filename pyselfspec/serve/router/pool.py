@@ -108,7 +108,9 @@ class Pool:
                     await self._changed.wait()
             except TimeoutError:
                 raise ApiError(
-                    503, f"there is no memory for {entry.model.name} while others are answering"
+                    503,
+                    f"not enough memory to load {entry.model.name} while other models are busy; "
+                    "try again later",
                 ) from None
 
     def _loaded(self, but: Entry) -> list[Entry]:

@@ -1,18 +1,35 @@
-"""Beginnings of texts kept in RAM beyond the context, and on disk: a prompt that continues one is
-not read again. For the engine's thread."""
+"""Beginnings of texts kept in RAM beyond the context, and in a folder for later runs: a prompt that
+continues one is not read again. For the engine's thread."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+import errno
+import hashlib
+import logging
+import queue
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.saved import SavedSequence
-from .prefix_files import PrefixFiles
+from ...errors import ArgumentError
+from ...runtime.sequence_snapshot import SavedSequence
+from . import saved_file
+from .saved_file import Compatibility
 
 N_TOKENS_MIN = 64  # tokens; shorter texts are read as quickly
+SUFFIX = ".sequence"
+MAX_BYTES = 16 << 30  # of all files of a folder
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a disk without room
+N_WAITING = 4  # sequences that may wait to be written, in RAM
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", int, Path)
 
 
 class Prefixes:
@@ -24,13 +41,17 @@ class Prefixes:
     def __init__(self, max_bytes: int, files: PrefixFiles | None = None) -> None:
         self._max_bytes = max_bytes
         self._files = files
-        self._kept: OrderedDict[int, SavedSequence] = OrderedDict()  # by number, oldest first
+        self._kept: dict[int, SavedSequence] = {}  # by number, least recently used first
         self._n_added = 0
-        self.n_bytes = 0
         self.n_restored = 0  # texts that began with a saved sequence
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of all sequences in RAM."""
+        return sum(each.n_bytes for each in list(self._kept.values()))
 
     @property
     def has_files(self) -> bool:
@@ -43,7 +64,7 @@ class Prefixes:
     def holds(self, tokens: Sequence[int]) -> bool:
         """Return whether a text that begins with all of these tokens is kept in RAM or on disk."""
         given = np.array(tokens, np.int32)
-        in_ram = any(_begins(each.tokens, given) for each in self._kept.values())
+        in_ram = _any_begins(self._kept.values(), given)
         return in_ram or (self._files is not None and self._files.holds(given))
 
     def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
@@ -51,36 +72,25 @@ class Prefixes:
         many others are still being written."""
         if self._files is not None:
             self._files.add(saved, waits=waits)
-        for number, each in list(self._kept.items()):
-            if _begins(saved.tokens, each.tokens) and saved.can_cut:
-                self._drop(number)
+        for number in _beginnings(self._kept, saved):
+            del self._kept[number]
         if saved.n_bytes > self._max_bytes:
             return
         self._n_added += 1
         self._kept[self._n_added] = saved
-        self.n_bytes += saved.n_bytes
         while self.n_bytes > self._max_bytes:
-            self._drop(next(iter(self._kept)))
-
-    def _drop(self, number: int) -> None:
-        self.n_bytes -= self._kept.pop(number).n_bytes
+            del self._kept[next(iter(self._kept))]
 
     def longest(self, prompt: Sequence[int], n_least: int) -> SavedSequence | None:
         """Return the sequence of which a prompt can use the most tokens, more than n_least; None
         without one."""
         given = np.array(prompt, np.int32)
-        best, n_best = None, max(n_least, N_TOKENS_MIN)
-        for number, each in self._kept.items():
-            n = each.n_usable(given)
-            if n > n_best:
-                best, n_best = number, n
-        if self._files is not None:
-            found = self._files.longest(given, n_best)
-            if found is not None:
-                return found
+        best, n_best = _longest(self._kept, given, max(n_least, N_TOKENS_MIN))
+        if self._files is not None and (found := self._files.longest(given, n_best)) is not None:
+            return found
         if best is None:
             return None
-        self._kept.move_to_end(best)
+        self._kept[best] = self._kept.pop(best)  # now the last one
         return self._kept[best]
 
     def close(self) -> None:
@@ -89,6 +99,134 @@ class Prefixes:
             self._files.close()
 
 
+class PrefixFiles:
+    """The files of one folder, which is made if it is missing. Files are written in a thread of
+    their own; the least recently used ones are removed when they exceed max_bytes, or when the disk
+    is full.
+
+    Files of other models and builds stay where they are. Damaged ones are ignored, with a line in
+    the log. Raises ArgumentError for a folder that cannot be used.
+    """
+
+    def __init__(self, folder: Path, kind: Compatibility, max_bytes: int = MAX_BYTES) -> None:
+        self._folder, self._kind, self._max_bytes = folder, kind, max_bytes
+        # without their states; the engine's thread and the one that writes use copies of it
+        self._found: dict[Path, SavedSequence] = {}
+        saved_file.make_folder(folder)
+        for path in _sizes(folder):
+            self._look_at(path)
+        self._waiting: queue.Queue[SavedSequence | None] = queue.Queue(N_WAITING)
+        self._thread = threading.Thread(target=self._write_all, name="pyselfspec files")
+        self._thread.start()
+
+    def _look_at(self, path: Path) -> None:
+        try:
+            outline = saved_file.read(path, self._kind, outline=True)
+        except (ArgumentError, OSError) as error:
+            log.warning("%s; it is ignored", error)
+            return
+        if outline is not None:
+            self._found[path] = outline
+
+    def holds(self, tokens: NDArray[np.int32]) -> bool:
+        """Return whether a file begins with all of these tokens."""
+        return _any_begins(self._found.copy().values(), tokens)
+
+    def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
+        """Write a sequence to a file, soon. If many wait already, it is not written, or this call
+        waits for them."""
+        try:
+            self._waiting.put(saved, block=waits)
+        except queue.Full:
+            log.warning("a text is not written to %s: others still are", self._folder)
+
+    def longest(self, prompt: NDArray[np.int32], n_least: int) -> SavedSequence | None:
+        """Return the sequence of which a prompt can use the most tokens, more than n_least."""
+        while (path := _longest(self._found.copy(), prompt, n_least)[0]) is not None:
+            try:
+                saved = saved_file.read(path, self._kind)
+                path.touch()
+                return saved
+            except (ArgumentError, OSError) as error:
+                log.warning("%s; it is ignored", error)
+                self._found.pop(path, None)
+        return None
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        while (saved := self._waiting.get()) is not None:
+            try:
+                self._write(saved)
+            except Exception as error:  # a full disk must not end the thread
+                log.warning("a text could not be written to %s: %s", self._folder, error)
+
+    def _write(self, saved: SavedSequence) -> None:
+        hashed = hashlib.sha256(repr(self._kind).encode() + saved.tokens.tobytes())
+        path = self._folder / f"{hashed.hexdigest()[:32]}{SUFFIX}"
+        try:
+            saved_file.write(path, saved, self._kind)
+        except OSError as error:
+            if error.errno not in FULL or not self._remove_oldest(saved.n_bytes):
+                raise
+            saved_file.write(path, saved, self._kind)
+        self._look_at(path)
+        for each in _beginnings(self._found.copy(), saved):
+            if each != path:
+                self._remove(each)
+        self._remove_oldest(sum(_sizes(self._folder).values()) - self._max_bytes, but=path)
+
+    def _remove_oldest(self, n_bytes: int, but: Path | None = None) -> bool:
+        """Remove files of any model, the least recently used first, of this many bytes together;
+        none if there are not as many. Return whether there are."""
+        sizes = _sizes(self._folder)
+        if sum(sizes.values()) < n_bytes:
+            return False
+        for path, size in sizes.items():
+            if n_bytes > 0 and path != but:
+                self._remove(path)
+                n_bytes -= size
+        return True
+
+    def _remove(self, path: Path) -> None:
+        self._found.pop(path, None)
+        path.unlink(missing_ok=True)
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    """Return the bytes of each file of a folder, the least recently used first."""
+    found = {}
+    for path in folder.glob(f"*{SUFFIX}"):
+        with suppress(FileNotFoundError):  # another server has removed it
+            found[path] = path.stat()
+    oldest_first = sorted(found, key=lambda path: found[path].st_mtime)
+    return {path: found[path].st_size for path in oldest_first}
+
+
 def _begins(tokens: NDArray[np.int32], beginning: NDArray[np.int32]) -> bool:
     n = len(beginning)
-    return len(tokens) >= n and bool(np.array_equal(tokens[:n], beginning))
+    return len(tokens) >= n and np.array_equal(tokens[:n], beginning)
+
+
+def _any_begins(kept: Iterable[SavedSequence], beginning: NDArray[np.int32]) -> bool:
+    return any(_begins(each.tokens, beginning) for each in kept)
+
+
+def _beginnings(kept: Mapping[K, SavedSequence], saved: SavedSequence) -> list[K]:
+    """Return the keys of sequences that another makes superfluous: it can be cut to each."""
+    return [
+        key for key, each in kept.items() if saved.can_cut and _begins(saved.tokens, each.tokens)
+    ]
+
+
+def _longest(
+    kept: Mapping[K, SavedSequence], prompt: NDArray[np.int32], n_least: int
+) -> tuple[K | None, int]:
+    """Return the key of the sequence of which a prompt can use the most tokens, and their number;
+    None and n_least where no sequence has more."""
+    found = {key: each.n_usable(prompt) for key, each in kept.items()}
+    best = max(found, key=found.__getitem__, default=None)
+    return (None, n_least) if best is None or found[best] <= n_least else (best, found[best])

@@ -1,4 +1,5 @@
-"""Texts of slots that clients save and restore by name. Each belongs to the key that made it."""
+"""Saves and restores slot contents under a client-chosen file name. A file belongs to the API key
+that created it."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from pathlib import Path
 
 from ...errors import ArgumentError
 from ...runtime.context import Context
-from ...runtime.saved import restore_sequence, save_sequence
+from ...runtime.sequence_snapshot import restore_sequence, save_sequence
 from ..engine.slots import Slot, Slots
 from ..protocol.errors import ApiError
 from . import saved_file
-from .saved_file import Kind
+from .saved_file import Compatibility
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -27,10 +28,10 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class SlotFiles:
-    """Files in one folder. kind: what they fit."""
+    """Files in one folder. kind: of the contexts that they fit."""
 
     folder: Path
-    kind: Kind
+    kind: Compatibility
 
     @classmethod
     def of(cls, context: Context, folder: Path | None) -> SlotFiles | None:
@@ -38,11 +39,8 @@ class SlotFiles:
         one that cannot be used."""
         if folder is None:
             return None
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ArgumentError(f"{folder} cannot be used: {error.strerror or error}") from None
-        return cls(folder, Kind.of(context))
+        saved_file.make_folder(folder)
+        return cls(folder, Compatibility.of(context))
 
     def save(self, slot: Slot, name: str, owner: str) -> Moved:
         """Write the text of an idle slot to a file. Raises ApiError."""
@@ -68,9 +66,15 @@ class SlotFiles:
         path = self._path(name)
         self._require_owner(path, owner)
         try:
-            saved, _ = saved_file.read(path, self.kind)
+            saved = saved_file.read(path, self.kind)
         except (ArgumentError, OSError) as error:
             raise ApiError(400, str(error).replace(str(path), name)) from None
+        if saved is None:
+            raise ApiError(
+                400,
+                f"{name} was saved with another model or build, or in a context of another kind; "
+                "start the server as then, or choose another file",
+            )
         if not slots.can_hold(slot, len(saved.tokens)):
             raise ApiError(400, f"{name} has {len(saved.tokens)} tokens, more than fit now")
         if not restore_sequence(slot.seq, saved):
@@ -91,11 +95,13 @@ class SlotFiles:
     def _require_owner(self, path: Path, owner: str) -> None:
         """Raise ApiError unless a file exists that this owner has written."""
         try:
-            found = saved_file.owner_of(path)
-        except OSError:
-            found = None
-        if found != owner:
-            raise ApiError(404, f"{path.name} is no file that this key has saved", param="filename")
+            header, _ = saved_file.read_header(path)
+        except (ArgumentError, OSError):
+            header = None
+        if header is None or header.owner != owner:
+            raise ApiError(
+                404, f"no saved slot named {path.name} for this API key", param="filename"
+            )
 
 
 def require_own(slot: Slot, owner: str) -> None:
@@ -103,4 +109,4 @@ def require_own(slot: Slot, owner: str) -> None:
     if not slot.is_idle:
         raise ApiError(409, "the slot is busy; try again when its text has ended")
     if slot.seq.tokens and slot.owner != owner:
-        raise ApiError(403, "the slot holds a text that another key has made")
+        raise ApiError(403, "the contents of this slot belong to another API key")

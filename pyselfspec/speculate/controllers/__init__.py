@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...costs.table import CostTable
-from ...util import by_name
+from ...util import plugins
 from ..limits import DraftLimit
 from ..types import Step
 from ._acceptance import Acceptance
@@ -46,17 +46,17 @@ class ControllerFactory(Protocol):
 
 def names() -> tuple[str, ...]:
     """Return the names of this package's controllers, which help texts list."""
-    return by_name.names(__path__)
+    return plugins.names(__path__)
 
 
 def all_names() -> tuple[str, ...]:
     """Return the names of all controllers, including names that packages register."""
-    return by_name.all_names(__path__, ENTRY_POINTS)
+    return plugins.all_names(__path__, ENTRY_POINTS)
 
 
 def load(name: str) -> ControllerFactory:
     """Return what makes controllers of this name. Raises ArgumentError for an unknown name."""
-    factory: ControllerFactory = by_name.load(__name__, "controller", name, ENTRY_POINTS).make
+    factory: ControllerFactory = plugins.load(__name__, "controller", name, ENTRY_POINTS).make
     return factory
 
 

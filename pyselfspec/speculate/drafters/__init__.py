@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...hub import named_path
-from ...util import by_name
+from ...util import plugins
 from ..draft_names import Named
 from ..limits import DraftLimit
 from ..passes import Work, timed
@@ -191,17 +191,17 @@ class DrafterModule(Protocol):
 
 def names() -> tuple[str, ...]:
     """Return the names of this package's drafters, which help texts list."""
-    return by_name.names(__path__)
+    return plugins.names(__path__)
 
 
 def all_names() -> tuple[str, ...]:
     """Return the names of all drafters, including names that packages register."""
-    return by_name.all_names(__path__, ENTRY_POINTS)
+    return plugins.all_names(__path__, ENTRY_POINTS)
 
 
 def load(name: str) -> DrafterModule:
     """Return the module of a drafter. Raises ArgumentError for an unknown name."""
-    module: DrafterModule = by_name.load(__name__, "drafter", name, ENTRY_POINTS)
+    module: DrafterModule = plugins.load(__name__, "drafter", name, ENTRY_POINTS)
     return module
 
 
@@ -250,7 +250,7 @@ def suggested(context: Context, mask: LayerMask | None) -> dict[str, Any]:
     mask: the mask of the model's profile, see masks.profiles.
     """
     found = {}
-    for name in by_name.names(__path__):
+    for name in plugins.names(__path__):
         suggest = getattr(load(name), "suggested", None)
         options = suggest(context, mask) if suggest is not None else None
         if options is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ....costs.lookup import costs_with_second
 from ....costs.table import CostTable
-from ....errors import ArgumentError, ContextFullError, Parameter, UnsupportedError
+from ....errors import ArgumentError, ContextFullError, UnsupportedError
 from ....runtime.context import Context
 from ....runtime.context_options import N_CTX_UNIT
 from ....runtime.ffi import devices
@@ -25,7 +25,7 @@ from ....runtime.model import Model
 from ....runtime.offload import AUTO, ContextSize
 from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
-from ....util.closing import Closing
+from ....util.closable import Closing
 from ...limits import DraftLimit, Pick
 from ...session import kept
 from ...types import Draft
@@ -73,11 +73,10 @@ class SecondModel(Closing):
                 )
             if n_trained < context.n_ctx:
                 n_most = n_trained // N_CTX_UNIT * N_CTX_UNIT  # contexts are rounded up
-                advice = ("; give at most ", Parameter("n_ctx"), f"={n_most}") if n_most else ()
+                advice = f"; give n_ctx (-c) of at most {n_most}" if n_most else ""
                 raise ArgumentError(
                     f"{path.name} was trained on texts of up to {n_trained} tokens and cannot "
-                    f"draft in a context of {context.n_ctx}",
-                    *advice,
+                    f"draft in a context of {context.n_ctx}{advice}"
                 )
             self._stack = stack.pop_all()
 

@@ -19,7 +19,7 @@ from ....runtime.context import Context
 from ....runtime.kv import KVSequence
 from ....runtime.model import Model
 from ....runtime.pictures import is_text
-from ....util.closing import Closing
+from ....util.closable import Closing
 from ...branches import likeliest
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ....costs.chances import LENGTHS
 from ....errors import ArgumentError, SelfSpecError
 from ....runtime.model import Model
-from ....util.closing import Closing
+from ....util.closable import Closing
 from .index import N_MATCHES, Copy, sureness
 
 FIRST = 3  # index of the shortest length that is looked up: shorter ones follow by chance

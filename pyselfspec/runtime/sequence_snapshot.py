@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,23 +36,12 @@ class SavedSequence:
     def n_usable(self, prompt: NDArray[np.int32]) -> int:
         """Return how many tokens of a prompt, int32 [n_prompt], a text could take from here. The
         last one of the prompt is always evaluated."""
-        stops = [each.n_tokens for each in self.checkpoints]
-        return n_usable(self.tokens, prompt, stops, can_cut=self.can_cut)
-
-
-def n_usable(
-    tokens: NDArray[np.int32], prompt: NDArray[np.int32], stops: Iterable[int], *, can_cut: bool
-) -> int:
-    """Return how many of these tokens, int32 [n_tokens], a prompt, int32 [n_prompt], can use.
-
-    stops: numbers of tokens of checkpoints, to which a memory that cannot be cut can go back.
-    """
-    n = min(len(tokens), len(prompt) - 1)
-    differ = np.flatnonzero(tokens[:n] != prompt[:n])
-    n = int(differ[0]) if len(differ) else n
-    if can_cut or n == len(tokens):
-        return n
-    return max((stop for stop in stops if stop <= n), default=0)
+        n = min(len(self.tokens), len(prompt) - 1)
+        differ = np.flatnonzero(self.tokens[:n] != prompt[:n])
+        n = int(differ[0]) if len(differ) else n
+        if self.can_cut or n == len(self.tokens):
+            return n
+        return max((each.n_tokens for each in self.checkpoints if each.n_tokens <= n), default=0)
 
 
 def can_save(seq: KVSequence) -> bool:
