@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedError
 from ..runtime.context import Context
 from ..runtime.ffi import calls
-from ..speculate.types import Distribution
+from ..runtime.pass_result import Distribution
 
 if TYPE_CHECKING:
     from ._upstream import Llama

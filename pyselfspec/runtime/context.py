@@ -26,12 +26,12 @@ from ..util.closable import Closing
 from .checkpoints import Checkpoints
 from .context_handle import ContextHandle
 from .context_options import ContextOptions
-from .decoded import Decoded
 from .ffi import calls
 from .ffi.calls import INT32_MAX
 from .ffi.load import llama, native
 from .kv import KVSequence
 from .lora import Adapters, require_owner, set_adapters
+from .pass_result import PassResult
 from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
 from .sequence_table import SequenceTable
 from .thread_guards import SingleThread
@@ -210,7 +210,7 @@ class Context(Closing):
         hidden_at: int | tuple[int, ...] | None = None,
         head: Head = "logits",
         in_place: bool = False,
-    ) -> Decoded:
+    ) -> PassResult:
         """Run one pass over tokens of one sequence, and return its result.
 
         tokens: ids, at most n_batch. None with hidden states, where the architecture needs no ids.
@@ -238,7 +238,7 @@ class Context(Closing):
         what = Pass(mask, hidden, hidden_at, head, in_place)
         return self._run(rows, what, has_tokens=tokens is not None)
 
-    def run(self, rows: Rows, what: Pass = FULL) -> Decoded:
+    def run(self, rows: Rows, what: Pass = FULL) -> PassResult:
         """Run one pass over rows of any sequences, and return its result. All decoding, drafting
         and verification uses this primitive.
 
@@ -264,7 +264,7 @@ class Context(Closing):
         finally:
             self._handle.stop_passes(False)
 
-    def _run(self, rows: Rows, what: Pass, *, has_tokens: bool) -> Decoded:
+    def _run(self, rows: Rows, what: Pass, *, has_tokens: bool) -> PassResult:
         rows.require_whole()
         if what.embedded is not None:
             return self._run_embedded(rows, what, what.embedded)
@@ -310,9 +310,9 @@ class Context(Closing):
             if has_tokens and what.is_whole:
                 self.sequence_table.record(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
-        return Decoded(self, self.n_decodes, outputs, None if states is None else Hidden(states))
+        return PassResult(self, outputs, None if states is None else Hidden(states))
 
-    def _run_embedded(self, rows: Rows, what: Pass, states: Hidden) -> Decoded:
+    def _run_embedded(self, rows: Rows, what: Pass, states: Hidden) -> PassResult:
         """Run a pass over rows of a picture."""
         if not len(rows):
             raise ArgumentError("a pass over a picture needs its rows, got none")
@@ -342,7 +342,7 @@ class Context(Closing):
                 self.forget_lost()
                 raise
             self.sequence_table.record(rows)
-        return Decoded(self, self.n_decodes, rows.outputs, None)
+        return PassResult(self, rows.outputs, None)
 
     def _adapt(self, adapters: Adapters) -> None:
         """Let the next passes use these adapters. A change makes every prepared graph void."""

@@ -199,7 +199,7 @@ class DraftHead(Closing):
         """Return the most likely token after a row of the last pass, and its probability."""
         return self._context.argmax(row)
 
-    def logits(self, row: int) -> NDArray[np.float32]:
+    def logits_of(self, row: int) -> NDArray[np.float32]:
         """Return a copy of the logits after a row of the last pass, float32 [n_vocab] over the
         model's vocabulary; -inf for tokens that the head, or the list, does not have."""
         return self._context.logits(row)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..errors import UnsupportedError
 from ..masks.layer_mask import LayerMask, entry
 from ..runtime.context import Context
-from ..runtime.decoded import Decoded
 from ..runtime.kv import KVSequence
+from ..runtime.pass_result import PassResult
 from ..runtime.passes import Hidden, Outputs
 
 
@@ -54,7 +54,7 @@ class MaskedPasses:
         self._states: list[Hidden] = []
         self.n_sublayers = 0  # attention and feed-forward sublayers run so far, times tokens
 
-    def run(self, mask: LayerMask) -> Iterator[Decoded]:
+    def run(self, mask: LayerMask) -> Iterator[PassResult]:
         """Yield all batches decoded with a mask. Read the logits of each before the next."""
         target = entry(self._base, mask)
         try:
@@ -85,7 +85,7 @@ class MaskedPasses:
 
     def _decode_all(
         self, mask: LayerMask, at: int, hidden_at: int | None = None
-    ) -> Iterator[Decoded]:
+    ) -> Iterator[PassResult]:
         mask |= LayerMask.enter_at(mask.n_layer, at)
         for i, batch in enumerate(self._batches):
             self.n_sublayers += mask.n_active * len(batch.tokens)

@@ -14,12 +14,13 @@ from contextlib import closing
 from ..errors import ArgumentError, ContextFullError, SelfSpecError
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
+from ..runtime.pass_result import PassResult
 from ..runtime.sampling import Sampler
 from ..util.closable import Closing
 from .controllers import Controller
 from .drafters import Drafter
 from .generation import Generation
-from .passes import PassRequest, PassResult, Work, drive, resumed, run_request, run_requests
+from .passes import PassRequest, Work, drive, resumed, run_request, run_requests
 from .types import Step
 
 # None: the prompt has been evaluated. An error has ended this generation, not the others.

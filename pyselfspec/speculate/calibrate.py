@@ -17,12 +17,13 @@ from ..costs.table import N_WIDTH, Costs, CostTable
 from ..errors import ArgumentError
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
+from ..runtime.pass_result import PassResult
 from ..runtime.passes import FULL, Pass, Rows
 from .config import DraftConfig
 from .drafters import Drafter, LookupDrafter
 from .drafters._combined import CombinedDrafter
 from .limits import DraftLimit
-from .passes import PassRequest, PassResult, drive, run_request
+from .passes import PassRequest, drive, run_request
 from .resolve import DraftSetup, resolve
 from .types import Draft
 
@@ -169,7 +170,12 @@ class _Certain(PassResult):
 
     def __init__(self, answer: PassResult, token: int) -> None:
         super().__init__(
-            answer._context, answer._first, answer.hidden, answer.us, answer.batch_load
+            answer._context,
+            answer._outputs,
+            answer.hidden,
+            first=answer._first,
+            us=answer.us,
+            batch_load=answer.batch_load,
         )
         self._token = token
 

@@ -14,14 +14,15 @@ from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_t
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
 from ..runtime.lora import Adapters
+from ..runtime.pass_result import SINGLE, PassResult, TokenSampler
 from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.pictures import Picture, PictureMap, is_text
 from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
-from .passes import PassRequest, PassResult, TokenSampler, Work, timed
+from .passes import PassRequest, Work, timed
 from .residual import Residual
-from .types import SINGLE, Draft, Step, Verdict
+from .types import Draft, Step, Verdict
 from .verify import verify
 
 N_PIECE = 256  # tokens of a prompt from one checkpoint of its state to the next

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .types import Distribution, Draft
+from ..runtime.pass_result import Distribution
+from .types import Draft
 
 EVEN = 0.5  # probability of a token that is as likely accepted as rejected
 
@@ -40,14 +41,14 @@ class Pick(NamedTuple):
 
 
 class HasLogits(Protocol):
-    """The result of a pass, in tokens of the target; see ``passes.PassResult``.
+    """The result of a pass, in tokens of the target; see ``runtime.PassResult``.
 
-    logits: float32 [n_vocab], -inf for tokens that the pass cannot draft.
+    logits_of: float32 [n_vocab], -inf for tokens that the pass cannot draft.
     """
 
     def argmax(self, row: int) -> tuple[int, float]: ...
 
-    def logits(self, row: int) -> NDArray[np.float32]: ...
+    def logits_of(self, row: int) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..errors import ArgumentError, SelfSpecError
+from ..errors import SelfSpecError
 from ..runtime.lora import Adapters
+from ..runtime.pass_result import BatchLoad, PassResult
 from ..runtime.passes import FULL, Hidden, Pass, Rows
-from .types import SINGLE, BatchLoad, Distribution
 
 if TYPE_CHECKING:
     from ..runtime.context import Context
@@ -43,65 +40,6 @@ class PassRequest:
         return replace(self, what=replace(self.what, adapters=adapters))
 
 
-class TokenSampler(Protocol):
-    """A sampler, see ``runtime.sampling.Sampler``."""
-
-    def begin(self, prompt: Sequence[int]) -> None: ...
-
-    def sample(self, context: Context, row: int) -> int: ...
-
-    def distribution_of(self, logits: NDArray[np.float32]) -> Distribution: ...
-
-    def accept(self, token: int) -> None: ...
-
-
-class PassResult:
-    """The result of a pass for the rows of one request. Logits can be read until the context's next
-    pass; reading them later raises ArgumentError.
-
-    hidden: the hidden states that the request asked for, one per row.
-    us: duration of the pass in microseconds.
-    batch_load: the part of the pass that belongs to other sequences.
-    """
-
-    __slots__ = ("_context", "_first", "_serial", "batch_load", "hidden", "us")
-
-    def __init__(
-        self, context: Context, first: int, hidden: Hidden | None, us: int, batch_load: BatchLoad
-    ) -> None:
-        self._context = context
-        self._serial = context.n_decodes
-        self._first = first  # of the request's rows in the pass
-        self.hidden = hidden
-        self.us = us
-        self.batch_load = batch_load
-
-    def argmax(self, row: int) -> tuple[int, float]:
-        """Return the most likely token after a row and its probability, 0..1."""
-        return self._context.argmax(self._row(row))
-
-    def best(self, row: int) -> int:
-        """Return the most likely token after a row."""
-        return self._context.best(self._row(row))
-
-    def draw(self, sampler: TokenSampler, row: int) -> int:
-        """Return the token that a sampler draws after a row."""
-        return sampler.sample(self._context, self._row(row))
-
-    def logits(self, row: int) -> NDArray[np.float32]:
-        """Return a copy of the logits after a row, see Context.logits."""
-        return self._context.logits(self._row(row))
-
-    def distribution(self, sampler: TokenSampler, row: int) -> Distribution:
-        """Return the distribution that a sampler would draw from after a row."""
-        return sampler.distribution_of(self.logits(row))
-
-    def _row(self, row: int) -> int:
-        if self._serial != self._context.n_decodes:
-            raise ArgumentError("this result is out of date: the context has run another pass")
-        return self._first + row
-
-
 Work = Generator[PassRequest, PassResult, T]
 
 
@@ -118,16 +56,14 @@ def run_requests(context: Context, requests: Sequence[PassRequest]) -> list[Pass
     if entering:
         what = replace(what, enter=Hidden.joined(entering))
     start = time.perf_counter_ns()
-    hidden = context.run(Rows.joined(request.rows for request in requests), what).hidden
+    result = context.run(Rows.joined(request.rows for request in requests), what)
     context.wait()  # or the text that reads its results first would seem to take all of the time
     us = (time.perf_counter_ns() - start) // 1000
     results, first = [], 0
     n_all = sum(len(request.rows) for request in requests)
     for request in requests:
         n = len(request.rows)
-        states = None if hidden is None else hidden[first : first + n]
-        batch_load = BatchLoad(len(requests) - 1, n_all - n)
-        results.append(PassResult(context, first, states, us, batch_load))
+        results.append(result.part(first, n, us, BatchLoad(len(requests) - 1, n_all - n)))
         first += n
     return results
 
@@ -135,8 +71,9 @@ def run_requests(context: Context, requests: Sequence[PassRequest]) -> list[Pass
 def run_request(context: Context, request: PassRequest) -> PassResult:
     """Run the rows of one request. Raises what Context.run does."""
     start = time.perf_counter_ns()
-    hidden = context.run(request.rows, request.what).hidden
-    return PassResult(context, 0, hidden, (time.perf_counter_ns() - start) // 1000, SINGLE)
+    result = context.run(request.rows, request.what)
+    result.us = (time.perf_counter_ns() - start) // 1000
+    return result
 
 
 def resumed(coroutine: Generator[Q, A, T], outcome: A | Exception | None) -> Q:

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..runtime.pass_result import Distribution, TokenSampler
 from .limits import HasLogits, Pick
-from .passes import TokenSampler
-from .types import Distribution
 
 # How drafts are verified: by sample and match, see verify.py, or by residual sampling.
 MATCH, RESIDUAL = "match", "residual"
@@ -61,7 +60,7 @@ class Residual:
 
     def draw(self, result: HasLogits, row: int) -> Pick:
         """Draw a draft token to follow a row of a pass, see ``DraftLimit.draw``."""
-        q = self._sampler.distribution_of(result.logits(row))
+        q = self._sampler.distribution_of(result.logits_of(row))
         likeliest = int(q.argmax())
         return Pick(draw(q, self._drafting.random()), float(q[likeliest]), likeliest, q)
 

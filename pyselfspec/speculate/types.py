@@ -12,13 +12,9 @@ from itertools import accumulate, repeat
 from operator import mul
 from typing import NamedTuple, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import ArgumentError
+from ..runtime.pass_result import SINGLE, BatchLoad, Distribution
 from ..runtime.passes import FULL, Pass
-
-Distribution = NDArray[np.float64]  # the probability of every token, [n_vocab]
 
 
 class Kind(Enum):
@@ -227,16 +223,6 @@ class Verdict:
     @property
     def n_accepted(self) -> int:
         return len(self.path)
-
-
-class BatchLoad(NamedTuple):
-    """The part of a pass that belongs to other sequences."""
-
-    n_sequences: int = 0
-    n_rows: int = 0
-
-
-SINGLE = BatchLoad()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from ..runtime.abilities import Abilities
 from ..runtime.checkpoints import Checkpoint, Checkpoints
 from ..runtime.context_options import ContextOptions
 from ..runtime.lora import Adapters
+from ..runtime.pass_result import PassResult
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
 from ..runtime.sequence_table import SequenceTable
@@ -360,7 +360,7 @@ class FakeContext:
     def can_enter(self, block: int) -> bool:
         return self.enters and self.abilities.can_rollback and 1 <= block < self.model.n_layer
 
-    def run(self, rows: Rows, what: Pass = FULL_PASS) -> Any:
+    def run(self, rows: Rows, what: Pass = FULL_PASS) -> PassResult:
         """See Context.run. Rows of one sequence lie together."""
         assert 1 <= len(rows) <= self.n_batch
         assert all(0 <= token < self.model.n_vocab for token in rows.tokens)
@@ -384,9 +384,9 @@ class FakeContext:
             states += found
             first += n
         hidden = Hidden(np.array(states, np.float32)) if what.leave is not None else None
-        return SimpleNamespace(hidden=hidden)
+        return PassResult(cast(Any, self), rows.outputs, hidden)
 
-    def _run_shared(self, rows: Rows, what: Pass) -> Any:
+    def _run_shared(self, rows: Rows, what: Pass) -> PassResult:
         """Rows of which some belong to several sequences, one cell for all of them."""
         assert what.is_whole
         states = []
@@ -406,7 +406,7 @@ class FakeContext:
             states.append([x for block in what.blocks_left for x in state(seqs[0].held, block)])
         self.passes.append((rows.seq_ids[0], len(rows), None))
         hidden = Hidden(np.array(states, np.float32)) if what.leave is not None else None
-        return SimpleNamespace(hidden=hidden)
+        return PassResult(cast(Any, self), rows.outputs, hidden)
 
     def _run_one(self, seq_id: int, rows: Rows, part: slice, what: Pass) -> list[list[float]]:
         """The rows of one sequence; returns the states that are asked for."""

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
+from pyselfspec.runtime.pass_result import Distribution
 from pyselfspec.speculate.drafters._chain import extended
 from pyselfspec.speculate.limits import DraftLimit, Pick
-from pyselfspec.speculate.types import Distribution, Draft, DraftToken
+from pyselfspec.speculate.types import Draft, DraftToken
 from pyselfspec.testing.fakes import EOG, FakeModel
 
 SURE = np.array([0.05, 0.05, 0.9])  # of three tokens, the first of which ends the text

@@ -11,13 +11,14 @@ import pytest
 from chi_square import LIMIT, Prefix, Texts, deviation
 
 from pyselfspec import Fixed, LayerMask
+from pyselfspec.runtime.pass_result import Distribution
 from pyselfspec.speculate.batching import run_steps
 from pyselfspec.speculate.drafters import Drafter, layer_skip
 from pyselfspec.speculate.drafters import model as second_model
 from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.limits import DraftLimit, Pick
 from pyselfspec.speculate.residual import Residual, acceptance, draw, remainder
-from pyselfspec.speculate.types import Distribution, Draft, Step
+from pyselfspec.speculate.types import Draft, Step
 from pyselfspec.testing.conformance import HISTORY
 from pyselfspec.testing.fakes import EOG, FakeContext, FakeModel, FakeSampler
 

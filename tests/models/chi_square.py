@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pyselfspec.speculate.types import Distribution
+from pyselfspec.runtime.pass_result import Distribution
 
 Prefix = tuple[int, ...]
 

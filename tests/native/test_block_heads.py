@@ -296,7 +296,7 @@ def test_candidates_are_scored_in_order(context, made):
         with pytest.raises(ArgumentError, match="row is 0, but the first row has no candidates"):
             opened.score(0, 290)
         opened.score(1, 290)
-        candidates = np.flatnonzero(np.isfinite(opened.logits(1)))
+        candidates = np.flatnonzero(np.isfinite(opened.logits_of(1)))
         assert len(candidates) == SCORES.n_candidates
         other = next(token for token in range(317) if token not in candidates)
         with pytest.raises(ArgumentError, match=f"token {other} is no candidate of row 1"):

@@ -30,7 +30,7 @@ from pyselfspec.costs.store import (
 )
 from pyselfspec.costs.table import N_WIDTH, CostTable
 from pyselfspec.errors import UnsupportedError
-from pyselfspec.runtime.decoded import Decoded
+from pyselfspec.runtime.pass_result import PassResult
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import calibrate
 from pyselfspec.speculate.drafters.layer_skip import Drafter
@@ -129,7 +129,7 @@ class AsynchronousDevice:
         self._widths: set[int] = set()
         run, argmax = context.run, context.argmax
 
-        def run_later(rows: Rows, what: Pass = FULL) -> Decoded:
+        def run_later(rows: Rows, what: Pass = FULL) -> PassResult:
             self._owed_s += self.PASS_S + self.FIRST_S * (len(rows) not in self._widths)
             self._widths.add(len(rows))
             return run(rows, what)
@@ -247,11 +247,9 @@ def test_a_slow_model_gets_one_round(
     assert [costs.n_past for costs in made.table.levels] == want
 
 
-def test_a_model_that_cannot_draft_is_refused(
-    tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_cannot_draft_is_refused(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
-    monkeypatch.setattr(type(context), "can_draft", False)
+    context.abilities = replace(context.abilities, can_rollback=False, max_rollback=0)
     with pytest.raises(UnsupportedError, match="cannot take tokens back"):
         calibrate.measure(context, Drafter(context, MASK), lambda _: None)
 

@@ -399,7 +399,7 @@ def test_after_the_likeliest_token_there_are_no_logits(context, kind):
         given = opened.fuse(np.asarray(left))
         opened.decode(Rows.of(0, 0, PROMPT[1:3], "last"), given, "best")
         with pytest.raises(ArgumentError, match="no logits in row 1"):
-            opened.logits(1)
+            opened.logits_of(1)
 
 
 @pytest.mark.sanitized

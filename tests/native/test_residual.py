@@ -20,10 +20,10 @@ from head_oracle import knowing_head
 from pyselfspec import Completion, Context, Fixed, LayerMask, Model, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.pass_result import Distribution
 from pyselfspec.speculate import residual
 from pyselfspec.speculate.drafters import head, layer_skip, universal
 from pyselfspec.speculate.drafters import model as second_model
-from pyselfspec.speculate.types import Distribution
 
 PROMPT = [7, 40, 9, 40]
 

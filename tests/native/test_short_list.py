@@ -26,6 +26,7 @@ from pyselfspec import (
 from pyselfspec.costs.by_bytes import costs_by_bytes
 from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.runtime.draft_head import DraftHead
+from pyselfspec.runtime.pass_result import Distribution
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.speculate import drafters
@@ -34,7 +35,7 @@ from pyselfspec.speculate.drafters import head, layer_skip
 from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.passes import run
 from pyselfspec.speculate.residual import Residual
-from pyselfspec.speculate.types import Distribution, Draft, Verdict
+from pyselfspec.speculate.types import Draft, Verdict
 from tools.models import random_gguf
 
 N_VOCAB = 519

@@ -13,11 +13,12 @@ from simulation import BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, TINY, table
 
 from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.costs.timed import TimedCosts
+from pyselfspec.runtime.pass_result import SINGLE, BatchLoad
 from pyselfspec.speculate.controllers import Memory
 from pyselfspec.speculate.controllers._choice import COPY_LENGTHS, GAIN_MIN, Choice
 from pyselfspec.speculate.controllers._decision import Rule
 from pyselfspec.speculate.controllers.auto import make
-from pyselfspec.speculate.types import SINGLE, BatchLoad, Draft, Step, Verdict
+from pyselfspec.speculate.types import Draft, Step, Verdict
 
 GROWTHS = {
     "Q4_0": FEW_ROWS,

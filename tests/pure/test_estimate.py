@@ -6,10 +6,11 @@ import pytest
 from drafts import draft_of
 from simulation import BF16, Q8_0, table
 
+from pyselfspec.runtime.pass_result import BatchLoad
 from pyselfspec.runtime.passes import Pass
 from pyselfspec.speculate.estimate import N_PLAIN, estimated_speedup
 from pyselfspec.speculate.stats import GenerationStats
-from pyselfspec.speculate.types import BatchLoad, Draft, Step, Verdict
+from pyselfspec.speculate.types import Draft, Step, Verdict
 
 
 def written(true, accepted, beside=0, paces=(1.0,)):

@@ -120,7 +120,7 @@ def decode(w: World) -> None:
         lambda: context.decode(given, seq=seq, **options),
     )
     if made is not None:
-        w.make("Decoded.logits", lambda: made.logits)
+        w.make("PassResult.logits", lambda: made.logits)
 
 
 def run_rows(w: World) -> None:

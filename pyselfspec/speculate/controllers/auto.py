@@ -25,8 +25,9 @@ import numpy as np
 from ...costs.speedup import best_length, speedup
 from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
+from ...runtime.pass_result import BatchLoad
 from ..limits import DraftLimit
-from ..types import BatchLoad, Kind, Step
+from ..types import Kind, Step
 from ._acceptance import EDGES, Acceptance, Rows
 from ._choice import GAIN_MIN, Choice
 from ._decision import Decision, Rule

@@ -76,7 +76,7 @@ class _Read:
     def argmax(self, row: int) -> tuple[int, float]:
         return self._reader.likeliest()
 
-    def logits(self, row: int) -> NDArray[np.float32]:
+    def logits_of(self, row: int) -> NDArray[np.float32]:
         own = self._reader.logits()[: self._n_vocab]
         found = np.full(self._n_vocab, -np.inf, np.float32)
         found[: len(own)] = own

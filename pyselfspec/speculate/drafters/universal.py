@@ -89,7 +89,7 @@ class _Common:
         i = int(self.values.argmax())
         return int(self.tokens[i]), float(1 / np.exp(self.values - self.values[i]).sum())
 
-    def logits(self, row: int) -> NDArray[np.float32]:
+    def logits_of(self, row: int) -> NDArray[np.float32]:
         """Return those of all tokens of the target; of two tokens that spell the same, those of the
         likelier one."""
         found = np.full(self.n_vocab, -np.inf, np.float32)
