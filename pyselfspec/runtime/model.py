@@ -34,8 +34,8 @@ from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .lora import Adapter, AdapterFile, Adapters, file_and_scale, load_adapter, scaled
 from .offload import ContextSize
-from .pieces import N_PIECE, Pieces
 from .thread_guards import InUse
+from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .context import Context
@@ -51,7 +51,6 @@ SPLIT_MODES = {  # numbers of enum llama_split_mode
     "row": 2,
 }
 SPLIT_MODE = "layer"
-N_UNSURE = 64  # last tokens of a part of a text that may differ in the whole text
 MAIN_GPU = 0
 
 
@@ -88,7 +87,7 @@ def _warn_without_gpu() -> None:
     warnings.warn(warning, stacklevel=3)
 
 
-class Model(Closing):
+class Model(Vocabulary):
     """A model, for use in a ``with`` block; closing it closes its contexts first. Closing twice is
     fine. Threads may share a model; closing it while another thread uses it, or a context of it,
     raises ArgumentError.
@@ -165,7 +164,6 @@ class Model(Closing):
             size = context_size if n_gpu_layers == offload.AUTO else None
             n_max = self._load(n_max, has_broken_head, size)
         self._vocab = llama.llama_model_get_vocab(self.handle)
-        self._pieces: dict[int, bytes] = {}
         self._load_adapters(lora)
         self.n_layer: int = llama.llama_model_n_layer(self.handle)
         self.n_gpu_layers = self._offloaded(n_max)
@@ -299,137 +297,7 @@ class Model(Closing):
 
         return open_context(self, ContextOptions(**options))
 
-    # vocabulary
-
-    @cached_property
-    def has_vocab(self) -> bool:
-        """Whether text can be turned into tokens (some research models have ids only)."""
-        with self.in_use:
-            return bool(llama.llama_vocab_type(self.vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
-
-    @property
-    def vocab(self) -> int:
-        _ = self.handle  # it belongs to the model
-        return int(self._vocab)
-
-    def require_tokenizer(self, purpose: str = "") -> int:
-        """Return the handle of the vocabulary. Raises ArgumentError for a model that has token ids
-        only.
-
-        purpose: what needs a tokenizer, for the error; default: advice to give token ids.
-        """
-        vocab = self.vocab
-        if not self.has_vocab:
-            advice = purpose or "give token ids (--prompt-tokens) instead of text"
-            raise ArgumentError(f"{self.path.name} has no tokenizer; {advice}")
-        return vocab
-
-    @property
-    def start_token(self) -> int | None:
-        """The token that the model puts before every text (BOS), None for a model without one."""
-        with self.in_use:
-            vocab = self.vocab
-            adds_bos = llama.llama_vocab_get_add_bos(vocab)
-            return int(llama.llama_vocab_bos(vocab)) if adds_bos else None
-
-    def tokenize(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
-    ) -> list[int]:
-        """Return the token ids of a text. add_special: with the model's own first and last
-        tokens."""
-        self.require_tokenizer()
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise ArgumentError(
-                f"the text is not valid Unicode at character {error.start}"
-            ) from None
-        if len(text) > N_PIECE:
-            return self._tokenize_pieces(text, add_special, parse_special)
-        with self.in_use:
-            vocab = self.require_tokenizer()
-            return calls.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
-
-    def _tokenize_pieces(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the token ids of a long text, whose pieces are tokenized alone."""
-        found: list[int] = []
-        around: list[int] = []
-        with self.in_use:
-            vocab = self.require_tokenizer()
-            if add_special:
-                around = calls.tokenize(vocab, b"", add_special=True, parse_special=False)
-        n_before = int(around[:1] == [self.start_token])
-        found += around[:n_before]
-        for piece in self._pieces_of[parse_special].of(text):
-            with self.in_use:  # the model may be closed between two pieces
-                vocab = self.require_tokenizer()
-                found += calls.tokenize(
-                    vocab, piece.encode(), add_special=False, parse_special=parse_special
-                )
-        return found + around[n_before:]
-
-    @cached_property
-    def _pieces_of(self) -> tuple[Pieces, Pieces]:
-        """The cutters of texts in which special tokens are plain text, or are parsed."""
-        from .vocabulary import markers  # which imports this module
-
-        found = markers(self)
-        plain = {each.text: each.strips_behind for each in found if not each.is_control}
-        return Pieces(plain), Pieces({each.text: each.strips_behind for each in found})
-
-    def first_tokens(
-        self, text: str, n: int, *, add_special: bool = True, parse_special: bool = True
-    ) -> list[int]:
-        """Return the first n token ids of a text, or all if it has fewer, in a time that does not
-        grow with the text."""
-        n_chars = 8 * (n + N_UNSURE)
-        while n_chars < len(text):
-            tokens = self.tokenize(
-                text[:n_chars], add_special=add_special, parse_special=parse_special
-            )
-            if len(tokens) >= n + N_UNSURE:
-                return tokens[:n]
-            n_chars *= 4
-        return self.tokenize(text, add_special=add_special, parse_special=parse_special)[:n]
-
-    def piece(self, token: int) -> bytes:
-        """Return the bytes that a token adds to the text; special tokens add none."""
-        self.require_tokenizer()
-        piece = self._pieces.get(token)
-        if piece is None:
-            self.require_tokens([token])
-            with self.in_use:
-                piece = calls.token_to_piece(self.require_tokenizer(), token)
-            self._pieces[token] = piece
-        return piece
-
-    def pieces(self) -> list[bytes]:
-        """Return the bytes of all tokens, by token id."""
-        with self.in_use:
-            return calls.pieces(self.require_tokenizer(), self.n_vocab)
-
-    def require_tokens(self, tokens: Sequence[int]) -> None:
-        """Raise ArgumentError for ids outside the vocabulary."""
-        for token in tokens:
-            if not 0 <= token < self.n_vocab:
-                raise ArgumentError(
-                    f"token id {token} is not in the vocabulary, allowed is 0 to {self.n_vocab - 1}"
-                )
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return b"".join(map(self.piece, tokens)).decode(errors="replace")
-
-    def is_eog(self, token: int) -> bool:
-        """Whether generation ends with this token."""
-        with self.in_use:
-            return bool(llama.llama_vocab_is_eog(self.vocab, token))
-
     # what it is
-
-    @cached_property
-    def eog_tokens(self) -> tuple[int, ...]:
-        """The tokens with which generation ends."""
-        return tuple(token for token in range(self.n_vocab) if self.is_eog(token))
 
     @cached_property
     def state_bytes(self) -> int:

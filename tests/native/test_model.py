@@ -13,7 +13,7 @@ from gguf import GGUFWriter
 
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
-from pyselfspec.runtime import model as model_module
+from pyselfspec.runtime import vocabulary
 from pyselfspec.runtime import pieces
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.model import MASK_KEY
@@ -79,7 +79,7 @@ def test_long_texts_have_the_tokens_of_the_whole(
             return tokenize_whole(vocab, part, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(model_module, "N_PIECE", 100)
+            patch.setattr(vocabulary, "N_PIECE", 100)
             patch.setattr(pieces.Pieces.of, "__defaults__", (100,))
             patch.setattr(calls, "tokenize", counted)
             assert model.tokenize(text, **how) == whole
