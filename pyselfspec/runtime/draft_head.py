@@ -205,7 +205,7 @@ class DraftHead(Closing):
         return self._context.logits(row)
 
 
-def _options(target: Context, kind: heads.Kind) -> ContextOptions:
+def _options(target: Context, kind: heads.HeadFormat) -> ContextOptions:
     """Return the options of a head's context."""
     # K and V are stored differently without flash attention
     shared = target.abilities.has_flash_attn if kind.shares_cells else target.options.flash_attn

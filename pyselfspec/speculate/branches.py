@@ -30,7 +30,7 @@ from itertools import count
 
 from ..runtime.kv import KVSequence
 from ..runtime.passes import Rows
-from .types import Draft, DraftToken, Kind, Verdict
+from .types import Draft, DraftOrigin, DraftToken, Verdict
 
 Continuations = Callable[[tuple[int, ...]], Sequence[tuple[int, float]]]
 
@@ -155,7 +155,7 @@ def _draft(nodes: Sequence[tuple[int, float, int]], children: dict[int, list[int
     found = [nodes[i] for i in list(places)[1:]]
     return Draft(
         tuple(
-            DraftToken(token, chance, places[parent], kind=Kind.COPIED)
+            DraftToken(token, chance, places[parent], kind=DraftOrigin.COPIED)
             for token, chance, parent in found
         )
     )

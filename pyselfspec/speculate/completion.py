@@ -21,7 +21,6 @@ from .batching import batch_steps, run_steps
 from .config import AUTO, DraftChoice, DraftConfig, DraftFields
 from .controllers import Controller
 from .controllers.fixed import Fixed
-from .estimate import estimated_speedup
 from .generation import Generation
 from .output.record import TextRecord
 from .output.text_stream import TextStream
@@ -127,9 +126,9 @@ class Completion(TextRecord):
 
     @property
     def estimated_speedup(self) -> float | None:
-        """Speed over plain decoding, estimated from the passes of this text, see estimate.py; None
+        """Speed over plain decoding, estimated from the passes of this text, see stats.py; None
         where too few of them were plain."""
-        return estimated_speedup(self.stats)
+        return self.stats.estimated_speedup
 
     def _make_controller(self) -> Controller:
         controller = self.config.controller

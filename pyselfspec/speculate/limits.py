@@ -16,7 +16,7 @@ from .types import Draft
 EVEN = 0.5  # probability of a token that is as likely accepted as rejected
 
 
-class After(Enum):
+class DraftDecision(Enum):
     """A decision about the token that was drafted last."""
 
     DROP = "drop"  # leave it out and stop
@@ -81,11 +81,11 @@ class DraftLimit:
         """Return this limit with at most n_max tokens, never fewer than 0."""
         return replace(self, n_max=max(0, min(self.n_max, n_max)))
 
-    def after(self, probs: Sequence[float]) -> After:
+    def after(self, probs: Sequence[float]) -> DraftDecision:
         """Decide about the last of the tokens drafted so far; probs: of all of them."""
         if probs[-1] < self.p_min:
-            return After.DROP
-        return After.STOP if len(probs) >= self.n_max else After.GO_ON
+            return DraftDecision.DROP
+        return DraftDecision.STOP if len(probs) >= self.n_max else DraftDecision.GO_ON
 
     def truncate(self, found: Draft) -> Draft:
         """Return the part of a chain of looked-up tokens that is worth verifying."""
@@ -96,9 +96,9 @@ class DraftLimit:
             return found.first(self.n_max)
         for n in range(1, len(probs) + 1):
             after = self.after(probs[:n])
-            if after is After.DROP:
+            if after is DraftDecision.DROP:
                 return replace(found, tokens=found.tokens[: n - 1], dropped=found.tokens[n - 1])
-            if after is After.STOP:
+            if after is DraftDecision.STOP:
                 return found.first(n)
         return found
 

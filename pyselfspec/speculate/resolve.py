@@ -20,7 +20,7 @@ from ..runtime.context import Context
 from ..util.closable import Closing
 from . import controllers, drafters
 from .config import AUTO, DraftConfig
-from .controllers import Acceptance, Controller, Memory
+from .controllers import Acceptance, Controller, Learned
 from .draft_names import SIGN, split
 from .drafters import Drafter, LookupDrafter
 from .drafters._combined import combine
@@ -94,7 +94,7 @@ class DraftSetup(Closing):
             return controller
         if not continues:
             self.acceptance.pop(seq_id, None)
-        memory = Memory(self.timings, self.acceptance.setdefault(seq_id, Acceptance()))
+        memory = Learned(self.timings, self.acceptance.setdefault(seq_id, Acceptance()))
         return controllers.load(controller)(self.costs, memory)
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from .types import Step
 
+N_PLAIN = 5  # fewest plain passes of a text from which their cost is estimated
+
 
 @dataclass(slots=True)
 class SourceStats:
@@ -87,6 +89,22 @@ class GenerationStats:
             stats = self.sources.setdefault(name, SourceStats())
             stats.n_drafted_at = _sum(stats.n_drafted_at, found.n_drafted_at)
             stats.n_accepted_at = _sum(stats.n_accepted_at, found.n_accepted_at)
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """The time that plain decoding would have taken over the time that the steps took, without
+        a second run; None if nothing was drafted, or with fewer than N_PLAIN plain passes.
+
+        Plain decoding takes one full pass per token. Its cost is the mean of the plain passes of
+        this text, which ran on the same machine at the same time, with as many rows of other texts.
+        Reading the prompt does not count. A wider pass is never cheaper than a plain one, so the
+        result is at most the number of tokens per step.
+        """
+        us = self.draft_us + self.verify_us
+        if not self.n_drafted or self.n_plain < N_PLAIN or us <= 0:
+            return None
+        pass_us = self.plain_us / self.n_plain
+        return min(self.n_generated * pass_us / us, self.n_generated / self.n_steps)
 
     @property
     def acceptance_rate(self) -> float | None:

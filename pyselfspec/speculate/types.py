@@ -17,7 +17,7 @@ from ..runtime.pass_result import SINGLE, BatchLoad, Distribution
 from ..runtime.passes import FULL, Pass
 
 
-class Kind(Enum):
+class DraftOrigin(Enum):
     """How a draft token was found."""
 
     COPIED = "copied"  # looked up, without a pass
@@ -40,7 +40,7 @@ class DraftToken(NamedTuple):
     parent: int = -1
     source: str = ""
     distribution: Distribution | None = None
-    kind: Kind = Kind.PASSED
+    kind: DraftOrigin = DraftOrigin.PASSED
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DraftToken) and self._compared == other._compared
@@ -105,7 +105,7 @@ class Draft:
         probs: Sequence[float] | None = None,
         *,
         source: str = "",
-        kind: Kind = Kind.PASSED,
+        kind: DraftOrigin = DraftOrigin.PASSED,
     ) -> Self:
         """Return a draft without branches.
 
@@ -127,7 +127,7 @@ class Draft:
         cls, tokens: Iterable[int], probs: Sequence[float] | None = None, *, source: str = ""
     ) -> Self:
         """Return a chain of tokens that were looked up without a pass."""
-        return cls.chain(tokens, probs, source=source, kind=Kind.COPIED)
+        return cls.chain(tokens, probs, source=source, kind=DraftOrigin.COPIED)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -140,16 +140,18 @@ class Draft:
 
     @property
     def n_copied(self) -> int:
-        return self._count(Kind.COPIED)
+        return self._count(DraftOrigin.COPIED)
 
     @property
     def n_passed(self) -> int:
-        return self._count(Kind.PASSED)
+        return self._count(DraftOrigin.PASSED)
 
     @property
     def n_passed_or_dropped(self) -> int:
         """The number of tokens that draft passes found, the dropped one included."""
-        return self.n_passed + (self.dropped is not None and self.dropped.kind is Kind.PASSED)
+        return self.n_passed + (
+            self.dropped is not None and self.dropped.kind is DraftOrigin.PASSED
+        )
 
     @property
     def n_proposed(self) -> int:
@@ -198,7 +200,7 @@ class Draft:
         """Return the index of this token among the tokens that follow draft token ``node``."""
         return next((i for i in self.children(node) if self.tokens[i].token == token), None)
 
-    def _count(self, kind: Kind) -> int:
+    def _count(self, kind: DraftOrigin) -> int:
         return [each.kind for each in self.tokens].count(kind)
 
 

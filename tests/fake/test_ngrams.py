@@ -11,7 +11,7 @@ from pyselfspec.errors import ArgumentError
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.drafters.ngram import file as ngram_file
 from pyselfspec.speculate.drafters.ngram import index as ngrams
-from pyselfspec.speculate.drafters.ngram.index import N_MATCHES, Memory, NgramIndex
+from pyselfspec.speculate.drafters.ngram.index import N_MATCHES, EarlierTexts, NgramIndex
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.testing.fakes import FakeContext, FakeModel
 
@@ -141,7 +141,7 @@ def test_a_memory_finds_what_a_search_through_all_texts_finds(seed):
     rng = random.Random(seed)
     print(f"seed {seed}")
     texts = [[rng.randrange(6) for _ in range(rng.randrange(30))] for _ in range(8)]
-    memory = Memory()
+    memory = EarlierTexts()
     for text in texts:
         memory.add(text)
     added = memory.tokens
@@ -155,7 +155,7 @@ def test_a_memory_finds_what_a_search_through_all_texts_finds(seed):
 
 
 def test_a_conversation_is_kept_once():
-    memory = Memory()
+    memory = EarlierTexts()
     first = list(range(20))
     assert memory.add(first) == first
     second = [*first, 30, 31]
@@ -166,7 +166,7 @@ def test_a_conversation_is_kept_once():
 
 @pytest.mark.parametrize("n_kept", [1, 2, 7, 50])
 def test_a_memory_keeps_to_its_bound_and_forgets_the_oldest(n_kept):
-    memory, all_of = Memory(n_kept=n_kept), []
+    memory, all_of = EarlierTexts(n_kept=n_kept), []
     for i in range(40):
         text = [100 * i + j for j in range(5)]
         memory.add(text)

@@ -21,6 +21,7 @@ from pyselfspec.lab.adapt.adaptation import WINDOW, Adapt, Adaptation, start
 from pyselfspec.lab.adapt.state import MARGIN, N_WINDOWS, State
 from pyselfspec.masks.score import Score
 from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
+from pyselfspec.runtime.pass_result import PassResult
 from pyselfspec.runtime.passes import FULL, Pass
 from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate import drafters
@@ -631,7 +632,7 @@ class TimedContext:
         assert what == Pass(what.mask) and all(rows.outputs)
         assert rows.pos == tuple(range(rows.pos[0], rows.pos[0] + WINDOW))
         self.now_us += self.slower * STEP_US * COSTS.wide(what.mask, len(rows))
-        return SimpleNamespace(hidden=None)
+        return PassResult(self, rows.outputs, None)
 
     def argmax(self, row):
         return row % 8, 1.0  # 7 now and then

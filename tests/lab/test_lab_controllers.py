@@ -8,7 +8,7 @@ from drafts import draft_of
 from pyselfspec.errors import ArgumentError
 from pyselfspec.lab.controllers.adaptive import Adaptive
 from pyselfspec.lab.controllers.product import Product
-from pyselfspec.speculate.limits import After
+from pyselfspec.speculate.limits import DraftDecision
 from pyselfspec.speculate.types import Step, Verdict
 
 
@@ -22,8 +22,8 @@ def step(n_accepted, n_drafted, p=0.1):
 
 def test_adaptive_checks_the_token_that_stops_a_draft():
     limit = Adaptive(n_max=4, threshold=0.8).limit(0)
-    assert [limit.after([p]) for p in (0.79, 0.8)] == [After.STOP, After.GO_ON]
-    assert limit.after([0.9] * 4) is After.STOP
+    assert [limit.after([p]) for p in (0.79, 0.8)] == [DraftDecision.STOP, DraftDecision.GO_ON]
+    assert limit.after([0.9] * 4) is DraftDecision.STOP
 
 
 def test_adaptive_moves_as_published():
@@ -46,10 +46,10 @@ def test_adaptive_moves_as_published():
 
 def test_product_drops_what_makes_the_whole_unlikely():
     limit = Product(n_max=5, bound=0.5).limit(0)
-    assert limit.after([0.8]) is After.GO_ON
-    assert limit.after([0.8, 0.8]) is After.GO_ON
-    assert limit.after([0.8, 0.8, 0.7]) is After.DROP
-    assert limit.after([1.0] * 5) is After.STOP
+    assert limit.after([0.8]) is DraftDecision.GO_ON
+    assert limit.after([0.8, 0.8]) is DraftDecision.GO_ON
+    assert limit.after([0.8, 0.8, 0.7]) is DraftDecision.DROP
+    assert limit.after([1.0] * 5) is DraftDecision.STOP
 
 
 @pytest.mark.parametrize("bound", [-0.1, 1.1, math.nan])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pyselfspec.speculate.types import Draft, DraftToken, Kind, Step
+from pyselfspec.speculate.types import Draft, DraftOrigin, DraftToken, Step
 
 
 def draft_of(
@@ -18,7 +18,7 @@ def draft_of(
 ) -> Draft:
     """Return a draft whose first n_copied tokens are copied."""
     n = len(tokens)
-    kinds = [Kind.COPIED] * n_copied + [Kind.PASSED] * (n - n_copied)
+    kinds = [DraftOrigin.COPIED] * n_copied + [DraftOrigin.PASSED] * (n - n_copied)
     given = zip(
         tokens,
         probs if probs is not None else [None] * n,

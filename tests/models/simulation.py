@@ -11,7 +11,7 @@ import numpy as np
 from drafts import draft_of
 
 from pyselfspec.costs.table import N_WIDTH, Costs, CostTable
-from pyselfspec.speculate.limits import After
+from pyselfspec.speculate.limits import DraftDecision
 from pyselfspec.speculate.types import Draft, Step, Verdict
 
 RIGHT, WRONG = 1, 0  # the target draws 1 all the time
@@ -88,13 +88,13 @@ class Text:
 def draft(text: Text, limit: Any) -> Draft:
     tokens: list[int] = []
     probs: list[Any] = []
-    after = After.GO_ON
-    while after is After.GO_ON:
+    after = DraftDecision.GO_ON
+    while after is DraftDecision.GO_ON:
         p, right = text.draft_token()
         token = RIGHT if right else WRONG
         # without probabilities, only a probe drops a token
         after = limit.after([*probs, float(math.isfinite(limit.p_min)) if p is None else p])
-        if after is After.DROP:
+        if after is DraftDecision.DROP:
             return draft_of(tokens, probs, dropped=(token, p))
         tokens.append(token)
         probs.append(p)

@@ -143,12 +143,12 @@ from lora_adapters import set_control_vector
 vector = np.ones(model.n_embd * (model.n_layer - 1), np.float32)
 set_control_vector(context, vector)  # memory for graphs is reserved again when it is needed next
 try:
-    without(lambda: context.abilities.can_rollback)
+    without(lambda: context.mask_support)
 except DecodeError as error:
     assert "failed to allocate" in str(error), error
 else:
     raise AssertionError("nothing was raised")
-assert context.abilities.can_rollback
+assert context.mask_support.attn
 found = context.decode(tokens).logits.tobytes()
 with model.context(n_ctx=256, n_batch=64, n_threads=1) as fresh:
     set_control_vector(fresh, vector)

@@ -32,7 +32,7 @@ from head_oracle import (
 
 from pyselfspec import Completion
 from pyselfspec.errors import ArgumentError, ModelFileError
-from pyselfspec.gguf.heads import Kind
+from pyselfspec.gguf.heads import HeadFormat
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import Sampler
@@ -453,7 +453,7 @@ class FakeHead:
 
     def __init__(self, context, n_first):
         self.n_first = n_first
-        self.kind = Kind(n_first=n_first)
+        self.kind = HeadFormat(n_first=n_first)
         self._context = context
         self._rows = {}
         self._texts = []
@@ -498,7 +498,7 @@ class FakeSharedHead(FakeHead):
 
     def __init__(self, context, n_first):
         super().__init__(context, n_first)
-        self.kind = Kind(shares_cells=True)
+        self.kind = HeadFormat(shares_cells=True)
         self._left = np.full((1, 1), -1, np.float32)
 
     def sequence(self, seq_id):
@@ -520,7 +520,7 @@ class FakeBlockHead(FakeHead):
 
     def __init__(self, context, n_first):
         super().__init__(context, n_first)
-        self.kind = Kind(n_block=5, first_row=1)
+        self.kind = HeadFormat(n_block=5, first_row=1)
 
     def keep(self, rows, features):
         held, text = self._rows[rows.seq_ids[0]], self._context.sequence(rows.seq_ids[0]).held

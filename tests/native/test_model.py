@@ -13,8 +13,7 @@ from gguf import GGUFWriter
 
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
-from pyselfspec.runtime import vocabulary
-from pyselfspec.runtime import pieces
+from pyselfspec.runtime import pieces, vocabulary
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.model import MASK_KEY
 from pyselfspec.util import paths

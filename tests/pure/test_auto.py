@@ -34,10 +34,10 @@ from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate import controllers
 from pyselfspec.speculate.controllers.auto import N_FIRST, decide, make, probe_p_min
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.limits import After, DraftLimit
+from pyselfspec.speculate.limits import DraftDecision, DraftLimit
 from pyselfspec.speculate.types import Draft, Step, Verdict
 
-Memory, Acceptance = controllers.Memory, controllers.Acceptance
+Learned, Acceptance = controllers.Learned, controllers.Acceptance
 
 
 def speed(make, alpha, true, n_tokens, n_runs=10, **options):
@@ -260,7 +260,7 @@ def test_a_probe_is_verified_where_that_costs_less_than_it_brings():
     cheap, expensive = (table(0.3, growth).levels[0] for growth in (0.05, 2.0))
     assert probe_p_min(cheap, Acceptance()) == 0.0
     dropped = DraftLimit(1, probe_p_min(expensive, Acceptance()))
-    assert dropped.after([1.0]) is After.DROP
+    assert dropped.after([1.0]) is DraftDecision.DROP
 
 
 def test_plain_decoding_is_timed_now_and_then_while_drafting():
@@ -294,7 +294,7 @@ def test_copies_need_not_wait_for_them():
 
 def test_the_next_text_starts_with_what_the_last_one_taught():
     true = MASKS["Q4_0"]
-    memory = Memory(TimedCosts(true))
+    memory = Learned(TimedCosts(true))
     run(make(true, memory), Text(0.9, np.random.default_rng(7)), true, 300)
     assert make(true, memory).limit(0).n_max > 1
     run(make(true, memory), Text(0.02, np.random.default_rng(8)), true, 300)
@@ -303,9 +303,9 @@ def test_the_next_text_starts_with_what_the_last_one_taught():
 
 def test_another_conversation_keeps_the_timings_only():
     believed, true = WRONG["another scale"]
-    memory = Memory(TimedCosts(believed))
+    memory = Learned(TimedCosts(believed))
     run(make(believed, memory), Text(0.9, np.random.default_rng(9)), true, 300)
-    controller = make(believed, Memory(memory.timings))
+    controller = make(believed, Learned(memory.timings))
     assert controller.explain().costs.plain_us == pytest.approx(20_000, rel=0.1)
     share, rate = controller.memory.acceptance.rows()
     assert (share == Acceptance().rows()[0]).all()

@@ -14,7 +14,7 @@ from simulation import BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, TINY, table
 from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.runtime.pass_result import SINGLE, BatchLoad
-from pyselfspec.speculate.controllers import Memory
+from pyselfspec.speculate.controllers import Learned
 from pyselfspec.speculate.controllers._choice import COPY_LENGTHS, GAIN_MIN, Choice
 from pyselfspec.speculate.controllers._decision import Rule
 from pyselfspec.speculate.controllers.auto import make
@@ -179,10 +179,10 @@ def speeds(growth, alphas, believed=None, n_texts=3, **options):
     true = free(GROWTHS[growth])
     found = []
     for seed in range(8):
-        memory = Memory(TimedCosts(believed or true))
+        memory = Learned(TimedCosts(believed or true))
         for i in range(n_texts):
             text = Copies(alphas, np.random.default_rng(100 * seed + i))
-            found.append(run(make(true, Memory(memory.timings)), text, true, 300, **options))
+            found.append(run(make(true, Learned(memory.timings)), text, true, 300, **options))
     return found
 
 
@@ -272,7 +272,7 @@ def test_copies_that_cost_nothing_are_taken_beside_others_too():
 
 def test_shared_passes_teach_nothing_about_own_ones():
     timings = TimedCosts(table(0.0, 0.1, shared=0.0))
-    controller = make(timings.table, Memory(timings))
+    controller = make(timings.table, Learned(timings))
     for us in (1000, 1000, 1000):
         controller.observe(step_among(SINGLE, us=us))
     before = timings.at(0)

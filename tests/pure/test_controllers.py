@@ -9,7 +9,7 @@ from simulation import table
 from pyselfspec.errors import ArgumentError
 from pyselfspec.speculate import controllers
 from pyselfspec.speculate.controllers.fixed import Fixed
-from pyselfspec.speculate.limits import After, DraftLimit
+from pyselfspec.speculate.limits import DraftDecision, DraftLimit
 from pyselfspec.speculate.types import Step, Verdict
 
 
@@ -38,7 +38,7 @@ def test_every_controller_keeps_to_what_a_loop_needs(name):
         limit = controller.limit(i).capped(i % 5)
         assert 0 <= limit.n_max <= i % 5
         if limit.n_max:
-            assert limit.after([0.99] * limit.n_max) in (After.STOP, After.DROP)
+            assert limit.after([0.99] * limit.n_max) in (DraftDecision.STOP, DraftDecision.DROP)
         controller.observe(step(min(i % 2, limit.n_max), limit.n_max))
 
 

@@ -8,8 +8,7 @@ from simulation import BF16, Q8_0, table
 
 from pyselfspec.runtime.pass_result import BatchLoad
 from pyselfspec.runtime.passes import Pass
-from pyselfspec.speculate.estimate import N_PLAIN, estimated_speedup
-from pyselfspec.speculate.stats import GenerationStats
+from pyselfspec.speculate.stats import N_PLAIN, GenerationStats
 from pyselfspec.speculate.types import Draft, Step, Verdict
 
 
@@ -35,7 +34,7 @@ def test_the_estimate_is_the_time_of_a_plain_run_over_that_of_the_text(growth, s
     accepted = [random.choice([None, None, 0, 1, 2, 4]) for _ in range(80)]
     stats = written(true, accepted)
     plain_us = stats.n_generated * 1000 * slower
-    assert estimated_speedup(stats) == pytest.approx(plain_us / stats.verify_us, rel=0.01)
+    assert stats.estimated_speedup == pytest.approx(plain_us / stats.verify_us, rel=0.01)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -48,7 +47,7 @@ def test_a_machine_whose_speed_jumps_tenfold_between_passes(seed):
     accepted = [rng.choice([None, 0, 1, 2, 4]) for _ in paces]
     stats = written(true, accepted, paces=paces)
     want = written(true, accepted).n_generated * 1000 / written(true, accepted).verify_us
-    assert estimated_speedup(stats) == pytest.approx(want, rel=0.2)
+    assert stats.estimated_speedup == pytest.approx(want, rel=0.2)
 
 
 def test_no_estimate_is_above_the_tokens_per_step():
@@ -56,28 +55,28 @@ def test_no_estimate_is_above_the_tokens_per_step():
     true = table(0.0, 0.02, shared=0.0, plain_us=1000)
     paces = [100.0] * N_PLAIN + [1.0] * 50
     stats = written(true, [None] * N_PLAIN + [4] * 50, paces=paces)
-    assert estimated_speedup(stats) == stats.n_generated / stats.n_steps
+    assert stats.estimated_speedup == stats.n_generated / stats.n_steps
 
 
 def test_a_plain_run_beside_other_texts_would_have_carried_their_rows_too():
     true = table(0.0, 0.25, shared=0.0, plain_us=1000)
     stats = written(true, [None] * 5 + [4] * 10, beside=4)
     # passes over 9 rows, and over 5 of them for the plain tokens
-    assert estimated_speedup(stats) == pytest.approx(55 * 2000 / (5 * 2000 + 10 * 3000))
+    assert stats.estimated_speedup == pytest.approx(55 * 2000 / (5 * 2000 + 10 * 3000))
 
 
 def test_drafts_that_are_all_wrong_are_estimated_below_one():
     true = table(0.0, 0.25, shared=0.0, plain_us=1000)
     stats = written(true, [None] * 5 + [0] * 9)
-    assert estimated_speedup(stats) == pytest.approx(14 / (5 + 9 * 2))
+    assert stats.estimated_speedup == pytest.approx(14 / (5 + 9 * 2))
 
 
 def test_there_is_no_estimate_with_few_plain_passes_or_without_drafts():
     true = table(0.0, 0.25, shared=0.0)
-    assert estimated_speedup(written(true, [None] * (N_PLAIN - 1) + [4] * 20)) is None
-    assert estimated_speedup(written(true, [None] * N_PLAIN + [4] * 20)) is not None
-    assert estimated_speedup(written(true, [None] * 20)) is None
-    assert estimated_speedup(GenerationStats()) is None
+    assert written(true, [None] * (N_PLAIN - 1) + [4] * 20).estimated_speedup is None
+    assert written(true, [None] * N_PLAIN + [4] * 20).estimated_speedup is not None
+    assert written(true, [None] * 20).estimated_speedup is None
+    assert GenerationStats().estimated_speedup is None
 
 
 def test_a_pass_through_the_rest_of_the_blocks_is_not_plain():

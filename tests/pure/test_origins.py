@@ -4,30 +4,30 @@ import random
 
 import pytest
 
-from pyselfspec.speculate.output.sources import Part, TokenTracker
+from pyselfspec.speculate.output.sources import TaggedText, TokenTracker
 
 
 def test_a_character_is_of_the_token_that_completes_it() -> None:
     origins = TokenTracker[str]()
     for i, byte in enumerate("aéb".encode()):
         origins.push(bytes([byte]), "wxyz"[i])
-    assert origins.take("a") == [Part("a", "w", "a"), Part("", "x", "")]
-    assert origins.take("éb") == [Part("é", "y", "é"), Part("b", "z", "b")]
+    assert origins.take("a") == [TaggedText("a", "w", "a"), TaggedText("", "x", "")]
+    assert origins.take("éb") == [TaggedText("é", "y", "é"), TaggedText("b", "z", "b")]
 
 
 def test_what_no_token_completes_is_of_the_last() -> None:
     origins = TokenTracker[str | None]()
     assert origins.take("?") == []
     origins.push(b"\xc3", None)
-    assert origins.take("\ufffd") == [Part("", None, ""), Part("\ufffd", None)]
+    assert origins.take("\ufffd") == [TaggedText("", None, ""), TaggedText("\ufffd", None)]
 
 
 def test_text_that_is_held_back_is_of_its_token_when_it_comes() -> None:
     origins = TokenTracker[int]()
     origins.push(b"stop", 1)
     assert origins.take("") == []
-    assert origins.take("st") == [Part("st", 1, "stop")]
-    assert origins.take("op") == [Part("op", 1)]
+    assert origins.take("st") == [TaggedText("st", 1, "stop")]
+    assert origins.take("op") == [TaggedText("op", 1)]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,9 +9,9 @@ from drafts import draft_of, outcomes_of
 from pyselfspec.errors import ArgumentError, MaskError
 from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.runtime.passes import Pass
-from pyselfspec.speculate.limits import After, DraftLimit
+from pyselfspec.speculate.limits import DraftDecision, DraftLimit
 from pyselfspec.speculate.stats import GenerationStats, SourceStats
-from pyselfspec.speculate.types import Draft, DraftToken, Kind, Step, Verdict
+from pyselfspec.speculate.types import Draft, DraftOrigin, DraftToken, Step, Verdict
 
 
 def step(drafted=(), n_accepted=0, own=9, draft_us=0, verify_us=0):
@@ -177,12 +177,12 @@ def test_a_capped_limit_is_the_smaller_and_never_negative(n_max, cap, left):
 @pytest.mark.parametrize(
     ("probs", "after"),
     [
-        ((0.9,), After.GO_ON),
-        ((0.3,), After.GO_ON),  # not below
-        ((0.29,), After.DROP),
-        ((0.9, 0.9, 0.1), After.DROP),
-        ((0.9, 0.9, 0.9), After.STOP),
-        ((0.1, 0.9), After.GO_ON),  # only the last one is asked about
+        ((0.9,), DraftDecision.GO_ON),
+        ((0.3,), DraftDecision.GO_ON),  # not below
+        ((0.29,), DraftDecision.DROP),
+        ((0.9, 0.9, 0.1), DraftDecision.DROP),
+        ((0.9, 0.9, 0.9), DraftDecision.STOP),
+        ((0.1, 0.9), DraftDecision.GO_ON),  # only the last one is asked about
     ],
 )
 def test_what_comes_after_a_draft_token(probs, after):
@@ -223,11 +223,11 @@ def test_cutting_keeps_what_drafting_one_by_one_would_have_kept(seed):
     kept, dropped = 0, None
     while limit.n_max and kept < len(tokens):
         after = limit.after(probs[: kept + 1])
-        if after is After.DROP:
+        if after is DraftDecision.DROP:
             dropped = (tokens[kept], probs[kept])
             break
         kept += 1
-        if after is After.STOP:
+        if after is DraftDecision.STOP:
             break
     draft = limit.truncate(Draft.copied(tokens, probs))
     assert (list(draft.token_ids), draft.dropped and draft.dropped[:2]) == (tokens[:kept], dropped)
@@ -256,8 +256,8 @@ def test_a_draft_with_branches_has_no_drawn_tokens():
 
 def test_constructors_make_chains():
     for draft, kind in (
-        (Draft.chain([7, 8], [0.5, 0.4], source="a"), Kind.PASSED),
-        (Draft.copied([7, 8], [0.5, 0.4], source="a"), Kind.COPIED),
+        (Draft.chain([7, 8], [0.5, 0.4], source="a"), DraftOrigin.PASSED),
+        (Draft.copied([7, 8], [0.5, 0.4], source="a"), DraftOrigin.COPIED),
     ):
         assert draft.is_chain and draft.n_expected == 0.5 + 0.5 * 0.4
         assert draft.tokens == (
@@ -290,7 +290,7 @@ def test_drafts_are_compared_without_distributions():
     )
     assert first == second and not first != second and hash(first) == hash(second)
     assert Draft((first,)) == Draft((second,)) and len({Draft((first,)), Draft((second,))}) == 1
-    for field, value in {"token": 2, "p": 0.4, "source": "b", "kind": Kind.COPIED}.items():
+    for field, value in {"token": 2, "p": 0.4, "source": "b", "kind": DraftOrigin.COPIED}.items():
         other = second._replace(**{field: value})
         assert first != other and not first == other
         assert Draft((first,)) != Draft((other,)), field

@@ -18,14 +18,14 @@ from ..file import GgufFile
 from ..header import Header, read_header
 from . import dflash, eagle3, gemma4_assistant
 from .eagle3 import N_BLOCKS_READ
-from .head_file import HeadFile, Kind
+from .head_file import HeadFile, HeadFormat
 from .own_head import OWN_HEADS, own
 
 __all__ = [
     "N_BLOCKS_READ",
     "OWN_HEADS",
     "HeadFile",
-    "Kind",
+    "HeadFormat",
     "check",
     "has_tuned",
     "is_head",

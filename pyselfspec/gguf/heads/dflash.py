@@ -16,7 +16,7 @@ from .head_file import (
     OUTPUT,
     OWN_TOKENS,
     HeadFile,
-    Kind,
+    HeadFormat,
     bytes_read,
     require_blocks,
     require_own_tokens,
@@ -114,7 +114,7 @@ def _require_whole(header: Header, name: str, n_most: int) -> int:
     return found
 
 
-def _kind(header: Header, names: set[str], n_vocab: int) -> Kind:
+def _kind(header: Header, names: set[str], n_vocab: int) -> HeadFormat:
     n_block, mask = value(header, "block_size"), header.metadata.get(MASK)
     has_markov = MARKOV in names
     n_most = N_MARKOV_MAX if has_markov else N_BLOCK_MAX
@@ -125,7 +125,7 @@ def _kind(header: Header, names: set[str], n_vocab: int) -> Kind:
     if not isinstance(mask, int) or not 0 <= mask < n_vocab:
         raise ModelFileError(f"{MASK} is {short(mask)}, which is none of its tokens; {BROKEN}")
     from_first = has_markov and value(header, "sample_from_anchor") is not False
-    return Kind(
+    return HeadFormat(
         n_block=n_block,
         first_row=0 if from_first else 1,
         mask_token=mask,

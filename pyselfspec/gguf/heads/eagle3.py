@@ -10,7 +10,7 @@ from .head_file import (
     OUTPUT,
     OWN_TOKENS,
     HeadFile,
-    Kind,
+    HeadFormat,
     bytes_read,
     require_blocks,
     require_own_tokens,
@@ -23,7 +23,7 @@ from .head_file import (
 
 ARCHITECTURE = "eagle3"
 N_BLOCKS_READ = 3
-KIND = Kind(fuses=True)
+KIND = HeadFormat(fuses=True)
 
 
 def read(header: Header, file: GgufFile, target: GgufFile) -> HeadFile:

@@ -11,11 +11,18 @@ from __future__ import annotations
 from ...errors import ArgumentError, ModelFileError
 from ..file import GgufFile
 from ..header import BROKEN, Header, read_header
-from .head_file import HeadFile, Kind, require_states, require_types, require_vocabulary, value
+from .head_file import (
+    HeadFile,
+    HeadFormat,
+    require_states,
+    require_types,
+    require_vocabulary,
+    value,
+)
 
 ARCHITECTURE = "gemma4-assistant"
 TARGETS = frozenset({"gemma4"})
-KIND = Kind(shares_cells=True)
+KIND = HeadFormat(shares_cells=True)
 
 WINDOWS = "attention.sliding_window_pattern"
 # llama.cpp reads these where the file has them, but does nothing with them.

@@ -15,7 +15,7 @@ OWN_TOKENS = "d2t"  # by token of the head: the model's token
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class HeadFormat:
     """How heads of one kind read their model.
 
     fuses: whether their states come from those of several blocks, which the head first combines;
@@ -62,7 +62,7 @@ class HeadFile:
     """
 
     file: GgufFile
-    kind: Kind
+    kind: HeadFormat
     blocks: tuple[int, ...]
     n_features: int
     n_state: int

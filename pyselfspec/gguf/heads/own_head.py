@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...errors import ModelFileError, UnsupportedError
 from ..file import BLOCK_NAME, N_STREAMS, NOT_FOR_WEIGHTS, GgufFile
 from ..header import TensorInfo, Value, read_header, short
-from .head_file import HeadFile, Kind
+from .head_file import HeadFile, HeadFormat
 
 BLOCK_INPUT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # in each block of a head
 
@@ -77,7 +77,7 @@ def own(target: GgufFile) -> HeadFile | None:
     n_state = target.n_embd * (N_STREAMS if known.has_streams else 1)
     return HeadFile(
         target,
-        Kind(n_first=1, n_chained=_n_blocks(n_blocks)),
+        HeadFormat(n_first=1, n_chained=_n_blocks(n_blocks)),
         (target.n_layer + 1,),
         n_features=n_state,
         n_state=n_state,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...costs.table import CostTable
-from ...speculate.controllers._memory import Memory
-from ...speculate.limits import After, DraftLimit
+from ...speculate.controllers._acceptance import Learned
+from ...speculate.limits import DraftDecision, DraftLimit
 from ...speculate.types import Step
 
 
@@ -21,9 +21,9 @@ class StopBelow(DraftLimit):
 
     threshold: float = 0.0
 
-    def after(self, probs: Any) -> After:
+    def after(self, probs: Any) -> DraftDecision:
         stops = probs[-1] < self.threshold or len(probs) >= self.n_max
-        return After.STOP if stops else After.GO_ON
+        return DraftDecision.STOP if stops else DraftDecision.GO_ON
 
 
 @dataclass(slots=True)
@@ -59,5 +59,5 @@ class Adaptive:
         self.threshold = self.inertia * self.threshold + (1 - self.inertia) * goal
 
 
-def make(costs: CostTable, memory: Memory | None = None) -> Adaptive:
+def make(costs: CostTable, memory: Learned | None = None) -> Adaptive:
     return Adaptive()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ...costs.table import CostTable
 from ...errors import ArgumentError
-from ...speculate.controllers._memory import Memory
-from ...speculate.limits import After, DraftLimit
+from ...speculate.controllers._acceptance import Learned
+from ...speculate.limits import DraftDecision, DraftLimit
 from ...speculate.types import Step
 
 
@@ -19,10 +19,10 @@ class ProductLimit(DraftLimit):
 
     bound: float = 0.0
 
-    def after(self, probs: Sequence[float]) -> After:
+    def after(self, probs: Sequence[float]) -> DraftDecision:
         if math.prod(probs) < self.bound:
-            return After.DROP
-        return After.STOP if len(probs) >= self.n_max else After.GO_ON
+            return DraftDecision.DROP
+        return DraftDecision.STOP if len(probs) >= self.n_max else DraftDecision.GO_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +45,5 @@ class Product:
         pass
 
 
-def make(costs: CostTable, memory: Memory | None = None) -> Product:
+def make(costs: CostTable, memory: Learned | None = None) -> Product:
     return Product()

@@ -25,7 +25,7 @@ from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ...speculate.drafters import Drafter as Base
 from ...speculate.limits import DraftLimit
-from ...speculate.types import Draft, DraftToken, Kind, Verdict
+from ...speculate.types import Draft, DraftOrigin, DraftToken, Verdict
 
 N_PER_TOKEN = 16  # latest n-grams of the pool with the same first token that are kept
 ACCEPTED, N_PRIOR = 0.5, 8.0  # tokens of a draft expected to be accepted, and drafts that it counts
@@ -116,7 +116,7 @@ class Drafter(Base):
         tokens: list[DraftToken] = []
 
         def add(token: int, parent: int) -> int:
-            tokens.append(DraftToken(token, None, parent, self.name, kind=Kind.COPIED))
+            tokens.append(DraftToken(token, None, parent, self.name, kind=DraftOrigin.COPIED))
             return len(tokens) - 1
 
         for ngram in list(self._pool.get(last, ()))[: -self._options.guesses - 1 : -1]:

@@ -12,11 +12,10 @@ from ...costs.table import CostTable
 from ...util import plugins
 from ..limits import DraftLimit
 from ..types import Step
-from ._acceptance import Acceptance
+from ._acceptance import Acceptance, Learned
 from ._decision import Decision, Rule
-from ._memory import Memory
 
-__all__ = ["Acceptance", "Decision", "Memory", "Rule"]
+__all__ = ["Acceptance", "Decision", "Learned", "Rule"]
 
 DEFAULT = "auto"
 ENTRY_POINTS = "pyselfspec.controllers"
@@ -36,7 +35,7 @@ class Controller(Protocol):
 
 
 class ControllerFactory(Protocol):
-    def __call__(self, costs: CostTable, memory: Memory | None = None) -> Controller:
+    def __call__(self, costs: CostTable, memory: Learned | None = None) -> Controller:
         """Return a controller for one text.
 
         memory: what was learned from earlier texts; this text adds to it. If given, its timings

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...costs.timed import TimedCosts
 
 EDGES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.96, 0.99)  # between bins of probabilities
 N_PROB = len(EDGES) + 1  # bins; one more is for drafters without probabilities
@@ -51,3 +54,16 @@ class Acceptance:
         share = n_all.copy()
         share[:N_PROB] += N_PRIOR / N_PROB
         return share / share.sum(), (n_right + N_PRIOR * PRIOR) / (n_all + N_PRIOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Timings and acceptance rates that controllers pass from one text to the next. Kept by the
+    caller, and updated one text at a time.
+
+    timings: of one drafter in one context.
+    acceptance: of one conversation; for another one use ``Learned(memory.timings)``.
+    """
+
+    timings: TimedCosts
+    acceptance: Acceptance = field(default_factory=Acceptance)

@@ -27,11 +27,10 @@ from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
 from ...runtime.pass_result import BatchLoad
 from ..limits import DraftLimit
-from ..types import Kind, Step
-from ._acceptance import EDGES, Acceptance, Rows
+from ..types import DraftOrigin, Step
+from ._acceptance import EDGES, Acceptance, Learned, Rows
 from ._choice import GAIN_MIN, Choice
 from ._decision import Decision, Rule
-from ._memory import Memory
 
 P_KEEP_MIN = 0.2  # least share of draft tokens that a rule keeps
 SURE = 0.98  # upper bound on the acceptance rate: if it does not pay, no draft pass does
@@ -97,7 +96,7 @@ def probe_p_min(costs: Costs, acceptance: Acceptance) -> float:
 class Auto:
     """The default controller."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Learned) -> None:
         self.memory = memory
         self._n_past = self._n_steps = self._n_tokens = 0
         self._n_sequences = self._n_rows = 0.0  # mean batch load of recent passes
@@ -131,7 +130,7 @@ class Auto:
         if step.draft.n_passed_or_dropped:
             outcomes = step.outcomes
             self.memory.acceptance.observe(
-                (each.p, right) for each, right in outcomes if each.kind is Kind.PASSED
+                (each.p, right) for each, right in outcomes if each.kind is DraftOrigin.PASSED
             )
             if not self.decision.drafts:
                 self._observe_probe(step, any(right for _, right in outcomes))
@@ -209,5 +208,5 @@ def _rule_after(
     return rule_after
 
 
-def make(costs: CostTable, memory: Memory | None = None) -> Auto:
-    return Auto(memory or Memory(TimedCosts(costs)))
+def make(costs: CostTable, memory: Learned | None = None) -> Auto:
+    return Auto(memory or Learned(TimedCosts(costs)))

@@ -8,7 +8,7 @@ from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ..limits import DraftLimit
 from ..types import Step
-from ._memory import Memory
+from ._acceptance import Learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +35,5 @@ class Fixed:
         pass
 
 
-def make(costs: CostTable, memory: Memory | None = None) -> Fixed:
+def make(costs: CostTable, memory: Learned | None = None) -> Fixed:
     return Fixed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..limits import After, DraftLimit, Pick
+from ..limits import DraftDecision, DraftLimit, Pick
 from ..types import Draft, DraftToken
 
 
@@ -36,13 +36,13 @@ class Chain:
         parent = len(self.tokens) - 1
         # an end of the text need not be drafted: the verification pass draws that token anyway;
         # but whether a drawn token is dropped must not depend on the token
-        if after is After.DROP or (is_eog and pick.distribution is None):
+        if after is DraftDecision.DROP or (is_eog and pick.distribution is None):
             self.dropped = DraftToken(pick.likeliest, pick.p, parent, self._source)
             self.is_open = False
             return
         drafted = DraftToken(pick.token, pick.p, parent, self._source, pick.distribution)
         self.tokens.append(drafted)
-        self.is_open = after is After.GO_ON and not is_eog
+        self.is_open = after is DraftDecision.GO_ON and not is_eog
 
     def draft(self) -> Draft:
         return Draft(tuple(self.tokens), dropped=self.dropped)

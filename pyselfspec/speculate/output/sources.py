@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class TaggedText(Generic[T]):
     """Text of one token.
 
     tag: was pushed with the token. token: its whole text if this is the first part, else None.
@@ -30,11 +30,11 @@ class _Token(Generic[T]):
     n_taken: int = 0
     begun: bool = False
 
-    def take(self, n: int) -> Part[T]:
+    def take(self, n: int) -> TaggedText[T]:
         text, whole = self.text[self.n_taken : self.n_taken + n], None if self.begun else self.text
         self.n_taken += len(text)
         self.begun = True
-        return Part(text, self.tag, whole)
+        return TaggedText(text, self.tag, whole)
 
     @property
     def is_empty(self) -> bool:
@@ -54,10 +54,10 @@ class TokenTracker(Generic[T]):
         self._tokens.append(_Token(self._decoder.decode(token), tag))
         self._last = [tag]
 
-    def take(self, text: str) -> list[Part[T]]:
+    def take(self, text: str) -> list[TaggedText[T]]:
         """Return the parts of the next piece of the text, one per token, including tokens without
         text of their own. A character that no token completed belongs to the last token."""
-        parts: list[Part[T]] = []
+        parts: list[TaggedText[T]] = []
         while self._tokens and (text or self._tokens[0].is_empty):
             part = self._tokens[0].take(len(text))
             text = text[len(part.text) :]
@@ -65,5 +65,5 @@ class TokenTracker(Generic[T]):
             if self._tokens[0].is_empty:
                 self._tokens.popleft()
         if text:
-            parts += [Part(text, tag) for tag in self._last]
+            parts += [TaggedText(text, tag) for tag in self._last]
         return parts

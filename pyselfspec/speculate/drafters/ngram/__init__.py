@@ -24,11 +24,11 @@ from ...branches import likeliest
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit
 from ...session import kept
-from ...types import Draft, DraftToken, Kind
+from ...types import Draft, DraftOrigin, DraftToken
 from .. import LookupDrafter
 from . import file as ngram_file
 from .corpus import Corpus
-from .index import N_TOKENS, Copy, Memory, NgramIndex
+from .index import N_TOKENS, Copy, EarlierTexts, NgramIndex
 
 N_CORPORA = 4  # of a context
 READS_PICTURES = True  # ids of their rows are never copied
@@ -125,17 +125,17 @@ class Drafter(LookupDrafter):
         self._others = rates.others
         self._earlier_chances = rates.earlier
         self._corpus = None if options.corpus is None else open_corpus(context, options.corpus)
-        self._earlier: Memory | None = None
+        self._earlier: EarlierTexts | None = None
         if options.session or options.file is not None:
             key = (options.session, options.file, options.n_kept)
-            self._earlier = kept(context, Memory, key, self._remembered)
+            self._earlier = kept(context, EarlierTexts, key, self._remembered)
 
-    def _remembered(self) -> Memory:
+    def _remembered(self) -> EarlierTexts:
         file, n_kept = self._options.file, self._options.n_kept
         if file is None:
-            return Memory(n_kept=n_kept)
+            return EarlierTexts(n_kept=n_kept)
         model = self._context.model
-        return Memory(ngram_file.load(file, model.vocabulary, model.n_vocab), n_kept)
+        return EarlierTexts(ngram_file.load(file, model.vocabulary, model.n_vocab), n_kept)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._index = NgramIndex()
@@ -188,7 +188,7 @@ class Drafter(LookupDrafter):
                 break
             self._copies.append((copy, of_kind))
             tokens.append(
-                DraftToken(copy.token, chance, len(tokens) - 1, self.name, None, Kind.COPIED)
+                DraftToken(copy.token, chance, len(tokens) - 1, self.name, None, DraftOrigin.COPIED)
             )
             context.append(copy.token)
         return Draft(tuple(tokens[:n_max]))

@@ -109,7 +109,7 @@ def sureness(n: int, n_all: int) -> int:
     return 3 if n == n_all else 2 if 2 * n > n_all else 1
 
 
-class Memory:
+class EarlierTexts:
     """Earlier texts, one after the other. When they exceed n_kept tokens, the older half is
     dropped.
 
