@@ -1,18 +1,66 @@
-"""Types of option values, whose errors state what is allowed."""
+"""Options as fields of frozen dataclasses, and types of their values, whose errors state what is
+allowed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import field, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import cloup
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
 FILE.name = "file"  # in help texts
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FOLDER.name = "folder"
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """Declare a field that holds the value of an option; settings are those of cloup.option."""
+    return field(metadata={"names": names, "settings": settings})
+
+
+def takes(name: str, cls: type[Any]) -> Callable[[F], F]:
+    """Add the options of a frozen dataclass to a command, which gets them as the argument ``name``.
+
+    A class's own options come before those of its bases, below the heading that its ``title`` is.
+    """
+    by_title: dict[str, list[Any]] = {}
+    for owner in filter(is_dataclass, cls.__mro__):
+        inherited = {f.name for base in owner.__bases__ if is_dataclass(base) for f in fields(base)}
+        by_title.setdefault(owner.title, []).extend(  # type: ignore[attr-defined]
+            cloup.option(*each.metadata["names"], each.name, **each.metadata["settings"])
+            for each in fields(owner)
+            if each.name not in inherited
+        )
+    groups = (cloup.option_group(title, *options) for title, options in by_title.items())
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def with_options(**given: Any) -> Any:
+            own = {each.name: given.pop(each.name) for each in fields(cls)}
+            return command(**given, **{name: cls(**own)})
+
+        return together(*groups)(with_options)  # type: ignore[return-value]
+
+    return decorate
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return one decorator for several options, given in the order of the help text."""
+
+    def decorate(command: F) -> F:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return decorate
 
 
 class Integer(click.IntRange):

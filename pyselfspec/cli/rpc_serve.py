@@ -14,7 +14,8 @@ from ..runtime import rpc
 from ..runtime.ffi.devices import offered_devices
 from ..util import paths
 from ..util.machine import usable_cores
-from ._options import threads_option, verbose_option
+from ._machine import threads as threads_settings
+from ._options import verbose_option
 from ._types import Integer
 
 HOST = "127.0.0.1"
@@ -28,7 +29,7 @@ HOST = "127.0.0.1"
     default=rpc.PORT,
     help="Port to listen on.",
 )
-@threads_option("Number of CPU threads.")
+@cloup.option("-t", "--threads", **threads_settings("Number of CPU threads."))
 @cloup.option(
     "--cache",
     is_flag=True,

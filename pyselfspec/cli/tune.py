@@ -19,17 +19,14 @@ from ..tune.config import DEVICES, DRAFT_VOCAB_SIZE, MINUTES, SEED, TYPE, TuneCo
 from ..util import paths, records
 from ..util.files import require_target
 from ..util.progress import OnProgress, Progress
+from ._machine import DeviceOptions
 from ._options import (
     bar_console,
     common_options,
-    context_params,
-    device_options,
     model_argument,
-    model_params,
-    open_model,
     parse_tokens,
 )
-from ._types import FILE, Integer, Number
+from ._types import FILE, Integer, Number, takes
 
 if TYPE_CHECKING:
     from ..tune.run import TuneResult
@@ -54,6 +51,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     ),
     cloup.option(
         "--tokens",
+        "n_tokens",
         type=Integer(1),
         help="Number of tokens of training text.  [default: as many as half of --minutes allows]",
     ),
@@ -65,6 +63,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     ),
     cloup.option(
         "--data",
+        "folder",
         type=click.Path(path_type=Path, file_okay=False),
         help="Folder for the training text and the model's hidden states; resumed if it exists.  "
         "[default: in the user's cache folder, by model]",
@@ -94,6 +93,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     ),
     cloup.option(
         "--vocab",
+        "draft_vocab_size",
         type=Integer(2),
         default=DRAFT_VOCAB_SIZE,
         help="Number of tokens in the vocabulary of the head: the most frequent ones of the "
@@ -114,9 +114,9 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         help="Device on which torch trains.",
     ),
 )
-@device_options
+@takes("machine", DeviceOptions)
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(model: str, as_json: bool, machine: DeviceOptions, **settings: Any) -> None:
     """Train a draft head for a model, on this machine.
 
     The model generates text, and the head learns to predict it. If the head makes generation
@@ -128,24 +128,13 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec tune model.gguf --prompts chats.jsonl --tokens 1000000 --out head.gguf
     """
     run = _load_run()
-    if options["blocks"] is not None and len(options["blocks"]) != N_BLOCKS_READ:
+    config = TuneConfig(**settings)
+    if config.blocks is not None and len(config.blocks) != N_BLOCKS_READ:
         raise click.BadParameter(
-            f"--blocks takes {N_BLOCKS_READ} numbers, like 2,15,30; got {len(options['blocks'])}"
+            f"--blocks takes {N_BLOCKS_READ} numbers, like 2,15,30; got {len(config.blocks)}"
         )
-    config = TuneConfig(
-        minutes=options["minutes"],
-        n_tokens=options["tokens"],
-        prompts=options["prompts"],
-        folder=options["data"],
-        out=options["out"],
-        blocks=options["blocks"],
-        draft_vocab_size=options["vocab"],
-        type_name=options["type_name"].lower(),
-        device=options["device"],
-        seed=options["seed"],
-    )
-    context = context_params(options)
-    with open_model(model, **model_params(options)) as loaded, _progress(run) as progress:
+    context = machine.context_params()
+    with machine.open_model(model) as loaded, _progress(run) as progress:
         result = run.tune(loaded, config, context=context, progress=progress)
     _show(result, as_json)
 

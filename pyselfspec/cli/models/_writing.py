@@ -16,9 +16,8 @@ from ...convert.stream import Copy, Source, read_model
 from ...gguf.file import GgufFile, check
 from ...hub import model_path
 from ...util.sizes import size_text
-from .._completion import complete_model
-from .._options import F, bar_console, json_option, together
-from .._types import FILE
+from .._options import bar_console, complete_model, json_option
+from .._types import FILE, F, together
 
 out_argument = cloup.argument("out", type=FILE, help="GGUF file to write; replaced if it exists.")
 

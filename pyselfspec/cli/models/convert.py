@@ -15,7 +15,8 @@ from ...convert.huggingface import architectures, convert_steps
 from ...convert.quantize import TYPES, quantize_steps
 from ...runtime.ffi import load
 from ...util.progress import Progress
-from .._options import bar_console, common_options, threads_option
+from .._machine import threads as threads_settings
+from .._options import bar_console, common_options
 from .._types import FILE
 from ._writing import out_argument, show_written
 
@@ -41,7 +42,7 @@ def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool
     default="f16",
     help="Type of the weights: f32, f16, bf16, q8_0, q4_k_m or another type of llama.cpp.",
 )
-@threads_option("Number of CPU threads for quantizing.")
+@cloup.option("-t", "--threads", **threads_settings("Number of CPU threads for quantizing."))
 @cloup.option(
     "--architectures",
     is_flag=True,

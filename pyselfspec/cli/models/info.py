@@ -21,14 +21,9 @@ from ...runtime.model import Model
 from ...runtime.processor import cpu_backend, variant
 from ...runtime.width_check import exact_types, same_at_widths
 from ...util.sizes import size_text
-from .._options import (
-    common_options,
-    context_params,
-    device_options,
-    model_argument,
-    model_params,
-    open_model,
-)
+from .._machine import DeviceOptions
+from .._options import common_options, model_argument
+from .._types import takes
 
 # Keys: whether logits are the same at all widths, as tested on this machine.
 SAME_TEXT = {
@@ -43,16 +38,16 @@ N_SHOWN = 1000  # tokens whose K/V are shown
 
 @cloup.command(name="info")
 @model_argument
-@device_options
+@takes("device", DeviceOptions)
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(model: str, device: DeviceOptions, as_json: bool) -> None:
     """Describe a model: its parts, memory use and drafters.
 
     Loads the model, and tests whether drafts could change its text on this machine.
     """
     with (
-        open_model(model, **model_params(options)) as loaded,
-        loaded.context(n_ctx=256, n_batch=64, **context_params(options)) as context,
+        device.open_model(model) as loaded,
+        loaded.context(n_ctx=256, n_batch=64, **device.context_params()) as context,
     ):
         facts = _facts(loaded, context) | {"model": model}
     click.echo(json.dumps(facts) if as_json else _text(facts))

@@ -15,8 +15,7 @@ from ...errors import ModelFileError
 from ...gguf.file import check
 from ...hub.packages import Offer
 from ...util.sizes import size_text
-from .._completion import complete_name
-from .._options import json_option, yes_option
+from .._options import complete_name, json_option, yes_option
 
 
 @cloup.command(name="pull")

@@ -10,8 +10,7 @@ import cloup
 
 from ... import hub
 from ...util.sizes import size_text
-from .._completion import complete_fetched
-from .._options import json_option, yes_option
+from .._options import complete_fetched, json_option, yes_option
 
 
 @cloup.command(name="rm")
