@@ -22,11 +22,11 @@ from ..speculate.controllers.fixed import Fixed
 from ..speculate.draft_names import SIGN, Named, split
 from ..speculate.residual import MATCH, RESIDUAL
 from ._options import complete_model, read_text
-from ._types import Choice, Integer, Number, option
+from ._types import Choice, Integer, Number, of_value, option
 
 
-def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str | None) -> frozenset[int]:
-    """Callback of options that take block numbers and ranges, like ``3,5,8-11``."""
+def parse_blocks(text: str) -> frozenset[int]:
+    """Read block numbers and ranges, like ``3,5,8-11``."""
     blocks: list[int] = []
     for part in text.split(",") if text else ():
         match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
@@ -44,8 +44,8 @@ def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str | None)
     return frozenset(blocks)
 
 
-def parse_draft(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
-    """Callback of --draft: return its value if each drafter in it exists."""
+def parse_draft(text: str) -> str:
+    """Return the value of --draft if each drafter in it exists."""
     known = drafters.all_names()
     if text in (AUTO, OFF):
         return text
@@ -85,13 +85,13 @@ class MaskOptions:
     skip_attn: frozenset[int] = option(
         "--skip-attn",
         metavar="BLOCKS",
-        callback=parse_blocks,
+        callback=of_value(parse_blocks, frozenset()),
         help="Skip the attention sublayers of these blocks in drafts, like 3,5,8-11.",
     )
     skip_ffn: frozenset[int] = option(
         "--skip-ffn",
         metavar="BLOCKS",
-        callback=parse_blocks,
+        callback=of_value(parse_blocks, frozenset()),
         help="Skip the feed-forward sublayers of these blocks in drafts.",
     )
     exit_layer: int | None = option(
@@ -137,7 +137,7 @@ class DraftOptions(MaskOptions):
     draft: str = option(
         "--draft",
         metavar="|".join((AUTO, OFF, *drafters.names())),
-        callback=parse_draft,
+        callback=of_value(parse_draft),
         shell_complete=complete_draft,
         default=AUTO,
         help="Drafter, or several joined by +, like ngram+model:small.gguf; model, universal "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
+from rich.console import Console
 
 from ..errors import ArgumentError
 from ..runtime import rpc
@@ -24,16 +25,15 @@ from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.offload import ContextSize
 from ..util.hint_throttle import is_due
 from ..util.machine import overload, usable_cores
-from ._options import bar_console
-from ._types import FILE, Integer, IntegerOrAuto, option
+from ._types import FILE, Integer, IntegerOrAuto, of_value, option
 
 ADVICE_S = 3600.0  # between two warnings about a busy machine
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
 
 
-def _servers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """Callback of --rpc."""
-    servers = tuple(filter(None, (text or "").split(",")))
+def _servers(text: str) -> tuple[str, ...]:
+    """Read the value of --rpc."""
+    servers = tuple(filter(None, text.split(",")))
     try:
         for server in servers:
             rpc.parse(server)
@@ -42,10 +42,8 @@ def _servers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> 
     return servers
 
 
-def _scaled_files(
-    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
-) -> tuple[tuple[Path, float], ...]:
-    """Callback of --lora-scaled."""
+def _scaled_files(given: tuple[str, ...]) -> tuple[tuple[Path, float], ...]:
+    """Read the values of --lora-scaled."""
     found = []
     for each in given:
         file, _, scale = each.rpartition(":")
@@ -121,7 +119,7 @@ class DeviceOptions:
     rpc: tuple[str, ...] = option(
         "--rpc",
         metavar="HOST:PORT,...",
-        callback=_servers,
+        callback=of_value(_servers, ()),
         help="Keep the model on these machines, which run pyselfspec rpc-serve; -ngl limits the "
         "number of blocks there.",
     )
@@ -163,7 +161,7 @@ class DeviceOptions:
                     f"Warning: other programs keep this machine busy (load {load:.1f}, {n_cores} "
                     f"cores); fewer threads may be much faster, try -t {n_cores // 2}"
                 )
-                click.echo(click.wrap_text(advice, bar_console().width), err=True)
+                click.echo(click.wrap_text(advice, Console(stderr=True).width), err=True)
         return {
             "n_threads": self.threads,
             "flash_attn": FLASH_ATTN[self.flash_attn],
@@ -197,7 +195,7 @@ class MachineOptions(DeviceOptions):
         "--lora-scaled",
         metavar="FILE:SCALE",
         multiple=True,
-        callback=_scaled_files,
+        callback=of_value(_scaled_files),
         help="File of a LoRA adapter to use with this scale; repeatable.",
     )
 

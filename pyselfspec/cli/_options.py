@@ -13,7 +13,6 @@ from typing import Any
 import click
 import cloup
 from click.shell_completion import CompletionItem
-from rich.console import Console
 
 from .. import hub, plots
 from ..errors import ArgumentError
@@ -24,7 +23,7 @@ from ..templates.fallbacks import FALLBACKS
 from ..util.files import read_limited, require_no_model
 from ..util.paths import without_password
 from ..util.records import MAX_BYTES
-from ._types import FILE, F, Integer, option
+from ._types import FILE, F, Integer, of_value, option
 
 MAX_TEXT = 1 << 30  # bytes of a text or prompt
 
@@ -33,32 +32,23 @@ def complete_model(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
     """Return downloaded models and GGUF files; if none fits, let the shell complete file names."""
-    fits = [name for name in (*hub.names(), *_files(incomplete)) if name.startswith(incomplete)]
+    folder = os.path.dirname(incomplete)
+    try:
+        files = sorted(os.path.join(folder, p.name) for p in Path(folder).glob("*.gguf"))
+    except OSError:  # no permission to read the folder
+        files = []
+    fits = [name for name in (*hub.names(), *files) if name.startswith(incomplete)]
     return [CompletionItem(fit) for fit in fits] or [CompletionItem(incomplete, type="file")]
 
 
-def complete_name(
-    _ctx: click.Context, _param: click.Parameter, incomplete: str
-) -> list[CompletionItem[str]]:
-    """Return the models with names that are not downloaded."""
-    fits = (name for name in packages.MODELS if name.startswith(incomplete))
-    return [CompletionItem(fit) for fit in fits if packages.find(fit) is None]
+def complete_name(*, fetched: bool) -> Callable[..., list[CompletionItem[str]]]:
+    """Return a completer of the models with names that are downloaded, or are not."""
 
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
+        fits = (name for name in packages.MODELS if name.startswith(incomplete))
+        return [CompletionItem(f) for f in fits if (packages.find(f) is not None) == fetched]
 
-def complete_fetched(
-    _ctx: click.Context, _param: click.Parameter, incomplete: str
-) -> list[CompletionItem[str]]:
-    """Return the models with names that are downloaded."""
-    fits = (name for name in packages.MODELS if name.startswith(incomplete))
-    return [CompletionItem(fit) for fit in fits if packages.find(fit) is not None]
-
-
-def _files(incomplete: str) -> list[str]:
-    folder = os.path.dirname(incomplete)
-    try:
-        return sorted(os.path.join(folder, p.name) for p in Path(folder).glob("*.gguf"))
-    except OSError:  # no permission to read the folder
-        return []
+    return complete
 
 
 model_argument = cloup.argument(
@@ -71,16 +61,8 @@ model_argument = cloup.argument(
 )
 
 
-def _set_verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    load.set_verbose(value)
-
-
-def parse_tokens(
-    _ctx: click.Context, _param: click.Parameter, text: str | None
-) -> tuple[int, ...] | None:
-    """Callback of options that take token ids, like ``1,5,9``."""
-    if text is None:
-        return None
+def parse_tokens(text: str) -> tuple[int, ...]:
+    """Read token ids, like ``1,5,9``."""
     if not re.fullmatch(r"\s*-?[0-9]+\s*(,\s*-?[0-9]+\s*)*", text):
         raise click.BadParameter(f"{text!r} is not a list of token ids; give e.g. 1,5,9")
     return tuple(int(part) for part in text.split(","))
@@ -91,7 +73,7 @@ verbose_option = cloup.option(
     "--verbose",
     is_flag=True,
     expose_value=False,
-    callback=_set_verbose,
+    callback=of_value(load.set_verbose),
     help="Show llama.cpp's log on stderr; generate also shows more figures, and serve logs "
     "requests.",
 )
@@ -108,13 +90,13 @@ def n_predict_option(default: int) -> Any:
         "--n-predict",
         "--max-tokens",
         type=Integer(-1),
-        callback=_n_predict,
+        callback=of_value(_n_predict),
         default=default,
         help="Largest number of tokens to generate, -1 for as many as the context holds.",
     )
 
 
-def _n_predict(_ctx: click.Context, _param: click.Parameter, n: int) -> int:
+def _n_predict(n: int) -> int:
     if n == 0:
         raise click.BadParameter("0 is not allowed; give at least 1, or -1 for no limit")
     return INT32_MAX if n == -1 else n
@@ -177,22 +159,8 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
         raise ArgumentError(f"{where} is too long: {error}") from None
 
 
-def bar_console() -> Console:
-    """Return a console for a progress bar on stderr, silent without a terminal: even a disabled bar
-    would print the end of its line."""
-    console = Console(stderr=True)
-    console.quiet = not console.is_terminal
-    return console
-
-
 def command_line() -> str:
     return without_password(shlex.join(["pyselfspec", *sys.argv[1:]]))
-
-
-def _picture_callback(
-    _ctx: click.Context, _param: click.Parameter, path: Path | None
-) -> Path | None:
-    return None if path is None else plots.require(path)
 
 
 def plot_option(action: str) -> Callable[[F], F]:
@@ -200,12 +168,12 @@ def plot_option(action: str) -> Callable[[F], F]:
     return cloup.option(
         "--plot",
         type=FILE,
-        callback=_picture_callback,
+        callback=of_value(plots.require),
         help=f"{action} into this file, .png or .svg; replaced if it exists.",
     )
 
 
-def target_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None:
-        require_no_model(path)
+def target(path: Path) -> Path:
+    """Return the path of a file to write. Raises ArgumentError for a model's."""
+    require_no_model(path)
     return path

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..runtime.sampling import SEED_MAX, SamplingParams
 from ._options import read_text
-from ._types import Integer, Number, option
+from ._types import Integer, Number, of_value, option
 
 DEFAULT = SamplingParams()
 
@@ -72,7 +72,7 @@ class SamplingOptions:
     seed: int | None = option(
         "--seed",
         type=Integer(-1, SEED_MAX),
-        callback=lambda _ctx, _param, seed: None if seed == -1 else seed,
+        callback=of_value(lambda seed: None if seed == -1 else seed),
         help="Seed of the sampler, -1 for a random one.  [default: random]",
     )
     grammar_file: str | None = option(

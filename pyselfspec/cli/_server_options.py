@@ -26,7 +26,7 @@ from ..serve.settings import (
     Settings,
 )
 from ._options import read_text, template_option
-from ._types import FILE, FOLDER, Integer, Number, option
+from ._types import FILE, FOLDER, Integer, Number, of_value, option
 
 KEY_VARIABLE = "PYSELFSPEC_API_KEY"
 MIB = 1 << 20
@@ -34,9 +34,7 @@ MIB_MAX = 1024.0  # of a request
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 
-def _origins(
-    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
-) -> tuple[str, ...]:
+def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
     for origin in given:
         if not ORIGIN.fullmatch(origin):
             raise click.BadParameter(
@@ -45,19 +43,18 @@ def _origins(
     return given
 
 
-def _alias(_ctx: click.Context, _param: click.Parameter, given: str | None) -> str | None:
-    if given is not None and not given.strip():
+def _alias(given: str) -> str:
+    if not given.strip():
         raise click.BadParameter("the name is empty; give a name, or leave out --alias")
     return given
 
 
-def _refuse(_ctx: click.Context, _param: click.Parameter, given: str | None) -> None:
+def _refuse(_given: str) -> None:
     """Refuse llama-server's option, with the ways to give a key here."""
-    if given is not None:
-        raise click.UsageError(
-            "--api-key is no option: other users of this machine could read the key; set "
-            f"${KEY_VARIABLE}, or give --api-key-file FILE"
-        )
+    raise click.UsageError(
+        "--api-key is no option: other users of this machine could read the key; set "
+        f"${KEY_VARIABLE}, or give --api-key-file FILE"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +101,18 @@ class ServerOptions:
         help="File with the API keys that requests may have, one a line.  "
         f"[default: ${KEY_VARIABLE}, else none]",
     )
-    api_key: None = option("--api-key", hidden=True, callback=_refuse)
+    api_key: None = option("--api-key", hidden=True, callback=of_value(_refuse))
     cors: tuple[str, ...] = option(
         "--cors",
         metavar="ORIGIN",
         multiple=True,
-        callback=_origins,
+        callback=of_value(_origins),
         help="Allow requests from web pages of this origin (CORS), like https://example.org, or * "
         "for any; repeatable.",
     )
     alias: str | None = option(
         "--alias",
-        callback=_alias,
+        callback=of_value(_alias),
         help="Name of the model in the API.  [default: the name of its file without .gguf]",
     )
     models: tuple[str, ...] = option(

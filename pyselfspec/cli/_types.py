@@ -26,26 +26,35 @@ def option(*names: str, **settings: Any) -> Any:
     return field(metadata={"names": names, "settings": settings})
 
 
-def takes(name: str, cls: type[Any]) -> Callable[[F], F]:
-    """Add the options of a frozen dataclass to a command, which gets them as the argument ``name``.
+def of_value(parse: Callable[[Any], Any], default: Any = None) -> Callable[..., Any]:
+    """Return a callback for an option whose value a function reads. default: without a value."""
+    return lambda _ctx, _param, value: default if value is None else parse(value)
+
+
+def takes(**classes: type[Any]) -> Callable[[F], F]:
+    """Add the options of frozen dataclasses to a command, which gets each class as one argument.
 
     A class's own options come before those of its bases, below the heading that its ``title`` is.
     """
-    by_title: dict[str, list[Any]] = {}
-    for owner in filter(is_dataclass, cls.__mro__):
-        inherited = {f.name for base in owner.__bases__ if is_dataclass(base) for f in fields(base)}
-        by_title.setdefault(owner.title, []).extend(  # type: ignore[attr-defined]
-            cloup.option(*each.metadata["names"], each.name, **each.metadata["settings"])
-            for each in fields(owner)
-            if each.name not in inherited
-        )
-    groups = (cloup.option_group(title, *options) for title, options in by_title.items())
+    groups = []
+    for cls in classes.values():
+        by_title: dict[str, list[Any]] = {}
+        for owner in filter(is_dataclass, cls.__mro__):
+            bases = filter(is_dataclass, owner.__bases__)
+            inherited = {each.name for base in bases for each in fields(base)}
+            by_title.setdefault(owner.title, []).extend(  # type: ignore[attr-defined]
+                cloup.option(*each.metadata["names"], each.name, **each.metadata["settings"])
+                for each in fields(owner)
+                if each.name not in inherited
+            )
+        groups += [cloup.option_group(title, *options) for title, options in by_title.items()]
 
     def decorate(command: F) -> F:
         @wraps(command)
         def with_options(**given: Any) -> Any:
-            own = {each.name: given.pop(each.name) for each in fields(cls)}
-            return command(**given, **{name: cls(**own)})
+            for name, cls in classes.items():
+                given[name] = cls(**{each.name: given.pop(each.name) for each in fields(cls)})
+            return command(**given)
 
         return together(*groups)(with_options)  # type: ignore[return-value]
 

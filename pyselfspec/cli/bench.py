@@ -12,7 +12,7 @@ import click
 import cloup
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -38,16 +38,16 @@ from ._drafting import MaskOptions, complete_draft, parse_draft, profile_option
 from ._machine import MachineOptions
 from ._options import (
     MAX_TEXT,
-    bar_console,
     command_line,
     common_options,
     model_argument,
     n_predict_option,
     read_text,
     require_one_reader_of_stdin,
-    target_callback,
+    target,
 )
-from ._types import FILE, Choice, Integer, Number, option, takes
+from ._progress import progress
+from ._types import FILE, Choice, Integer, Number, of_value, option, takes
 
 N_PREDICT = 128  # tokens
 N_ROUND = 3
@@ -55,19 +55,19 @@ TABLE = "table"  # the format for terminals
 SUFFIX = ".html"
 
 
-def _drafts(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+def _drafts(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if parse_draft(ctx, param, name) in (OFF, PLAIN):
+        if parse_draft(name) in (OFF, PLAIN):
             raise click.BadParameter("plain decoding is always measured; give other drafters")
     return names
 
 
-def _report(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and path.suffix.lower() != SUFFIX:
+def _report(path: Path) -> Path:
+    if path.suffix.lower() != SUFFIX:
         raise click.BadParameter(
             f"{path.name!r} is not an HTML file; give a name that ends with {SUFFIX}"
         )
-    return target_callback(_ctx, _param, path)
+    return target(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class DrafterOptions(MaskOptions):
         "--draft",
         metavar="|".join((AUTO, *drafters.names())),
         multiple=True,
-        callback=_drafts,
+        callback=of_value(_drafts),
         shell_complete=complete_draft,
         help="Drafter to measure, see --draft of generate; repeatable.  "
         f"[default: {AUTO}, and each drafter that it combines]",
@@ -169,14 +169,14 @@ class ResultOptions:
     out: Path | None = option(
         "--out",
         type=FILE,
-        callback=target_callback,
+        callback=of_value(target),
         help="Append each run to this file as soon as it is measured; if the file exists, do not "
         "repeat its runs.",
     )
     report_file: Path | None = option(
         "--report",
         type=FILE,
-        callback=_report,
+        callback=of_value(_report),
         help="Also write an HTML page with plots into this file; replaced if it exists.",
     )
     widths: bool | None = option(
@@ -189,11 +189,13 @@ class ResultOptions:
 
 @cloup.command(name="bench")
 @model_argument
-@takes("asked", PromptOptions)
-@takes("drafting", DrafterOptions)
-@takes("answers", AnswerOptions)
-@takes("wanted", ResultOptions)
-@takes("machine", MachineOptions)
+@takes(
+    asked=PromptOptions,
+    drafting=DrafterOptions,
+    answers=AnswerOptions,
+    wanted=ResultOptions,
+    machine=MachineOptions,
+)
 @common_options
 def command(
     model: str,
@@ -303,9 +305,7 @@ class _Bench:
 @contextmanager
 def _bar(total: float) -> Iterator[Callable[[str, float], None]]:
     """Show a bar on the terminal; yield a function that takes a description and a count."""
-    console = bar_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=console.quiet) as bar:
+    with progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("warming up", total=total)
         yield lambda doing, done: bar.update(task, description=doing, completed=done)
 

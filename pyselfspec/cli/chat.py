@@ -73,10 +73,12 @@ class ConversationOptions:
     "else the chat model on this machine that was used or pulled last]",
 )
 @cloup.argument("question", required=False, help="Question to answer; without one, chat.")
-@takes("options", ConversationOptions)
-@takes("drafts", DraftOptions)
-@takes("sampling", SamplingOptions)
-@takes("machine", MachineOptions)
+@takes(
+    options=ConversationOptions,
+    drafts=DraftOptions,
+    sampling=SamplingOptions,
+    machine=MachineOptions,
+)
 @common_options
 def command(
     model: str | None,
@@ -114,14 +116,8 @@ def command(
         machine.open(name) as (loaded, context),
     ):
         chat_template = ChatTemplate.of(loaded, template)
-        if template is None and tells_speakers_apart(chat_template.source):
-            installed.remember(loaded.path)
-        elif template is None:
-            click.echo(
-                f"Warning: {name} is not a chat model: it continues your text instead of "
-                f"answering; get a chat model with: {installed.GET_ONE}",
-                err=True,
-            )
+        if template is None:
+            _note_model(name, loaded.path, chat_template.source)
         config = drafts.config(loaded.n_layer)
         conversation = Conversation(
             context, chat_template, config, n_predict=options.n_predict, sampling=params
@@ -137,17 +133,7 @@ def command(
             screen = Terminal(title, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
-        commands = Commands(conversation, screen)
-        try:
-            if question is not None:
-                commands.answer(conversation.ask(question))
-            else:
-                if options.load is not None:
-                    commands.show_loaded(options.load)
-                talk(commands)
-        finally:
-            if conversation.completion is not None:
-                conversation.completion.remember()
+        talk(Commands(conversation, screen), question, options.load)
 
 
 def _question(argument: str | None, option: str | None) -> str | None:
@@ -186,3 +172,15 @@ def _choose(model: str | None, *, announce: bool) -> tuple[str, str]:
     if announce:
         click.echo(f"model: {title}", err=True)
     return name, title
+
+
+def _note_model(name: str, path: Path, template: str) -> None:
+    """Record the model as the latest chat model, or warn that it is not a chat model."""
+    if tells_speakers_apart(template):
+        installed.remember(path)
+        return
+    click.echo(
+        f"Warning: {name} is not a chat model: it continues your text instead of answering; get a "
+        f"chat model with: {installed.GET_ONE}",
+        err=True,
+    )

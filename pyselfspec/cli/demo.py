@@ -30,7 +30,8 @@ from ..util import paths
 from ..util.paths import DEMO
 from ._generation_report import closing_line, report
 from ._machine import DeviceOptions
-from ._options import bar_console, common_options, n_predict_option
+from ._options import common_options, n_predict_option
+from ._progress import progress
 from ._types import Integer, Number, option, takes
 
 # Factor of the width by the approximate number of parameters of the result. Powers of two keep the
@@ -89,8 +90,7 @@ class RaceOptions:
 
 
 @cloup.command(name="demo")
-@takes("text", RaceOptions)
-@takes("device", DeviceOptions)
+@takes(text=RaceOptions, device=DeviceOptions)
 @common_options
 def command(text: RaceOptions, device: DeviceOptions, as_json: bool) -> None:
     """Compare plain decoding with drafting, on a bundled model.
@@ -168,10 +168,8 @@ def race(completions: Sequence[Completion]) -> Iterator[Completion]:
 
 def _make(path: Path, size: str) -> None:
     """Write the widened model to ``path`` with a progress bar, unless it exists."""
-    console = bar_console()
-    columns = (*Progress.get_default_columns(), DownloadColumn())
     with (
-        Progress(*columns, console=console, disable=console.quiet) as bar,
+        progress(*Progress.get_default_columns(), DownloadColumn()) as bar,
         closing(make_wide(path, FACTORS[size])) as steps,
     ):
         task = None

@@ -35,7 +35,7 @@ from ._options import (
     require_one_reader_of_stdin,
 )
 from ._sampling import SamplingOptions
-from ._types import option, takes
+from ._types import of_value, option, takes
 
 N_WARM_UP = 16  # tokens
 
@@ -80,7 +80,7 @@ class TextOptions:
     prompt_tokens: tuple[int, ...] | None = option(
         "--prompt-tokens",
         metavar="IDS",
-        callback=parse_tokens,
+        callback=of_value(parse_tokens),
         help="Prompt as token ids, like 1,5,9; the output is token ids too.",
     )
     n_predict: int = n_predict_option(N_PREDICT)
@@ -124,7 +124,7 @@ verify_option = cloup.option_group(
 
 @cloup.command(name="generate")
 @model_argument
-@takes("text", TextOptions)
+@takes(text=TextOptions)
 @cloup.option_group(
     "Comparison and explanation",
     cloup.option(
@@ -138,10 +138,9 @@ verify_option = cloup.option_group(
         help="Explain on stderr where tokens come from, and when and why drafting starts or stops.",
     ),
 )
-@takes("drafts", DraftOptions)
+@takes(drafts=DraftOptions)
 @verify_option
-@takes("sampling", SamplingOptions)
-@takes("machine", MachineOptions)
+@takes(sampling=SamplingOptions, machine=MachineOptions)
 @common_options
 def command(
     model: str,

@@ -32,10 +32,7 @@ from ._types import takes
 
 @cloup.command(name="serve")
 @model_argument
-@takes("options", ServerOptions)
-@takes("sampling", SamplingOptions)
-@takes("machine", MachineOptions)
-@takes("drafts", DraftOptions)
+@takes(options=ServerOptions, sampling=SamplingOptions, machine=MachineOptions, drafts=DraftOptions)
 @common_options
 def command(
     model: str,
@@ -57,7 +54,7 @@ def command(
     pyselfspec serve --model small=a.gguf --model large=b.gguf
     """
     try:
-        from ..serve import server
+        from ..serve import server  # noqa: F401  # or a line that tells how to install it
     except ModuleNotFoundError as error:
         raise ArgumentError(
             f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
@@ -72,10 +69,24 @@ def command(
                 f"{model} is given beside --model or --models-dir; name it as --model NAME=PATH"
             )
         _serve_several(options, machine.ctx_size, as_json=as_json)
-        return
+    else:
+        _serve_one(model, options, sampling.params(), machine, drafts, as_json=as_json)
+
+
+def _serve_one(
+    model: str,
+    options: ServerOptions,
+    sampling: SamplingParams,
+    machine: MachineOptions,
+    drafts: DraftOptions,
+    *,
+    as_json: bool,
+) -> None:
+    from ..serve import server
+
     if options.with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    settings = options.settings("", sampling.params())
+    settings = options.settings("", sampling)
     template = template_from(options.template)  # its errors come before the model is loaded
     with (
         server.open_listener(options.host, options.port) as listener,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from rich.progress import TaskProgressColumn
 
 from ..convert.quantize import TYPES
 from ..errors import ArgumentError
@@ -18,23 +17,18 @@ from ..gguf.heads import N_BLOCKS_READ
 from ..tune.config import DEVICES, DRAFT_VOCAB_SIZE, MINUTES, SEED, TYPE, TuneConfig
 from ..util import paths, records
 from ..util.files import require_target
-from ..util.progress import OnProgress, Progress
+from ..util.progress import OnProgress
 from ._machine import DeviceOptions
-from ._options import (
-    bar_console,
-    common_options,
-    model_argument,
-    parse_tokens,
-)
-from ._types import FILE, Integer, Number, takes
+from ._options import common_options, model_argument, parse_tokens
+from ._progress import stages
+from ._types import FILE, Integer, Number, of_value, takes
 
 if TYPE_CHECKING:
     from ..tune.run import TuneResult
 
 
-def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None:
-        require_target(path)
+def _head(path: Path) -> Path:
+    require_target(path)
     return path
 
 
@@ -80,13 +74,13 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     cloup.option(
         "--out",
         type=FILE,
-        callback=_head_callback,
+        callback=of_value(_head),
         help="File to write the head to; replaced if it exists.  [default: in the --data folder; "
         "installed for generate if it makes generation faster]",
     ),
     cloup.option(
         "--blocks",
-        callback=parse_tokens,
+        callback=of_value(parse_tokens),
         metavar="BLOCKS",
         help="Three blocks whose inputs the head reads, like 2,15,30; for the output of the last "
         "block, give its number plus 1.  [default: an early, a middle and the last block]",
@@ -114,7 +108,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         help="Device on which torch trains.",
     ),
 )
-@takes("machine", DeviceOptions)
+@takes(machine=DeviceOptions)
 @common_options
 def command(model: str, as_json: bool, machine: DeviceOptions, **settings: Any) -> None:
     """Train a draft head for a model, on this machine.
@@ -153,17 +147,8 @@ def _load_run() -> Any:
 @contextmanager
 def _progress(run: Any) -> Iterator[OnProgress]:
     """Show a bar on the terminal and a line per message; after Ctrl-C, print how to resume."""
-    console = bar_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     try:
-        with Bars(*columns, TimeRemainingColumn(), console=console, disable=console.quiet) as bars:
-            task = bars.add_task("opening the model", total=1)
-
-            def update(progress: Progress) -> None:
-                bars.update(task, description=progress.stage, completed=progress.n_done)
-                if progress.message is not None:
-                    click.echo(progress.message, err=True)
-
+        with stages(TaskProgressColumn()) as update:
             yield update
     except run.Interrupted as stop:
         click.echo(

@@ -105,12 +105,9 @@ class ExperimentOptions:
 
 @cloup.command(name="generate")
 @model_argument
-@takes("text", TextOptions)
-@takes("experiments", ExperimentOptions)
-@takes("drafts", DraftOptions)
+@takes(text=TextOptions, experiments=ExperimentOptions, drafts=DraftOptions)
 @verify_option
-@takes("sampling", SamplingOptions)
-@takes("machine", MachineOptions)
+@takes(sampling=SamplingOptions, machine=MachineOptions)
 @common_options
 def command(
     model: str,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 
 from ...masks.space import Unit
 from ...selection import objectives
@@ -17,9 +17,9 @@ from ...selection.chunks import N_CHUNK
 from ...selection.options import ScanOptions
 from ...selection.session import Interrupted
 from ...util.progress import OnProgress
-from ...util.progress import Progress as State
 from .._machine import DeviceOptions
-from .._options import MAX_TEXT, bar_console, command_line, read_text
+from .._options import MAX_TEXT, command_line, read_text
+from .._progress import stages
 from .._types import FILE, Integer, Number, option
 
 
@@ -126,18 +126,8 @@ class MeasuringOptions(DeviceOptions):
 def progress_bar() -> Iterator[OnProgress]:
     """Show a bar on the terminal, updated by the function it yields; after Ctrl-C, print how
     to resume."""
-    console = bar_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    hidden = console.quiet
     try:
-        with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
-            task = bar.add_task("opening the model", total=None)
-
-            def update(state: State) -> None:
-                bar.update(
-                    task, description=state.stage, completed=state.n_done, total=state.n_total
-                )
-
+        with stages(MofNCompleteColumn()) as update:
             yield update
     except Interrupted as stop:
         click.echo(

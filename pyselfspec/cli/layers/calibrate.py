@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import cloup
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 
 from ... import plots
 from ...costs import store
@@ -23,7 +23,8 @@ from ...speculate.drafters import Drafter
 from ...util import paths, records
 from .._drafting import MaskOptions
 from .._machine import MachineOptions
-from .._options import bar_console, common_options, model_argument, plot_option
+from .._options import common_options, model_argument, plot_option
+from .._progress import progress
 from .._types import takes
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -31,8 +32,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 @cloup.command(name="calibrate")
 @model_argument
-@takes("masks", MaskOptions)
-@takes("machine", MachineOptions)
+@takes(masks=MaskOptions, machine=MachineOptions)
 @plot_option("Draw the times")
 @common_options
 def command(
@@ -70,14 +70,12 @@ def command(
 
 
 def _measure(context: Context, drafter: Drafter, key: StoreKey) -> Calibration:
-    console = bar_console()
-    columns = (TextColumn("calibrating"), BarColumn(), TaskProgressColumn())
     is_stored = False
     try:
-        with Progress(*columns, console=console, disable=console.quiet) as progress:
-            task = progress.add_task("", total=1.0)
+        with progress(TextColumn("calibrating"), BarColumn(), TaskProgressColumn()) as bar:
+            task = bar.add_task("", total=1.0)
             for so_far in measured(
-                context, drafter, lambda share: progress.update(task, completed=share)
+                context, drafter, lambda share: bar.update(task, completed=share)
             ):
                 if store.load(key).calibration(so_far.n_ctx, so_far.drafter) is None:
                     store.save_calibration(

@@ -49,7 +49,14 @@ def show(model: str, as_json: bool) -> None:
     """Show the profile of a model."""
     with Model(model) as loaded:
         profile = _existing(loaded)
-    click.echo(json.dumps(records.to_dict(profile)) if as_json else _text(profile))
+    facts = records.to_dict(profile)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    facts = {key: value for key, value in facts.items() if value is not None}
+    facts |= {"mask": profile.mask.to_json()}
+    width = max(map(len, facts))
+    click.echo("\n".join(f"{key:{width}}  {value}" for key, value in facts.items()))
 
 
 @command.command()
@@ -134,10 +141,3 @@ def _line(profile: Profile) -> str:
         f"feed-forward sublayers of {mask.n_layer} blocks{expected} · {profile.source}, "
         f"{profile.date}"
     )
-
-
-def _text(profile: Profile) -> str:
-    facts = {key: value for key, value in records.to_dict(profile).items() if value is not None}
-    facts |= {"mask": profile.mask.to_json()}
-    width = max(map(len, facts))
-    return "\n".join(f"{key:{width}}  {value}" for key, value in facts.items())

@@ -19,13 +19,7 @@ from ...selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
 from ...util import paths, records
 from .._options import common_options, model_argument, plot_option
 from .._types import Choice, Integer, Number, option, takes
-from ._measuring import (
-    MeasuringOptions,
-    objective_option,
-    progress_bar,
-    share_option,
-    unit_option,
-)
+from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +95,7 @@ class Trials:
 
 @cloup.command(name="scan-layers")
 @model_argument
-@takes("trials", Trials)
-@takes("measuring", MeasuringOptions)
+@takes(trials=Trials, measuring=MeasuringOptions)
 @plot_option("Draw the result")
 @common_options
 def command(

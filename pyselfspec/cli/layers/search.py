@@ -18,15 +18,9 @@ from ...selection.searching import SearchResult, search
 from ...selection.tables import NOTHING_PAYS, best_line
 from ...util import paths, records
 from ...util.files import replacing
-from .._options import common_options, model_argument, plot_option, target_callback
-from .._types import FILE, Choice, Integer, Number, option, takes
-from ._measuring import (
-    MeasuringOptions,
-    objective_option,
-    progress_bar,
-    share_option,
-    unit_option,
-)
+from .._options import common_options, model_argument, plot_option, target
+from .._types import FILE, Choice, Integer, Number, of_value, option, takes
+from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +65,12 @@ class Trials:
 
 @cloup.command(name="search")
 @model_argument
-@takes("wanted", Trials)
-@takes("measuring", MeasuringOptions)
+@takes(wanted=Trials, measuring=MeasuringOptions)
 @cloup.option(
     "--csv",
     "csv_file",
     type=FILE,
-    callback=target_callback,
+    callback=of_value(target),
     help="With --strategy exit: write the results to this file; replaced if it exists.",
 )
 @plot_option("With --strategy exit: draw a heat map of the results")
