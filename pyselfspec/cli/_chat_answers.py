@@ -14,26 +14,20 @@ from ..chat.answer import Piece
 from ..chat.conversation import Conversation
 from ..speculate.completion import Completion
 from ..templates.messages import ASSISTANT, USER, Message
+from ._chat_screen import Screen
 from ._chat_wrap import Erase, Span, Wrapper
 from ._generation_report import closing_line
 
 PROMPT = "> "
 OWN = ""  # the colour of the model's own tokens: the terminal's
-COLOURS = (
-    "green",
-    "cyan",
-    "yellow",
-    "magenta",
-    "blue",
-    "red",
-)  # of drafters, by first use
+COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")  # of drafters, by first use
 LONG_S = 10.0  # after this time, a hint shows how to stop an answer
 UNBROKEN = 1 << 30  # cells of a line
 N_TURNS = 2  # shown of a saved conversation
 N_LINES = 16  # shown of a message of it
 
 
-class Answers:
+class Answers(Screen):
     """Shows answers.
 
     show_drafts: colour tokens by the drafter that they come from.
@@ -73,7 +67,9 @@ class Answers:
 
     def answered(self, conversation: Conversation, completion: Completion) -> None:
         if self._show_drafts:
-            self._print(self._legend(completion))
+            counted = ((o, completion.sources.count(o), c) for o, c in self._colours.items())
+            legend = (Text(f"■ {o or 'the model'}: {n}", c) for o, n, c in counted if n)
+            self._print(Text("  ").join(legend))
         self.note(closing_line(completion) + "\n")
 
     def note(self, text: str) -> None:
@@ -112,22 +108,11 @@ class Answers:
             yield Span(rest, step.style)
 
     def _style(self, piece: Piece) -> str:
-        colour = self._colour(piece.origin) if self._show_drafts else OWN
+        """Return the colour of a piece's drafter, the next free one at first; dim in thoughts."""
+        colour, n = OWN, len(self._colours) - 1
+        if self._show_drafts:
+            colour = self._colours.setdefault(piece.origin, COLOURS[n % len(COLOURS)])
         return f"dim {colour}".strip() if piece.is_thought else colour
-
-    def _colour(self, origin: str | None) -> str:
-        """Return the colour of a drafter: the next free one on first use."""
-        n = len(self._colours) - 1
-        return self._colours.setdefault(origin, COLOURS[n % len(COLOURS)])
-
-    def _legend(self, completion: Completion) -> Text:
-        n_of = {origin: completion.sources.count(origin) for origin in self._colours}
-        parts: Iterator[Text] = (
-            Text(f"■ {origin or 'the model'}: {n_of[origin]}", colour)
-            for origin, colour in self._colours.items()
-            if n_of[origin]
-        )
-        return Text("  ").join(parts)
 
     def _print(self, text: Text | str = "", end: str = "\n") -> None:
         self._console.print(text, end=end, soft_wrap=True, markup=False)
@@ -135,14 +120,6 @@ class Answers:
 
 class Once(Answers):
     """Shows the answer to one question; reads nothing. Ctrl-C ends the program."""
-
-    keys: tuple[str, ...] = ()
-
-    def read(self, draft: str) -> str | None:
-        return None
-
-    def confirms(self, question: str) -> bool:
-        return False
 
     def stopped(self) -> None:
         self._print()

@@ -127,20 +127,27 @@ def find_command(typed: str) -> tuple[Command, str] | None:
     return None
 
 
-def talk(commands: Commands) -> None:
-    """Answer messages and run commands until the user ends the chat."""
-    screen = commands.screen
-    while not commands.ended:
-        said = screen.read(commands.draft)
-        if said is None:
+def talk(commands: Commands, question: str | None = None, loaded: Path | None = None) -> None:
+    """Answer one question; or without one, answer messages and run commands until the user ends
+    the chat. loaded: the file of the conversation that goes on."""
+    screen, conversation = commands.screen, commands.conversation
+    try:
+        if question is not None:
+            commands.answer(conversation.ask(question))
             return
-        commands.draft = ""
-        try:
-            commands.take(said)
-        except Ended:
-            raise
-        except KeyboardInterrupt:
-            screen.stopped()
+        if loaded is not None:
+            commands.show_loaded(loaded)
+        while not commands.ended and (said := screen.read(commands.draft)) is not None:
+            commands.draft = ""
+            try:
+                commands.take(said)
+            except Ended:
+                raise
+            except KeyboardInterrupt:
+                screen.stopped()
+    finally:
+        if conversation.completion is not None:
+            conversation.completion.remember()
 
 
 def _again(commands: Commands, _argument: str) -> None:
@@ -162,37 +169,32 @@ def _edit(commands: Commands, text: str) -> None:
 
 
 def _save(commands: Commands, name: str) -> None:
-    path = _path(name, "/save")
-    with _errors_of(path):
+    with _file(name, "/save") as path:
         require_no_model(path)  # before asking for confirmation
         is_other = path.exists() and path.resolve() != commands.file
-    if is_other and not commands.screen.confirms(f"{path} exists; replace it?"):
-        commands.screen.note("not saved")
-        return
-    with _errors_of(path):
+        if is_other and not commands.screen.confirms(f"{path} exists; replace it?"):
+            commands.screen.note("not saved")
+            return
         commands.conversation.save(path)
     commands.file = path.resolve()
     commands.screen.note(f"saved to {path}")
 
 
 def _load(commands: Commands, name: str) -> None:
-    path = _path(name, "/load")
-    with _errors_of(path):
+    with _file(name, "/load") as path:
         commands.conversation.load(path)
     commands.show_loaded(path)
 
 
-def _path(name: str, command: str) -> Path:
+@contextmanager
+def _file(name: str, command: str) -> Iterator[Path]:
+    """Yield the path of a file. Turns its errors into ArgumentError, which a chat shows before it
+    continues."""
     if not name:
         raise click.UsageError(f"give the name of a file: {command} FILE")
-    return Path(name).expanduser()
-
-
-@contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    """Turn errors of a file into ArgumentError, which a chat shows before it continues."""
+    path = Path(name).expanduser()
     try:
-        yield
+        yield path
     except OSError as error:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
 
@@ -222,7 +224,7 @@ def _stats(commands: Commands, _argument: str) -> None:
 def _draft(commands: Commands, name: str) -> None:
     conversation = commands.conversation
     if name:
-        chosen = parse_draft(click.get_current_context(), click.Option(["--draft"]), name)
+        chosen = parse_draft(name)
         config = commands.config.with_draft(None if chosen == OFF else chosen)
         try:
             resolve(conversation.context, config)

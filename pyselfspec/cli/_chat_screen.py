@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -19,50 +19,48 @@ from ._generation_report import report
 from ._options import MAX_TEXT
 
 
-class Screen(Protocol):
-    """Input and output of a chat.
+class Screen:
+    """Input and output of a chat, for one answer: reads nothing, and Ctrl-C ends the program.
 
     keys: lines of /help about keys.
     """
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
 
     def read(self, draft: str) -> str | None:
         """Read the next message or command; return None at the end. draft: text to start with."""
-        ...
+        return None
 
     def confirms(self, question: str) -> bool:
         """Ask whether to do something that cannot be undone."""
-        ...
+        return False
 
     def answer(self, pieces: Iterable[Piece]) -> None:
         """Show an answer as it is generated."""
-        ...
 
     def turns(self, messages: Sequence[Message]) -> None:
         """Show the last messages of a loaded conversation."""
-        ...
 
     def stopped(self) -> None:
         """Handle Ctrl-C during an answer or a command. Raises KeyboardInterrupt to end the chat."""
-        ...
+        raise KeyboardInterrupt
 
     def answered(self, conversation: Conversation, completion: Completion) -> None:
         """Show a summary of a complete answer."""
-        ...
 
-    def note(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        click.echo(text, err=True)
 
-    def error(self, text: str) -> None: ...
+    def error(self, text: str) -> None:
+        """Show an error. Raises ClickException to end the chat, where no user can correct it."""
+        raise click.ClickException(text)
 
 
-class Lines:
+class Lines(Screen):
     """Reads each line of stdin as a message, and writes answers without thoughts to stdout.
 
-    Notes go to stderr. An error ends the chat, because no user can correct it.
+    Notes go to stderr. An error ends the chat.
     """
-
-    keys: tuple[str, ...] = ()
 
     def read(self, draft: str) -> str | None:
         said = line = self._line()
@@ -90,21 +88,6 @@ class Lines:
             if not piece.is_thought:
                 click.echo(piece.text, nl=False)
         click.echo()
-
-    def turns(self, messages: Sequence[Message]) -> None:
-        pass
-
-    def stopped(self) -> None:
-        raise KeyboardInterrupt
-
-    def answered(self, conversation: Conversation, completion: Completion) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        click.echo(text, err=True)
-
-    def error(self, text: str) -> None:
-        raise click.ClickException(text)
 
 
 class Records(Lines):

@@ -63,18 +63,13 @@ def typing_waits() -> Iterator[str]:
             termios.tcsetattr(terminal, termios.TCSANOW, waiting)
 
     termios.tcsetattr(terminal, termios.TCSANOW, waiting)
+    typed = b""
+    while select.select([terminal], [], [], 0)[0] and (block := os.read(terminal, 4096)):
+        typed += block
     former = signal.signal(signal.SIGCONT, again)
     try:
-        yield _waiting(terminal).replace("\n", "\r")
+        yield typed.decode(errors="replace").replace("\n", "\r")
     finally:
         signal.signal(signal.SIGCONT, former)
         with suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(terminal, termios.TCSANOW, before)
-
-
-def _waiting(terminal: int) -> str:
-    """Return the text that was typed and not read yet."""
-    typed = b""
-    while select.select([terminal], [], [], 0)[0] and (block := os.read(terminal, 4096)):
-        typed += block
-    return typed.decode(errors="replace")

@@ -52,8 +52,14 @@ class Wrapper:
     def put(self, text: str, style: str = "") -> list[Span | Erase]:
         """Return the steps that show the next part of the text."""
         width = max(2, self._width())
-        steps = [step for c in text for step in self._character(c, style, width)]
-        return _joined(steps)
+        joined: list[Span | Erase] = []
+        for step in (step for c in text for step in self._character(c, style, width)):
+            last = joined[-1] if joined else None
+            if isinstance(step, Span) and isinstance(last, Span) and step.style == last.style:
+                joined[-1] = Span(last.text + step.text, step.style)
+            else:
+                joined.append(step)
+        return joined
 
     def _character(self, c: str, style: str, width: int) -> Iterator[Span | Erase]:
         if c == "\n":
@@ -65,8 +71,11 @@ class Wrapper:
         if self._fence or self._line.lstrip().startswith(WHOLE):
             self._column += cell_len(shown)
             yield Span(shown, style)
-        elif c in " \t":
-            yield from self._space(shown, style, width)
+        elif c in " \t":  # up to the margin; a new line follows there anyway
+            self._word = []
+            shown = shown[: max(0, width - self._column)]
+            self._column += len(shown)
+            yield Span(shown, style)
         else:
             yield from self._letter(c, style, width)
 
@@ -79,13 +88,6 @@ class Wrapper:
             n = len(line) - len(line.lstrip(line[0]))
             self._fence = line[:n]
         self._line, self._column, self._word = "", 0, []
-
-    def _space(self, shown: str, style: str, width: int) -> Iterator[Span]:
-        """Yield white space up to the margin; a new line follows there anyway."""
-        self._word = []
-        shown = shown[: max(0, width - self._column)]
-        self._column += len(shown)
-        yield Span(shown, style)
 
     def _letter(self, c: str, style: str, width: int) -> Iterator[Span | Erase]:
         """Yield a character of a word, after a line break if the word reaches the margin.
@@ -109,15 +111,3 @@ class Wrapper:
         self._column += n
         self._word = [*self._word, Span(c, style)] if n < 2 else []
         yield Span(c, style)
-
-
-def _joined(steps: list[Span | Erase]) -> list[Span | Erase]:
-    """Join adjacent spans of the same style."""
-    joined: list[Span | Erase] = []
-    for step in steps:
-        last = joined[-1] if joined else None
-        if isinstance(step, Span) and isinstance(last, Span) and step.style == last.style:
-            joined[-1] = Span(last.text + step.text, step.style)
-        else:
-            joined.append(step)
-    return joined

@@ -1,32 +1,32 @@
-"""Drafting options: drafter, mask and length of drafts."""
+"""Drafting options: drafter, its own options, mask and length of drafts."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import click
-import cloup
+import msgspec
 from click.shell_completion import CompletionItem
 
+from ..errors import ArgumentError
 from ..masks import formats
 from ..masks.layer_mask import LayerMask
 from ..speculate import controllers, drafters
 from ..speculate.config import AUTO, OFF, DraftConfig
 from ..speculate.controllers.fixed import Fixed
-from ..speculate.draft_names import SIGN, split
+from ..speculate.draft_names import SIGN, Named, split
 from ..speculate.residual import MATCH, RESIDUAL
-from ._completion import complete_model
-from ._drafter_options import options_from
-from ._options import read_text, together
-from ._types import Choice, Integer, Number
+from ._options import complete_model, read_text
+from ._types import Choice, Integer, Number, of_value, option
 
 
-def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str | None) -> frozenset[int]:
-    """Callback of options that take block numbers and ranges, like ``3,5,8-11``."""
+def parse_blocks(text: str) -> frozenset[int]:
+    """Read block numbers and ranges, like ``3,5,8-11``."""
     blocks: list[int] = []
     for part in text.split(",") if text else ():
         match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
@@ -44,8 +44,8 @@ def parse_blocks(_ctx: click.Context, _param: click.Parameter, text: str | None)
     return frozenset(blocks)
 
 
-def parse_draft(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
-    """Callback of --draft: return its value if each drafter in it exists."""
+def parse_draft(text: str) -> str:
+    """Return the value of --draft if each drafter in it exists."""
     known = drafters.all_names()
     if text in (AUTO, OFF):
         return text
@@ -71,170 +71,192 @@ def complete_draft(
     return [CompletionItem(f"{before}{sign}{n}") for n in names if n.startswith(last)]
 
 
-# Read by mask_from.
-mask_options = cloup.option_group(
-    "Masks",
-    cloup.option(
+@dataclass(frozen=True, slots=True)
+class MaskOptions:
+    """The mask that drafts use."""
+
+    title: ClassVar[str] = "Masks"
+    mask_file: str | None = option(
         "--mask",
-        "mask_file",
         metavar="FILE",
         help="File with the mask to draft with, in any format that layers profile export writes; "
         "- for stdin.",
-    ),
-    cloup.option(
+    )
+    skip_attn: frozenset[int] = option(
         "--skip-attn",
         metavar="BLOCKS",
-        callback=parse_blocks,
+        callback=of_value(parse_blocks, frozenset()),
         help="Skip the attention sublayers of these blocks in drafts, like 3,5,8-11.",
-    ),
-    cloup.option(
+    )
+    skip_ffn: frozenset[int] = option(
         "--skip-ffn",
         metavar="BLOCKS",
-        callback=parse_blocks,
+        callback=of_value(parse_blocks, frozenset()),
         help="Skip the feed-forward sublayers of these blocks in drafts.",
-    ),
-    cloup.option(
+    )
+    exit_layer: int | None = option(
         "--exit-layer",
         metavar="N",
         type=Integer(1),
         help="Draft with the first N blocks only, as LayerSkip does.",
-    ),
-)
-
-profile_option = cloup.option(
-    "--profile",
-    type=click.Choice(["auto", "none"]),
-    default="auto",
-    help="auto: draft with the mask that scan-layers or layers search saved for this model, if "
-    "any; none: ignore it.",
-)
-
-# Read by config_from.
-draft_options = together(
-    cloup.option_group(
-        "Drafts",
-        cloup.option(
-            "--draft",
-            metavar="|".join((AUTO, OFF, *drafters.names())),
-            callback=parse_draft,
-            shell_complete=complete_draft,
-            default=AUTO,
-            help="Drafter, or several joined by +, like ngram+model:small.gguf; model, universal "
-            "and head take a file after a colon. auto: the drafters that suit the model; off: "
-            "plain decoding.",
-        ),
-        cloup.option(
-            "-o",
-            "--draft-option",
-            "drafter_options",
-            metavar="KEY=VALUE",
-            multiple=True,
-            help="Set an option of a drafter that --draft names, see docs/drafts.md; repeatable.",
-        ),
-        profile_option,
-        cloup.option(
-            "--controller",
-            type=Choice(controllers.names(), controllers.all_names()),
-            help="How to decide the length of drafts. auto: draft where that should save time; "
-            "fixed: follow --draft-max and --draft-p-min.  "
-            f"[default: {controllers.DEFAULT}]",
-        ),
-        cloup.option(
-            "--draft-max",
-            type=Integer(1),
-            help="Largest number of draft tokens per step.  "
-            f"[default with --controller fixed: {Fixed().n_max}]",
-        ),
-        cloup.option(
-            "--draft-p-min",
-            type=Number(0, 1),
-            help="End a draft before a token whose probability is below this.  "
-            f"[default with --controller fixed: {Fixed().p_min}]",
-        ),
-    ),
-    mask_options,
-)
-
-
-def config_from(n_layer: int, options: Mapping[str, Any]) -> DraftConfig:
-    """Return the drafting settings of draft_options, for a model of ``n_layer`` blocks."""
-    config = DraftConfig(
-        None, profile=options["profile"] == "auto", controller=controller_from(options)
     )
-    if not drafts(options):
-        return config
-    return replace(
-        config,
-        draft=options["draft"],
-        options=_drafter_options_from(n_layer, options),
-        mask=mask_from(n_layer, options),
-        verify=options.get("verify", MATCH),
+
+    @property
+    def has_mask(self) -> bool:
+        return any((self.mask_file, self.skip_attn, self.skip_ffn, self.exit_layer))
+
+    def mask(self, n_layer: int) -> LayerMask | None:
+        """Return the mask that the options describe, None when they describe none."""
+        file, attn, ffn, last = self.mask_file, self.skip_attn, self.skip_ffn, self.exit_layer
+        if (file is not None) + bool(attn or ffn) + (last is not None) > 1:
+            raise click.UsageError(
+                "give only one mask: by --mask, by --exit-layer, or by --skip-attn and --skip-ffn"
+            )
+        if file is not None:
+            return formats.read(read_text(file), n_layer)
+        if last is not None:
+            return LayerMask.early_exit(n_layer, last)
+        return LayerMask(n_layer, attn, ffn) if attn or ffn else None
+
+
+def profile_option() -> Any:
+    return option(
+        "--profile",
+        type=click.Choice(["auto", "none"]),
+        default="auto",
+        help="auto: draft with the mask that scan-layers or layers search saved for this model, if "
+        "any; none: ignore it.",
     )
 
 
-def check_drafting(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for drafting options that contradict one another. Needs no model."""
-    controller_from(options)
-    if drafts(options):
-        return
-    if describes_mask(options):
-        raise click.UsageError(
-            "--draft off makes no drafts, so it takes no mask; leave out one of them"
-        )
-    if options["drafter_options"]:
-        raise click.UsageError("-o sets options of the drafter that --draft names; name one")
-    if options.get("verify", MATCH) == RESIDUAL:
-        raise click.UsageError(
-            "--verify residual needs drafts, and --draft off makes none; leave out one of them"
-        )
+@dataclass(frozen=True, slots=True)
+class DraftOptions(MaskOptions):
+    """How a text is drafted."""
+
+    title: ClassVar[str] = "Drafts"
+    draft: str = option(
+        "--draft",
+        metavar="|".join((AUTO, OFF, *drafters.names())),
+        callback=of_value(parse_draft),
+        shell_complete=complete_draft,
+        default=AUTO,
+        help="Drafter, or several joined by +, like ngram+model:small.gguf; model, universal "
+        "and head take a file after a colon. auto: the drafters that suit the model; off: "
+        "plain decoding.",
+    )
+    drafter_options: tuple[str, ...] = option(
+        "-o",
+        "--draft-option",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Set an option of a drafter that --draft names, see docs/drafts.md; repeatable.",
+    )
+    profile: str = profile_option()
+    controller: str | None = option(
+        "--controller",
+        type=Choice(controllers.names(), controllers.all_names()),
+        help="How to decide the length of drafts. auto: draft where that should save time; "
+        "fixed: follow --draft-max and --draft-p-min.  "
+        f"[default: {controllers.DEFAULT}]",
+    )
+    draft_max: int | None = option(
+        "--draft-max",
+        type=Integer(1),
+        help="Largest number of draft tokens per step.  "
+        f"[default with --controller fixed: {Fixed().n_max}]",
+    )
+    draft_p_min: float | None = option(
+        "--draft-p-min",
+        type=Number(0, 1),
+        help="End a draft before a token whose probability is below this.  "
+        f"[default with --controller fixed: {Fixed().p_min}]",
+    )
+
+    def check(self, verify: str = MATCH) -> None:
+        """Raise UsageError for options that contradict one another. Needs no model."""
+        self.chosen_controller()
+        if self.draft != OFF:
+            return
+        if self.has_mask:
+            raise click.UsageError(
+                "--draft off makes no drafts, so it takes no mask; leave out one of them"
+            )
+        if self.drafter_options:
+            raise click.UsageError("-o sets options of the drafter that --draft names; name one")
+        if verify == RESIDUAL:
+            raise click.UsageError(
+                "--verify residual needs drafts, and --draft off makes none; leave out one of them"
+            )
+
+    def config(self, n_layer: int, verify: str = MATCH) -> DraftConfig:
+        """Return the drafting settings for a model of ``n_layer`` blocks."""
+        profile, controller = self.profile == "auto", self.chosen_controller()
+        if self.draft == OFF:
+            return DraftConfig(None, profile=profile, controller=controller)
+        own: tuple[Any, ...] = ()
+        if self.drafter_options:
+            if self.draft == AUTO:
+                raise click.UsageError(
+                    "-o sets options of the drafter that --draft names; name one"
+                )
+            named = split(self.draft, drafters.all_names())
+            own = _own_options(named, self.drafter_options, n_layer)
+        return DraftConfig(self.draft, own, self.mask(n_layer), profile, controller, verify)
+
+    def chosen_controller(self) -> Fixed | str:
+        """Return the controller that the options describe, or its name."""
+        given = {"n_max": self.draft_max, "p_min": self.draft_p_min}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            return self.controller or controllers.DEFAULT
+        if self.controller not in (None, "fixed"):
+            raise click.UsageError(
+                "--draft-max and --draft-p-min go with --controller fixed; "
+                f"{self.controller} chooses both values"
+            )
+        return Fixed(**given)  # type: ignore[arg-type]
 
 
-def drafts(options: Mapping[str, Any]) -> bool:
-    """Tell whether the options ask for drafts; without drafts, plain decoding."""
-    return bool(options["draft"] != OFF)
+def _own_options(named: Sequence[Named], pairs: Sequence[str], n_layer: int) -> tuple[Any, ...]:
+    """Return the ``Options`` of each drafter that has one of the given fields.
+
+    pairs: ``field=value``; values are converted to the types of the fields, masks read from files.
+    Raises UsageError for an unknown or repeated field, ArgumentError for a wrong value.
+    """
+    classes = {name: drafters.load(name).Options for name, _ in named}
+    known = {name: [field.name for field in fields(cls)] for name, cls in classes.items()}
+    values: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        owners = [name for name in classes if key in known[name]]
+        if not equals or not owners:
+            what = "; ".join(f"{n} has {_listed(names)}" for n, names in known.items())
+            raise click.UsageError(
+                f"-o {pair}: give KEY=VALUE, where KEY is an option of a drafter: {what}"
+            )
+        for name in owners:
+            if key in values.setdefault(name, {}):
+                raise click.UsageError(f"-o {key} is given twice; give it once")
+            kind = get_type_hints(classes[name])[key]
+            values[name][key] = _value(value, kind, pair, n_layer)
+    return tuple(
+        drafters.options_of(each, **values[each.name]) for each in named if each.name in values
+    )
 
 
-def _drafter_options_from(n_layer: int, options: Mapping[str, Any]) -> Any:
-    """Return the ``Options`` of the drafters that -o names, None without -o."""
-    pairs, draft = options["drafter_options"], options["draft"]
-    if not pairs:
-        return None
-    if draft == AUTO:
-        raise click.UsageError("-o sets options of the drafter that --draft names; name one")
-    named = split(draft, drafters.all_names())
-    return options_from(named, pairs, lambda path: formats.read(read_text(path), n_layer))
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none"
 
 
-def describes_mask(options: Mapping[str, Any]) -> bool:
-    """Tell whether the options describe a mask."""
-    names = ("mask_file", "skip_attn", "skip_ffn", "exit_layer")
-    return any(options[name] for name in names)
-
-
-def mask_from(n_layer: int, options: Mapping[str, Any]) -> LayerMask | None:
-    """Return the mask that the options describe, None when they describe none."""
-    file, attn, ffn = options["mask_file"], options["skip_attn"], options["skip_ffn"]
-    last = options["exit_layer"]
-    if (file is not None) + bool(attn or ffn) + (last is not None) > 1:
-        raise click.UsageError(
-            "give only one mask: by --mask, by --exit-layer, or by --skip-attn and --skip-ffn"
-        )
-    if file is not None:
-        return formats.read(read_text(file), n_layer)
-    if last is not None:
-        return LayerMask.early_exit(n_layer, last)
-    return LayerMask(n_layer, attn, ffn) if attn or ffn else None
-
-
-def controller_from(options: Mapping[str, Any]) -> Fixed | str:
-    """Return the controller that the options describe, or its name."""
-    given = {"n_max": options["draft_max"], "p_min": options["draft_p_min"]}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
-        return options["controller"] or controllers.DEFAULT
-    if options["controller"] not in (None, "fixed"):
-        raise click.UsageError(
-            "--draft-max and --draft-p-min go with --controller fixed; "
-            f"{options['controller']} chooses both values"
-        )
-    return Fixed(**given)
+def _value(text: str, kind: Any, pair: str, n_layer: int) -> Any:
+    if LayerMask in getattr(kind, "__args__", (kind,)):
+        return formats.read(read_text(text), n_layer)
+    if Path in getattr(kind, "__args__", (kind,)):
+        return Path(text)
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ArgumentError(f"-o {pair}: the value is one of {_listed(get_args(kind))}")
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("`", "")
+        raise ArgumentError(f"-o {pair}: {reason[:1].lower()}{reason[1:]}") from None

@@ -47,12 +47,15 @@ class CommandFolder(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            root = ctx.find_root()
+            root, typed = ctx.find_root(), args[0]
             assert isinstance(root.command, CommandFolder)
-            suggestion = _suggestion(args[0], [*root.command.paths(root)])
-            if suggestion is None:
+            paths = reversed([*root.command.paths(root)])
+            by_last_word = {path.rpartition(" ")[2]: path for path in paths}
+            near = get_close_matches(typed, by_last_word, 1, 0.4)
+            if typed not in SYNONYMS and not near:
                 raise
-            hint = f"{error.message} Did you mean {suggestion!r}?"
+            found = SYNONYMS[typed] if typed in SYNONYMS else by_last_word[near[0]]
+            hint = f"{error.message} Did you mean {found!r}?"
             raise click.UsageError(hint, ctx) from None
 
     def paths(self, ctx: click.Context) -> Iterator[str]:
@@ -67,12 +70,3 @@ class CommandFolder(click.Group):
     @property
     def _path(self) -> list[str]:
         return [*import_module(self._package).__path__]
-
-
-def _suggestion(typed: str, paths: list[str]) -> str | None:
-    """Return the command line that ends with the typed word, or nearly does."""
-    if typed in SYNONYMS:
-        return SYNONYMS[typed]
-    by_last_word = {path.rpartition(" ")[2]: path for path in reversed(paths)}
-    near = get_close_matches(typed, by_last_word, 1, 0.4)
-    return by_last_word[near[0]] if near else None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
-from ..costs.table import Costs
 from ..speculate.completion import Completion
-from ..speculate.controllers import Decision, Rule, explain
+from ..speculate.controllers import Decision, explain
 from ..speculate.residual import RESIDUAL
 from ..speculate.stats import SourceStats
 from ..util import build
@@ -51,10 +49,16 @@ def closing_line(
     if verbose and completion.draft is not None:
         parts += _details(completion)
     if plain is not None:
-        same = _sameness(completion.tokens, plain.tokens)
-        drawn = completion.config.verify == RESIDUAL and not completion.sampling.is_greedy
-        differs = completion.tokens != plain.tokens
-        parts.append("another text of the same distribution" if drawn and differs else same)
+        ours, theirs = completion.tokens, plain.tokens
+        if ours == theirs:
+            parts.append("same text")
+        elif completion.config.verify == RESIDUAL and not completion.sampling.is_greedy:
+            parts.append("another text of the same distribution")
+        else:
+            pairs = enumerate(zip(ours, theirs, strict=False))
+            shorter = min(len(ours), len(theirs))
+            fork = next((i for i, (our, their) in pairs if our != their), shorter)
+            parts.append(f"texts differ from token {fork} on (see docs/limits.md)")
     return " · ".join(parts)
 
 
@@ -78,39 +82,19 @@ def _gain(completion: Completion, plain: Completion | None) -> list[str]:
 def _details(completion: Completion) -> list[str]:
     stats, parts = completion.stats, []
     if len(stats.sources) > 1:
-        parts.append(_sources(stats.sources))
+        accepted = ((name, each.n_accepted, each.n_drafted) for name, each in stats.sources.items())
+        parts.append(", ".join(f"{n} of {of} from {name}" for name, n, of in accepted))
     if stats.n_drafted and stats.tokens_per_step is not None:
         parts.append(f"{stats.tokens_per_step:.2f} tokens per full pass")
-    idle = _idle(completion)
-    return [*parts, idle] if idle else parts
-
-
-def _decision(completion: Completion) -> Decision | None:
-    return explain(completion.controller)
-
-
-def _idle(completion: Completion) -> str:
-    """Return why the mask was not used, empty if it was or if that is unknown."""
-    stats, decision = completion.stats, _decision(completion)
+    decision = explain(completion.controller)
     expected = None if decision is None else decision.speedup
-    if (
-        completion.mask is None
-        or expected is None
-        or expected >= 1
-        or stats.n_drafted > stats.n_copied
-    ):
-        return ""
-    return (
-        f"the mask was not used, because it would be slower here ({expected:.2f}x); search for a "
-        "better one with pyselfspec scan-layers"
-    )
-
-
-def _sources(sources: Mapping[str, SourceStats]) -> str:
-    """Return accepted and proposed draft tokens by drafter."""
-    return ", ".join(
-        f"{stats.n_accepted} of {stats.n_drafted} from {name}" for name, stats in sources.items()
-    )
+    is_idle = completion.mask is not None and stats.n_drafted <= stats.n_copied
+    if is_idle and expected is not None and expected < 1:
+        parts.append(
+            f"the mask was not used, because it would be slower here ({expected:.2f}x); search for "
+            "a better one with pyselfspec scan-layers"
+        )
+    return parts
 
 
 class Explainer:
@@ -119,37 +103,40 @@ class Explainer:
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
-        self._decision = _decision(completion)
+        self._decision = explain(completion.controller)
         self._began = deepcopy(completion.stats)  # statistics at the start of the phase
         self._said_reason = False
 
     def lines(self) -> list[str]:
         """Return the lines for the changes since the last call."""
-        lines = self._new_decision()
+        lines, before, now = [], self._decision, explain(self._completion.controller)
+        if before is not None and now is not None and before.drafts != now.drafts:
+            self._decision = now
+            lines = self._reason(now)
         n_tokens = self._completion.stats.n_generated - self._began.n_generated
         if lines or n_tokens >= N_PHASE:
             return self._phase() + lines
         return []
 
-    def _new_decision(self) -> list[str]:
-        before, now = self._decision, _decision(self._completion)
-        if before is None or now is None or before.drafts == now.drafts:
-            return []
-        self._decision = now
-        return self._reason(now)
-
     def last_lines(self) -> list[str]:
         """Return the remaining lines after the last token."""
-        decision = _decision(self._completion)
+        decision = explain(self._completion.controller)
         reason = [] if decision is None or self._said_reason else self._reason(decision)
         return self._phase() + reason
 
     def _reason(self, decision: Decision) -> list[str]:
         self._said_reason = True
-        if decision.best is None:
+        costs, rule = decision.costs, decision.best
+        if rule is None:
             return []
-        step = f"step {self._completion.stats.n_steps}"
-        return [f"{step}: {_reason(decision.costs, decision.best, decision.drafts)}"]
+        n = "1 token" if rule.n_max == 1 else f"{rule.n_max} tokens"
+        return [
+            f"step {self._completion.stats.n_steps}: drafting with extra passes is "
+            f"{'on' if decision.drafts else 'off'}: plain decoding takes {_ms(costs.plain_us)} per "
+            f"token; drafting up to {n} ({_ms(costs.token_us)} each) and verifying them in one "
+            f"pass (up to {_ms(costs.verify_us[rule.n_max])}) should take {_ms(1 / rule.speed)} "
+            f"per token, with {rule.tokens:.1f} tokens from each pass"
+        ]
 
     def _phase(self) -> list[str]:
         """Return a line about the tokens since the last phase, and start a new phase."""
@@ -168,19 +155,9 @@ class Explainer:
         us = (now.total_us - now.prefill_us) - (began.total_us - began.prefill_us)
         line = f"tokens {began.n_generated + 1} to {now.n_generated}: {n_steps} passes, "
         line += f"{', '.join(parts)}; {_ms(us / n_tokens)} per token"
-        decision = _decision(self._completion)
+        decision = explain(self._completion.controller)
         plain = "" if decision is None else f", plain {_ms(decision.costs.plain_us)}"
         return [line + plain]
-
-
-def _reason(costs: Costs, rule: Rule, drafts: bool) -> str:
-    n = "1 token" if rule.n_max == 1 else f"{rule.n_max} tokens"
-    return (
-        f"drafting with extra passes is {'on' if drafts else 'off'}: plain decoding takes "
-        f"{_ms(costs.plain_us)} per token; drafting up to {n} ({_ms(costs.token_us)} each) and "
-        f"verifying them in one pass (up to {_ms(costs.verify_us[rule.n_max])}) should take "
-        f"{_ms(1 / rule.speed)} per token, with {rule.tokens:.1f} tokens from each pass"
-    )
 
 
 def _ms(us: float) -> str:
@@ -206,11 +183,3 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
 
 def _speed(tokens_per_second: float | None) -> str:
     return "- tokens/s" if tokens_per_second is None else f"{tokens_per_second:.1f} tokens/s"
-
-
-def _sameness(tokens: list[int], plain: list[int]) -> str:
-    if tokens == plain:
-        return "same text"
-    fork = next((i for i, (a, b) in enumerate(zip(tokens, plain, strict=False)) if a != b), None)
-    at = min(len(tokens), len(plain)) if fork is None else fork
-    return f"texts differ from token {at} on (see docs/limits.md)"

@@ -1,18 +1,75 @@
-"""Types of option values, whose errors state what is allowed."""
+"""Options as fields of frozen dataclasses, and types of their values, whose errors state what is
+allowed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import field, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import cloup
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
 FILE.name = "file"  # in help texts
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FOLDER.name = "folder"
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """Declare a field that holds the value of an option; settings are those of cloup.option."""
+    return field(metadata={"names": names, "settings": settings})
+
+
+def of_value(parse: Callable[[Any], Any], default: Any = None) -> Callable[..., Any]:
+    """Return a callback for an option whose value a function reads. default: without a value."""
+    return lambda _ctx, _param, value: default if value is None else parse(value)
+
+
+def takes(**classes: type[Any]) -> Callable[[F], F]:
+    """Add the options of frozen dataclasses to a command, which gets each class as one argument.
+
+    A class's own options come before those of its bases, below the heading that its ``title`` is.
+    """
+    groups = []
+    for cls in classes.values():
+        by_title: dict[str, list[Any]] = {}
+        for owner in filter(is_dataclass, cls.__mro__):
+            bases = filter(is_dataclass, owner.__bases__)
+            inherited = {each.name for base in bases for each in fields(base)}
+            by_title.setdefault(owner.title, []).extend(  # type: ignore[attr-defined]
+                cloup.option(*each.metadata["names"], each.name, **each.metadata["settings"])
+                for each in fields(owner)
+                if each.name not in inherited
+            )
+        groups += [cloup.option_group(title, *options) for title, options in by_title.items()]
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def with_options(**given: Any) -> Any:
+            for name, cls in classes.items():
+                given[name] = cls(**{each.name: given.pop(each.name) for each in fields(cls)})
+            return command(**given)
+
+        return together(*groups)(with_options)  # type: ignore[return-value]
+
+    return decorate
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return one decorator for several options, given in the order of the help text."""
+
+    def decorate(command: F) -> F:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return decorate
 
 
 class Integer(click.IntRange):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import click
 import cloup
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +25,7 @@ from ..bench.prompts import Prompt
 from ..bench.report import html
 from ..bench.setup import make_setup, template_of, tokenize_prompts
 from ..bench.tables import notes, provenance
-from ..bench.types import PLAIN, Key, Results, Run, Setup, Widths
+from ..bench.types import PLAIN, Results, Run, Setup, Widths
 from ..bench.variants import make_variants
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
@@ -34,21 +34,20 @@ from ..speculate import calibrate, controllers, drafters
 from ..speculate.config import AUTO, OFF
 from ..util.files import replacing
 from ..util.paths import shown
-from ._drafting import complete_draft, mask_from, mask_options, parse_draft, profile_option
+from ._drafting import MaskOptions, complete_draft, parse_draft, profile_option
+from ._machine import MachineOptions
 from ._options import (
     MAX_TEXT,
-    bar_console,
+    command_line,
     common_options,
-    context_options,
     model_argument,
     n_predict_option,
-    open_context,
     read_text,
     require_one_reader_of_stdin,
-    together,
+    target,
 )
-from ._targets import command_line, target_callback
-from ._types import FILE, Choice, Integer, Number
+from ._progress import progress
+from ._types import FILE, Choice, Integer, Number, of_value, option, takes
 
 N_PREDICT = 128  # tokens
 N_ROUND = 3
@@ -56,123 +55,157 @@ TABLE = "table"  # the format for terminals
 SUFFIX = ".html"
 
 
-def _drafts(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+def _drafts(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if parse_draft(ctx, param, name) in (OFF, PLAIN):
+        if parse_draft(name) in (OFF, PLAIN):
             raise click.BadParameter("plain decoding is always measured; give other drafters")
     return names
 
 
-def _report(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and path.suffix.lower() != SUFFIX:
+def _report(path: Path) -> Path:
+    if path.suffix.lower() != SUFFIX:
         raise click.BadParameter(
             f"{path.name!r} is not an HTML file; give a name that ends with {SUFFIX}"
         )
-    return target_callback(_ctx, _param, path)
+    return target(path)
 
 
-prompt_options = cloup.option_group(
-    "Prompts",
-    cloup.option("-p", "--prompt", "prompts", multiple=True, help="Prompt to answer; repeatable."),
-    cloup.option(
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """The prompts to answer."""
+
+    title: ClassVar[str] = "Prompts"
+    prompts: tuple[str, ...] = option(
+        "-p", "--prompt", multiple=True, help="Prompt to answer; repeatable."
+    )
+    prompt_files: tuple[str, ...] = option(
         "-f",
         "--file",
-        "prompt_files",
         metavar="FILE",
         multiple=True,
         help="File with a prompt, - for stdin; repeatable.",
-    ),
-    cloup.option(
+    )
+    prompts_file: str | None = option(
         "--prompts",
-        "prompts_file",
         metavar="JSONL",
         help="File of prompts, one JSON value per line: a string, or an object with prompt or "
         "messages, and optionally id and task.  [default: four bundled prompts]",
-    ),
-    cloup.option("--plain-text", is_flag=True, help="Do not apply the model's chat template."),
-)
-drafter_options = together(
-    cloup.option_group(
-        "Drafters",
-        cloup.option(
-            "--draft",
-            "drafts",
-            metavar="|".join((AUTO, *drafters.names())),
-            multiple=True,
-            callback=_drafts,
-            shell_complete=complete_draft,
-            help="Drafter to measure, see --draft of generate; repeatable.  "
-            f"[default: {AUTO}, and each drafter that it combines]",
-        ),
-        profile_option,
-        cloup.option(
-            "--controller",
-            type=Choice(controllers.names(), controllers.all_names()),
-            default=controllers.DEFAULT,
-            help="How to decide the length of drafts. auto: draft where that should save time; "
-            "fixed: draft in every step.",
-        ),
-    ),
-    mask_options,
-)
-answer_options = cloup.option_group(
-    "Answers",
-    n_predict_option(N_PREDICT),
-    cloup.option(
+    )
+    plain_text: bool = option(
+        "--plain-text", is_flag=True, help="Do not apply the model's chat template."
+    )
+
+    def read(self, mask_file: str | None) -> tuple[list[Prompt], str]:
+        """Return the prompts, and a description of their source. mask_file: of another option, for
+        which stdin may be read instead."""
+        texts, files, file = self.prompts, self.prompt_files, self.prompts_file
+        require_one_reader_of_stdin(*files, file, mask_file)
+        given = [*texts, *(read_text(path, MAX_TEXT) for path in files)]
+        found = [Prompt.of(text, f"prompt {i}") for i, text in enumerate(given, 1)]
+        if file is not None:
+            found += prompt_files.read(read_text(file, MAX_TEXT), file)
+        if not found:
+            return prompt_files.bundled(), "the package"
+        sources = [*["the command line"] * bool(texts), *files, *filter(None, [file])]
+        return found, ", ".join(sources)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterOptions(MaskOptions):
+    """The drafters to measure."""
+
+    title: ClassVar[str] = "Drafters"
+    drafts: tuple[str, ...] = option(
+        "--draft",
+        metavar="|".join((AUTO, *drafters.names())),
+        multiple=True,
+        callback=of_value(_drafts),
+        shell_complete=complete_draft,
+        help="Drafter to measure, see --draft of generate; repeatable.  "
+        f"[default: {AUTO}, and each drafter that it combines]",
+    )
+    profile: str = profile_option()
+    controller: str = option(
+        "--controller",
+        type=Choice(controllers.names(), controllers.all_names()),
+        default=controllers.DEFAULT,
+        help="How to decide the length of drafts. auto: draft where that should save time; "
+        "fixed: draft in every step.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How each prompt is answered."""
+
+    title: ClassVar[str] = "Answers"
+    n_predict: int = n_predict_option(N_PREDICT)
+    rounds: int = option(
         "-r",
         "--rounds",
         type=Integer(1),
         default=N_ROUND,
         help="Number of times to answer each prompt with each drafter.",
-    ),
-    cloup.option("--temp", type=Number(0), default=0.0, help="Temperature, 0 for greedy."),
-    cloup.option(
+    )
+    temp: float = option("--temp", type=Number(0), default=0.0, help="Temperature, 0 for greedy.")
+    seed: int = option(
         "--seed",
         type=Integer(0, SEED_MAX // 2),
         default=0,
         help="Seed of the first round; each further round adds 1.",
-    ),
-)
-output_options = cloup.option_group(
-    "Results",
-    cloup.option(
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResultOptions:
+    """How results are kept and shown."""
+
+    title: ClassVar[str] = "Results"
+    format_name: str | None = option(
         "--format",
-        "format_name",
         type=click.Choice([TABLE, *FORMATS]),
         help=f"Output format.  [default: {TABLE} on a terminal, else md]",
-    ),
-    cloup.option(
+    )
+    out: Path | None = option(
         "--out",
         type=FILE,
-        callback=target_callback,
+        callback=of_value(target),
         help="Append each run to this file as soon as it is measured; if the file exists, do not "
         "repeat its runs.",
-    ),
-    cloup.option(
+    )
+    report_file: Path | None = option(
         "--report",
-        "report_file",
         type=FILE,
-        callback=_report,
+        callback=of_value(_report),
         help="Also write an HTML page with plots into this file; replaced if it exists.",
-    ),
-    cloup.option(
+    )
+    widths: bool | None = option(
         "--widths/--no-widths",
         default=None,
         help="Also measure the time of passes by their width, as layers calibrate does.  [default: "
         "with --report]",
-    ),
-)
+    )
 
 
 @cloup.command(name="bench")
 @model_argument
-@prompt_options
-@drafter_options
-@answer_options
-@output_options
-@context_options
+@takes(
+    asked=PromptOptions,
+    drafting=DrafterOptions,
+    answers=AnswerOptions,
+    wanted=ResultOptions,
+    machine=MachineOptions,
+)
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(
+    model: str,
+    asked: PromptOptions,
+    drafting: DrafterOptions,
+    answers: AnswerOptions,
+    wanted: ResultOptions,
+    machine: MachineOptions,
+    as_json: bool,
+) -> None:
     """Compare drafters with plain decoding, on your own prompts.
 
     Answers each prompt with each drafter in turn, in several rounds; no drafter remembers earlier
@@ -183,16 +216,14 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec bench model.gguf -p "Tell me a story." --draft ngram --draft model:small.gguf
     pyselfspec bench model.gguf --prompts mine.jsonl --out mine.bench.jsonl --report mine.html
     """
-    if as_json and options["format_name"] not in (None, "json"):
+    if as_json and wanted.format_name not in (None, "json"):
         raise click.UsageError("--json prints JSON; leave out --format, or leave out --json")
-    format_name = "json" if as_json else options["format_name"]
-    prompts, source = _prompts(options)
-    with open_context(model, options) as (loaded, context):
-        mask = mask_from(loaded.n_layer, options)
-        profile = options["profile"] == "auto"
-        variants = make_variants(context, options["drafts"], mask=mask, profile=profile)
-        runner = Runner(context, options["n_predict"], options["temp"], options["controller"])
-        template = None if options["plain_text"] else template_of(loaded)
+    prompts, source = asked.read(drafting.mask_file)
+    with machine.open(model) as (loaded, context):
+        mask, profile = drafting.mask(loaded.n_layer), drafting.profile == "auto"
+        variants = make_variants(context, drafting.drafts, mask=mask, profile=profile)
+        runner = Runner(context, answers.n_predict, answers.temp, drafting.controller)
+        template = None if asked.plain_text else template_of(loaded)
         texts = tokenize_prompts(context, prompts, template)
         setup = make_setup(
             runner,
@@ -200,36 +231,25 @@ def command(model: str, as_json: bool, **options: Any) -> None:
             prompts,
             source=source,
             templated=template is not None,
-            seed=options["seed"],
+            seed=answers.seed,
             command=command_line(),
         )
-        with _Bench.opened(options["out"], setup) as bench:
-            finished = bench.measure(runner, plan(texts, variants, options["rounds"], bench.keys))
-            if finished and _wants_widths(options):
+        with _Bench.opened(wanted.out, setup) as bench:
+            done = {run.key for run in bench.results.runs}
+            finished = bench.measure(runner, plan(texts, variants, answers.rounds, done))
+            times_widths = (
+                wanted.report_file is not None if wanted.widths is None else wanted.widths
+            )
+            if finished and times_widths:
                 finished = bench.time_widths(context, mask, profile)
-    _show(bench.results, format_name)
-    if options["report_file"] is not None:
-        _write_report(bench.results, options["report_file"])
+    _show(bench.results, "json" if as_json else wanted.format_name)
+    if wanted.report_file is not None:
+        page = html(bench.results)
+        with replacing(wanted.report_file) as unfinished:
+            unfinished.write_text(page, encoding="utf-8")
+        click.echo(f"report written to {shown(str(wanted.report_file))}", err=True)
     if not finished:
         raise KeyboardInterrupt  # for the exit status
-
-
-def _prompts(options: Mapping[str, Any]) -> tuple[list[Prompt], str]:
-    """Return the prompts, and a description of their source."""
-    texts, files, file = options["prompts"], options["prompt_files"], options["prompts_file"]
-    require_one_reader_of_stdin(*files, file, options["mask_file"])
-    given = [*texts, *(read_text(path, MAX_TEXT) for path in files)]
-    found = [Prompt.of(text, f"prompt {i}") for i, text in enumerate(given, 1)]
-    if file is not None:
-        found += prompt_files.read(read_text(file, MAX_TEXT), file)
-    if not found:
-        return prompt_files.bundled(), "the package"
-    return found, ", ".join([*["the command line"] * bool(texts), *files, *[file] * bool(file)])
-
-
-def _wants_widths(options: Mapping[str, Any]) -> bool:
-    given: bool | None = options["widths"]
-    return options["report_file"] is not None if given is None else given
 
 
 @dataclass
@@ -253,11 +273,6 @@ class _Bench:
         if self.file is not None:
             self.file.add(line)
         self.results = self.results.with_line(line)
-
-    @property
-    def keys(self) -> set[Key]:
-        """Return the keys of the runs so far."""
-        return {run.key for run in self.results.runs}
 
     def measure(self, runner: Runner, todo: Sequence[PlannedRun]) -> bool:
         """Answer every prompt of ``todo``; return False if Ctrl-C interrupted it."""
@@ -290,9 +305,7 @@ class _Bench:
 @contextmanager
 def _bar(total: float) -> Iterator[Callable[[str, float], None]]:
     """Show a bar on the terminal; yield a function that takes a description and a count."""
-    console = bar_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=console.quiet) as bar:
+    with progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("warming up", total=total)
         yield lambda doing, done: bar.update(task, description=doing, completed=done)
 
@@ -325,10 +338,3 @@ def _table(source: bench_tables.Table) -> Table:
     for cells in source.rows:
         table.add_row(*map(Text, cells))
     return table
-
-
-def _write_report(results: Results, path: Path) -> None:
-    page = html(results)
-    with replacing(path) as unfinished:
-        unfinished.write_text(page, encoding="utf-8")
-    click.echo(f"report written to {shown(str(path))}", err=True)

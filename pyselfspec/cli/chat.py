@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import ClassVar
 
 import click
 import cloup
@@ -20,26 +21,46 @@ from ._chat_answers import Once
 from ._chat_commands import COMMANDS, Commands, talk
 from ._chat_screen import Lines, Records, Screen
 from ._chat_typing import typing_waits
-from ._completion import complete_model
-from ._drafting import check_drafting, config_from, draft_options
+from ._drafting import DraftOptions
+from ._machine import MachineOptions
 from ._options import (
     MAX_TEXT,
     STDIN,
-    chat_template_option,
     common_options,
-    context_options,
-    context_params,
-    ctx_size,
-    model_params,
+    complete_model,
     n_predict_option,
-    open_model,
     read_text,
     template_from,
+    template_option,
 )
-from ._sampling import sampling_from, sampling_options
-from ._types import FILE
+from ._sampling import SamplingOptions
+from ._types import FILE, option, takes
 
 N_PREDICT = 1024  # tokens of an answer
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationOptions:
+    """The conversation, and how it is shown."""
+
+    title: ClassVar[str] = "Conversation"
+    prompt: str | None = option(
+        "-p",
+        "--prompt",
+        metavar="QUESTION",
+        help="Question to answer, in place of the argument QUESTION.",
+    )
+    system: str | None = option("--system", metavar="TEXT", help="System prompt.  [default: none]")
+    template: str | None = template_option()
+    load: Path | None = option(
+        "--load", type=FILE, help="Continue the conversation in a file that /save wrote."
+    )
+    show_drafts: bool = option(
+        "--show-drafts",
+        is_flag=True,
+        help="Colour the tokens of answers by the drafter that they come from.",
+    )
+    n_predict: int = n_predict_option(N_PREDICT)
 
 
 @cloup.command(name="chat")
@@ -52,42 +73,21 @@ N_PREDICT = 1024  # tokens of an answer
     "else the chat model on this machine that was used or pulled last]",
 )
 @cloup.argument("question", required=False, help="Question to answer; without one, chat.")
-@cloup.option_group(
-    "Conversation",
-    cloup.option(
-        "-p",
-        "--prompt",
-        metavar="QUESTION",
-        help="Question to answer, in place of the argument QUESTION.",
-    ),
-    cloup.option("--system", metavar="TEXT", help="System prompt.  [default: none]"),
-    chat_template_option,
-    cloup.option(
-        "--load",
-        type=FILE,
-        help="Continue the conversation in a file that /save wrote.",
-    ),
-    cloup.option(
-        "--show-drafts",
-        is_flag=True,
-        help="Colour the tokens of answers by the drafter that they come from.",
-    ),
-    n_predict_option(N_PREDICT),
+@takes(
+    options=ConversationOptions,
+    drafts=DraftOptions,
+    sampling=SamplingOptions,
+    machine=MachineOptions,
 )
-@draft_options
-@sampling_options
-@context_options
 @common_options
 def command(
     model: str | None,
     question: str | None,
-    prompt: str | None,
-    system: str | None,
-    template: str | None,
-    load: Path | None,
-    show_drafts: bool,
+    options: ConversationOptions,
+    drafts: DraftOptions,
+    sampling: SamplingOptions,
+    machine: MachineOptions,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Chat with a model, or ask it one question.
 
@@ -101,43 +101,39 @@ def command(
     pyselfspec chat model.gguf "Why is the sky blue?"
     pyselfspec chat model.gguf "Summarize this." < notes.txt
     """
-    if STDIN in (options["mask_file"], options["grammar_file"], template):
+    if STDIN in (drafts.mask_file, sampling.grammar_file, options.template):
         raise click.UsageError("stdin is read for messages; give a file instead of -")
-    check_drafting(options)
-    sampling = sampling_from(options)  # errors in options appear before a model is loaded
-    template = template_from(template)
-    question = _question(question, prompt)
+    drafts.check()
+    params = sampling.params()  # errors in options appear before a model is loaded
+    template = template_from(options.template)
+    question = _question(question, options.prompt)
 
-    watched = not as_json and _is_terminal(sys.stdout)
-    is_talk = watched and question is None and _is_terminal(sys.stdin)
+    watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
+    is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
     name, title = _choose(model, announce=not is_talk)
     with (
         typing_waits() if is_talk else nullcontext("") as typed,
-        open_model(name, **model_params(options)) as loaded,
-        loaded.context(n_ctx=ctx_size(loaded, options), **context_params(options)) as context,
+        machine.open(name) as (loaded, context),
     ):
         chat_template = ChatTemplate.of(loaded, template)
         if template is None:
             _note_model(name, loaded.path, chat_template.source)
+        config = drafts.config(loaded.n_layer)
         conversation = Conversation(
-            context,
-            chat_template,
-            config_from(loaded.n_layer, options),
-            n_predict=options["n_predict"],
-            sampling=sampling,
+            context, chat_template, config, n_predict=options.n_predict, sampling=params
         )
-        if load is not None:
-            conversation.load(load)
-        if system is not None:
-            conversation.system = system
+        if options.load is not None:
+            conversation.load(options.load)
+        if options.system is not None:
+            conversation.system = options.system
         screen: Screen = Records(name) if as_json else Lines()
         if is_talk:
             from ._chat_terminal import Terminal  # prompt_toolkit is slow to load
 
-            screen = Terminal(title, COMMANDS, typed=typed, show_drafts=show_drafts)
+            screen = Terminal(title, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
-            screen = Once(show_drafts=show_drafts)
-        _run(Commands(conversation, screen), question, load)
+            screen = Once(show_drafts=options.show_drafts)
+        talk(Commands(conversation, screen), question, options.load)
 
 
 def _question(argument: str | None, option: str | None) -> str | None:
@@ -188,22 +184,3 @@ def _note_model(name: str, path: Path, template: str) -> None:
         f"chat model with: {installed.GET_ONE}",
         err=True,
     )
-
-
-def _run(commands: Commands, question: str | None, load: Path | None) -> None:
-    """Run the whole chat, or answer one question."""
-    conversation = commands.conversation
-    try:
-        if load is not None and question is None:
-            commands.show_loaded(load)
-        if question is None:
-            talk(commands)
-        else:
-            commands.answer(conversation.ask(question))
-    finally:
-        if conversation.completion is not None:
-            conversation.completion.remember()
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()

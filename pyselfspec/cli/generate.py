@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import click
 import cloup
 
+from ..gguf.chat_template import tells_speakers_apart
 from ..runtime import vocabulary
 from ..runtime.context import Context
 from ..runtime.ffi import load
@@ -19,22 +21,21 @@ from ..speculate.completion import N_PREDICT, Completion
 from ..speculate.config import DraftConfig
 from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ..speculate.residual import MATCH, VERIFY
-from ._chat_hint import suggest_chat
-from ._drafting import check_drafting, config_from, draft_options
+from ._drafting import DraftOptions
 from ._generation_report import Explainer, closing_line, report
+from ._machine import MachineOptions
 from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
-    context_options,
     model_argument,
     n_predict_option,
-    open_context,
     parse_tokens,
     read_text,
     require_one_reader_of_stdin,
 )
-from ._sampling import sampling_from, sampling_options
+from ._sampling import SamplingOptions
+from ._types import of_value, option, takes
 
 N_WARM_UP = 16  # tokens
 
@@ -67,21 +68,46 @@ class Request:
         return replace(self, config=DraftConfig.plain())
 
 
-text_options = cloup.option_group(
-    "Text",
-    cloup.option("-p", "--prompt", help="Text to continue."),
-    cloup.option(
-        "-f", "--file", "prompt_file", metavar="FILE", help="File with the prompt, - for stdin."
-    ),
-    cloup.option(
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """The prompt, and where the text ends."""
+
+    title: ClassVar[str] = "Text"
+    prompt: str | None = option("-p", "--prompt", help="Text to continue.")
+    prompt_file: str | None = option(
+        "-f", "--file", metavar="FILE", help="File with the prompt, - for stdin."
+    )
+    prompt_tokens: tuple[int, ...] | None = option(
         "--prompt-tokens",
         metavar="IDS",
-        callback=parse_tokens,
+        callback=of_value(parse_tokens),
         help="Prompt as token ids, like 1,5,9; the output is token ids too.",
-    ),
-    n_predict_option(N_PREDICT),
-    cloup.option("--stop", multiple=True, help="End the text before this string; repeatable."),
-)
+    )
+    n_predict: int = n_predict_option(N_PREDICT)
+    stop: tuple[str, ...] = option(
+        "--stop", multiple=True, help="End the text before this string; repeatable."
+    )
+
+    def read_prompt(self, *others: str | None) -> Prompt:
+        """Return the prompt of the command line, of a file or of stdin.
+
+        others: files of other options, of which stdin is one at most. Raises UsageError without or
+        with several prompts.
+        """
+        prompts = (self.prompt, self.prompt_tokens, self.prompt_file)
+        n_given = sum(each is not None for each in prompts)
+        if n_given > 1:
+            raise click.UsageError("give only one prompt: -p, -f or --prompt-tokens")
+        if not n_given and sys.stdin is not None and sys.stdin.isatty():
+            raise click.UsageError(
+                "give a prompt: -p TEXT, -f FILE, --prompt-tokens IDS, or through a pipe"
+            )
+        file = self.prompt_file if n_given else STDIN
+        require_one_reader_of_stdin(file, *others)
+        if file is not None:
+            return read_text(file, MAX_TEXT)
+        return self.prompt if self.prompt is not None else self.prompt_tokens or ()
+
 
 verify_option = cloup.option_group(
     "Verification",
@@ -98,7 +124,7 @@ verify_option = cloup.option_group(
 
 @cloup.command(name="generate")
 @model_argument
-@text_options
+@takes(text=TextOptions)
 @cloup.option_group(
     "Comparison and explanation",
     cloup.option(
@@ -112,12 +138,21 @@ verify_option = cloup.option_group(
         help="Explain on stderr where tokens come from, and when and why drafting starts or stops.",
     ),
 )
-@draft_options
+@takes(drafts=DraftOptions)
 @verify_option
-@sampling_options
-@context_options
+@takes(sampling=SamplingOptions, machine=MachineOptions)
 @common_options
-def command(model: str, as_json: bool, compare: bool, explain: bool, **options: Any) -> None:
+def command(
+    model: str,
+    text: TextOptions,
+    drafts: DraftOptions,
+    sampling: SamplingOptions,
+    machine: MachineOptions,
+    verify: str,
+    compare: bool,
+    explain: bool,
+    as_json: bool,
+) -> None:
     """Continue a prompt as plain decoding does, but faster.
 
     Draft tokens are copied from earlier text, or come from part of the model or from a smaller
@@ -130,46 +165,37 @@ def command(model: str, as_json: bool, compare: bool, explain: bool, **options: 
     pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
     pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf
     """
-    check_drafting(options)
-    prompt = read_prompt(options)
-    sampling = sampling_from(options).with_seed()
-    with open_context(model, options) as (loaded, context):
-        config = config_from(loaded.n_layer, options)
-        request = Request(prompt, options["n_predict"], config, sampling, options["stop"])
+    drafts.check(verify)
+    prompt = text.read_prompt(drafts.mask_file, sampling.grammar_file)
+    params = sampling.params().with_seed()
+    with machine.open(model) as (loaded, context):
+        config = drafts.config(loaded.n_layer, verify)
+        request = Request(prompt, text.n_predict, config, params, text.stop)
         completion = request.completion(context)
         if compare:
-            _prepare_comparison(request, completion)
+            if completion.draft is None:
+                raise click.UsageError(
+                    "--compare needs drafts, and this run makes none; leave out --compare"
+                )
+            _warm_up(request, completion)
+            context.sequence().drop()  # both runs evaluate the prompt
         as_text = isinstance(prompt, str)
         finished = write(completion, show=not as_json, as_text=as_text, explain=explain)
-        plain = _plain_run(request, context) if compare and finished else None
+        plain = None
+        if compare and finished:
+            context.sequence().drop()
+            plain = request.plain.completion(context)
+            finished = write(plain)
         if as_json:
-            click.echo(json.dumps(report(completion, model, plain)))
+            click.echo(json.dumps(report(completion, model, plain if finished else None)))
         else:
             print_notes(completion, model)
             verbose = explain or load.is_verbose()
-            click.echo(closing_line(completion, plain, verbose=verbose), err=True)
+            line = closing_line(completion, plain if finished else None, verbose=verbose)
+            click.echo(line, err=True)
         completion.remember()
-    if not finished or (compare and plain is None):
+    if not finished:
         raise KeyboardInterrupt  # for the exit status
-
-
-def read_prompt(options: Mapping[str, Any]) -> Prompt:
-    """Return the prompt of the command line, of a file or of stdin. Raises UsageError without or
-    with several prompts."""
-    names = ("prompt", "prompt_tokens", "prompt_file")
-    given = [name for name in names if options[name] is not None]
-    if len(given) > 1:
-        raise click.UsageError("give only one prompt: -p, -f or --prompt-tokens")
-    if not given and sys.stdin is not None and sys.stdin.isatty():
-        raise click.UsageError(
-            "give a prompt: -p TEXT, -f FILE, --prompt-tokens IDS, or through a pipe"
-        )
-    file = options["prompt_file"] if given else STDIN
-    require_one_reader_of_stdin(file, options["mask_file"], options["grammar_file"])
-    if file is not None:
-        return read_text(file, MAX_TEXT)
-    prompt: Prompt = options[given[0]]
-    return prompt
 
 
 def write(
@@ -195,55 +221,46 @@ def write(
             after_piece()
             if explain:
                 held += explainer.lines()
-                if not on_terminal:
-                    _say(held)
+                if held and not on_terminal:
+                    click.echo("\n".join(held), err=True)
+                    held = []
     except KeyboardInterrupt:
         completion.finish_reason = INTERRUPTED
     if show:
         click.echo("" if as_text else ",".join(map(str, completion.tokens)))
-    if explain:
-        _say(held + explainer.last_lines())
+    if explain and (lines := held + explainer.last_lines()):
+        click.echo("\n".join(lines), err=True)
     return completion.finish_reason != INTERRUPTED
 
 
-def _plain_run(request: Request, context: Context) -> Completion | None:
-    """Generate the text without drafts, from the start; return None if interrupted."""
-    context.sequence().drop()
-    plain = request.plain.completion(context)
-    return plain if write(plain) else None
-
-
-def _say(lines: list[str]) -> None:
-    """Write lines to stderr, and clear the list."""
-    for line in lines:
-        click.echo(line, err=True)
-    lines.clear()
-
-
 def print_notes(completion: Completion, model: str) -> None:
-    """Write advice for the next run to stderr, where there is any."""
-    suggest_chat(completion, model)
+    """Write advice for the next run to stderr, where there is any.
+
+    model: name by which the model was opened.
+    """
+    template = vocabulary.chat_template(completion.context.model)
+    watched = sys.stderr is not None and sys.stderr.isatty()
+    if watched and completion.text and template is not None and tells_speakers_apart(template):
+        if not _is_chat(completion, template):
+            name = shlex.quote(model)
+            hint = f'this is a chat model; ask it with: pyselfspec chat {name} "your question"'
+            click.echo(hint, err=True)
     if completion.finish_reason == CONTEXT_FULL:
         n_ctx = completion.context.n_ctx
         click.echo(f"the context of {n_ctx} tokens is full; give a larger -c", err=True)
-    if _needs_chat(completion):
+    if completion.finish_reason == "eog" and not completion.text and template is not None:
         click.echo("the model ended the text at once; for questions use pyselfspec chat", err=True)
 
 
-def _needs_chat(completion: Completion) -> bool:
-    """Tell whether a chat model ended the text at once, as many do outside of a chat."""
-    ended_at_once = completion.finish_reason == "eog" and not completion.text
-    return ended_at_once and vocabulary.chat_template(completion.context.model) is not None
-
-
-def _prepare_comparison(request: Request, completion: Completion) -> None:
-    """Make a run without drafts comparable. Raises UsageError if the completion has no drafts."""
-    if completion.draft is None:
-        raise click.UsageError(
-            "--compare needs drafts, and this run makes none; leave out --compare"
-        )
-    _warm_up(request, completion)
-    completion.context.sequence().drop()  # both runs evaluate the prompt
+def _is_chat(completion: Completion, template: str) -> bool:
+    """Tell whether the prompt has control tokens of the template."""
+    model, prompt = completion.context.model, list(completion.prompt)
+    text = model.detokenize(prompt[1:] if prompt[:1] == [model.start_token] else prompt)
+    return any(
+        marker.text in template and marker.text in text
+        for marker in vocabulary.markers(model)
+        if marker.is_control
+    )
 
 
 def _warm_up(request: Request, completion: Completion) -> None:

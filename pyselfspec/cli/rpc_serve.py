@@ -14,7 +14,8 @@ from ..runtime import rpc
 from ..runtime.ffi.devices import offered_devices
 from ..util import paths
 from ..util.machine import usable_cores
-from ._options import threads_option, verbose_option
+from ._machine import threads as threads_settings
+from ._options import verbose_option
 from ._types import Integer
 
 HOST = "127.0.0.1"
@@ -22,13 +23,8 @@ HOST = "127.0.0.1"
 
 @cloup.command(name="rpc-serve")
 @cloup.option("--host", default=HOST, help="Address to listen on.")
-@cloup.option(
-    "--port",
-    type=Integer(1, 65535),
-    default=rpc.PORT,
-    help="Port to listen on.",
-)
-@threads_option("Number of CPU threads.")
+@cloup.option("--port", type=Integer(1, 65535), default=rpc.PORT, help="Port to listen on.")
+@cloup.option("-t", "--threads", **threads_settings("Number of CPU threads."))
 @cloup.option(
     "--cache",
     is_flag=True,
@@ -47,7 +43,12 @@ def command(host: str, port: int, threads: int | None, cache: bool) -> None:
     \b
     pyselfspec rpc-serve --host 192.168.1.7
     """
-    address = _address(host)
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        raise ArgumentError(
+            f"--host {host} is not an address of this machine; give one, or 127.0.0.1"
+        ) from None
     folder = paths.cache("rpc") if cache else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,12 +68,3 @@ def command(host: str, port: int, threads: int | None, cache: bool) -> None:
         raise ArgumentError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; give another --port"
         ) from error
-
-
-def _address(host: str) -> str:
-    try:
-        return socket.gethostbyname(host)
-    except OSError:
-        raise ArgumentError(
-            f"--host {host} is not an address of this machine; give one, or 127.0.0.1"
-        ) from None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
+from rich.progress import TaskProgressColumn
 
 from ..convert.quantize import TYPES
 from ..errors import ArgumentError
@@ -18,26 +17,18 @@ from ..gguf.heads import N_BLOCKS_READ
 from ..tune.config import DEVICES, DRAFT_VOCAB_SIZE, MINUTES, SEED, TYPE, TuneConfig
 from ..util import paths, records
 from ..util.files import require_target
-from ..util.progress import OnProgress, Progress
-from ._options import (
-    bar_console,
-    common_options,
-    context_params,
-    device_options,
-    model_argument,
-    model_params,
-    open_model,
-    parse_tokens,
-)
-from ._types import FILE, Integer, Number
+from ..util.progress import OnProgress
+from ._machine import DeviceOptions
+from ._options import common_options, model_argument, parse_tokens
+from ._progress import stages
+from ._types import FILE, Integer, Number, of_value, takes
 
 if TYPE_CHECKING:
     from ..tune.run import TuneResult
 
 
-def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None:
-        require_target(path)
+def _head(path: Path) -> Path:
+    require_target(path)
     return path
 
 
@@ -54,6 +45,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     ),
     cloup.option(
         "--tokens",
+        "n_tokens",
         type=Integer(1),
         help="Number of tokens of training text.  [default: as many as half of --minutes allows]",
     ),
@@ -65,6 +57,7 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     ),
     cloup.option(
         "--data",
+        "folder",
         type=click.Path(path_type=Path, file_okay=False),
         help="Folder for the training text and the model's hidden states; resumed if it exists.  "
         "[default: in the user's cache folder, by model]",
@@ -81,19 +74,20 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
     cloup.option(
         "--out",
         type=FILE,
-        callback=_head_callback,
+        callback=of_value(_head),
         help="File to write the head to; replaced if it exists.  [default: in the --data folder; "
         "installed for generate if it makes generation faster]",
     ),
     cloup.option(
         "--blocks",
-        callback=parse_tokens,
+        callback=of_value(parse_tokens),
         metavar="BLOCKS",
         help="Three blocks whose inputs the head reads, like 2,15,30; for the output of the last "
         "block, give its number plus 1.  [default: an early, a middle and the last block]",
     ),
     cloup.option(
         "--vocab",
+        "draft_vocab_size",
         type=Integer(2),
         default=DRAFT_VOCAB_SIZE,
         help="Number of tokens in the vocabulary of the head: the most frequent ones of the "
@@ -114,9 +108,9 @@ def _head_callback(_ctx: click.Context, _param: click.Parameter, path: Path | No
         help="Device on which torch trains.",
     ),
 )
-@device_options
+@takes(machine=DeviceOptions)
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(model: str, as_json: bool, machine: DeviceOptions, **settings: Any) -> None:
     """Train a draft head for a model, on this machine.
 
     The model generates text, and the head learns to predict it. If the head makes generation
@@ -128,24 +122,13 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec tune model.gguf --prompts chats.jsonl --tokens 1000000 --out head.gguf
     """
     run = _load_run()
-    if options["blocks"] is not None and len(options["blocks"]) != N_BLOCKS_READ:
+    config = TuneConfig(**settings)
+    if config.blocks is not None and len(config.blocks) != N_BLOCKS_READ:
         raise click.BadParameter(
-            f"--blocks takes {N_BLOCKS_READ} numbers, like 2,15,30; got {len(options['blocks'])}"
+            f"--blocks takes {N_BLOCKS_READ} numbers, like 2,15,30; got {len(config.blocks)}"
         )
-    config = TuneConfig(
-        minutes=options["minutes"],
-        n_tokens=options["tokens"],
-        prompts=options["prompts"],
-        folder=options["data"],
-        out=options["out"],
-        blocks=options["blocks"],
-        draft_vocab_size=options["vocab"],
-        type_name=options["type_name"].lower(),
-        device=options["device"],
-        seed=options["seed"],
-    )
-    context = context_params(options)
-    with open_model(model, **model_params(options)) as loaded, _progress(run) as progress:
+    context = machine.context_params()
+    with machine.open_model(model) as loaded, _progress(run) as progress:
         result = run.tune(loaded, config, context=context, progress=progress)
     _show(result, as_json)
 
@@ -164,17 +147,8 @@ def _load_run() -> Any:
 @contextmanager
 def _progress(run: Any) -> Iterator[OnProgress]:
     """Show a bar on the terminal and a line per message; after Ctrl-C, print how to resume."""
-    console = bar_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     try:
-        with Bars(*columns, TimeRemainingColumn(), console=console, disable=console.quiet) as bars:
-            task = bars.add_task("opening the model", total=1)
-
-            def update(progress: Progress) -> None:
-                bars.update(task, description=progress.stage, completed=progress.n_done)
-                if progress.message is not None:
-                    click.echo(progress.message, err=True)
-
+        with stages(TaskProgressColumn()) as update:
             yield update
     except run.Interrupted as stop:
         click.echo(

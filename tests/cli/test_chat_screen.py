@@ -29,7 +29,7 @@ from pyselfspec import Model, SamplingParams
 from pyselfspec.chat import installed
 from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.cli import _chat_answers, _options
+from pyselfspec.cli import _chat_answers, _machine
 from pyselfspec.cli._chat_answers import Answers
 from pyselfspec.cli._chat_commands import COMMANDS, find_command
 from pyselfspec.cli._chat_typing import is_open, unquoted
@@ -686,9 +686,9 @@ def test_generate_leads_to_chat(path: Path) -> None:
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[[], str]:
     """A busy machine, somebody who watches; what is said when a context is made."""
-    monkeypatch.setattr(_options, "overload", lambda: 9.1)
-    monkeypatch.setattr(_options, "usable_cores", lambda: 4)
-    monkeypatch.setattr(_options, "_is_watched", lambda: True)
+    monkeypatch.setattr(_machine, "overload", lambda: 9.1)
+    monkeypatch.setattr(_machine, "usable_cores", lambda: 4)
+    monkeypatch.setattr(_machine, "_is_watched", lambda: True)
 
     def warning() -> str:
         return run("generate", "-p", "a", "-n", "1").stderr
@@ -699,7 +699,7 @@ def busy(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[[], str]:
 def test_the_advice_on_threads_breaks_between_words(
     busy: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_options, "is_due", lambda *_: True)
+    monkeypatch.setattr(_machine, "is_due", lambda *_: True)
     monkeypatch.setenv("COLUMNS", "30")
     *advice, _closing = busy().splitlines()
     assert len(advice) > 3 and max(map(len, advice)) <= 30
@@ -713,7 +713,7 @@ def test_a_busy_machine_is_told_what_to_type_once(
     assert "load 9.1, 4 cores" in (said := busy()) and "try -t 2" in said
     assert "Warning" not in busy()
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + _options.ADVICE_S + 1)
+    monkeypatch.setattr(time, "time", lambda: now + _machine.ADVICE_S + 1)
     assert busy().count("try -t 2") == 1
 
 

@@ -575,7 +575,7 @@ def test_passwords_of_databases_stay_secret(
 def test_a_busy_machine_is_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait for each other at every barrier are slower than one."""
     n_cores = os.cpu_count() or 1
-    options = importlib.import_module("pyselfspec.cli._options")
+    options = importlib.import_module("pyselfspec.cli._machine")
     for load, watched, told in (
         (0.0, True, False),
         (1.0 * n_cores, True, False),

@@ -712,7 +712,7 @@ def test_the_length_of_a_prompt_that_is_too_long_is_said(demo_path: Path) -> Non
 
 # Where an option's default comes from.
 DEFAULTS = {
-    "temp": SamplingParams().temperature,
+    "temperature": SamplingParams().temperature,
     "top_k": SamplingParams().top_k,
     "top_p": SamplingParams().top_p,
     "min_p": SamplingParams().min_p,

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pyselfspec import GREEDY, Completion, Model
-from pyselfspec.cli import _demo_model as demo
-from pyselfspec.cli import main
+from pyselfspec.cli import demo, main
 from pyselfspec.util.paths import DEMO
 
 SMALLEST = "40M"

@@ -177,7 +177,7 @@ def test_a_state_is_saved_as_it_goes(
 ) -> None:
     """For the case that the process is killed."""
     file, seen = tmp_path / "state.json", []
-    module = importlib.import_module("pyselfspec.cli.lab._options")
+    module = importlib.import_module("pyselfspec.cli.lab.generate")
     save = states.save
 
     def saved(state: Any, *rest: Any) -> None:
@@ -215,7 +215,7 @@ def test_what_was_learned_outlives_other_signals(
 def test_a_state_that_cannot_be_saved_costs_nothing_else(
     generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("pyselfspec.cli.lab._options")
+    module = importlib.import_module("pyselfspec.cli.lab.generate")
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", str(tmp_path / "state.json"))

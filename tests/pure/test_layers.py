@@ -251,7 +251,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("ctypes", {*FFI, "runtime/processor.py"}),
         ("llama_cpp", {"llama/_upstream.py"}),
         ("platformdirs", {"util/paths.py"}),
-        ("msgspec", {"util/records.py", "cli/_drafter_options.py"}),
+        ("msgspec", {"util/records.py", "cli/_drafting.py"}),
         ("jinja2", {"templates/sandbox.py", "bench/report.py"}),
         ("prompt_toolkit", {"cli/_chat_terminal.py"}),
         ("fastapi", {name for name in TREES if name.startswith("serve/")}),

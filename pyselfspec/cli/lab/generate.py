@@ -3,45 +3,122 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import click
 import cloup
 
 from ...lab.adapt import adaptation
-from ...lab.adapt.adaptation import Adapt, Adaptation
+from ...lab.adapt import state as states
+from ...lab.adapt.adaptation import SHARE, Adapt, Adaptation
+from ...lab.adapt.state import State
 from ...lab.unverified import UnverifiedCompletion
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
+from ...runtime.model import Model
 from ...speculate.completion import Completion
-from ...speculate.config import DraftConfig
-from .._drafting import config_from, draft_options, mask_from
+from ...speculate.config import AUTO, OFF, DraftConfig
+from ...speculate.residual import MATCH
+from ...util.files import locked, require_no_model
+from .._drafting import DraftOptions
 from .._generation_report import closing_line, report
-from .._options import common_options, context_options, model_argument, open_context
-from .._sampling import sampling_from, sampling_options
-from ..generate import Request, print_notes, read_prompt, text_options, verify_option, write
-from ._options import (
-    StateSaver,
-    adapt_from,
-    check_experiments,
-    experiment_options,
-    locked_state,
-)
+from .._machine import MachineOptions
+from .._options import common_options, model_argument
+from .._sampling import SamplingOptions
+from .._types import Number, option, takes
+from ..generate import Request, TextOptions, print_notes, verify_option, write
+
+SAVE_S = 10.0  # between two saves of the state while a text is generated
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentOptions:
+    """Which experiments to run."""
+
+    title: ClassVar[str] = "Experiments"
+    adapt: bool = option(
+        "--adapt", is_flag=True, help="Try other masks meanwhile, and switch to better ones."
+    )
+    adapt_share: float | None = option(
+        "--adapt-share",
+        type=Number(0, 1, min_open=True),
+        help=f"Largest share of the time for trials of masks.  [default: {SHARE:g}]",
+    )
+    adapt_state: Path | None = option(
+        "--adapt-state",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Resume the search for masks from this file, and save it there.",
+    )
+    unverified: bool = option(
+        "--unverified",
+        is_flag=True,
+        help="Generate with the mask alone, without verification: not the model's text.",
+    )
+
+    @property
+    def adapts(self) -> bool:
+        """Tell whether to adapt masks; --adapt-share and --adapt-state imply --adapt."""
+        return self.adapt or self.adapt_share is not None or self.adapt_state is not None
+
+    def check(self, drafts: DraftOptions, verify: str) -> None:
+        """Raise UsageError for drafting options and experiments that contradict one another."""
+        if not self.unverified:
+            drafts.check(verify)
+            if drafts.draft == OFF and self.adapts:
+                raise click.UsageError(
+                    "--draft off makes no drafts, so there is no mask to adapt; leave out one of "
+                    "them"
+                )
+            return
+        if not drafts.has_mask:
+            raise click.UsageError(
+                "--unverified needs a mask to generate with, like --exit-layer 4"
+            )
+        drafts.chosen_controller()
+        names_drafter = drafts.draft not in (AUTO, OFF) or drafts.drafter_options
+        if names_drafter or self.adapts or verify != MATCH:
+            raise click.UsageError(
+                "--unverified text is not drafted; leave out --draft, -o, --adapt and --verify"
+            )
+
+    def settings(self, model: Model, *, has_mask: bool) -> Adapt | None:
+        """Return the settings of adapting masks, None without adapting. has_mask: whether other
+        options describe a mask."""
+        if not self.adapts:
+            return None
+        path, state = self.adapt_state, None
+        if path is not None:
+            require_no_model(path)
+            state = states.load(path, model) if path.exists() else None
+        if state is not None and has_mask:
+            raise click.UsageError(
+                f"{path} already has a mask to resume from; remove the file, or give no other mask"
+            )
+        return Adapt(SHARE if self.adapt_share is None else self.adapt_share, state)
 
 
 @cloup.command(name="generate")
 @model_argument
-@text_options
-@experiment_options
-@draft_options
+@takes(text=TextOptions, experiments=ExperimentOptions, drafts=DraftOptions)
 @verify_option
-@sampling_options
-@context_options
+@takes(sampling=SamplingOptions, machine=MachineOptions)
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(
+    model: str,
+    text: TextOptions,
+    experiments: ExperimentOptions,
+    drafts: DraftOptions,
+    verify: str,
+    sampling: SamplingOptions,
+    machine: MachineOptions,
+    as_json: bool,
+) -> None:
     """Continue a prompt with an experimental method.
 
     The options are those of pyselfspec generate and some more; --draft and --controller also take
@@ -52,32 +129,42 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec lab generate -p "Once upon a time" --adapt --exit-layer 3
     pyselfspec lab generate model.gguf -p "Once upon a time" --exit-layer 8 --unverified
     """
-    check_experiments(options)
-    prompt = read_prompt(options)
-    sampling = sampling_from(options).with_seed()
-    with locked_state(options), open_context(model, options) as (loaded, context):
-        n_layer, unverified = loaded.n_layer, options["unverified"]
-        config = DraftConfig.plain() if unverified else config_from(n_layer, options)
-        request = Request(prompt, options["n_predict"], config, sampling, options["stop"])
-        alone = mask_from(n_layer, options) if unverified else None
-        with _started(request, context, alone, adapt_from(loaded, options)) as (text, masks):
-            saver = StateSaver(masks, loaded, options["adapt_state"])
+    experiments.check(drafts, verify)
+    prompt = text.read_prompt(drafts.mask_file, sampling.grammar_file)
+    params = sampling.params().with_seed()
+    unverified, file = experiments.unverified, experiments.adapt_state
+    with (
+        nullcontext() if file is None else locked(file, "give another --adapt-state"),
+        machine.open(model) as (loaded, context),
+    ):
+        n_layer = loaded.n_layer
+        config = DraftConfig.plain() if unverified else drafts.config(n_layer, verify)
+        request = Request(prompt, text.n_predict, config, params, text.stop)
+        alone = drafts.mask(n_layer) if unverified else None
+        adapt = experiments.settings(loaded, has_mask=drafts.has_mask)
+        with _started(request, context, alone, adapt) as (completion, masks):
+            saver = StateSaver(masks, loaded, file)
             finished = write(
-                text,
+                completion,
                 show=not as_json,
                 as_text=isinstance(prompt, str),
                 after_piece=saver.save_if_due,
             )
+            trials = None if masks is None else masks.summary()
             if as_json:
-                own = {"unverified": unverified, "adapt": masks and masks.summary()}
+                own: dict[str, Any] = {"unverified": unverified, "adapt": trials}
                 if masks is not None:
                     own["controller"] = type(masks.controller_in_use).__name__.lower()
-                click.echo(json.dumps(report(text, model) | own))
+                click.echo(json.dumps(report(completion, model) | own))
             else:
-                print_notes(text, model)
-                line = " · ".join([closing_line(text), *_remarks(unverified, masks)])
+                print_notes(completion, model)
+                line = closing_line(completion)
+                if unverified:
+                    line += " · not the model's own text: a mask generated it, unverified"
+                if trials is not None:
+                    line += f" · {trials['n_tried']} masks tried, {trials['n_changes']} adopted"
                 click.echo(line, err=True)
-            (masks or text).remember()
+            (masks or completion).remember()
             saver.save()
     if not finished:
         raise KeyboardInterrupt  # for the exit status
@@ -113,11 +200,31 @@ def _started(
         yield request.completion(context), None
 
 
-def _remarks(unverified: bool, masks: Adaptation | None) -> list[str]:
-    """Return what the closing line says of the experiment."""
-    if unverified:
-        return ["not the model's own text: a mask generated it, unverified"]
-    if masks is None:
-        return []
-    trials = masks.summary()
-    return [f"{trials['n_tried']} masks tried, {trials['n_changes']} adopted"]
+class StateSaver:
+    """Saves the state of an adaptation: every SAVE_S seconds, and at the end.
+
+    path: file to write; None: never save.
+    """
+
+    def __init__(self, adaptation: Adaptation | None, model: Model, path: Path | None) -> None:
+        self._adaptation = adaptation
+        self._model = model
+        self._path = path
+        self._saved_at = time.monotonic()
+        self._saved: State | None = None
+
+    def save_if_due(self) -> None:
+        if time.monotonic() - self._saved_at >= SAVE_S:
+            with suppress(OSError):  # generation continues; the last save raises
+                self.save()
+
+    def save(self) -> None:
+        """Write the state if it has changed since the last save. Raises OSError."""
+        if self._path is None or self._adaptation is None:
+            return
+        state = self._adaptation.state
+        if state is self._saved:
+            return
+        self._saved_at = time.monotonic()
+        states.save(state, self._model, self._path)
+        self._saved = state

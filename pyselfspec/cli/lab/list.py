@@ -9,7 +9,7 @@ from itertools import groupby
 import click
 import cloup
 
-from ...lab.catalog import EXPERIMENTS, Experiment
+from ...lab.catalog import EXPERIMENTS
 from .._options import json_option
 
 INTRODUCTION = """\
@@ -40,10 +40,8 @@ def command(as_json: bool) -> None:
     formatter.write_text(INTRODUCTION)
     for kind, group in groupby(EXPERIMENTS, lambda each: each.kind):
         with formatter.section(kind.capitalize()):
-            formatter.write_dl([(each.use, _text(each)) for each in group], col_max=38)
+            rows = [
+                (each.use, f"{each.about} Speed: {each.speed or 'not recorded'}.") for each in group
+            ]
+            formatter.write_dl(rows, col_max=38)
     click.echo(formatter.getvalue(), nl=False)
-
-
-def _text(experiment: Experiment) -> str:
-    speed = "not recorded" if experiment.speed is None else experiment.speed
-    return f"{experiment.about} Speed: {speed}."

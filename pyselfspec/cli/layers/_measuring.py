@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import click
-import cloup
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 
 from ...masks.space import Unit
-from ...selection import chunks, objectives
+from ...selection import objectives
+from ...selection.chunks import N_CHUNK
 from ...selection.options import ScanOptions
 from ...selection.session import Interrupted
 from ...util.progress import OnProgress
-from ...util.progress import Progress as State
-from .._options import MAX_TEXT, F, bar_console, context_params, device_options, read_text
-from .._options import together as _together
-from .._targets import command_line
-from .._types import FILE, Integer, Number
+from .._machine import DeviceOptions
+from .._options import MAX_TEXT, command_line, read_text
+from .._progress import stages
+from .._types import FILE, Integer, Number, option
 
 
 def _chunks_help() -> str:
@@ -28,8 +29,8 @@ def _chunks_help() -> str:
     return f"Number of chunks of text to score.  [default: {', '.join(defaults)}]"
 
 
-def objective_option(default: str) -> Callable[[F], F]:
-    return cloup.option(
+def objective_option(default: str) -> Any:
+    return option(
         "--objective",
         type=click.Choice(objectives.names()),
         default=default,
@@ -40,109 +41,93 @@ def objective_option(default: str) -> Callable[[F], F]:
     )
 
 
-measuring_options = _together(
-    cloup.option_group(
-        "Text and results",
-        cloup.option("--chunks", type=Integer(1), help=_chunks_help()),
-        cloup.option(
-            "-c",
-            "--ctx-size",
-            "n_ctx",
-            type=Integer(4),
-            help="Number of tokens in a chunk; the second half is scored.  [default: "
-            f"{chunks.N_CHUNK}]",
-        ),
-        cloup.option(
-            "--window",
-            type=Integer(1),
-            default=objectives.WINDOW,
-            help="Number of tokens in a masked pass, for --objective agreement.",
-        ),
-        cloup.option(
-            "--text",
-            "text_file",
-            metavar="FILE",
-            help="File with the text to score on, - for stdin.  [default: text that the model "
-            "generates]",
-        ),
-        cloup.option(
-            "--seed",
-            type=Integer(0),
-            default=0,
-            help="Seed of all random choices, including the text that the model generates.",
-        ),
-        cloup.option(
-            "--out",
-            type=FILE,
-            help="File of results; if it exists, resume from it.  [default: in the user's data "
-            "folder, by model and text]",
-        ),
-        cloup.option(
-            "--cache-mib",
-            type=Integer(0),
-            default=objectives.CACHE_BYTES // 2**20,
-            help="Memory for hidden states that masks share, in MiB; 0 for none.",
-        ),
-        cloup.option(
-            "--no-profile", is_flag=True, help="Do not replace the model's profile with the result."
-        ),
-    ),
-    device_options,
-)
-
-
-def session_options(options: Mapping[str, Any]) -> ScanOptions:
-    """Return the settings of measuring_options."""
-    file = options["text_file"]
-    return ScanOptions(
-        text=None if file is None else read_text(file, MAX_TEXT),
-        text_name=file,
-        chunks=options["chunks"],
-        n_ctx=options["n_ctx"],
-        window=options["window"],
-        seed=options["seed"],
-        out=options["out"],
-        cache_bytes=options["cache_mib"] * 2**20,
-        context=context_params(options),
-        command=command_line(),
+def unit_option() -> Any:
+    return option(
+        "--unit",
+        type=click.Choice([unit.value for unit in Unit]),
+        default=Unit.BOTH.value,
+        help="Unit to skip: an attention sublayer (attn), a feed-forward sublayer (ffn), either of "
+        "them (both), or a whole block (block).",
     )
 
 
-def space_options(share: float, *, unit_help: str, share_help: str) -> Callable[[F], F]:
-    """Return the options --unit and --share."""
-    return _together(
-        cloup.option(
-            "--unit",
-            type=click.Choice([unit.value for unit in Unit]),
-            default=Unit.BOTH.value,
-            help=f"{unit_help}: an attention sublayer (attn), a feed-forward sublayer (ffn), "
-            "either of them (both), or a whole block (block).",
-        ),
-        cloup.option(
-            "--share",
-            type=Number(0, 1, min_open=True),
-            default=share,
-            help=share_help,
-        ),
+def share_option(default: float) -> Any:
+    return option(
+        "--share",
+        type=Number(0, 1, min_open=True),
+        default=default,
+        help="Largest share of the units to skip.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringOptions(DeviceOptions):
+    """How masks are scored, and where the scores are kept."""
+
+    title: ClassVar[str] = "Text and results"
+    chunks: int | None = option("--chunks", type=Integer(1), help=_chunks_help())
+    n_ctx: int | None = option(
+        "-c",
+        "--ctx-size",
+        type=Integer(4),
+        help=f"Number of tokens in a chunk; the second half is scored.  [default: {N_CHUNK}]",
+    )
+    window: int = option(
+        "--window",
+        type=Integer(1),
+        default=objectives.WINDOW,
+        help="Number of tokens in a masked pass, for --objective agreement.",
+    )
+    text_file: str | None = option(
+        "--text",
+        metavar="FILE",
+        help="File with the text to score on, - for stdin.  [default: text that the model "
+        "generates]",
+    )
+    seed: int = option(
+        "--seed",
+        type=Integer(0),
+        default=0,
+        help="Seed of all random choices, including the text that the model generates.",
+    )
+    out: Path | None = option(
+        "--out",
+        type=FILE,
+        help="File of results; if it exists, resume from it.  [default: in the user's data "
+        "folder, by model and text]",
+    )
+    cache_mib: int = option(
+        "--cache-mib",
+        type=Integer(0),
+        default=objectives.CACHE_BYTES // 2**20,
+        help="Memory for hidden states that masks share, in MiB; 0 for none.",
+    )
+    no_profile: bool = option(
+        "--no-profile", is_flag=True, help="Do not replace the model's profile with the result."
+    )
+
+    def scan_options(self) -> ScanOptions:
+        file = self.text_file
+        return ScanOptions(
+            text=None if file is None else read_text(file, MAX_TEXT),
+            text_name=file,
+            chunks=self.chunks,
+            n_ctx=self.n_ctx,
+            window=self.window,
+            seed=self.seed,
+            out=self.out,
+            cache_bytes=self.cache_mib * 2**20,
+            context=self.context_params(),
+            command=command_line(),
+        )
 
 
 @contextmanager
 def progress_bar() -> Iterator[OnProgress]:
     """Show a bar on the terminal, updated by the function it yields; after Ctrl-C, print how
     to resume."""
-    console = bar_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    hidden = console.quiet
     try:
-        with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
-            task = bar.add_task("opening the model", total=None)
-
-            def update(state: State) -> None:
-                bar.update(
-                    task, description=state.stage, completed=state.n_done, total=state.n_total
-                )
-
+        with stages(MofNCompleteColumn()) as update:
             yield update
     except Interrupted as stop:
         click.echo(

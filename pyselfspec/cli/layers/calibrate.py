@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import cloup
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 
 from ... import plots
 from ...costs import store
@@ -22,26 +21,23 @@ from ...runtime.context import Context
 from ...speculate.calibrate import measured, to_time
 from ...speculate.drafters import Drafter
 from ...util import paths, records
-from .._drafting import mask_from, mask_options
-from .._options import (
-    bar_console,
-    common_options,
-    context_options,
-    model_argument,
-    open_context,
-)
-from .._targets import plot_option
+from .._drafting import MaskOptions
+from .._machine import MachineOptions
+from .._options import common_options, model_argument, plot_option
+from .._progress import progress
+from .._types import takes
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 @cloup.command(name="calibrate")
 @model_argument
-@mask_options
-@context_options
+@takes(masks=MaskOptions, machine=MachineOptions)
 @plot_option("Draw the times")
 @common_options
-def command(model: str, as_json: bool, plot: Path | None, **options: Any) -> None:
+def command(
+    model: str, masks: MaskOptions, machine: MachineOptions, plot: Path | None, as_json: bool
+) -> None:
     """Measure how long full and masked passes take on this machine.
 
     Saves the times; generate and the other commands use them to decide when drafting saves time.
@@ -49,8 +45,8 @@ def command(model: str, as_json: bool, plot: Path | None, **options: Any) -> Non
     none, measures passes of the full model only. Give this command the same machine options as
     generate, because they change the times.
     """
-    with open_context(model, options) as (loaded, context):
-        with to_time(context, mask_from(loaded.n_layer, options)) as (found, drafter):
+    with machine.open(model) as (loaded, context):
+        with to_time(context, masks.mask(loaded.n_layer)) as (found, drafter):
             key = store.key_of(context)
             store.require_writable(key)
             calibration = _measure(context, drafter, key)
@@ -58,7 +54,10 @@ def command(model: str, as_json: bool, plot: Path | None, **options: Any) -> Non
         mask = found.mask or LayerMask.full(loaded.n_layer)
         estimated = costs_by_bytes(loaded.file, mask, shares)
     if as_json:
-        click.echo(json.dumps(_to_dict(key, calibration)))
+        data = records.to_dict(calibration)
+        belongs_to = records.to_dict(key) | {name: data.pop(name) for name in ("n_ctx", "drafter")}
+        what = {"format": store.StoredCosts.FORMAT, "key": belongs_to}
+        click.echo(json.dumps(what | data | {"file": paths.shown(str(key.path))}))
     else:
         click.echo("\n".join(_lines(calibration, estimated if found.mask else None)))
     path = store.save_calibration(key, calibration)
@@ -70,22 +69,13 @@ def command(model: str, as_json: bool, plot: Path | None, **options: Any) -> Non
         plots.save(picture.draw(calibration.table, estimated, model), plot)
 
 
-def _to_dict(key: StoreKey, calibration: Calibration) -> dict[str, Any]:
-    data = records.to_dict(calibration)
-    belongs_to = records.to_dict(key) | {name: data.pop(name) for name in ("n_ctx", "drafter")}
-    place = {"file": paths.shown(str(key.path))}
-    return {"format": store.StoredCosts.FORMAT, "key": belongs_to} | data | place
-
-
 def _measure(context: Context, drafter: Drafter, key: StoreKey) -> Calibration:
-    console = bar_console()
-    columns = (TextColumn("calibrating"), BarColumn(), TaskProgressColumn())
     is_stored = False
     try:
-        with Progress(*columns, console=console, disable=console.quiet) as progress:
-            task = progress.add_task("", total=1.0)
+        with progress(TextColumn("calibrating"), BarColumn(), TaskProgressColumn()) as bar:
+            task = bar.add_task("", total=1.0)
             for so_far in measured(
-                context, drafter, lambda share: progress.update(task, completed=share)
+                context, drafter, lambda share: bar.update(task, completed=share)
             ):
                 if store.load(key).calibration(so_far.n_ctx, so_far.drafter) is None:
                     store.save_calibration(

@@ -17,9 +17,7 @@ from ...masks.profiles import Profile
 from ...runtime.model import Model
 from ...util import paths, records
 from ...util.files import replacing, require_no_model
-from .._completion import complete_model
-from .._options import json_option, model_argument, open_model, read_text
-from .._targets import command_line
+from .._options import command_line, complete_model, json_option, model_argument, read_text
 from .._types import FILE
 
 
@@ -49,9 +47,16 @@ def list_all(as_json: bool) -> None:
 @json_option
 def show(model: str, as_json: bool) -> None:
     """Show the profile of a model."""
-    with open_model(model) as loaded:
+    with Model(model) as loaded:
         profile = _existing(loaded)
-    click.echo(json.dumps(records.to_dict(profile)) if as_json else _text(profile))
+    facts = records.to_dict(profile)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    facts = {key: value for key, value in facts.items() if value is not None}
+    facts |= {"mask": profile.mask.to_json()}
+    width = max(map(len, facts))
+    click.echo("\n".join(f"{key:{width}}  {value}" for key, value in facts.items()))
 
 
 @command.command()
@@ -67,7 +72,7 @@ def show(model: str, as_json: bool) -> None:
 @cloup.option("--out", type=FILE, help="File to write; replaced if it exists.  [default: stdout]")
 def export(model: str, form: str, out: Path | None) -> None:
     """Print the mask of a model's profile, or write it to a file."""
-    with open_model(model) as loaded:
+    with Model(model) as loaded:
         profile = _existing(loaded)
     text = mask_formats.write(profile.mask, form, Path(profile.model).stem)
     if out is None:
@@ -89,7 +94,7 @@ def export(model: str, form: str, out: Path | None) -> None:
 @json_option
 def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None:
     """Save the mask in a file as the profile of a model."""
-    with open_model(model) as loaded:
+    with Model(model) as loaded:
         mask = mask_formats.read(read_text(file), loaded.n_layer, entry)
         profile = Profile(
             model=paths.shown(loaded.path.name),
@@ -109,7 +114,7 @@ def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None
 @model_argument
 def remove(model: str) -> None:
     """Remove the profile of a model."""
-    with open_model(model) as loaded:
+    with Model(model) as loaded:
         if not profiles.remove(loaded):
             raise _missing(loaded)
 
@@ -136,10 +141,3 @@ def _line(profile: Profile) -> str:
         f"feed-forward sublayers of {mask.n_layer} blocks{expected} · {profile.source}, "
         f"{profile.date}"
     )
-
-
-def _text(profile: Profile) -> str:
-    facts = {key: value for key, value in records.to_dict(profile).items() if value is not None}
-    facts |= {"mask": profile.mask.to_json()}
-    width = max(map(len, facts))
-    return "\n".join(f"{key:{width}}  {value}" for key, value in facts.items())

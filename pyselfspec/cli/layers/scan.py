@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import click
 import cloup
@@ -16,23 +17,17 @@ from ...selection.scanning import ScanResult, scan
 from ...selection.strategies import Prune
 from ...selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
 from ...util import paths, records
-from .._options import common_options, model_argument, model_params, open_model
-from .._targets import plot_option
-from .._types import Choice, Integer, Number
-from ._measuring import (
-    measuring_options,
-    objective_option,
-    progress_bar,
-    session_options,
-    space_options,
-)
+from .._options import common_options, model_argument, plot_option
+from .._types import Choice, Integer, Number, option, takes
+from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
 
 
-@cloup.command(name="scan-layers")
-@model_argument
-@cloup.option_group(
-    "What to try",
-    cloup.option(
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """The masks to try, and when to stop scoring one."""
+
+    title: ClassVar[str] = "What to try"
+    strategy: str = option(
         "--strategy",
         type=Choice(
             [name for name in strategies.names() if not strategies.load(name).endless],
@@ -43,37 +38,69 @@ from ._measuring import (
         "then skip the least harmful units together. greedy: keep adding the least harmful unit. "
         "anti: skip all units, and keep restoring the one that matters most. climb: change one "
         "unit of the best mask. exit: try every early exit.",
-    ),
-    objective_option(scanning.OBJECTIVE),
-    space_options(
-        scanning.SHARE,
-        unit_help="Unit to skip",
-        share_help="Largest share of the units to skip.",
-    ),
-    cloup.option(
+    )
+    objective: str = objective_option(scanning.OBJECTIVE)
+    unit: str = unit_option()
+    share: float = share_option(scanning.SHARE)
+    prune: int | None = option(
         "--prune",
         type=Integer(0),
         help="For greedy and anti: number of units to drop from the candidates after each round, "
         "the most harmful first (2 in llama.cpp's PR 3565).  "
         f"[default: {Prune().share:.0%} of the candidates that the largest mask (see --share) does "
         "not need]",
-    ),
-    cloup.option(
+    )
+    abort_ratio: float | None = option(
         "--abort-ratio",
         type=Number(1, min_open=True),
         help="Stop scoring a mask whose perplexity after 3 chunks is this many times the full "
         "model's (30 in llama.cpp's PR 3565).  [default: stop once the mask cannot be the best]",
-    ),
-    cloup.option(
+    )
+    exhaustive: bool = option(
         "--exhaustive",
         is_flag=True,
         help="Score every candidate completely: no pruning, no early stop.",
-    ),
-)
-@measuring_options
+    )
+
+    def made_strategy(self) -> strategies.Factory:
+        """Return the strategy, with its pruning if it prunes. Raises UsageError for options that do
+        not fit it."""
+        name, prunes = self.strategy, "prune" in strategies.options_of(self.strategy)
+        if strategies.load(name).endless:
+            raise click.UsageError(f"--strategy {name} has no end; use it with layers search")
+        if self.exhaustive and (self.prune or self.abort_ratio):
+            raise click.UsageError(
+                "--exhaustive goes with neither --prune nor --abort-ratio; leave out one of them"
+            )
+        if self.prune is not None and not prunes:
+            raise click.UsageError(
+                f"--prune goes with --strategy greedy or anti, not with {name}; leave it out"
+            )
+        if not prunes:
+            return strategies.load(name)
+        none = self.exhaustive
+        return strategies.load(name, prune=Prune(0) if none else Prune(count=self.prune))
+
+    def give_up(self) -> GiveUp | None:
+        if self.exhaustive:
+            return Never()
+        if self.abort_ratio is None:
+            return None
+        if self.objective != "perplexity":
+            raise click.UsageError(
+                "--abort-ratio goes with --objective perplexity only; leave it out"
+            )
+        return AbortRatio(self.abort_ratio)
+
+
+@cloup.command(name="scan-layers")
+@model_argument
+@takes(trials=Trials, measuring=MeasuringOptions)
 @plot_option("Draw the result")
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(
+    model: str, trials: Trials, measuring: MeasuringOptions, plot: Path | None, as_json: bool
+) -> None:
     """Score each layer, and find the layers that drafts can skip.
 
     Scores masks that skip attention and feed-forward sublayers. Saves the best one as the model's
@@ -84,56 +111,25 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec scan-layers model.gguf --plot scan.png
     pyselfspec scan-layers model.gguf --strategy greedy --objective perplexity --chunks 15
     """
-    give_up, strategy = _give_up(options), _strategy(options)
-    session = session_options(options)
-    with open_model(model, **model_params(options)) as loaded, progress_bar() as follow:
+    give_up, strategy = trials.give_up(), trials.made_strategy()
+    options = measuring.scan_options()
+    with measuring.open_model(model) as loaded, progress_bar() as follow:
         found = scan(
             loaded,
             strategy,
-            options["objective"],
-            unit=Unit(options["unit"]),
-            share=options["share"],
+            trials.objective,
+            unit=Unit(trials.unit),
+            share=trials.share,
             give_up=give_up,
             progress=follow,
-            **session,
+            **options,
         )
-    saved = None if options["no_profile"] else found.save()
+    saved = None if measuring.no_profile else found.save()
     _show(model, found, saved, as_json)
-    if options["plot"] is not None:
+    if plot is not None:
         from ...plots import scan as picture
 
-        title = f"{model}, {options['strategy']}"
-        plots.save(picture.draw(found.report, title), options["plot"])
-
-
-def _strategy(options: dict[str, Any]) -> strategies.Factory:
-    """Return the strategy, with its pruning if it prunes. Raises UsageError for options that do
-    not fit it."""
-    name, prunes = options["strategy"], "prune" in strategies.options_of(options["strategy"])
-    if strategies.load(name).endless:
-        raise click.UsageError(f"--strategy {name} has no end; use it with layers search")
-    if options["exhaustive"] and (options["prune"] or options["abort_ratio"]):
-        raise click.UsageError(
-            "--exhaustive goes with neither --prune nor --abort-ratio; leave out one of them"
-        )
-    if options["prune"] is not None and not prunes:
-        raise click.UsageError(
-            f"--prune goes with --strategy greedy or anti, not with {name}; leave it out"
-        )
-    if not prunes:
-        return strategies.load(name)
-    none = options["exhaustive"]
-    return strategies.load(name, prune=Prune(0) if none else Prune(count=options["prune"]))
-
-
-def _give_up(options: dict[str, Any]) -> GiveUp | None:
-    if options["exhaustive"]:
-        return Never()
-    if options["abort_ratio"] is None:
-        return None
-    if options["objective"] != "perplexity":
-        raise click.UsageError("--abort-ratio goes with --objective perplexity only; leave it out")
-    return AbortRatio(options["abort_ratio"])
+        plots.save(picture.draw(found.report, f"{model}, {trials.strategy}"), plot)
 
 
 def _show(model: str, found: ScanResult, saved: Path | None, as_json: bool) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import cloup
@@ -17,70 +18,71 @@ from ...selection.searching import SearchResult, search
 from ...selection.tables import NOTHING_PAYS, best_line
 from ...util import paths, records
 from ...util.files import replacing
-from .._options import common_options, model_argument, model_params, open_model
-from .._targets import plot_option, target_callback
-from .._types import FILE, Choice, Integer, Number
-from ._measuring import (
-    measuring_options,
-    objective_option,
-    progress_bar,
-    session_options,
-    space_options,
-)
+from .._options import common_options, model_argument, plot_option, target
+from .._types import FILE, Choice, Integer, Number, of_value, option, takes
+from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
 
 
-@cloup.command(name="search")
-@model_argument
-@cloup.option_group(
-    "What to try",
-    cloup.option(
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """The masks to try, and how many of them."""
+
+    title: ClassVar[str] = "What to try"
+    strategy: str = option(
         "--strategy",
         type=Choice(strategies.names(), strategies.all_names()),
         default=searching.STRATEGY,
         help="How to choose the next masks to try. climb: change one unit of the best mask. exit: "
         "try every early exit. optuna: use Optuna's samplers. For the others, see scan-layers.",
-    ),
-    objective_option(searching.OBJECTIVE),
-    cloup.option(
+    )
+    objective: str = objective_option(searching.OBJECTIVE)
+    max_cost: float = option(
         "--max-cost",
         type=Number(0, 1, min_open=True),
         default=searching.MAX_COST,
         help="For --objective agreement and perplexity: longest time of a draft token, as a "
         "share of the time of a token in plain decoding.",
-    ),
-    cloup.option(
+    )
+    trials: int | None = option(
         "--trials",
         type=Integer(1),
         help=f"Number of masks to try.  [default: {searching.N_TRIALS}; no limit with --minutes]",
-    ),
-    cloup.option(
+    )
+    minutes: float | None = option(
         "--minutes",
         type=Number(0, min_open=True),
         help="Longest time of the search in minutes.  [default: no limit]",
-    ),
-    space_options(
-        SHARE,
-        unit_help="Unit to skip",
-        share_help="Largest share of the units to skip.",
-    ),
-    cloup.option(
+    )
+    unit: str = unit_option()
+    share: float = share_option(SHARE)
+    storage: str | None = option(
         "--storage",
         metavar="URL",
         help="With --strategy optuna: database of the study, like sqlite:///study.db; resumed if "
         "it exists.",
-    ),
-)
-@measuring_options
+    )
+
+
+@cloup.command(name="search")
+@model_argument
+@takes(wanted=Trials, measuring=MeasuringOptions)
 @cloup.option(
     "--csv",
     "csv_file",
     type=FILE,
-    callback=target_callback,
+    callback=of_value(target),
     help="With --strategy exit: write the results to this file; replaced if it exists.",
 )
 @plot_option("With --strategy exit: draw a heat map of the results")
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(
+    model: str,
+    wanted: Trials,
+    measuring: MeasuringOptions,
+    csv_file: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
     """Search for the mask that makes generation fastest.
 
     Saves the mask as the model's profile: generate and the other commands then draft with it.
@@ -91,54 +93,44 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     pyselfspec layers search model.gguf --minutes 10
     pyselfspec layers search model.gguf --strategy exit --plot exits.png
     """
-    _check(options)
-    storage = {"storage": options["storage"]} if options["storage"] else {}
-    strategy = strategies.load(options["strategy"], **storage)
-    session = session_options(options)
-    with open_model(model, **model_params(options)) as loaded, progress_bar() as follow:
-        found = search(
-            loaded,
-            strategy,
-            options["objective"],
-            trials=options["trials"],
-            minutes=options["minutes"],
-            unit=Unit(options["unit"]),
-            share=options["share"],
-            max_cost=options["max_cost"],
-            progress=follow,
-            **session,
-        )
-    saved = None if options["no_profile"] else found.save()
-    _show(model, found, saved, options["max_cost"], as_json)
-    if options["csv_file"] is not None:
-        _write_csv(found, options["csv_file"])
-    if options["plot"] is not None:
-        from ...plots import exits as picture
-
-        speeds = {keep: [g.speed for g in row] for keep, row in found.sweep().items()}
-        plots.save(picture.draw(speeds, model), options["plot"])
-
-
-def _check(options: dict[str, Any]) -> None:
-    about = objectives.load(options["objective"]).about
-    sweeps = options["strategy"] == "exit" and about.counts_drafts
-    if (options["csv_file"] or options["plot"]) and not sweeps:
+    about = objectives.load(wanted.objective).about
+    if (csv_file or plot) and not (wanted.strategy == "exit" and about.counts_drafts):
         raise click.UsageError(
             "--csv and --plot need --strategy exit, and --objective agreement or expected-speed"
         )
-    if options["storage"] and options["strategy"] != "optuna":
+    if wanted.storage and wanted.strategy != "optuna":
         raise click.UsageError("--storage goes with --strategy optuna only; leave it out")
+    storage = {"storage": wanted.storage} if wanted.storage else {}
+    strategy = strategies.load(wanted.strategy, **storage)
+    options = measuring.scan_options()
+    with measuring.open_model(model) as loaded, progress_bar() as follow:
+        found = search(
+            loaded,
+            strategy,
+            wanted.objective,
+            trials=wanted.trials,
+            minutes=wanted.minutes,
+            unit=Unit(wanted.unit),
+            share=wanted.share,
+            max_cost=wanted.max_cost,
+            progress=follow,
+            **options,
+        )
+    saved = None if measuring.no_profile else found.save()
+    _show(model, found, saved, wanted.max_cost, as_json)
+    if csv_file is not None:
+        with (
+            replacing(csv_file) as unfinished,
+            unfinished.open("w", newline="", encoding="utf-8") as file,
+        ):
+            rows = csv.writer(file)
+            rows.writerow(["exit", "draft_max", "expected_speed"])
+            rows.writerows((e, g.n_draft, g.speed) for e, row in found.sweep().items() for g in row)
+    if plot is not None:
+        from ...plots import exits as picture
 
-
-def _write_csv(found: SearchResult, path: Path) -> None:
-    """Write the expected speeds by exit and draft length."""
-    with (
-        replacing(path) as unfinished,
-        unfinished.open("w", newline="", encoding="utf-8") as file,
-    ):
-        rows = csv.writer(file)
-        rows.writerow(["exit", "draft_max", "expected_speed"])
-        rows.writerows((e, g.n_draft, g.speed) for e, row in found.sweep().items() for g in row)
+        speeds = {keep: [g.speed for g in row] for keep, row in found.sweep().items()}
+        plots.save(picture.draw(speeds, model), plot)
 
 
 def _show(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
 import cloup
-from rich.progress import Progress as Bars
+from rich.progress import TaskID
 
 from ...convert.huggingface import architectures, convert_steps
 from ...convert.quantize import TYPES, quantize_steps
 from ...runtime.ffi import load
-from ...util.progress import Progress
-from .._options import bar_console, common_options, threads_option
+from .._machine import threads as threads_settings
+from .._options import common_options
+from .._progress import progress
 from .._types import FILE
 from ._writing import out_argument, show_written
 
@@ -41,7 +40,7 @@ def _show_architectures(ctx: click.Context, _param: click.Parameter, value: bool
     default="f16",
     help="Type of the weights: f32, f16, bf16, q8_0, q4_k_m or another type of llama.cpp.",
 )
-@threads_option("Number of CPU threads for quantizing.")
+@cloup.option("-t", "--threads", **threads_settings("Number of CPU threads for quantizing."))
 @cloup.option(
     "--architectures",
     is_flag=True,
@@ -62,17 +61,13 @@ def command(source: Path, out: Path, type_name: str, threads: int | None, as_jso
     pyselfspec models convert layerskip-llama3.2-1B model.gguf --type q8_0
     """
     write_steps = quantize_steps if source.is_file() else convert_steps
-    with closing(write_steps(source, out, type_name, n_threads=threads)) as steps:
-        _show(steps)
-    show_written(out, as_json)
-
-
-def _show(steps: Iterable[Progress]) -> None:
-    """Show a progress bar per stage."""
-    console = bar_console()
-    with Bars(console=console, disable=console.quiet or load.is_verbose()) as bars:
-        tasks: dict[str, Any] = {}
+    tasks: dict[str, TaskID] = {}  # one bar for each stage
+    with (
+        closing(write_steps(source, out, type_name, n_threads=threads)) as steps,
+        progress(hidden=load.is_verbose()) as bars,
+    ):
         for step in steps:
             if step.stage not in tasks:
                 tasks[step.stage] = bars.add_task(step.stage)
             bars.update(tasks[step.stage], completed=step.n_done, total=step.n_total)
+    show_written(out, as_json)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -21,14 +20,9 @@ from ...runtime.model import Model
 from ...runtime.processor import cpu_backend, variant
 from ...runtime.width_check import exact_types, same_at_widths
 from ...util.sizes import size_text
-from .._options import (
-    common_options,
-    context_params,
-    device_options,
-    model_argument,
-    model_params,
-    open_model,
-)
+from .._machine import DeviceOptions
+from .._options import common_options, model_argument
+from .._types import takes
 
 # Keys: whether logits are the same at all widths, as tested on this machine.
 SAME_TEXT = {
@@ -43,16 +37,16 @@ N_SHOWN = 1000  # tokens whose K/V are shown
 
 @cloup.command(name="info")
 @model_argument
-@device_options
+@takes(device=DeviceOptions)
 @common_options
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(model: str, device: DeviceOptions, as_json: bool) -> None:
     """Describe a model: its parts, memory use and drafters.
 
     Loads the model, and tests whether drafts could change its text on this machine.
     """
     with (
-        open_model(model, **model_params(options)) as loaded,
-        loaded.context(n_ctx=256, n_batch=64, **context_params(options)) as context,
+        device.open_model(model) as loaded,
+        loaded.context(n_ctx=256, n_batch=64, **device.context_params()) as context,
     ):
         facts = _facts(loaded, context) | {"model": model}
     click.echo(json.dumps(facts) if as_json else _text(facts))
@@ -61,31 +55,22 @@ def command(model: str, as_json: bool, **options: Any) -> None:
 def _facts(model: Model, context: Context) -> dict[str, Any]:
     file, support = model.file, context.mask_support
     n_ctx = min(N_CTX, model.n_ctx_train)
+    of_file = "name licence is_chat_model architecture n_params file_type n_bytes"
+    of_model = "n_layer n_embd n_vocab n_ctx_train free_bytes state_bytes"
     return {
-        "name": file.name,
-        "licence": file.licence,
-        "is_chat_model": file.is_chat_model,
-        "architecture": file.architecture,
-        "n_layer": model.n_layer,
-        "n_embd": model.n_embd,
-        "n_vocab": model.n_vocab,
-        "n_ctx_train": model.n_ctx_train,
-        "n_params": file.n_params,
-        "file_type": file.file_type,
-        "n_bytes": file.n_bytes,
+        **{name: getattr(file, name) for name in of_file.split()},
+        **{name: getattr(model, name) for name in of_model.split()},
         "kv_bytes_per_1000_tokens": {t: file.kv_bytes(N_SHOWN, t, t) for t in CACHE_TYPES},
         "n_ctx": n_ctx,
         "needed_bytes": needed_bytes(file, n_ctx, context.options.type_k, context.options.type_v),
-        "free_bytes": model.free_bytes,
-        "attn_bytes": sum(block.attn for block in file.blocks),
-        "ffn_bytes": sum(block.ffn for block in file.blocks),
         "head_bytes": file.head_bytes,
         "token_embd_bytes": file.token_embd_bytes,
+        "attn_bytes": sum(block.attn for block in file.blocks),
+        "ffn_bytes": sum(block.ffn for block in file.blocks),
         "blocks": [{"attn": b.attn, "ffn": b.ffn, "other": b.other} for b in file.blocks],
         "can_skip_attn": sorted(support.attn),
         "can_skip_ffn": sorted(support.ffn),
         "can_draft": context.abilities.can_draft,
-        "state_bytes": model.state_bytes,
         "n_snapshots": 0 if context.abilities.can_rollback else context.abilities.max_rollback,
         "weights": _weights(file, bool(context.abilities.exact_width)),
         "cpu_code": variant(cpu_backend()),
@@ -117,15 +102,21 @@ def _weights(file: GgufFile, on_cpu: bool) -> list[dict[str, Any]]:
 
 def _text(facts: dict[str, Any]) -> str:
     attn, ffn, head = facts["attn_bytes"], facts["ffn_bytes"], facts["head_bytes"]
-    read = _bytes_read(facts) or 1
+    read, width, costs = _bytes_read(facts) or 1, facts["exact_width"], facts["width_costs"]
+    wide = "not measured yet; generate and layers calibrate measure it"
+    if costs is not None:
+        shown = ", ".join(f"{costs[n - 1]:.2f} for {n}" for n in (2, 4, 8, len(costs)))
+        wide = f"{shown} tokens, relative to a pass over one"
+    kernels = "logits may depend on the width of a pass"
+    if width:
+        kernels = f"logits are identical in passes of up to {width} tokens"
     lines = [
         f"name: {facts['name'] or 'not stated'} (licence: {facts['licence'] or 'not stated'})",
         f"model: {facts['architecture']} · {facts['n_layer']} blocks · "
         f"{_count(facts['n_params'])} parameters · {facts['file_type']} · "
         f"{size_text(facts['n_bytes'])} · trained with {facts['n_ctx_train']} tokens of context",
         f"chat model: {'yes' if facts['is_chat_model'] else 'no'}",
-        f"memory: {_memory(facts)}",
-        f"fits: {_fits(facts)}",
+        *_memory(facts),
         f"speed-up: {_speed_up(facts)}",
         f"same text with drafts: {SAME_TEXT[facts['same_at_widths']]}",
         f"same bits however a prompt is split: {EXACT_PROMPTS[facts['exact_prompts']]}",
@@ -134,45 +125,39 @@ def _text(facts: dict[str, Any]) -> str:
         f"head {head / read:.0%}",
         f"masks can skip: {_skippable(facts, 'attention', 'can_skip_attn')}; "
         f"{_skippable(facts, 'feed-forward', 'can_skip_ffn')}",
-        f"CPU code: {facts['cpu_code']}; {_kernels(facts)}",
-        f"cost of wide passes: {_width_costs(facts)}",
+        f"CPU code: {facts['cpu_code']}; {kernels}",
+        f"cost of wide passes: {wide}",
         "",
     ]
-    rows = [("blocks", "attention", "feed-forward"), *_rows(facts["blocks"])]
+    rows = [("blocks", "attention", "feed-forward")]
+    for (a, f), run in groupby(enumerate(facts["blocks"]), lambda b: (b[1]["attn"], b[1]["ffn"])):
+        rows.append((_ranges([il for il, _ in run]), size_text(a), size_text(f)))
     rows.append(("head", size_text(head), ""))
     return "\n".join([*lines, *(f"{a:>8}  {b:>9}  {c:>12}".rstrip() for a, b, c in rows)])
 
 
-def _memory(facts: dict[str, Any]) -> str:
-    kv = facts["kv_bytes_per_1000_tokens"]
+def _memory(facts: dict[str, Any]) -> tuple[str, str]:
+    """Return lines about the need of memory: per token of context, and with the usual context."""
+    kv, n_snapshots = facts["kv_bytes_per_1000_tokens"], facts["n_snapshots"]
     first, *others = (f"{size_text(kv[name])} as {name}" for name in SHOWN_CACHE_TYPES)
-    return (
-        f"{size_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context {first} "
-        f"({', '.join(others)}; see -ctk and -ctv){_states(facts)}"
-    )
-
-
-def _states(facts: dict[str, Any]) -> str:
-    """Return how rejected draft tokens are removed from recurrent states; "" without states."""
-    if not facts["state_bytes"]:
-        return ""
-    n = facts["n_snapshots"]
-    copies = f"with {n} snapshots for drafts of {n} tokens" if n else "with a checkpoint for drafts"
-    return f"; {size_text(facts['state_bytes'])} for the recurrent state of each text, {copies}"
-
-
-def _fits(facts: dict[str, Any]) -> str:
+    states = ""
+    if facts["state_bytes"]:  # rejected draft tokens are removed from it by copies of it
+        copies = "a checkpoint for drafts"
+        if n_snapshots:
+            copies = f"{n_snapshots} snapshots for drafts of {n_snapshots} tokens"
+        size = size_text(facts["state_bytes"])
+        states = f"; {size} for the recurrent state of each text, with {copies}"
     needed, free = facts["needed_bytes"], facts["free_bytes"]
-    with_context = f"{size_text(needed)} with a context of {facts['n_ctx']} tokens"
+    fits = f"{size_text(needed)} with a context of {facts['n_ctx']} tokens"
     if free is None:
-        return f"unknown; it needs {with_context}"
-    return f"{'yes' if needed <= free else 'no'}, {with_context}; {size_text(free)} are free"
-
-
-def _rows(blocks: list[dict[str, int]]) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows of the table, one for each run of equal blocks."""
-    for (attn, ffn), run in groupby(enumerate(blocks), lambda b: (b[1]["attn"], b[1]["ffn"])):
-        yield _ranges([il for il, _ in run]), size_text(attn), size_text(ffn)
+        fits = f"unknown; it needs {fits}"
+    else:
+        fits = f"{'yes' if needed <= free else 'no'}, {fits}; {size_text(free)} are free"
+    return (
+        f"memory: {size_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context "
+        f"{first} ({', '.join(others)}; see -ctk and -ctv){states}",
+        f"fits: {fits}",
+    )
 
 
 def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
@@ -222,22 +207,6 @@ def _speed_up(facts: dict[str, Any]) -> str:
         f"{copies}; skipping layers with the mask of this file (layer-skip): attention {attn}, "
         f"feed-forward {ffn}"
     )
-
-
-def _width_costs(facts: dict[str, Any]) -> str:
-    """Return stored times of passes; see costs/lookup.py."""
-    costs = facts["width_costs"]
-    if costs is None:
-        return "not measured yet; generate and layers calibrate measure it"
-    shown = ", ".join(f"{costs[n - 1]:.2f} for {n}" for n in (2, 4, 8, len(costs)))
-    return f"{shown} tokens, relative to a pass over one"
-
-
-def _kernels(facts: dict[str, Any]) -> str:
-    width = facts["exact_width"]
-    if not width:
-        return "logits may depend on the width of a pass"
-    return f"logits are identical in passes of up to {width} tokens"
 
 
 def _ranges(blocks: list[int]) -> str:

@@ -8,7 +8,6 @@ import click
 import cloup
 
 from ... import hub
-from ...hub import Entry
 from ...hub.huggingface import FORM
 from ...util.sizes import size_text
 from .._options import json_option
@@ -23,9 +22,18 @@ def command(as_json: bool) -> None:
     """
     entries = list(hub.entries())
     if as_json:
-        click.echo(json.dumps({"models": [_facts(entry) for entry in entries]}))
+        names = ("name", "type", "n_bytes", "licence")
+        facts = [
+            {name: getattr(each, name) for name in names}
+            | {"path": None if each.path is None else str(each.path)}
+            for each in entries
+        ]
+        click.echo(json.dumps({"models": facts}))
         return
-    rows = [("name", "type", "size", "licence", "where"), *map(_row, entries)]
+    rows = [("name", "type", "size", "licence", "where")]
+    for each in entries:
+        where = f"pyselfspec models pull {each.name}" if each.path is None else str(each.path)
+        rows.append((each.name, each.type, size_text(each.n_bytes), each.licence, where))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
@@ -33,18 +41,3 @@ def command(as_json: bool) -> None:
     click.echo(
         f"download: pyselfspec models pull {FORM}; remove: pyselfspec models rm NAME", err=True
     )
-
-
-def _facts(entry: Entry) -> dict[str, object]:
-    return {
-        "name": entry.name,
-        "type": entry.type,
-        "n_bytes": entry.n_bytes,
-        "licence": entry.licence,
-        "path": None if entry.path is None else str(entry.path),
-    }
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    where = f"pyselfspec models pull {entry.name}" if entry.path is None else str(entry.path)
-    return entry.name, entry.type, size_text(entry.n_bytes), entry.licence, where

@@ -13,16 +13,14 @@ import cloup
 from ... import hub
 from ...errors import ModelFileError
 from ...gguf.file import check
-from ...hub.packages import Offer
 from ...util.sizes import size_text
-from .._completion import complete_name
-from .._options import json_option, yes_option
+from .._options import complete_name, json_option, yes_option
 
 
 @cloup.command(name="pull")
 @cloup.argument(
     "name",
-    shell_complete=complete_name,
+    shell_complete=complete_name(fetched=False),
     help="A name that pyselfspec models list shows, or a model of the Hugging Face hub: "
     "hf:USER/REPO[:FILE], USER/REPO or a URL; FILE is a GGUF file there or a type like Q8_0.",
 )
@@ -43,7 +41,12 @@ def command(name: str, yes: bool, as_json: bool) -> None:
     path, fetched = hub.find(name), False
     if path is None:
         offered = hub.offer(name)
-        click.echo(_text(offered), err=True)
+        choice = f" ({offered.chosen})" if offered.chosen else ""
+        click.echo(
+            f"{offered.about}{choice}\nsize:    {size_text(offered.n_bytes)}\n"
+            f"licence: {offered.licence}\nfrom:    {offered.origin}",
+            err=True,
+        )
         if not yes and sys.stdin is not None and sys.stdin.isatty():
             click.confirm("Download it?", default=True, abort=True, err=True)
         path, fetched = hub.fetch(offered), True
@@ -63,13 +66,3 @@ def _next(name: str, path: Path) -> str:
         return f"next: pyselfspec models info {shlex.quote(name)}"
     more = "" if chats else " -p 'Once upon a time'"
     return f"next: pyselfspec {'chat' if chats else 'generate'} {shlex.quote(name)}{more}"
-
-
-def _text(offered: Offer) -> str:
-    choice = f" ({offered.chosen})" if offered.chosen else ""
-    return (
-        f"{offered.about}{choice}\n"
-        f"size:    {size_text(offered.n_bytes)}\n"
-        f"licence: {offered.licence}\n"
-        f"from:    {offered.origin}"
-    )

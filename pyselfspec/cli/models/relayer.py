@@ -8,18 +8,18 @@ import click
 import cloup
 
 from ...convert.relayer import relayer
+from ...convert.stream import read_model
+from ...hub import model_path
 from .._drafting import parse_blocks
-from ._writing import copy_arguments, read, write
+from .._types import of_value
+from ._writing import copy_arguments, write
 
 
-def parse_order(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
-    """Callback of --blocks: block numbers and ranges in order, like ``0-9,5-9,3``."""
-    if text is None:
-        return None
-    parts = (
-        part or " " for part in text.split(",")
-    )  # parse_blocks refuses a blank part, but not an empty one
-    return [il for part in parts for il in sorted(parse_blocks(ctx, param, part))]
+def parse_order(text: str) -> list[int]:
+    """Read block numbers and ranges in order, like ``0-9,5-9,3``."""
+    # parse_blocks refuses a blank part, but not an empty one
+    parts = (part or " " for part in text.split(","))
+    return [il for part in parts for il in sorted(parse_blocks(part))]
 
 
 @cloup.command(name="relayer")
@@ -27,19 +27,19 @@ def parse_order(ctx: click.Context, param: click.Parameter, text: str | None) ->
 @cloup.option(
     "--blocks",
     metavar="BLOCKS",
-    callback=parse_order,
+    callback=of_value(parse_order),
     help="Blocks of IN that make up OUT, in order, like 0-9,5-9,12-31.  [default: all]",
 )
 @cloup.option(
     "--zero-attn",
     metavar="BLOCKS",
-    callback=parse_blocks,
+    callback=of_value(parse_blocks, frozenset()),
     help="Set the attention output of these blocks of IN to zero, like 3,5,8-11.",
 )
 @cloup.option(
     "--zero-ffn",
     metavar="BLOCKS",
-    callback=parse_blocks,
+    callback=of_value(parse_blocks, frozenset()),
     help="Set the feed-forward output of these blocks of IN to zero.",
 )
 def command(
@@ -63,4 +63,5 @@ def command(
         raise click.UsageError(
             "there is no change to make; give --blocks, --zero-attn or --zero-ffn"
         )
-    write(relayer(read(name), blocks, zero_attn=zero_attn, zero_ffn=zero_ffn), out, as_json)
+    source = read_model(model_path(name))
+    write(relayer(source, blocks, zero_attn=zero_attn, zero_ffn=zero_ffn), out, as_json)

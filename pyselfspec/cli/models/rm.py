@@ -10,13 +10,14 @@ import cloup
 
 from ... import hub
 from ...util.sizes import size_text
-from .._completion import complete_fetched
-from .._options import json_option, yes_option
+from .._options import complete_name, json_option, yes_option
 
 
 @cloup.command(name="rm")
 @cloup.argument(
-    "name", shell_complete=complete_fetched, help="A name that pyselfspec models list shows."
+    "name",
+    shell_complete=complete_name(fetched=True),
+    help="A name that pyselfspec models list shows.",
 )
 @yes_option
 @json_option

@@ -8,9 +8,11 @@ import click
 import cloup
 from gguf import GGMLQuantizationType
 
+from ...convert.stream import read_model
 from ...convert.widen import FLOATS, widen
+from ...hub import model_path
 from .._types import Integer
-from ._writing import copy_arguments, read, write
+from ._writing import copy_arguments, write
 
 
 @cloup.command(name="widen")
@@ -38,4 +40,4 @@ def command(name: str, out: Path, as_json: bool, factor: int, type_name: str | N
     pyselfspec models widen demo wide.gguf --factor 4
     """
     dequantized = None if type_name is None else GGMLQuantizationType[type_name.upper()]
-    write(widen(read(name), factor, dequantized), out, as_json)
+    write(widen(read_model(model_path(name)), factor, dequantized), out, as_json)
