@@ -4,8 +4,9 @@ turn their requests into a ChatRequest, and write the parts of the answers in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...answers.form import AnswerForm
@@ -54,11 +55,19 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     template, use = require_template(service), ToolUse.of(body)
     prompt, pictures = await asyncio.to_thread(chat_tokens, service, body, use)
     grammar = await asyncio.to_thread(_grammar, service, body, use)
-    reads_plainly = grammar is not None or body.reasoning_format == "none"
-    form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
+    form = await asyncio.to_thread(AnswerForm.of, template.all_sources)
+    form = replace(form, calls=form.calls if use.tools else ())
+    if grammar is not None or body.reasoning_format == "none":  # the answer is read as it is
+        form = replace(form, think=(), silent=())
     shown = service.shown_markers(form)
     if grammar is None and use.strict and not body.continues:
-        grammar = await asyncio.to_thread(_strict_grammar, template, use, form)
+        # None for models that write calls in another form than JSON
+        is_strict = dict.fromkeys(use.strict, True)
+        sources, functions = template.all_sources, use.functions
+        with _schema_errors("tools"):
+            grammar = await asyncio.to_thread(
+                answers_to_gbnf, form, sources, functions, is_strict, use.n_calls
+            )
     thinks = opened_thoughts(service.model, prompt, form, dict(shown))
     limit = _thought_limit(template, body, form, thinks)
     if limit is not None and thinks is not None and body.thought_budget == 0:
@@ -162,39 +171,24 @@ def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def _grammar(service: Service, body: ChatRequest, use: ToolUse) -> str | None:
     """Return the GBNF grammar of the answer, if any. Raises ApiError for an unsupported schema."""
-    try:
-        return use.grammar() if use.is_required else _format_grammar(service, body)
-    except ArgumentError as error:
-        param = "tools" if use.is_required else "response_format"
-        raise ApiError(400, str(error), param=param) from None
-
-
-def _format_grammar(service: Service, body: ChatRequest) -> str | None:
     style = body.response_format
-    if style is None or style.type == "text":
-        return service.requests.grammar(body)
-    if style.wanted is None:
-        raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
-    return json_schema.to_gbnf(style.wanted)
+    with _schema_errors("tools" if use.is_required else "response_format"):
+        if use.is_required:
+            return json_schema.calls_to_gbnf(use.functions)
+        if style is None or style.type == "text":
+            return service.requests.grammar(body)
+        if style.wanted is None:
+            raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
+        return json_schema.to_gbnf(style.wanted)
 
 
-def _strict_grammar(template: ChatTemplate, use: ToolUse, form: AnswerForm) -> str | None:
-    """Return the grammar of answers whose calls keep to their schemas, None for models that write
-    calls in another form than JSON. Raises ApiError for an unsupported schema."""
+@contextmanager
+def _schema_errors(param: str) -> Iterator[None]:
+    """Raise ApiError for a JSON schema that is not supported. param: the field that has it."""
     try:
-        is_strict = dict.fromkeys(use.strict, True)
-        return answers_to_gbnf(form, template.all_sources, use.functions, is_strict, use.n_calls)
+        yield
     except ArgumentError as error:
-        raise ApiError(400, str(error), param="tools") from None
-
-
-def _answer_form(template: ChatTemplate, use: ToolUse, reads_plainly: bool) -> AnswerForm:
-    """Return the form of the answers. reads_plainly: thoughts are not looked for."""
-    form = AnswerForm.of(template.all_sources)
-    calls = form.calls if use.tools else ()
-    return (
-        AnswerForm((), calls, ()) if reads_plainly else AnswerForm(form.think, calls, form.silent)
-    )
+        raise ApiError(400, str(error), param=param) from None
 
 
 def _thought_limit(
