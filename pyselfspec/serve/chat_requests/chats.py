@@ -15,10 +15,10 @@ from ...answers.reader import AnswerReader
 from ...errors import ArgumentError
 from ...runtime import json_schema
 from ...runtime.pictures import Picture
+from ...speculate.reasoning_budget import ReasoningBudget
 from ...templates.messages import ASSISTANT, FIELDS
 from ...templates.template import ChatTemplate
 from ..engine.jobs import Job
-from ..engine.reasoning_budget import ThoughtLimit
 from ..protocol.errors import ApiError
 from ..protocol.schemas import ChatRequest
 from ..service import Service
@@ -69,9 +69,9 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
                 answers_to_gbnf, form, sources, functions, is_strict, use.n_calls
             )
     thinks = opened_thoughts(service.model, prompt, form, dict(shown))
-    limit = _thought_limit(template, body, form, thinks)
-    if limit is not None and thinks is not None and body.thought_budget == 0:
-        prompt, limit, thinks = (*prompt, *limit.end_tokens), None, None
+    budget = _reasoning_budget(template, body, form, thinks)
+    if budget is not None and thinks is not None and body.reasoning_budget == 0:
+        prompt, budget, thinks = (*prompt, *budget.closing), None, None
     reader = service.requests
     n_predict = reader.n_predict(prompt, body.most, None)
     jobs = tuple(
@@ -85,7 +85,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows,
             shown=shown,
-            thoughts=limit,
+            reasoning_budget=budget,
             pictures=pictures,
         )
         for sampling in reader.samplings(body, grammar)
@@ -191,15 +191,15 @@ def _schema_errors(param: str) -> Iterator[None]:
         raise ApiError(400, str(error), param=param) from None
 
 
-def _thought_limit(
+def _reasoning_budget(
     template: ChatTemplate, body: ChatRequest, form: AnswerForm, thinks: str | None
-) -> ThoughtLimit | None:
-    """Return the limit of thoughts, None without one."""
-    budget = body.thought_budget
+) -> ReasoningBudget | None:
+    """Return the budget of the reasoning, None for no limit."""
+    n_tokens = body.reasoning_budget
     pairs = [pair for pair in form.think if thinks in (None, pair[1])]
-    if budget is None or budget < 0 or not pairs:
+    if n_tokens is None or n_tokens < 0 or not pairs:
         return None
     opening, close = pairs[0]
     end = f"\n{close}\n\n" if close[1] == "/" else close
     tokens = tuple(template.marker_tokens(end))
-    return ThoughtLimit(max(1, budget), opening, close, thinks is not None, end, tokens)
+    return ReasoningBudget(max(1, n_tokens), opening, close, thinks is not None, tokens)

@@ -116,17 +116,6 @@ class Engine(Closing):
             self._waiting.extend(tickets)
             self._changed.notify()
 
-    def resume(self, ticket: Ticket) -> None:
-        """Queue the rest of an answer that has begun, before all others.
-
-        Raises ShutdownError if the engine has ended.
-        """
-        with self._changed:
-            if self._ended:
-                raise ShutdownError
-            self._waiting.appendleft(ticket)
-            self._changed.notify()
-
     def call(self, function: Callable[[Slots], T]) -> Future[T]:
         """Call a function with the slots between two passes. Raises ShutdownError if the engine has
         ended."""

@@ -37,6 +37,7 @@ class RunningText:
             shown=dict(job.shown),
             adapters=job.adapters,
             pictures=job.pictures,
+            reasoning_budget=job.reasoning_budget,
         )
         # tokens and probabilities take time
         with_tokens = job.shows_tokens or job.logprobs is not None
@@ -89,7 +90,6 @@ class RunningText:
             completion.estimated_speedup,
             completion.mask,
             completion.stopped_by,
-            tuple(completion.tokens),
         )
         return self._delta(text, 0), finished
 

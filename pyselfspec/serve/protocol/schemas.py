@@ -299,8 +299,8 @@ class ChatRequest(TextRequest):
         return next((each for each in given if each is not None), None)
 
     @property
-    def thought_budget(self) -> int | None:
-        """The most tokens of thoughts, under either of llama-server's names."""
+    def reasoning_budget(self) -> int | None:
+        """The most tokens of reasoning, under either of llama-server's names."""
         given = self.reasoning_budget_tokens
         return self.thinking_budget_tokens if given is None else given
 
