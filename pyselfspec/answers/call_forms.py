@@ -55,10 +55,15 @@ class CallForm:
 
 def read_calls(form: CallForm, body: str, functions: Functions) -> list[ToolCall] | None:
     """Return the calls between two markers; None unless it consists of calls of these functions."""
+    calls = []
     try:
-        calls = [
-            _call(name, arguments, functions) for name, arguments in form.pairs(body, functions)
-        ]
+        for name, arguments in form.pairs(body, functions):
+            if isinstance(arguments, str):  # JSON in JSON, as some templates render it
+                arguments = json.loads(arguments)
+            if name not in functions or not isinstance(arguments, dict):
+                return None
+            written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+            calls.append(ToolCall(f"call_{secrets.token_hex(12)}", name, written))
     except (ValueError, RecursionError, SyntaxError, MemoryError):
         return None
     return calls or None
@@ -68,15 +73,6 @@ def bare_calls(text: str, functions: Functions) -> list[ToolCall] | None:
     """Return the calls that an answer without markers consists of, as JSON; None if it is text."""
     text = text.strip().removeprefix(HERMES_OPEN).removesuffix(HERMES_CLOSE)
     return read_calls(CallForm("", None, _json_pairs), text, functions)
-
-
-def _call(name: str, arguments: Any, functions: Functions) -> ToolCall:
-    if isinstance(arguments, str):  # JSON in JSON, as some templates render it
-        arguments = json.loads(arguments)
-    if name not in functions or not isinstance(arguments, dict):
-        raise ValueError(name)
-    written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-    return ToolCall(f"call_{secrets.token_hex(12)}", name, written)
 
 
 def _json_pairs(text: str, _functions: Functions) -> Iterator[Pair]:

@@ -21,14 +21,8 @@ def visible_tokens(model: Model, form: AnswerForm) -> tuple[tuple[int, str], ...
         if len(tokens) == 1 and not model.piece(tokens[0]):
             found.append((tokens[0], text))
         elif len(tokens) > 1:  # a marker of several, such as <|channel|>analysis<|message|>
-            found += _control_tokens(model, text)
+            found += [(t, vocabulary.text_of(model, t)) for t in tokens if not model.piece(t)]
     return tuple(dict(found).items())
-
-
-def _control_tokens(model: Model, text: str) -> list[tuple[int, str]]:
-    """Return the control tokens in a text that consists of tokens and words."""
-    tokens = model.tokenize(text, add_special=False)
-    return [(t, vocabulary.text_of(model, t)) for t in tokens if not model.piece(t)]
 
 
 def opened_thoughts(

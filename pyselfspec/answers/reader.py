@@ -126,7 +126,12 @@ class AnswerReader:
             (at, -len(mark), mark) for mark in self._openers if (at := self._held.find(mark)) >= 0
         ]
         if not found:
-            self._say(parts, self._n_certain(self._marks, is_last))
+            n = self._n_certain(self._marks, is_last)
+            text, at = self._held[:n], self._at
+            if text and (text.strip() or self._begun):  # none before an opening marker
+                self._held = self._held[n:]
+                self._begun, self._trims = True, False
+                parts.append(Said(text, at))
             return False
         n, _, mark = min(found)
         before, at = self._held[:n], self._at
@@ -139,15 +144,6 @@ class AnswerReader:
             self._begun = True
         self._trims = True
         return True
-
-    def _say(self, parts: list[Part], n: int) -> None:
-        """Move the first n characters that are held to the parts."""
-        text, at = self._held[:n], self._at
-        if not text or not (text.strip() or self._begun):
-            return  # white space before an opening marker is left out
-        self._held = self._held[n:]
-        self._begun, self._trims = True, False
-        parts.append(Said(text, at))
 
     @property
     def _at(self) -> int:

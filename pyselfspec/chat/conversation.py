@@ -7,9 +7,9 @@ generated, and the K/V cache holds them.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from ..errors import ArgumentError, ContextFullError
 from ..runtime.context import Context
@@ -17,16 +17,30 @@ from ..runtime.sampling import SEED_MAX
 from ..speculate.completion import N_PREDICT, Completion, CompletionOptions
 from ..speculate.config import AUTO, DraftChoice, DraftConfig
 from ..speculate.output.record import INTERRUPTED
-from ..templates.messages import ASSISTANT, SYSTEM, USER, Message
+from ..templates.messages import ASSISTANT, SYSTEM, USER, Message, parse
 from ..templates.template import ChatTemplate
+from ..util import records
 from ..util.files import require_no_model
-from . import saved
 from .answer import ChatForm, Piece, read_pieces, read_whole
-from .saved import SavedChat
 from .trimming import trim_messages
 
 ANSWER_SHARE = 4  # at least a quarter of the context is free for the answer
 KEPT_SHARE = 2  # leaving out turns keeps half of the context, so that the next ones have room
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChat:
+    """A conversation on disk. model: the name of the model's file, for information. vocabulary:
+    that of the answers' token ids, see Model.vocabulary."""
+
+    FORMAT: ClassVar[int] = 1
+    model: str
+    vocabulary: str
+    messages: tuple[Message, ...]
+
+    def __post_init__(self) -> None:
+        if self.messages:
+            parse([message.to_dict() for message in self.messages])
 
 
 class Conversation:
@@ -115,28 +129,36 @@ class Conversation:
         self.n_left_out = 0
 
     def save(self, path: Path) -> None:
-        """Write all messages to a file, for `load`. Replaces an existing file."""
+        """Write all messages to a file, for `load`. Replaces an existing file, as a whole."""
         require_no_model(path)
         model = self.context.model
-        saved.save(path, SavedChat(model.path.name, model.vocabulary, self.messages))
+        records.save(path, SavedChat(model.path.name, model.vocabulary, self.messages))
 
     def load(self, path: Path) -> None:
-        """Replace the messages by those of a file. The file may come from another model."""
-        chat = saved.load(path)
-        has_tokens = chat.vocabulary == self.context.model.vocabulary
+        """Replace the messages by those of a file. The file may come from another model.
+
+        Raises RecordError for a file without a chat, OSError for an unreadable file.
+        """
+        try:
+            chat = records.load(path, SavedChat, what="saved chat")
+        except records.RecordError as error:
+            reason = str(error.__cause__).partition(":")[0]  # without the details of the parser
+            raise records.RecordError(
+                f"{path} is not a saved chat ({reason}); give another file"
+            ) from error
+        model = self.context.model
+        has_tokens = chat.vocabulary == model.vocabulary
+
+        def spells(message: Message) -> bool:
+            tokens = message.tokens or ()
+            are_valid = all(0 <= token < model.n_vocab and model.piece(token) for token in tokens)
+            return are_valid and model.detokenize(tokens) == message.text
+
         self.messages = tuple(
-            message if has_tokens and self._spells(message) else replace(message, tokens=None)
+            message if has_tokens and spells(message) else replace(message, tokens=None)
             for message in chat.messages
         )
         self.n_left_out = 0
-
-    def _spells(self, message: Message) -> bool:
-        """Return whether the message's token ids are valid and spell its text."""
-        model, tokens = self.context.model, message.tokens or ()
-        return (
-            all(0 <= token < model.n_vocab and model.piece(token) for token in tokens)
-            and model.detokenize(tokens) == message.text
-        )
 
     def _last_question(self) -> int | None:
         questions = [i for i, message in enumerate(self.messages) if message.role == USER]
@@ -146,7 +168,14 @@ class Conversation:
 
     def _answer(self, messages: tuple[Message, ...]) -> Generator[Piece, None, None]:
         prompt, n_left_out = self._prompt(messages)
-        completion = Completion(self.context, prompt, self.config, **self._options())
+        options = self.options.copy()
+        options["shown"] = {**(options.get("shown") or {}), **self._form.shown}
+        options["stop"] = (*options.get("stop", ()), *self.template.stop)
+        sampling = options.get("sampling")
+        if sampling is not None and sampling.seed is not None:
+            seed = (sampling.seed + self._n_regenerated) % (SEED_MAX + 1)
+            options["sampling"] = replace(sampling, seed=seed)
+        completion = Completion(self.context, prompt, self.config, **options)
         self.completion, self.is_thinking = completion, False
         try:
             yield from read_pieces(completion, self._form.reader(prompt))
@@ -156,16 +185,6 @@ class Conversation:
             if completion.tokens:
                 self.messages = (*messages, self._answer_message(completion))
                 self.n_left_out = n_left_out
-
-    def _options(self) -> CompletionOptions:
-        options = self.options.copy()
-        options["shown"] = {**(options.get("shown") or {}), **self._form.shown}
-        options["stop"] = (*options.get("stop", ()), *self.template.stop)
-        sampling = options.get("sampling")
-        if sampling is not None and sampling.seed is not None:
-            seed = (sampling.seed + self._n_regenerated) % (SEED_MAX + 1)
-            options["sampling"] = replace(sampling, seed=seed)
-        return options
 
     def _answer_message(self, completion: Completion) -> Message:
         """Return the answer as a message, with its tokens unless a stop string has cut the text.
@@ -192,22 +211,19 @@ class Conversation:
         n_ctx = self.context.n_ctx
         n_answer = min(self.options.get("n_predict", N_PREDICT), n_ctx // ANSWER_SHARE)
         n_system = int(messages[0].role == SYSTEM)
-        n_left_out = min(self.n_left_out, self._n_before_last(messages) - n_system)
+        last = max(i for i, message in enumerate(messages) if message.role == USER)
+        n_left_out = min(self.n_left_out, last - n_system)
         seen = (*messages[:n_system], *messages[n_system + n_left_out :])
         prompt = self.template.tokens(seen)
         if len(prompt) + n_answer > n_ctx:
-            seen = self._fitting(seen, n_ctx - n_answer)
+
+            def n_tokens(some: Sequence[Message]) -> int:
+                return len(self.template.tokens(some))
+
+            n_max = n_ctx - n_answer
+            try:
+                seen = trim_messages(seen, n_tokens, min(n_max, n_ctx // KEPT_SHARE))
+            except ContextFullError:
+                seen = trim_messages(seen, n_tokens, n_max)
             prompt = self.template.tokens(seen)
         return prompt, len(messages) - len(seen)
-
-    def _n_before_last(self, messages: Sequence[Message]) -> int:
-        return max(i for i, message in enumerate(messages) if message.role == USER)
-
-    def _fitting(self, messages: Sequence[Message], n_max: int) -> tuple[Message, ...]:
-        def n_tokens(some: Sequence[Message]) -> int:
-            return len(self.template.tokens(some))
-
-        try:
-            return trim_messages(messages, n_tokens, min(n_max, self.context.n_ctx // KEPT_SHARE))
-        except ContextFullError:
-            return trim_messages(messages, n_tokens, n_max)

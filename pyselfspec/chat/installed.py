@@ -46,8 +46,9 @@ def latest() -> Installed:
     Raises ArgumentError, with the command to get one, if there is none.
     """
     for model in sorted(_models(), key=lambda each: each.time, reverse=True):
-        if _is_chat_model(model.path):
-            return model
+        with suppress(ModelFileError):
+            if tells_speakers_apart(read_header(model.path).metadata.get(KEY)):
+                return model
     raise ArgumentError(
         f"no chat model is installed; get a small one with: {GET_ONE}, or give a MODEL"
     )
@@ -63,7 +64,10 @@ def remember(path: Path) -> None:
 
 def _models() -> Iterator[Installed]:
     """Yield all models with names, and that of the last chat, without checking their templates."""
-    last, used_at = _last_chat()
+    last, used_at, file = None, 0.0, _last_file()
+    with suppress(OSError, ArgumentError):
+        last = Path(records.load(file, LastChat, what="note").path)
+        used_at = file.stat().st_mtime
     here = hub.installed()
     if last is not None and last.resolve() not in {path.resolve() for path in here.values()}:
         here[str(last)] = last
@@ -72,20 +76,6 @@ def _models() -> Iterator[Installed]:
             used = last is not None and path.resolve() == last.resolve()
             fetched_at = path.stat().st_mtime
             yield Installed(name, path, max(fetched_at, used_at) if used else fetched_at)
-
-
-def _is_chat_model(path: Path) -> bool:
-    with suppress(ModelFileError):
-        return tells_speakers_apart(read_header(path).metadata.get(KEY))
-    return False
-
-
-def _last_chat() -> tuple[Path | None, float]:
-    """Return path and time of the last chat's model, (None, 0.0) if there is none."""
-    file = _last_file()
-    with suppress(OSError, ArgumentError):
-        return Path(records.load(file, LastChat, what="note").path), file.stat().st_mtime
-    return None, 0.0
 
 
 def _last_file() -> Path:

@@ -44,9 +44,11 @@ def model_path(name: str | PathLike[str]) -> Path:
     looks like a path.
     """
     path = named_path(name)
-    if isinstance(name, str) and path == Path(name) and not _looks_like_a_file(name):
+    if not isinstance(name, str) or path != Path(name):
+        return path
+    if not (os.path.dirname(name) or name.endswith(".gguf") or path.exists()):
         raise UnknownModelError(f"no such file, and {_unknown(name)}")
-    if isinstance(name, str) and path == Path(name) and not path.parent.exists():
+    if not path.parent.exists():
         repository = huggingface.named(name)
         if repository is not None:
             raise ModelFileError(
@@ -72,10 +74,6 @@ def _unknown(name: str, known: Collection[str] = FORMS) -> str:
 
 def _pull(name: str) -> str:
     return f"pyselfspec models pull {shlex.quote(name)}"
-
-
-def _looks_like_a_file(name: str) -> bool:
-    return bool(os.path.dirname(name)) or name.endswith(".gguf") or Path(name).exists()
 
 
 def named_path(name: str | PathLike[str]) -> Path:

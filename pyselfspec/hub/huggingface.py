@@ -12,15 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from ..errors import ArgumentError, PullError, UnknownModelError
 from ..gguf.file import SPLIT_NAME
 from .packages import Offer
-
-if TYPE_CHECKING:
-    from huggingface_hub import CachedRepoInfo, ModelInfo
 
 PREFIX = "hf:"
 FORM = "hf:USER/REPO[:FILE]"
@@ -154,17 +151,16 @@ def _cached() -> Iterator[tuple[str, dict[str, Path]]]:
         return
     for repo in sorted(repos, key=lambda repo: repo.repo_id):
         if repo.repo_type == "model":
-            yield repo.repo_id, _files(repo)
-
-
-def _files(repo: CachedRepoInfo) -> dict[str, Path]:
-    """Return each file in its newest revision."""
-    revisions = sorted(repo.revisions, key=lambda revision: revision.last_modified)
-    return {
-        file.file_path.relative_to(revision.snapshot_path).as_posix(): file.file_path
-        for revision in revisions
-        for file in revision.files
-    }
+            # each file in its newest revision
+            revisions = sorted(repo.revisions, key=lambda revision: revision.last_modified)
+            yield (
+                repo.repo_id,
+                {
+                    file.file_path.relative_to(revision.snapshot_path).as_posix(): file.file_path
+                    for revision in revisions
+                    for file in revision.files
+                },
+            )
 
 
 #
@@ -179,6 +175,10 @@ def offer(text: str) -> Offer:
         from huggingface_hub import HfApi, constants
 
         info = HfApi().model_info(name.repo, files_metadata=True)
+    card: Any = info.card_data or {}  # has the method get
+    tagged = (tag.removeprefix("license:") for tag in info.tags or () if "license:" in tag)
+    licence = card.get("license_name") or card.get("license") or next(tagged, None)
+    licence_and_link = filter(None, (licence and str(licence), card.get("license_link")))
     siblings = {file.rfilename: file for file in info.siblings or ()}
     found = models(siblings)
     files = found[choose(found, name)]
@@ -188,19 +188,12 @@ def offer(text: str) -> Offer:
         files[0] + (f" and {len(files) - 1} more parts" if len(files) > 1 else ""),
         files,
         sum(siblings[file].size or 0 for file in files),
-        _licence(info),
+        ", ".join(licence_and_link) or "not stated",
         f"{constants.ENDPOINT}/{name.repo}",
         name.repo,
         tuple(getattr(siblings[file].lfs, "sha256", None) for file in files),
         choice if name.file is None and len(found) > 1 else "",
     )
-
-
-def _licence(info: ModelInfo) -> str:
-    card: Any = info.card_data or {}  # has the method get
-    tagged = (tag.removeprefix("license:") for tag in info.tags or () if "license:" in tag)
-    name = card.get("license_name") or card.get("license") or next(tagged, None)
-    return ", ".join(filter(None, (name and str(name), card.get("license_link")))) or "not stated"
 
 
 def fetch(offered: Offer) -> Path:
@@ -210,23 +203,17 @@ def fetch(offered: Offer) -> Path:
     paths = []
     for file, sha256 in zip(offered.files, offered.sha256, strict=True):
         with _translate_errors(offered.repository):
-            paths.append(Path(hf_hub_download(offered.repository, file)))
-        _verify_digest(paths[-1], sha256)
+            path = Path(hf_hub_download(offered.repository, file))
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest() if sha256 else None
+        if digest != sha256:  # the one that the hub gives, if any
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise PullError(
+                f"{path.name} has SHA-256 {digest}, expected {sha256}; it was removed, try again"
+            )
+        paths.append(path)
     return paths[0]
-
-
-def _verify_digest(path: Path, sha256: str | None) -> None:
-    """Delete the file and raise PullError unless it has the digest that the hub gives, if any."""
-    if sha256 is None:
-        return
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != sha256:
-        path.resolve().unlink()
-        path.unlink(missing_ok=True)
-        raise PullError(
-            f"{path.name} has SHA-256 {digest}, expected {sha256}; it was removed, try again"
-        )
 
 
 @contextmanager

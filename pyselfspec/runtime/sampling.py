@@ -221,6 +221,11 @@ class Sampler(Closing):
         with context.lock, self._lock, self._model.in_use:
             return calls.sample(context.session, self.handle, row)
 
+    def take(self, context: Context, row: int, token: int) -> None:
+        """Accept a token that is not drawn as the one that follows token ``row`` of the last batch.
+        Raises ArgumentError as `accept` does."""
+        self.accept(token)
+
     def distribution_of(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the distribution that ``sample_logits`` draws from: the probability of every token
         after the whole chain, float64 [n_vocab], for logits float32 [n_vocab]. Nothing is drawn or

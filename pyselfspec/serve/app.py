@@ -17,7 +17,6 @@ from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .embeddings.embedding_service import EmbeddingService
 from .endpoints import (
-    apply_template,
     chat,
     completions,
     embeddings,
@@ -33,11 +32,9 @@ from .endpoints import (
 from .endpoints.models import N_PATH
 from .endpoints.routers import router
 from .metrics import Metrics
-from .protocol.body_limit import BodyLimit
-from .protocol.browsers import allow_origins
 from .protocol.errors import ApiError, error_response
 from .protocol.events import ClientGone, no_response
-from .protocol.head import HeadAsGet
+from .protocol.middleware import BodyLimit, HeadAsGet, allow_origins
 from .service import Service
 from .static_files import Page
 
@@ -46,7 +43,7 @@ EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, Recu
 
 AnyService = Service | EmbeddingService
 # Endpoints of models that generate text, of embedding models, and of all models.
-WRITING = (completions, infill, chat, messages, responses, apply_template)
+WRITING = (completions, infill, chat, messages, responses)
 SLOTS = (slots, lora)
 EMBEDDING = (embeddings, rerank)
 ALWAYS = (tokens, models)
@@ -69,16 +66,24 @@ def make(service: AnyService) -> FastAPI:
         app.router.routes += endpoint.ROUTER.routes
     app.router.routes += _refusals(service, others).routes + models.HEALTH.routes
 
-    fallback = _PageOrError(_methods(app))
+    async def on_error(request: Request, error: Exception) -> Response:
+        return error_response(error, messages.error_form(request))
+
+    methods: dict[str, set[str]] = {}
+    for route in app.routes:
+        if isinstance(route, Route):
+            methods.setdefault(route.path, set()).update(route.methods or ())
+    fallback = _PageOrError(methods)
     app.mount("/", fallback, name="page")
     app.router.default = fallback  # no mount matches a path with a newline
     for kind in (*EXPECTED, Exception):
-        app.add_exception_handler(kind, _error)
+        app.add_exception_handler(kind, on_error)
     app.add_exception_handler(ClientGone, no_response)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
     allow_origins(app, settings.origins)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(_RequestCounter, metrics=service.metrics, paths=tuple(_paths(app)))
+    paths = tuple(path for route in app.routes if (path := getattr(route, "path", "")))
+    app.add_middleware(_RequestCounter, metrics=service.metrics, paths=paths)
     return app
 
 
@@ -94,20 +99,6 @@ def _refusals(service: AnyService, endpoints: Sequence[ModuleType]) -> APIRouter
             if isinstance(route, Route) and "POST" in (route.methods or ()):
                 refusing.post(route.path, include_in_schema=False)(refuse)
     return refusing
-
-
-async def _error(request: Request, error: Exception) -> Response:
-    """Handle any exception of an endpoint."""
-    return error_response(error, messages.error_form(request))
-
-
-def _methods(app: FastAPI) -> dict[str, set[str]]:
-    """Return the methods of every route, by path."""
-    found: dict[str, set[str]] = {}
-    for route in app.routes:
-        if isinstance(route, Route):
-            found.setdefault(route.path, set()).update(route.methods or ())
-    return found
 
 
 class _PageOrError:
@@ -133,10 +124,6 @@ class _PageOrError:
                 f"{on_one_line(path[:N_PATH])} is not served; use /v1/chat/completions, "
                 "/v1/completions or /v1/models",
             )
-
-
-def _paths(app: FastAPI) -> list[str]:
-    return [path for route in app.routes if (path := getattr(route, "path", ""))]
 
 
 class _RequestCounter:

@@ -76,10 +76,8 @@ def describe_sources(works: tuple[str, ...]) -> list[dict[str, Any]]:
 
     works: names of the drafters that work here.
     """
-    listed = sorted({*drafters.names(), *works})
-    return [_description(name, name in works) for name in (MODEL, *listed)]
-
-
-def _description(name: str, works: bool) -> dict[str, Any]:
-    label, meaning = WORDS.get(name, (name, f"Drafted by {name}"))
-    return {"name": name, "label": label, "meaning": meaning, "works": works}
+    found = []
+    for name in (MODEL, *sorted({*drafters.names(), *works})):
+        label, meaning = WORDS.get(name, (name, f"Drafted by {name}"))
+        found.append({"name": name, "label": label, "meaning": meaning, "works": name in works})
+    return found

@@ -68,23 +68,16 @@ def prompt_tokens(
         *suffix[:n_suffix],
         fill.middle,
     )
-    return (*_files(fill, tokens, extra, n_room - n_prefix - n_suffix), *gap)
-
-
-def _files(
-    fill: FillTokens, tokens: Tokenizer, extra: Sequence[tuple[str, str]], n_max: int
-) -> tuple[int, ...]:
-    """Return the tokens of other files, and of the head of the file with the gap."""
     if fill.separator is None or not extra:
-        return ()
-    head = (fill.separator, *tokens(f"{FILE}\n"))
-    found: tuple[int, ...] = ()
+        return gap
+    head = (fill.separator, *tokens(f"{FILE}\n"))  # of the file with the gap
+    files: tuple[int, ...] = ()
     for name, text in reversed(extra):
-        n_left = n_max - len(head) - len(found)
+        n_left = n_room - n_prefix - n_suffix - len(head) - len(files)
         if len(text) > N_CHARS * n_left:
             break
         one = (fill.separator, *tokens(f"{name}\n{text}\n"))
         if len(one) > n_left:
             break
-        found = (*one, *found)
-    return (*found, *head) if found else ()
+        files = (*one, *files)
+    return (*files, *head, *gap) if files else gap

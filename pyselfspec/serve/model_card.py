@@ -5,28 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .. import __version__
-from ..runtime import vocabulary
 from ..runtime.model import Model
 from ..util import build
-from .settings import Settings
 
 
 def card(name: str, created_at: int) -> dict[str, Any]:
     """Return the entry of a model in OpenAI's list of models. created_at: seconds since 1970."""
     return {"id": name, "object": "model", "created": created_at, "owned_by": "pyselfspec"}
-
-
-def llama_server_facts(model: Model, settings: Settings) -> dict[str, Any]:
-    """Return facts under the names that clients of llama-server read. The folder of the model is
-    left out."""
-    bos, eos = vocabulary.bos_and_eos(model)
-    return {
-        "model_alias": settings.name,
-        "model_path": model.path.name,
-        "build_info": build.BUILD_ID,
-        "bos_token": bos,
-        "eos_token": eos,
-    }
 
 
 def facts(model: Model) -> dict[str, Any]:

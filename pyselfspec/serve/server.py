@@ -20,7 +20,6 @@ from typing import Any
 import uvicorn
 
 from ..errors import ArgumentError
-from ..masks.layer_mask import LayerMask
 from ..runtime import vocabulary
 from ..runtime.context import Context
 from ..runtime.context_options import N_CTX, N_CTX_UNIT
@@ -89,29 +88,24 @@ def open_service(
         n_cells = capacity.n_ctx or _default_n_ctx(model, capacity)
         if (folder := corpus_of(drafting)) is not None:
             ngram.open_corpus(context, folder)  # before the first request
-        mask, sources = _default_mask(context, drafting), usable_drafters(context, drafting)
+        default, sources = resolve(context, drafting), usable_drafters(context, drafting)
+        mask = None if default is None else default.mask
+        files = prefixes = None
+        if capacity.cache_dir is not None:
+            files = PrefixFiles(capacity.cache_dir, Compatibility.of(context))
+        if files is not None or capacity.cache_bytes:
+            prefixes = Prefixes(capacity.cache_bytes, files)
         with Engine(
             context,
             n_slots=capacity.n_slots,
             n_queue=capacity.n_queue,
             n_cells=n_cells,
-            prefixes=_prefixes(context, capacity),
+            prefixes=prefixes,
         ) as engine:
             service = Service(engine, settings, chat, drafting, mask, sources, projector)
             service.renders = renders
             service.slot_files = SlotFiles.of(context, capacity.slot_dir)
             yield service
-
-
-def _prefixes(context: Context, capacity: Capacity) -> Prefixes | None:
-    """Return where texts are kept beyond the context, None for nowhere. Raises ArgumentError for a
-    folder that cannot be used."""
-    files = None
-    if capacity.cache_dir is not None:
-        files = PrefixFiles(capacity.cache_dir, Compatibility.of(context))
-    if files is None and not capacity.cache_bytes:
-        return None
-    return Prefixes(capacity.cache_bytes, files)
 
 
 @contextmanager
@@ -144,11 +138,6 @@ def make_context(model: Model, capacity: Capacity, *, n_rows: int = 0, **options
 
 def _default_n_ctx(model: Model, capacity: Capacity) -> int:
     return capacity.n_slots * min(N_CTX, model.n_ctx_train or N_CTX)
-
-
-def _default_mask(context: Context, drafting: DraftConfig) -> LayerMask | None:
-    found = resolve(context, drafting)
-    return None if found is None else found.mask
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -242,7 +231,14 @@ class GracefulServer(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        logging.getLogger("uvicorn.error").addFilter(_shorten_shutdown)
+        def shorten(record: logging.LogRecord) -> bool:
+            """Log the number of requests that are cut off, without tracebacks."""
+            error = record.exc_info[1] if record.exc_info else None
+            if str(record.msg).startswith("Cancel %s running task(s)"):
+                record.msg = "the server has stopped; requests cut off: %s"
+            return not isinstance(error, CancelledError | KeyboardInterrupt)
+
+        logging.getLogger("uvicorn.error").addFilter(shorten)
         self._end()
         await super().shutdown(sockets)
 
@@ -260,13 +256,3 @@ class GracefulServer(uvicorn.Server):
                 yield
             finally:
                 signal.signal(closed, former)
-
-
-def _shorten_shutdown(record: logging.LogRecord) -> bool:
-    """Filter uvicorn's log at shutdown: the number of requests cut off, without tracebacks."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, CancelledError | KeyboardInterrupt):
-        return False
-    if str(record.msg).startswith("Cancel %s running task(s)"):
-        record.msg = "the server has stopped; requests cut off: %s"
-    return True

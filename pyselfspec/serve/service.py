@@ -10,11 +10,13 @@ from ..answers.form import AnswerForm
 from ..answers.markers import visible_tokens
 from ..gguf.chat_template import tells_speakers_apart
 from ..masks.layer_mask import LayerMask
+from ..runtime import vocabulary
 from ..runtime.model import Model
 from ..runtime.projector import Projector
 from ..speculate.config import DraftConfig
 from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
+from ..util import build
 from . import model_card
 from .drafter_labels import describe_sources
 from .engine.engine import Engine
@@ -106,10 +108,16 @@ class Service:
     def props(self) -> dict[str, Any]:
         """Return a description of model and server, for GET /props."""
         requests = self.requests
+        bos, eos = vocabulary.bos_and_eos(self.model)
         return {
             "model": self.settings.name,
             **model_card.facts(self.model),
-            **model_card.llama_server_facts(self.model, self.settings),
+            # names that clients of llama-server read
+            "model_alias": self.settings.name,
+            "model_path": self.model.path.name,  # without its folder
+            "build_info": build.BUILD_ID,
+            "bos_token": bos,
+            "eos_token": eos,
             "default_generation_settings": {
                 "n_ctx": requests.n_ctx,
                 "params": {name: getattr(requests.sampling, name) for name in TextRequest.SAMPLING},

@@ -25,6 +25,7 @@ from .generation import Generation
 from .output.record import TextRecord
 from .output.text_stream import TextStream
 from .picture_drafts import for_pictures
+from .reasoning_budget import BudgetSampler, ReasoningBudget
 from .residual import MATCH, RESIDUAL, Residual
 from .resolve import is_continuation, resolve
 from .types import Step
@@ -52,6 +53,7 @@ class Completion(TextRecord):
         was opened.
     pictures: those whose tokens are in the prompt, see ``runtime.projector``; drafts then come from
         drafters that read them.
+    reasoning_budget: closes the reasoning after a number of tokens; None: no limit.
 
     >>> with Model("model.gguf") as model, model.context() as context:     # doctest: +SKIP
     ...     for piece in Completion(context, "Once upon a time"):
@@ -77,6 +79,7 @@ class Completion(TextRecord):
         shown: Mapping[int, str] | None = None,
         adapters: Adapters | None = None,
         pictures: Sequence[Picture] = (),
+        reasoning_budget: ReasoningBudget | None = None,
         **drafting: Unpack[DraftFields],
     ) -> None:
         model = context.model
@@ -84,6 +87,7 @@ class Completion(TextRecord):
         if pictures:
             self.config = for_pictures(self.config)
         self._pictures = pictures
+        self._reasoning_budget = reasoning_budget
         if stop:
             model.require_tokenizer("stop strings need one")
         if logprobs is not None and self.config.verify == RESIDUAL:
@@ -155,12 +159,13 @@ class Completion(TextRecord):
             yield self._generation(sampler, stack.enter_context(self._residual()))
 
     def _generation(self, sampler: Sampler, residual: Residual | None) -> Generation:
+        budget = self._reasoning_budget
         return Generation(
             self._seq,
             self.prompt,
             drafter=self._drafter,
             controller=self.controller,
-            sampler=sampler,
+            sampler=sampler if budget is None else BudgetSampler(sampler, budget, self.piece),
             n_predict=self._n_predict,
             consume=self._stream.consume,
             residual=residual,
@@ -272,6 +277,7 @@ class CompletionOptions(TypedDict, total=False):
     shown: Mapping[int, str] | None
     adapters: Adapters | None
     pictures: Sequence[Picture]
+    reasoning_budget: ReasoningBudget | None
 
 
 class _AllOptions(CompletionOptions, DraftFields, total=False):

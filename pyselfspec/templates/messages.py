@@ -96,12 +96,21 @@ def _message(data: Message | Mapping[str, Any], where: str) -> Message:
     role = data.get("role")
     if role not in ROLES:
         raise ArgumentError(f"{where}.role must be one of {', '.join(ROLES)}, got {role!r}")
-    calls = _tool_calls(data.get("tool_calls"), f"{where}.tool_calls")
+    given = () if data.get("tool_calls") is None else data["tool_calls"]
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ArgumentError(f"{where}.tool_calls must be a list, got {_kind(given)}")
+    calls = tuple(_tool_call(each, f"{where}.tool_calls[{i}]") for i, each in enumerate(given))
     if calls and role != ASSISTANT:
         raise ArgumentError(
             f"{where}.tool_calls: only the role assistant has tool calls, not {role}"
         )
-    content = _content(data.get("content"), f"{where}.content")
+    content: Any = data.get("content")
+    if content is not None and not isinstance(content, str):
+        if not isinstance(content, Sequence):
+            raise ArgumentError(
+                f"{where}.content must be a string or a list of parts, got {_kind(content)}"
+            )
+        content = tuple(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
     if content is None and not calls:
         if role != ASSISTANT:
             raise ArgumentError(f"{where} has no content; give a string or a list of parts")
@@ -109,14 +118,6 @@ def _message(data: Message | Mapping[str, Any], where: str) -> Message:
     name, call_id = (_text_or_none(data, key, where) for key in ("name", "tool_call_id"))
     reasoning = _text_or_none(data, "reasoning_content", where) if role == ASSISTANT else None
     return Message(role, content, name, calls, call_id, reasoning=reasoning)
-
-
-def _content(content: Any, where: str) -> str | tuple[str, ...] | None:
-    if content is None or isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence):
-        raise ArgumentError(f"{where} must be a string or a list of parts, got {_kind(content)}")
-    return tuple(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
 
 
 def _part(part: Any, where: str) -> str:
@@ -129,14 +130,6 @@ def _part(part: Any, where: str) -> str:
     if not isinstance(text, str):
         raise ArgumentError(f"{where}.{kind} must be a string, got {_kind(text)}")
     return text
-
-
-def _tool_calls(calls: Any, where: str) -> tuple[ToolCall, ...]:
-    if calls is None:
-        return ()
-    if not isinstance(calls, Sequence) or isinstance(calls, str):
-        raise ArgumentError(f"{where} must be a list, got {_kind(calls)}")
-    return tuple(_tool_call(call, f"{where}[{i}]") for i, call in enumerate(calls))
 
 
 def _tool_call(call: Any, where: str) -> ToolCall:
@@ -165,13 +158,6 @@ def _kind(value: Any) -> str:
     >>> _kind(None), _kind({}), _kind("a")
     ('null', 'an object', 'a string')
     """
-    kinds = {
-        dict: "an object",
-        list: "a list",
-        str: "a string",
-        bool: "a boolean",
-        type(None): "null",
-    }
-    return kinds.get(
-        type(value), "a number" if isinstance(value, int | float) else type(value).__name__
-    )
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+    kinds |= {int: "a number", float: "a number", type(None): "null"}
+    return kinds.get(type(value), type(value).__name__)

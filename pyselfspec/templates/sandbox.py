@@ -62,11 +62,15 @@ class _Generation(Extension):
 
 @lru_cache(N_COMPILED)
 def compiled(source: str) -> Template:
+
+    def refuse(message: str) -> NoReturn:
+        raise TemplateError(message)
+
     environment = _Bounded(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _refuse
+    environment.globals["raise_exception"] = refuse
     return environment.from_string(source)
 
 
@@ -94,10 +98,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if len(text) > MAX_TEXT:
         return {"kind": "", "error": f"the prompt has more than {MAX_TEXT} characters"}
     return {"text": text}
-
-
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
 
 
 def _tojson(

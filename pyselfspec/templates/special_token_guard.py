@@ -34,21 +34,17 @@ class Markers:
         """Return the ranges of markers in a text; of several that begin at a place, the longest."""
         places, pos = [], 0
         while start := self._first.search(text, pos):
-            n = self._size_at(text, start.start())
-            pos = start.start() + max(n, 1)
+            begin, n = start.start(), 0
+            for size in range(1, min(self._n_max, len(text) - begin) + 1):
+                part = text[begin : begin + size]
+                if part in self.texts:
+                    n = size
+                if part not in self._begins:
+                    break
+            pos = begin + max(n, 1)
             if n:
-                places.append(range(start.start(), pos))
+                places.append(range(begin, pos))
         return places
-
-    def _size_at(self, text: str, start: int) -> int:
-        size = 0
-        for n in range(1, min(self._n_max, len(text) - start) + 1):
-            part = text[start : start + n]
-            if part in self.texts:
-                size = n
-            if part not in self._begins:
-                break
-        return size
 
     def n_prefix_at_end(self, text: str) -> int:
         """Return the length of the longest suffix of a text that is a proper prefix of a marker."""

@@ -48,15 +48,26 @@ class TemplateTokenizer:
             return self._parsed(text, follows=follows)
         found: list[int] = []
         parsed_from = 0
-        for stretch in self._stretches(text):
-            words = text[stretch.start : stretch.stop]
+        ends = [end for place in self.control.find(text) for end in (place.start, place.stop)]
+        for start, stop in list(pairwise([0, *ends, len(text)]))[::2]:
+            words = text[start:stop]
             if guard.has_hidden(words):
-                before = text[parsed_from : stretch.start]
+                before = text[parsed_from:start]
                 found += self._parsed(before, follows=follows and parsed_from == 0)
-                found += self._plain(
-                    self._stripped(text, stretch), guard, follows=follows and stretch.start == 0
-                )
-                parsed_from = stretch.stop
+                if self._strips_before and text.startswith(tuple(self._strips_before), stop):
+                    words = words.rstrip()
+                if self._strips_after and text.endswith(tuple(self._strips_after), 0, start):
+                    words = words.lstrip()
+                plain, hidden = guard.restore(words)
+                cuts = [  # llama.cpp does not find a user-defined token that is split
+                    place.start + 1
+                    for place in self._user_defined.find(plain)
+                    if not hidden.isdisjoint(place)
+                ]
+                for begin, end in pairwise([0, *cuts, len(plain)]):
+                    on = begin > 0 or (follows and start == 0)
+                    found += self._tokenized(plain[begin:end], parse_special=False, follows=on)
+                parsed_from = stop
         return found + self._parsed(text[parsed_from:], follows=False)
 
     def answer(self, text: str) -> list[int]:
@@ -66,35 +77,6 @@ class TemplateTokenizer:
     def markers(self, text: str) -> list[int]:
         """Return the token ids of text of the template after its prompt."""
         return self._parsed(text, follows=True)
-
-    def _stretches(self, text: str) -> list[range]:
-        """Return the ranges between control tokens, before the first and after the last."""
-        ends = [
-            0,
-            *(end for place in self.control.find(text) for end in (place.start, place.stop)),
-        ]
-        return [range(*pair) for pair in list(pairwise([*ends, len(text)]))[::2]]
-
-    def _stripped(self, text: str, stretch: range) -> str:
-        words = text[stretch.start : stretch.stop]
-        if self._strips_before and text.startswith(tuple(self._strips_before), stretch.stop):
-            words = words.rstrip()
-        if self._strips_after and text.endswith(tuple(self._strips_after), 0, stretch.start):
-            words = words.lstrip()
-        return words
-
-    def _plain(self, text: str, guard: Guard, *, follows: bool) -> list[int]:
-        words, hidden = guard.restore(text)
-        cuts = [  # llama.cpp does not find a user-defined token that is split
-            place.start + 1
-            for place in self._user_defined.find(words)
-            if not hidden.isdisjoint(place)
-        ]
-        found: list[int] = []
-        for start, end in pairwise([0, *cuts, len(words)]):
-            on = follows or start > 0
-            found += self._tokenized(words[start:end], parse_special=False, follows=on)
-        return found
 
     def _parsed(self, text: str, *, follows: bool) -> list[int]:
         return self._tokenized(text, parse_special=True, follows=follows)

@@ -173,7 +173,6 @@ PURE = (
     "runtime/pieces.py",
     "runtime/ffi/prototypes.py",
     *(f"answers/{name}.py" for name in ("call_forms", "form", "parts", "reader")),
-    "chat/saved.py",
     "chat/trimming.py",
     *(
         f"templates/{name}.py"
@@ -256,7 +255,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("prompt_toolkit", {"cli/_chat_terminal.py"}),
         ("fastapi", {name for name in TREES if name.startswith("serve/")}),
         ("uvicorn", {"serve/server.py", "serve/router/server.py"}),
-        ("h11", {"serve/router/app.py", "serve/router/forward.py"}),
+        ("h11", {"serve/router/app.py", "serve/router/process.py"}),
         ("prometheus_client", {"serve/metrics.py"}),
         ("click", CLI),
         ("torch", {name for name in TREES if name.startswith("tune/")}),

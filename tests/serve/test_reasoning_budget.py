@@ -1,22 +1,20 @@
-"""Reasoning budgets. The oracle is two completions without a server: up to the limit, and after
-the marker that ends the thoughts."""
+"""Reasoning budgets. The oracle is two completions without a server: up to the budget, and after
+the marker that closes the reasoning."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from serving import Served, running
 
 from pyselfspec import Completion, Model, SamplingParams
-from pyselfspec.runtime.sampling import SamplingParams as Sampling
-from pyselfspec.serve.engine.jobs import Finished, Job
-from pyselfspec.serve.engine.reasoning_budget import ThoughtLimit, first_part, joined, next_part
+from pyselfspec.errors import ArgumentError
 from pyselfspec.serve.settings import Capacity
-from pyselfspec.speculate.config import DraftConfig
-from pyselfspec.speculate.stats import GenerationStats
+from pyselfspec.speculate.reasoning_budget import BudgetSampler, ReasoningBudget
 
 SOURCE = (
     "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
@@ -29,7 +27,6 @@ CHAT: dict[str, Any] = {
     "temperature": 0,
     "max_tokens": 24,
 }
-LIMIT = ThoughtLimit(5, "<think>", "</think>", False, "\n</think>\n\n", (7, 8))
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +36,40 @@ def served(demo: Model) -> Iterator[Served]:
 
 
 # without a model
+
+
+class Counting:
+    """A sampler whose tokens are 100, 101, ...: one for each draw. refused: a token that a grammar
+    does not allow."""
+
+    def __init__(self, refused: int | None = None) -> None:
+        self.refused = refused
+        self.n_drawn = 0
+        self.accepted: list[int] = []
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.prompt = prompt
+
+    def sample(self, context: Any, row: int) -> int:
+        self.n_drawn += 1
+        self.accepted.append(99 + self.n_drawn)
+        return self.accepted[-1]
+
+    def take(self, context: Any, row: int, token: int) -> None:
+        self.accept(token)
+
+    def accept(self, token: int) -> None:
+        if token == self.refused:
+            raise ArgumentError("the grammar does not allow it")
+        self.accepted.append(token)
+
+    def distribution_of(self, logits: Any) -> Any:
+        return np.full(len(logits), 1 / len(logits))
+
+
+def sampler_of(inner: Counting, pieces: dict[int, bytes], *, is_open: bool) -> BudgetSampler:
+    budget = ReasoningBudget(3, "<think>", "</think>", is_open, (7, 8))
+    return BudgetSampler(inner, budget, lambda token: pieces.get(token, b"x"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -51,36 +82,50 @@ def served(demo: Model) -> Iterator[Served]:
         (False, "<think>a</think>b<think>c", True),
     ],
 )
-def test_whether_an_answer_is_within_thoughts(is_open: bool, text: str, is_within: bool) -> None:
-    limit = ThoughtLimit(5, "<think>", "</think>", is_open, "", ())
-    assert limit.is_within(text) is is_within
+def test_whether_a_completion_is_within_reasoning(
+    is_open: bool, text: str, is_within: bool
+) -> None:
+    budget = ReasoningBudget(5, "<think>", "</think>", is_open, ())
+    assert budget.is_within(text) is is_within
 
 
-def test_the_parts_of_a_job() -> None:
-    sampling, drafting = Sampling(), DraftConfig()
-    job = Job((1, 2), 20, sampling, drafting, thoughts=LIMIT)
-    assert first_part(job).n_predict == 5
-    end = Finished("length", GenerationStats(), None, tokens=(3, 4, 5, 6, 6))
-    rest = next_part(job, "<think>Hm", end)
-    assert rest is not None
-    assert rest[0] == LIMIT.end and rest[1].prompt == (1, 2, 3, 4, 5, 6, 6, 7, 8)
-    assert rest[1].n_predict == 13, "the marker counts"
-    rest = next_part(job, "<think>Hm</think>So", end)
-    assert rest is not None and rest[0] == "" and rest[1].prompt == (1, 2, 3, 4, 5, 6, 6)
-    eog = Finished("eog", GenerationStats(), None, tokens=(3,))
-    assert next_part(job, "<think>", eog) is None
-    short = Job((1, 2), 6, sampling, drafting, thoughts=LIMIT)
-    assert next_part(short, "<think>", end) is None, "no room for the marker"
+def test_the_random_numbers_go_on_after_the_closing_tokens() -> None:
+    inner = Counting()
+    made = sampler_of(inner, {}, is_open=True)
+    drawn = [made.sample(None, 0) for _ in range(7)]  # type: ignore[arg-type]
+    assert drawn == [100, 101, 102, 7, 8, 103, 104]
+    assert inner.accepted == drawn, "penalties see them all"
 
 
-def test_both_parts_are_counted() -> None:
-    first = GenerationStats(n_prompt=10, n_prompt_reused=4, n_generated=5)
-    second = GenerationStats(n_prompt=17, n_prompt_reused=15, n_generated=3)
-    end = joined(Finished("length", first, None), Finished("eog", second, "ngram"))
-    assert (end.reason, end.draft) == ("eog", "ngram")
-    stats = end.stats
-    assert (stats.n_prompt, stats.n_prompt_reused, stats.n_generated) == (10, 4, 8)
-    assert first.n_generated == 5, "unchanged"
+@pytest.mark.parametrize(
+    ("is_open", "pieces"),
+    [(False, {}), (True, {101: b"</think>"}), (False, {100: b"<think>", 102: b"</think>"})],
+)
+def test_nothing_is_closed_outside_of_reasoning(is_open: bool, pieces: dict[int, bytes]) -> None:
+    made = sampler_of(Counting(), pieces, is_open=is_open)
+    drawn = [made.sample(None, 0) for _ in range(5)]  # type: ignore[arg-type]
+    assert drawn == [100, 101, 102, 103, 104]
+
+
+def test_a_call_within_reasoning_goes_on() -> None:
+    made = sampler_of(Counting(refused=7), {}, is_open=True)
+    drawn = [made.sample(None, 0) for _ in range(5)]  # type: ignore[arg-type]
+    assert drawn == [100, 101, 102, 103, 104]
+
+
+def test_residual_sampling_accepts_the_closing_tokens_only() -> None:
+    inner = Counting()
+    made = sampler_of(inner, {}, is_open=True)
+    logits = np.zeros(16, np.float32)
+    for token in (1, 2, 3):
+        assert made.distribution_of(logits)[token] == 1 / 16
+        made.accept(token)
+    for token in (7, 8):
+        found = made.distribution_of(logits)
+        assert found[token] == 1 and found.sum() == 1
+        made.accept(token)
+    assert made.distribution_of(logits)[1] == 1 / 16
+    assert inner.accepted == [1, 2, 3, 7, 8]
 
 
 # with a server
@@ -95,20 +140,20 @@ def alone(model: Model, prompt: list[int], n: int) -> Completion:
     return made
 
 
-def test_thoughts_end_at_their_limit(served: Served, demo: Model) -> None:
+def test_reasoning_is_closed_when_its_budget_is_spent(served: Served, demo: Model) -> None:
     path, body = "/v1/chat/completions", CHAT | {"reasoning_budget_tokens": 6}
     prompt = demo.tokenize(f"{PROMPT}\n<think>")
-    thoughts = alone(demo, prompt, 6)
+    reasoning = alone(demo, prompt, 6)
     template = served.service.template
     assert template is not None
     end = template.marker_tokens("\n</think>\n\n")
-    rest = alone(demo, [*prompt, *thoughts.tokens, *end], 24 - 6 - len(end))
+    rest = alone(demo, [*prompt, *reasoning.tokens, *end], 24 - 6 - len(end))
     whole = served.post(path, body).json()
     message = whole["choices"][0]["message"]
-    assert message["reasoning_content"] == thoughts.text.strip()
+    assert message["reasoning_content"] == reasoning.text.strip()
     assert message["content"] == rest.text.lstrip()
     usage = whole["usage"]
-    assert usage["completion_tokens"] == 24 - len(end)
+    assert usage["completion_tokens"] == 24, "the marker counts"
     assert usage["prompt_tokens"] == len(prompt)
     lines = served.post(path, body | {"stream": True}).text.split("\n\n")
     deltas = [
@@ -120,7 +165,21 @@ def test_thoughts_end_at_their_limit(served: Served, demo: Model) -> None:
         assert "".join(delta.get(key) or "" for delta in deltas) == message[key]
 
 
-def test_a_limit_of_no_tokens_leaves_no_thoughts(served: Served) -> None:
+@pytest.mark.parametrize("draft", [None, "ngram", "layer-skip"])
+def test_drafts_change_nothing_and_every_token_has_its_log_probability(
+    served: Served, draft: str | None
+) -> None:
+    sampled = CHAT | {"temperature": 1.0, "seed": 3, "reasoning_budget_tokens": 6, "logprobs": True}
+    path, drafting = "/v1/chat/completions", {"pyselfspec": {"draft": draft}}
+    plain = served.post(path, sampled | {"pyselfspec": {"draft": None}}).json()
+    found = served.post(path, sampled | drafting).json()
+    assert found["choices"][0]["message"] == plain["choices"][0]["message"]
+    shown = found["choices"][0]["logprobs"]["content"]
+    assert shown == plain["choices"][0]["logprobs"]["content"]
+    assert "</think>" in "".join(each["token"] for each in shown)
+
+
+def test_a_budget_of_no_tokens_leaves_no_reasoning(served: Served) -> None:
     body = CHAT | {"reasoning_budget_tokens": 0}
     message = served.post("/v1/chat/completions", body).json()["choices"][0]["message"]
     assert "reasoning_content" not in message and message["content"]

@@ -34,7 +34,7 @@ from serving import ENDLESS, Served, new_client, running
 from pyselfspec import Completion, Model, SamplingParams
 from pyselfspec.serve import app, server
 from pyselfspec.serve.engine.engine import N_MASKS
-from pyselfspec.serve.protocol import body_limit
+from pyselfspec.serve.protocol import middleware
 from pyselfspec.serve.service import Service
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.speculate.config import DraftConfig
@@ -757,7 +757,7 @@ def test_a_body_that_trickles_has_its_time(n_bytes: int, status: int, served: Se
     loop, looks = Clockwork(), count(1)
 
     async def receive() -> Any:
-        loop.now += body_limit.BODY_S / 10
+        loop.now += middleware.BODY_S / 10
         await asyncio.sleep(0)
         return {"type": "http.request", "body": b"{", "more_body": next(looks) < n_bytes}
 

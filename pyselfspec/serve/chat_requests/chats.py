@@ -4,8 +4,9 @@ turn their requests into a ChatRequest, and write the parts of the answers in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...answers.form import AnswerForm
@@ -14,10 +15,10 @@ from ...answers.reader import AnswerReader
 from ...errors import ArgumentError
 from ...runtime import json_schema
 from ...runtime.pictures import Picture
+from ...speculate.reasoning_budget import ReasoningBudget
 from ...templates.messages import ASSISTANT, FIELDS
 from ...templates.template import ChatTemplate
 from ..engine.jobs import Job
-from ..engine.reasoning_budget import ThoughtLimit
 from ..protocol.errors import ApiError
 from ..protocol.schemas import ChatRequest
 from ..service import Service
@@ -54,15 +55,23 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     template, use = require_template(service), ToolUse.of(body)
     prompt, pictures = await asyncio.to_thread(chat_tokens, service, body, use)
     grammar = await asyncio.to_thread(_grammar, service, body, use)
-    reads_plainly = grammar is not None or body.reasoning_format == "none"
-    form = await asyncio.to_thread(_answer_form, template, use, reads_plainly)
+    form = await asyncio.to_thread(AnswerForm.of, template.all_sources)
+    form = replace(form, calls=form.calls if use.tools else ())
+    if grammar is not None or body.reasoning_format == "none":  # the answer is read as it is
+        form = replace(form, think=(), silent=())
     shown = service.shown_markers(form)
     if grammar is None and use.strict and not body.continues:
-        grammar = await asyncio.to_thread(_strict_grammar, template, use, form)
+        # None for models that write calls in another form than JSON
+        is_strict = dict.fromkeys(use.strict, True)
+        sources, functions = template.all_sources, use.functions
+        with _schema_errors("tools"):
+            grammar = await asyncio.to_thread(
+                answers_to_gbnf, form, sources, functions, is_strict, use.n_calls
+            )
     thinks = opened_thoughts(service.model, prompt, form, dict(shown))
-    limit = _thought_limit(template, body, form, thinks)
-    if limit is not None and thinks is not None and body.thought_budget == 0:
-        prompt, limit, thinks = (*prompt, *limit.end_tokens), None, None
+    budget = _reasoning_budget(template, body, form, thinks)
+    if budget is not None and thinks is not None and body.reasoning_budget == 0:
+        prompt, budget, thinks = (*prompt, *budget.closing), None, None
     reader = service.requests
     n_predict = reader.n_predict(prompt, body.most, None)
     jobs = tuple(
@@ -76,7 +85,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows,
             shown=shown,
-            thoughts=limit,
+            reasoning_budget=budget,
             pictures=pictures,
         )
         for sampling in reader.samplings(body, grammar)
@@ -162,50 +171,35 @@ def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def _grammar(service: Service, body: ChatRequest, use: ToolUse) -> str | None:
     """Return the GBNF grammar of the answer, if any. Raises ApiError for an unsupported schema."""
+    style = body.response_format
+    with _schema_errors("tools" if use.is_required else "response_format"):
+        if use.is_required:
+            return json_schema.calls_to_gbnf(use.functions)
+        if style is None or style.type == "text":
+            return service.requests.grammar(body)
+        if style.wanted is None:
+            raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
+        return json_schema.to_gbnf(style.wanted)
+
+
+@contextmanager
+def _schema_errors(param: str) -> Iterator[None]:
+    """Raise ApiError for a JSON schema that is not supported. param: the field that has it."""
     try:
-        return use.grammar() if use.is_required else _format_grammar(service, body)
+        yield
     except ArgumentError as error:
-        param = "tools" if use.is_required else "response_format"
         raise ApiError(400, str(error), param=param) from None
 
 
-def _format_grammar(service: Service, body: ChatRequest) -> str | None:
-    style = body.response_format
-    if style is None or style.type == "text":
-        return service.requests.grammar(body)
-    if style.wanted is None:
-        raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
-    return json_schema.to_gbnf(style.wanted)
-
-
-def _strict_grammar(template: ChatTemplate, use: ToolUse, form: AnswerForm) -> str | None:
-    """Return the grammar of answers whose calls keep to their schemas, None for models that write
-    calls in another form than JSON. Raises ApiError for an unsupported schema."""
-    try:
-        is_strict = dict.fromkeys(use.strict, True)
-        return answers_to_gbnf(form, template.all_sources, use.functions, is_strict, use.n_calls)
-    except ArgumentError as error:
-        raise ApiError(400, str(error), param="tools") from None
-
-
-def _answer_form(template: ChatTemplate, use: ToolUse, reads_plainly: bool) -> AnswerForm:
-    """Return the form of the answers. reads_plainly: thoughts are not looked for."""
-    form = AnswerForm.of(template.all_sources)
-    calls = form.calls if use.tools else ()
-    return (
-        AnswerForm((), calls, ()) if reads_plainly else AnswerForm(form.think, calls, form.silent)
-    )
-
-
-def _thought_limit(
+def _reasoning_budget(
     template: ChatTemplate, body: ChatRequest, form: AnswerForm, thinks: str | None
-) -> ThoughtLimit | None:
-    """Return the limit of thoughts, None without one."""
-    budget = body.thought_budget
+) -> ReasoningBudget | None:
+    """Return the budget of the reasoning, None for no limit."""
+    n_tokens = body.reasoning_budget
     pairs = [pair for pair in form.think if thinks in (None, pair[1])]
-    if budget is None or budget < 0 or not pairs:
+    if n_tokens is None or n_tokens < 0 or not pairs:
         return None
     opening, close = pairs[0]
     end = f"\n{close}\n\n" if close[1] == "/" else close
     tokens = tuple(template.marker_tokens(end))
-    return ThoughtLimit(max(1, budget), opening, close, thinks is not None, end, tokens)
+    return ReasoningBudget(max(1, n_tokens), opening, close, thinks is not None, tokens)

@@ -81,15 +81,17 @@ def has_pictures(content: Any) -> bool:
 def described(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages with a marker for each picture, for display."""
     return [
-        {**each, "content": [_shown(part) for part in each["content"]]}
+        {
+            **each,
+            "content": [
+                {"type": "text", "text": MARKER} if _is_picture(part) else part
+                for part in each["content"]
+            ],
+        }
         if has_pictures(each.get("content"))
         else dict(each)
         for each in messages
     ]
-
-
-def _shown(part: Any) -> Any:
-    return {"type": "text", "text": MARKER} if _is_picture(part) else part
 
 
 def _is_picture(part: Any) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...answers.call_forms import HERMES, CallForm, Functions, reads_json
+from ...answers.call_forms import HERMES, Functions, reads_json
 from ...answers.form import AnswerForm
 from ...runtime import json_schema
 
@@ -46,7 +46,11 @@ def answers_to_gbnf(
     rules = [calls.strip(), "strict-gap ::= [ \\t\\n\\r]? [ \\t\\n\\r]?", _LIST]
     after = "strict-gap" if n_calls == 1 else "strict-text-0"
     for i, each in enumerate(forms):
-        rules.append(f"strict-form-{i} ::= {_body(each)} {after}")
+        body = "strict-gap strict-calls"
+        if each.close is not None:
+            which = "strict-call" if each is HERMES else "strict-calls"
+            body = f"strict-gap {which} strict-gap {json.dumps(each.close)}"
+        rules.append(f"strict-form-{i} ::= {body} {after}")
     rules += _text_rules({each.open: f"strict-form-{i}" for i, each in enumerate(forms)})
     return "\n".join(rules) + "\n"
 
@@ -55,14 +59,6 @@ _LIST = (
     'strict-calls ::= strict-call | "[" strict-gap strict-call '
     '(strict-gap "," strict-gap strict-call)* strict-gap "]"'
 )
-
-
-def _body(form: CallForm) -> str:
-    """Return what follows an opening marker."""
-    if form.close is None:
-        return "strict-gap strict-calls"
-    which = "strict-call" if form is HERMES else "strict-calls"
-    return f"strict-gap {which} strict-gap {json.dumps(form.close)}"
 
 
 def _text_rules(markers: Mapping[str, str]) -> list[str]:
@@ -75,7 +71,8 @@ def _text_rules(markers: Mapping[str, str]) -> list[str]:
     def target(text: str) -> str:
         if (found := next((mark for mark in markers if text.endswith(mark)), None)) is not None:
             return markers[found]
-        return f"strict-text-{states[_longest_suffix(text, states)]}"
+        longest = next(text[i:] for i in range(len(text) + 1) if text[i:] in states)
+        return f"strict-text-{states[longest]}"
 
     rules = []
     for prefix, i in states.items():
@@ -94,10 +91,6 @@ def _text_rules(markers: Mapping[str, str]) -> list[str]:
         f"{' | '.join([*begins, f'[^{first}] strict-text-0'])}"
     )
     return rules
-
-
-def _longest_suffix(text: str, states: Mapping[str, int]) -> str:
-    return next(text[i:] for i in range(len(text) + 1) if text[i:] in states)
 
 
 def _class(letters: Sequence[str]) -> str:

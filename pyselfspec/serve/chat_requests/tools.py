@@ -15,7 +15,6 @@ from typing import Any
 
 from ...answers.call_forms import HERMES_CLOSE as CLOSE
 from ...answers.call_forms import HERMES_OPEN as OPEN
-from ...runtime import json_schema
 from ..protocol.errors import ApiError
 from ..protocol.schemas import ChatRequest, NamedTool
 
@@ -71,10 +70,6 @@ class ToolUse:
         """The JSON schemas of the arguments of the functions that may be called, by name."""
         found = {tool["function"]["name"]: tool["function"] for tool in self.tools}
         return {name: found[name].get("parameters") or {"type": "object"} for name in self.names}
-
-    def grammar(self) -> str:
-        """Return the GBNF of a call. Raises ArgumentError for an invalid JSON schema."""
-        return json_schema.calls_to_gbnf(self.functions)
 
 
 def describe_tools(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[dict[str, Any]]:

@@ -56,21 +56,19 @@ class EmbeddingEngine(Closing):
         deadline = time.monotonic() + timeout_s
         self.n_waiting += 1
         try:
-            return [await self._embed_one(tokens, deadline) for tokens in texts]
+            found, loop = [], asyncio.get_running_loop()
+            for tokens in texts:
+                now = time.monotonic()
+                if now > deadline:
+                    raise TooLateError("the texts took longer than this server allows; send fewer")
+                if self._cut_at is not None and now > self._cut_at:
+                    raise ShutdownError
+                found.append(await loop.run_in_executor(self._pool, self._run, tokens))
+                self.counts.n_texts += 1
+                self.counts.stats.n_prompt += len(tokens)
+            return found
         finally:
             self.n_waiting -= 1
-
-    async def _embed_one(self, tokens: Sequence[int], deadline: float) -> NDArray[np.float32]:
-        now = time.monotonic()
-        if now > deadline:
-            raise TooLateError("the texts took longer than this server allows; send fewer")
-        if self._cut_at is not None and now > self._cut_at:
-            raise ShutdownError
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._pool, self._run, tokens)
-        self.counts.n_texts += 1
-        self.counts.stats.n_prompt += len(tokens)
-        return found
 
     def _run(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         self.n_running = 1

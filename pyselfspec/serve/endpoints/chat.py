@@ -1,4 +1,5 @@
-"""POST /v1/chat/completions: messages, and the model's answer or the functions that it calls."""
+"""POST /v1/chat/completions: messages, and the model's answer or the functions that it calls; and
+/apply-template, the prompt of a chat as text, in the format of llama-server."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ from starlette.responses import Response
 
 from ...answers.parts import Called, Part, Said, Thought
 from ...runtime.logprobs import LogProbs
-from ..chat_requests.chats import Chat, open_chat
+from ..chat_requests.chats import Chat, chat_text, open_chat, require_template
+from ..chat_requests.tools import ToolUse
 from ..engine.jobs import Delta, Finished
+from ..protocol.errors import json_response
 from ..protocol.response_fields import finish_reason
 from ..protocol.schemas import ChatRequest
 from ..protocol.writers import Answer, ChoiceWriter, Json, respond
 from ..service import Service
-from .routers import STREAMS, Writing, router
+from .routers import STREAMS, Writing, aside, router
 
 ROUTER = router()
 
@@ -25,6 +28,14 @@ async def post_chat(service: Writing, body: ChatRequest, request: Request) -> Re
     """Answer a chat."""
     chat = await open_chat(service, body)
     return await respond(service, request, chat.jobs, ChatWriter(service, body, chat))
+
+
+@ROUTER.post("/apply-template")
+async def post_apply_template(service: Writing, body: ChatRequest) -> Response:
+    """Return the prompt of a chat."""
+    body.require_supported()
+    template, use = require_template(service), ToolUse.of(body)
+    return json_response({"prompt": await aside(chat_text, template, body, use)})
 
 
 class ChatWriter(ChoiceWriter):
@@ -91,16 +102,18 @@ class ChatWriter(ChoiceWriter):
     def _logprobs(self, found: Sequence[tuple[str, LogProbs]]) -> Json | None:
         if not self._has_logprobs:
             return None
-        return {"content": [self._token(text, each) for text, each in found], "refusal": None}
 
-    def _token(self, text: str, found: LogProbs) -> Json:
-        top = [self._entry(token, logprob) for token, logprob in found.top]
-        return self._entry(found.token, found.logprob) | {"token": text, "top_logprobs": top}
+        def entry(token: int, logprob: float) -> Json:
+            piece = self._model.piece(token)
+            text = piece.decode(errors="replace")
+            return {"token": text, "logprob": logprob, "bytes": list(piece)}
 
-    def _entry(self, token: int, logprob: float) -> Json:
-        piece = self._model.piece(token)
-        text = piece.decode(errors="replace")
-        return {"token": text, "logprob": logprob, "bytes": list(piece)}
+        content = [
+            entry(each.token, each.logprob)
+            | {"token": text, "top_logprobs": [entry(*pair) for pair in each.top]}
+            for text, each in found
+        ]
+        return {"content": content, "refusal": None}
 
 
 def _reason(finished: Finished, n_calls: int) -> str:

@@ -104,7 +104,16 @@ class CompletionWriter(ChoiceWriter):
     ) -> None:
         super().__init__(service, request, sum(map(len, prompts)))
         self._n, self._n_generated = request.n, request.n_generated
-        self._echoes = _prompt_texts(service, request, prompts) if request.echo else ()
+        self._echoes: tuple[str, ...] = ()  # the prompts as they were given, or as text
+        if request.echo:
+            given: Any = request.prompt
+            texts = [given] if isinstance(given, str) else list(given)
+            if len(texts) != len(prompts):  # the tokens of one prompt
+                texts = [None] * len(prompts)
+            self._echoes = tuple(
+                text if isinstance(text, str) else service.model.detokenize(prompt)
+                for text, prompt in zip(texts, prompts, strict=True)
+            )
         self._has_logprobs = request.logprobs is not None
         self._n_chars: dict[int, int] = {}  # characters of each choice so far
 
@@ -126,15 +135,20 @@ class CompletionWriter(ChoiceWriter):
         text = self._echo(i) + answer.text
         return _choice_fields(i, text, logprobs, finish_reason(answer.finished))
 
-    def _chosen(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+    def chosen(self, answers: Sequence[Answer]) -> Sequence[Answer]:
         """Return for each prompt the answers with the highest log probability per token."""
         if self._n_generated == self._n:
             return answers
+
+        def rank(answer: Answer) -> float:
+            logprobs = [each.logprob for _, each in answer.logprobs]
+            return sum(logprobs) / len(logprobs) if logprobs else -math.inf
+
         groups = [
             answers[at : at + self._n_generated] for at in range(0, len(answers), self._n_generated)
         ]
         return [
-            each for group in groups for each in sorted(group, key=_rank, reverse=True)[: self._n]
+            each for group in groups for each in sorted(group, key=rank, reverse=True)[: self._n]
         ]
 
     def _echo(self, i: int) -> str:
@@ -153,33 +167,11 @@ class CompletionWriter(ChoiceWriter):
             "tokens": [text for text, _ in found],
             "token_logprobs": [each.logprob for _, each in found],
             "top_logprobs": [
-                {self._text(token): logprob for token, logprob in each.top} for _, each in found
+                {self._model.piece(t).decode(errors="replace"): logprob for t, logprob in each.top}
+                for _, each in found
             ],
             "text_offset": offsets,
         }
-
-    def _text(self, token: int) -> str:
-        return self._model.piece(token).decode(errors="replace")
-
-
-def _rank(answer: Answer) -> float:
-    """Return the log probability per token."""
-    logprobs = [each.logprob for _, each in answer.logprobs]
-    return sum(logprobs) / len(logprobs) if logprobs else -math.inf
-
-
-def _prompt_texts(
-    service: Service, request: CompletionRequest, prompts: Sequence[tuple[int, ...]]
-) -> tuple[str, ...]:
-    """Return the text of each prompt, as it was given or as its tokens say."""
-    given: Any = request.prompt
-    texts = [given] if isinstance(given, str) else list(given)
-    return tuple(
-        text if isinstance(text, str) else service.model.detokenize(prompt)
-        for text, prompt in zip(
-            texts if len(texts) == len(prompts) else [None] * len(prompts), prompts, strict=True
-        )
-    )
 
 
 def _choice_fields(i: int, text: str, logprobs: Json | None, reason: str | None) -> Json:

@@ -47,12 +47,13 @@ async def post_embeddings(service: Embedding, body: EmbeddingRequest, request: R
         )
     texts = await asyncio.to_thread(_tokens, service, body.input)
     work = service.engine.embed(texts, service.settings.timeout_s)
-    found = [normalised(row) for row in await until_disconnect(request, work)]
     n_tokens = sum(map(len, texts))
-    data = [
-        {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
-        for i, row in enumerate(found)
-    ]
+    data: list[dict[str, Any]] = []
+    for row in map(normalised, await until_disconnect(request, work)):
+        vector: str | list[float] = row.tolist()
+        if body.encoding_format == "base64":
+            vector = base64.b64encode(row.astype("<f4").tobytes()).decode()
+        data.append({"object": "embedding", "index": len(data), "embedding": vector})
     return json_response(
         {
             "object": "list",
@@ -69,15 +70,10 @@ def normalised(row: NDArray[np.float32]) -> NDArray[np.float32]:
     return row if length == 0 else (row / length).astype(np.float32)
 
 
-def _encoded(row: NDArray[np.float32], form: str) -> str | list[float]:
-    if form == "base64":
-        return base64.b64encode(row.astype("<f4").tobytes()).decode()
-    return [float(value) for value in row]
-
-
 def _tokens(service: EmbeddingService, given: Any) -> list[list[int]]:
     """Return the tokens of each text. Raises ApiError, and ArgumentError for unknown token ids."""
-    many = given if isinstance(given, list) and not _is_text(given) else [given]
+    is_one = isinstance(given, str) or not given or isinstance(given[0], int)
+    many = [given] if is_one else given
     found = []
     for i, text in enumerate(many):
         where = "input" if len(many) == 1 else f"input.{i}"
@@ -88,7 +84,3 @@ def _tokens(service: EmbeddingService, given: Any) -> list[list[int]]:
         service.model.require_tokens(text)
         found.append(list(text))
     return found
-
-
-def _is_text(given: list[Any]) -> bool:
-    return (bool(given) and isinstance(given[0], int)) or not given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -16,12 +17,11 @@ from ...answers.reader import AnswerReader
 from ..chat_requests.chats import chat_tokens, open_chat
 from ..chat_requests.tools import ToolUse
 from ..engine.jobs import Delta, Finished
-from ..engine.workers import aside
 from ..protocol.errors import ApiError, json_response
 from ..protocol.response_fields import new_id, statistics
 from ..protocol.writers import Answer, Json, NamedEventWriter, respond
 from .messages_request import CountRequest, MessagesRequest, to_chat
-from .routers import STREAMS, Writing, errors, router
+from .routers import STREAMS, Writing, aside, errors, router
 
 ROUTER = router()
 
@@ -131,9 +131,15 @@ class MessageWriter(NamedEventWriter):
 
     def whole(self, answers: Sequence[Answer]) -> Json:
         [answer] = answers
-        parts = [*self._reader.push(answer.text), *self._reader.finish()]
-        self._has_called = any(isinstance(part, Called) for part in parts)
-        body = self._head | {"content": [_block(part) for part in _joined(parts)]}
+        joined: list[Part] = []
+        for part in (*self._reader.push(answer.text), *self._reader.finish()):
+            last = joined[-1] if joined else None
+            if isinstance(last, Said | Thought) and type(part) is type(last):
+                joined[-1] = replace(last, text=last.text + part.text)
+            else:
+                joined.append(part)
+        self._has_called = any(isinstance(part, Called) for part in joined)
+        body = self._head | {"content": [_block(part) for part in joined]}
         body |= self._stop(answer.finished)
         return body | {"usage": _usage(self._n_prompt, answer.finished)}
 
@@ -169,11 +175,18 @@ class MessageWriter(NamedEventWriter):
         if self._open is not type(part) or isinstance(part, Called):
             events = [
                 *self._close(),
-                self._event("content_block_start", content_block=_empty(part)),
+                self._event("content_block_start", content_block=_block(part, is_empty=True)),
             ]
             self._open = type(part)
             self._has_called |= isinstance(part, Called)
-        return [*events, self._event("content_block_delta", delta=_delta(part))]
+        match part:
+            case Said():
+                delta = {"type": "text_delta", "text": part.text}
+            case Thought():
+                delta = {"type": "thinking_delta", "thinking": part.text}
+            case Called():
+                delta = {"type": "input_json_delta", "partial_json": part.call.arguments}
+        return [*events, self._event("content_block_delta", delta=delta)]
 
     def _close(self) -> list[Json]:
         if self._open is None:
@@ -196,46 +209,15 @@ class MessageWriter(NamedEventWriter):
         return {"stop_reason": reason, "stop_sequence": stopped_by}
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
-    """Return parts; neighbours of text or of thoughts are joined."""
-    found: list[Part] = []
-    for part in parts:
-        last = found[-1] if found else None
-        if isinstance(part, Said) and isinstance(last, Said):
-            found[-1] = Said(last.text + part.text)
-        elif isinstance(part, Thought) and isinstance(last, Thought):
-            found[-1] = Thought(last.text + part.text)
-        else:
-            found.append(part)
-    return found
-
-
-def _block(part: Part) -> Json:
+def _block(part: Part, *, is_empty: bool = False) -> Json:
+    """Return the block of a part. is_empty: as at its start, before any delta."""
     match part:
         case Said():
-            return {"type": "text", "text": part.text}
+            return {"type": "text", "text": "" if is_empty else part.text}
         case Thought():
-            return {"type": "thinking", "thinking": part.text, "signature": ""}
-    return _empty(part) | {"input": json.loads(part.call.arguments)}
-
-
-def _empty(part: Part) -> Json:
-    """Return the block of a part at its start, before any delta."""
-    match part:
-        case Said():
-            return _block(Said(""))
-        case Thought():
-            return _block(Thought(""))
-    return {"type": "tool_use", "id": part.call.id, "name": part.call.name, "input": {}}
-
-
-def _delta(part: Part) -> Json:
-    match part:
-        case Said():
-            return {"type": "text_delta", "text": part.text}
-        case Thought():
-            return {"type": "thinking_delta", "thinking": part.text}
-    return {"type": "input_json_delta", "partial_json": part.call.arguments}
+            return {"type": "thinking", "thinking": "" if is_empty else part.text, "signature": ""}
+    given = {} if is_empty else json.loads(part.call.arguments)
+    return {"type": "tool_use", "id": part.call.id, "name": part.call.name, "input": given}
 
 
 def _usage(n_prompt: int, finished: Finished) -> Json:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..chat_requests.pictures import IMAGE
-from ..protocol.errors import ApiError, unsupported
+from ..protocol.errors import ApiError, require_string, unsupported
 from ..protocol.request_fields import MESSAGES
 from ..protocol.schemas import (
     N_FUNCTION,
@@ -100,9 +100,43 @@ class MessagesRequest(CountRequest):
 
 def to_chat(body: CountRequest) -> ChatRequest:
     """Return the chat request that a request means. Raises ApiError for what is not supported."""
-    chat = ChatRequest.model_validate({"messages": _messages(body)})
-    chat.tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None
-    chat.tool_choice = _choice(body.tool_choice)
+    kept = [text for text in _texts(body.system or "", "system") if not text.startswith(BILLING)]
+    system = "\n\n".join(filter(None, kept))
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    for i, said in enumerate(body.messages):
+        where = f"messages[{i}].content"
+        if said.role == "assistant":
+            messages.append(_answer(said.content, where))
+        elif said.role == "system":
+            text = "\n\n".join(_texts(said.content, where))
+            messages.append({"role": "system", "content": text})
+        else:
+            messages += _from_user(said.content, where)
+    chat = ChatRequest.model_validate({"messages": messages})
+    tools = []
+    for i, tool in enumerate(body.tools or ()):
+        if tool.type not in (None, "custom"):
+            raise unsupported(
+                f"tools[{i}]",
+                f"tools[{i}] has the type {tool.type[:40]!r}; this server runs no tools of its own",
+            )
+        function = Function(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.input_schema,
+            strict=tool.strict,
+        )
+        tools.append(Tool(function=function))
+    chat.tools = tools or None
+    match body.tool_choice:
+        case ToolChoice(type="any"):
+            chat.tool_choice = "required"
+        case ToolChoice(type="tool", name=str(name)):
+            chat.tool_choice = NamedTool(function=NamedFunction(name=name))
+        case ToolChoice(type="tool"):
+            raise ApiError(400, "tool_choice of the type tool needs a name", param="tool_choice")
+        case ToolChoice(type="auto" | "none" as kind):
+            chat.tool_choice = kind
     if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use:
         chat.parallel_tool_calls = False
     if body.thinking is not None:
@@ -122,21 +156,6 @@ def to_chat(body: CountRequest) -> ChatRequest:
     return chat
 
 
-def _messages(body: CountRequest) -> list[dict[str, Any]]:
-    system = _texts(body.system or "", "system")
-    kept = [text for text in system if not text.startswith(BILLING) and text]
-    found = [{"role": "system", "content": "\n\n".join(kept)}] if kept else []
-    for i, said in enumerate(body.messages):
-        where = f"messages[{i}].content"
-        if said.role == "assistant":
-            found.append(_answer(said.content, where))
-        elif said.role == "system":
-            found.append({"role": "system", "content": "\n\n".join(_texts(said.content, where))})
-        else:
-            found += _from_user(said.content, where)
-    return found
-
-
 def _texts(content: str | Blocks, where: str) -> list[str]:
     """Return the texts of blocks that may be texts only."""
     if isinstance(content, str):
@@ -149,19 +168,12 @@ def _text(block: dict[str, Any], where: str) -> str:
     kind = block.get("type")
     source = block.get("source")
     if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
-        return _string(source, "data", f"{where}.source")
+        return require_string(source, "data", f"{where}.source")
     if kind != "text":
         raise unsupported(
             where, f"{where} has the type {str(kind)[:40]!r}; only text is supported here"
         )
-    return _string(block, "text", where)
-
-
-def _string(block: dict[str, Any], key: str, where: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise ApiError(400, f"{where}.{key} must be a string", param=where)
-    return value
+    return require_string(block, "text", where)
 
 
 def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
@@ -172,8 +184,12 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
     for i, block in enumerate(content):
         at = f"{where}[{i}]"
         if block.get("type") == "tool_result":
-            result = "\n".join(_texts(_result(block, at), f"{at}.content"))
-            name = _string(block, "tool_use_id", at)
+            result = block.get("content") or ""
+            is_list = isinstance(result, list) and all(isinstance(each, dict) for each in result)
+            if not is_list and not isinstance(result, str):
+                raise ApiError(400, f"{at}.content must be a string or a list of blocks", param=at)
+            result = "\n".join(_texts(result, f"{at}.content"))
+            name = require_string(block, "tool_use_id", at)
             found.append({"role": "tool", "tool_call_id": name, "content": result})
         elif found and found[-1]["role"] == "user":
             found[-1]["content"].append(_part(block, at))
@@ -192,20 +208,11 @@ def _part(block: dict[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(source, dict):
         raise ApiError(400, f"{where}.source must be an object", param=where)
     if source.get("type") == "url":
-        return {"type": IMAGE, IMAGE: {"url": _string(source, "url", f"{where}.source")}}
+        return {"type": IMAGE, IMAGE: {"url": require_string(source, "url", f"{where}.source")}}
     if source.get("type") != "base64":
         raise unsupported(where, f"{where}.source has the type base64 here")
-    data = _string(source, "data", f"{where}.source")
+    data = require_string(source, "data", f"{where}.source")
     return {"type": IMAGE, IMAGE: {"url": f"data:image;base64,{data}"}}
-
-
-def _result(block: dict[str, Any], where: str) -> str | Blocks:
-    content = block.get("content") or ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
-        raise ApiError(400, f"{where}.content must be a string or a list of blocks", param=where)
-    return content
 
 
 def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
@@ -217,12 +224,13 @@ def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
         at = f"{where}[{i}]"
         match block.get("type"):
             case "thinking":
-                thoughts.append(_string(block, "thinking", at))
+                thoughts.append(require_string(block, "thinking", at))
             case "redacted_thinking":
                 pass  # another server's, which cannot be read
             case "tool_use":
-                given = {"name": _string(block, "name", at), "arguments": _arguments(block)}
-                calls.append({"id": _string(block, "id", at), "function": given})
+                arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+                given = {"name": require_string(block, "name", at), "arguments": arguments}
+                calls.append({"id": require_string(block, "id", at), "function": given})
             case _:
                 texts.append(_text(block, at))
     answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
@@ -231,35 +239,3 @@ def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
     if calls:
         answer["tool_calls"] = calls
     return answer
-
-
-def _arguments(block: dict[str, Any]) -> str:
-    return json.dumps(block.get("input") or {}, ensure_ascii=False)
-
-
-def _tool(tool: CustomTool, where: str) -> Tool:
-    if tool.type not in (None, "custom"):
-        raise unsupported(
-            where, f"{where} has the type {tool.type[:40]!r}; this server runs no tools of its own"
-        )
-    return Tool(
-        function=Function(
-            name=tool.name,
-            description=tool.description,
-            parameters=tool.input_schema,
-            strict=tool.strict,
-        )
-    )
-
-
-def _choice(choice: ToolChoice | None) -> Any:
-    match choice:
-        case None:
-            return None
-        case ToolChoice(type="any"):
-            return "required"
-        case ToolChoice(type="tool", name=str(name)):
-            return NamedTool(function=NamedFunction(name=name))
-        case ToolChoice(type="tool"):
-            raise ApiError(400, "tool_choice of the type tool needs a name", param="tool_choice")
-    return choice.type

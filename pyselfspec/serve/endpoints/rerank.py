@@ -11,8 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...runtime.embedding import pair_tokens
-from ...runtime.model import Model
-from ..embeddings.embedding_service import EmbeddingService
 from ..protocol.errors import json_response
 from ..protocol.events import until_disconnect
 from .routers import Embedding, router
@@ -47,16 +45,29 @@ class RerankRequest(BaseModel):
 async def post_rerank(service: Embedding, body: RerankRequest, request: Request) -> Response:
     """Return the scores of documents for a query."""
     service.require_kind(scores=True)
-    pairs = await asyncio.to_thread(_pairs, service, service.model, body)
+
+    def read() -> list[list[int]]:
+        service.tokens_of(body.query, "query")  # its length counts for every document
+        found = []
+        for i, text in enumerate(body.texts):
+            service.tokens_of(text, f"documents.{i}")
+            found.append(pair_tokens(service.model, body.query, text))
+            service.require_length(found[-1], f"documents.{i}, with the query,")
+        return found
+
+    pairs = await asyncio.to_thread(read)
     work = service.engine.embed(pairs, service.settings.timeout_s)
     scores = [float(row[0]) for row in await until_disconnect(request, work)]
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
+    for each in results if body.return_documents else ():
+        each["document"] = {"text": body.texts[each["index"]]}
     n_tokens = sum(map(len, pairs))
     return json_response(
         {
             "object": "list",
             "model": service.settings.name,
-            "results": [_result(body, i, scores[i]) for i in order],
+            "results": results,
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
     )
@@ -64,21 +75,3 @@ async def post_rerank(service: Embedding, body: RerankRequest, request: Request)
 
 for _path in PATHS:
     ROUTER.post(_path)(post_rerank)
-
-
-def _result(body: RerankRequest, i: int, score: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"index": i, "relevance_score": score}
-    if body.return_documents:
-        found["document"] = {"text": body.texts[i]}
-    return found
-
-
-def _pairs(service: EmbeddingService, model: Model, body: RerankRequest) -> list[list[int]]:
-    service.tokens_of(body.query, "query")  # its length counts for every document
-    found = []
-    for i, text in enumerate(body.texts):
-        service.tokens_of(text, f"documents.{i}")
-        tokens = pair_tokens(model, body.query, text)
-        service.require_length(tokens, f"documents.{i}, with the query,")
-        found.append(tokens)
-    return found

@@ -18,7 +18,6 @@ from ..protocol.auth import owner_of
 from ..protocol.errors import ApiError, json_response, to_json
 from ..protocol.response_fields import finish_reason, new_id, statistics
 from ..protocol.writers import Answer, Json, NamedEventWriter, respond
-from ..service import Service
 from ..store.response_store import Stored
 from .responses_request import N_ID, ResponsesRequest, input_messages, to_chat
 from .routers import STREAMS, Writing, router
@@ -31,7 +30,18 @@ PATH = "/v1/responses"
 @ROUTER.post(PATH, responses=STREAMS)
 async def post_responses(service: Writing, body: ResponsesRequest, request: Request) -> Response:
     """Answer a chat, and keep the response."""
-    owner, history = owner_of(request), _history(service, body, request)
+    owner, name = owner_of(request), body.previous_response_id
+    history: tuple[dict[str, Any], ...] = ()
+    if name is not None:
+        found = service.stored.get(owner, name)
+        if found is None:
+            raise ApiError(
+                400,
+                f"{not_found(name)}; send the whole conversation as input",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        history = found.messages
     chat = await open_chat(service, to_chat(body, history))
     said = (*history, *input_messages(body.input))
 
@@ -69,23 +79,6 @@ async def delete_response(service: Writing, name: str, request: Request) -> Resp
     if service.stored.pop(owner_of(request), name) is None:
         raise ApiError(404, not_found(name))
     return json_response({"id": name, "object": "response.deleted", "deleted": True})
-
-
-def _history(
-    service: Service, body: ResponsesRequest, request: Request
-) -> tuple[dict[str, Any], ...]:
-    name = body.previous_response_id
-    if name is None:
-        return ()
-    found = service.stored.get(owner_of(request), name)
-    if found is None:
-        raise ApiError(
-            400,
-            f"{not_found(name)}; send the whole conversation as input",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-    return found.messages
 
 
 def error_event(error: ApiError) -> Json:
@@ -214,9 +207,18 @@ class ResponseApiWriter(NamedEventWriter):
         is_open = len(self._outputs) > len(self._done)
         if not is_open or self._outputs[-1].kind is not type(part) or isinstance(part, Called):
             events = self._close()
-            output = _Output(type(part), _new_item(part))
-            self._outputs.append(output)
-            item = output.item
+            match part:
+                case Said():
+                    item: Json = {"id": new_id("msg", "_"), "type": "message"}
+                    item |= {"role": "assistant", "content": []}
+                case Thought():
+                    item = {"id": new_id("rs", "_"), "type": "reasoning"}
+                    item |= {"summary": [], "content": []}
+                case Called():
+                    item = {"id": new_id("fc", "_"), "type": "function_call", "arguments": ""}
+                    item |= {"call_id": part.call.id, "name": part.call.name}
+            self._outputs.append(_Output(type(part), item | {"status": "in_progress"}))
+            item = self._outputs[-1].item
             events.append(self._item_event("response.output_item.added", item=item))
             if not isinstance(part, Called):
                 empty = _text_part("") if isinstance(part, Said) else _thought_part("")
@@ -267,15 +269,26 @@ class ResponseApiWriter(NamedEventWriter):
         response = self._head | {"status": status, "output": self._done}
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
-        response["usage"] = self._usage(finished)
+        stats = finished.stats
+        thoughts = "".join(each.text for each in self._outputs if each.kind is Thought)
+        n_reused = min(self._n_prompt, stats.n_prompt_reused)
+        response["usage"] = {
+            "input_tokens": self._n_prompt,
+            "input_tokens_details": {"cached_tokens": n_reused, "cache_write_tokens": 0},
+            "output_tokens": stats.n_generated,
+            "output_tokens_details": {
+                "reasoning_tokens": min(self._n_tokens(thoughts), stats.n_generated)
+            },
+            "total_tokens": self._n_prompt + stats.n_generated,
+            "pyselfspec": statistics([finished]),
+        }
         if self._keep is not None:
-            self._keep(response, self._message())
+            self._keep(response, self._message(thoughts))
         return response
 
-    def _message(self) -> Json:
+    def _message(self, thoughts: str) -> Json:
         """Return the answer as a message of a chat."""
         text = "".join(each.text for each in self._outputs if each.kind is Said)
-        thoughts = "".join(each.text for each in self._outputs if each.kind is Thought)
         calls = [
             {
                 "id": each.item["call_id"],
@@ -289,21 +302,6 @@ class ResponseApiWriter(NamedEventWriter):
             message["reasoning_content"] = thoughts
         return message | ({"tool_calls": calls} if calls else {})
 
-    def _usage(self, finished: Finished) -> Json:
-        stats = finished.stats
-        thoughts = "".join(each.text for each in self._outputs if each.kind is Thought)
-        n_reused = min(self._n_prompt, stats.n_prompt_reused)
-        return {
-            "input_tokens": self._n_prompt,
-            "input_tokens_details": {"cached_tokens": n_reused, "cache_write_tokens": 0},
-            "output_tokens": stats.n_generated,
-            "output_tokens_details": {
-                "reasoning_tokens": min(self._n_tokens(thoughts), stats.n_generated)
-            },
-            "total_tokens": self._n_prompt + stats.n_generated,
-            "pyselfspec": statistics([finished]),
-        }
-
 
 def _status(finished: Finished) -> str:
     return "completed" if finish_reason(finished) == "stop" else "incomplete"
@@ -315,15 +313,3 @@ def _text_part(text: str) -> Json:
 
 def _thought_part(text: str) -> Json:
     return {"type": "reasoning_text", "text": text}
-
-
-def _new_item(part: Part) -> Json:
-    match part:
-        case Said():
-            item = {"id": new_id("msg", "_"), "type": "message", "role": "assistant", "content": []}
-        case Thought():
-            item = {"id": new_id("rs", "_"), "type": "reasoning", "summary": [], "content": []}
-        case _:
-            item = {"id": new_id("fc", "_"), "type": "function_call", "arguments": ""}
-            item |= {"call_id": part.call.id, "name": part.call.name}
-    return item | {"status": "in_progress"}

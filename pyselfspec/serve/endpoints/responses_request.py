@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, Field
 
 from ..chat_requests.pictures import IMAGE, has_pictures
-from ..protocol.errors import ApiError, unsupported
+from ..protocol.errors import ApiError, require_string, unsupported
 from ..protocol.request_fields import RESPONSES
 from ..protocol.schemas import (
     N_FUNCTION,
@@ -101,13 +101,37 @@ def to_chat(body: ResponsesRequest, history: Sequence[Item] = ()) -> ChatRequest
     if not messages:
         raise ApiError(400, "input is empty; give at least one message", param="input")
     chat = ChatRequest.model_validate({"messages": messages})
-    chat.tools = [_tool(tool, i) for i, tool in enumerate(body.functions)] or None
-    chat.tool_choice = _choice(body)
+    tools = []
+    for i, tool in enumerate(body.functions):
+        if tool.name is None:
+            raise ApiError(400, f"tools[{i}] has no name; give one", param="tools")
+        function = Function(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.parameters,
+            strict=tool.strict,
+        )
+        tools.append(Tool(function=function))
+    chat.tools = tools or None
+    choice = body.tool_choice
+    if isinstance(choice, ChosenTool):
+        if choice.type != "function" or choice.name is None:
+            raise unsupported(
+                "tool_choice", "tool_choice names a function, or is none, auto, required"
+            )
+        chat.tool_choice = NamedTool(function=NamedFunction(name=choice.name))
+    else:
+        chat.tool_choice = choice
     chat.parallel_tool_calls = body.parallel_tool_calls
     chat.max_tokens, chat.stream = body.max_output_tokens, bool(body.stream)
     chat.temperature, chat.top_p, chat.seed = body.temperature, body.top_p, body.seed
     chat.reasoning_effort = body.reasoning.effort if body.reasoning else None
-    chat.response_format = _format(body.text.format) if body.text and body.text.format else None
+    if body.text and (style := body.text.format):
+        chat.response_format = ResponseFormat(type=style.type)
+        if style.type == "json_schema":
+            if style.schema_ is None:
+                raise ApiError(400, "text.format.schema is missing", param="text.format.schema")
+            chat.response_format.json_schema = JsonSchema(schema=style.schema_)
     chat.pyselfspec = body.pyselfspec
     return chat
 
@@ -123,11 +147,11 @@ def input_messages(items: str | Sequence[Item]) -> list[Item]:
             case "message":
                 _add_message(found, item, where)
             case "function_call":
-                function = {key: _string(item, key, where) for key in ("name", "arguments")}
+                function = {key: require_string(item, key, where) for key in ("name", "arguments")}
                 calls = _answer(found).setdefault("tool_calls", [])
-                calls.append({"id": _string(item, "call_id", where), "function": function})
+                calls.append({"id": require_string(item, "call_id", where), "function": function})
             case "function_call_output":
-                name, output = _string(item, "call_id", where), item.get("output")
+                name, output = require_string(item, "call_id", where), item.get("output")
                 text = _text(output, f"{where}.output")
                 found.append({"role": "tool", "tool_call_id": name, "content": text})
             case "reasoning":
@@ -146,7 +170,12 @@ def input_messages(items: str | Sequence[Item]) -> list[Item]:
 def _add_message(found: list[Item], item: Item, where: str) -> None:
     role = item.get("role")
     if role != "assistant" and isinstance(item.get("content"), list):
-        parts = [_message_part(each, f"{where}.content") for each in item["content"]]
+        parts = [
+            {"type": IMAGE, IMAGE: {"url": each.get(IMAGE)}}
+            if isinstance(each, dict) and each.get("type") == "input_image"
+            else {"type": "text", "text": _part(each, f"{where}.content")}
+            for each in item["content"]
+        ]
         if has_pictures(parts):
             found.append({"role": role, "content": parts})
             return
@@ -179,47 +208,4 @@ def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in _TEXTS:
         raise unsupported(where, f"{where} has the type {str(kind)[:40]!r}; only text is supported")
-    return _string(part, "refusal" if kind == "refusal" else "text", where)
-
-
-def _message_part(part: Any, where: str) -> Any:
-    """Return a part of a message, which may be a picture."""
-    if isinstance(part, dict) and part.get("type") == "input_image":
-        return {"type": IMAGE, IMAGE: {"url": part.get(IMAGE)}}
-    return {"type": "text", "text": _part(part, where)}
-
-
-def _string(item: Item, key: str, where: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise ApiError(400, f"{where}.{key} must be a string", param=where)
-    return value
-
-
-def _tool(tool: FunctionTool, i: int) -> Tool:
-    if tool.name is None:
-        raise ApiError(400, f"tools[{i}] has no name; give one", param="tools")
-    function = Function(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
-    return Tool(function=function)
-
-
-def _choice(body: ResponsesRequest) -> Any:
-    choice = body.tool_choice
-    if not isinstance(choice, ChosenTool):
-        return choice
-    if choice.type != "function" or choice.name is None:
-        raise unsupported("tool_choice", "tool_choice names a function, or is none, auto, required")
-    return NamedTool(function=NamedFunction(name=choice.name))
-
-
-def _format(style: TextFormat) -> ResponseFormat:
-    if style.type != "json_schema":
-        return ResponseFormat(type=style.type)
-    if style.schema_ is None:
-        raise ApiError(400, "text.format.schema is missing", param="text.format.schema")
-    return ResponseFormat(type=style.type, json_schema=JsonSchema(schema=style.schema_))
+    return require_string(part, "refusal" if kind == "refusal" else "text", where)

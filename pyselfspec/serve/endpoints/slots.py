@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..engine.slots import Slot, Slots
+from ..engine.slots import Slots
 from ..protocol.auth import owner_of
 from ..protocol.errors import ApiError, json_response, unsupported
 from ..service import Service
-from ..store.slot_files import SlotFiles, require_own
+from ..store.slot_files import require_own
 from .routers import Writing, router
 
 ROUTER = router()
@@ -36,7 +36,23 @@ class SlotRequest(BaseModel):
 @ROUTER.get("/slots")
 async def get_slots(service: Writing) -> Response:
     """Return the state of every slot."""
-    return json_response(await _between_passes(service, lambda slots: _states(service, slots)))
+    n_ctx = service.requests.n_ctx
+    drafts = service.requests.default_drafting.draft is not None
+
+    def states(slots: Slots) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": i,
+                "id_task": slot.used_at if slot.used_at else -1,
+                "n_ctx": n_ctx,
+                "speculative": drafts,
+                "is_processing": not slot.is_idle,
+                "n_tokens": slot.seq.n_past,
+            }
+            for i, slot in enumerate(slots.slots)
+        ]
+
+    return json_response(await _between_passes(service, states))
 
 
 @ROUTER.post("/slots/{number}")
@@ -53,9 +69,18 @@ async def post_slot(
         raise ApiError(404, f"there is no slot {number}; this server has 0 to {n_slots - 1}")
     owner, name, start = owner_of(request), body.filename if body else None, time.monotonic()
     if action == "erase":
-        n = await _between_passes(service, lambda slots: _erase(slots, slots.slots[number], owner))
+
+        def erase(slots: Slots) -> int:
+            require_own(slots.slots[number], owner)
+            return slots.erase(slots.slots[number])
+
+        n = await _between_passes(service, erase)
         return json_response({"id_slot": number, "n_erased": n})
-    files = _require_files(service, action)
+    files = service.slot_files
+    if files is None:
+        raise unsupported(
+            "action", f"{action} needs a folder; start the server with --slot-save-path"
+        )
     if name is None:
         raise ApiError(400, f"{action} needs a filename", param="filename")
 
@@ -71,35 +96,6 @@ async def post_slot(
     fields |= {f"n_{verb}": moved.n_tokens, f"n_{done}": moved.n_bytes}
     ms = 1000 * (time.monotonic() - start)
     return json_response(fields | {"timings": {f"{action}_ms": ms}})
-
-
-def _require_files(service: Service, action: str) -> SlotFiles:
-    if service.slot_files is None:
-        raise unsupported(
-            "action", f"{action} needs a folder; start the server with --slot-save-path"
-        )
-    return service.slot_files
-
-
-def _erase(slots: Slots, slot: Slot, owner: str) -> int:
-    require_own(slot, owner)
-    return slots.erase(slot)
-
-
-def _states(service: Service, slots: Slots) -> list[dict[str, Any]]:
-    n_ctx = service.requests.n_ctx
-    drafts = service.requests.default_drafting.draft is not None
-    return [
-        {
-            "id": i,
-            "id_task": slot.used_at if slot.used_at else -1,
-            "n_ctx": n_ctx,
-            "speculative": drafts,
-            "is_processing": not slot.is_idle,
-            "n_tokens": slot.seq.n_past,
-        }
-        for i, slot in enumerate(slots.slots)
-    ]
 
 
 async def _between_passes(service: Service, function: Callable[[Slots], T]) -> T:

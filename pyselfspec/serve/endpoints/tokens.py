@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,9 +9,8 @@ from starlette.responses import Response
 
 from ...runtime import vocabulary
 from ...runtime.model import Model
-from ..engine.workers import aside
 from ..protocol.errors import json_response
-from .routers import Serving, router
+from .routers import Serving, aside, router
 
 ROUTER = router()
 
@@ -42,32 +40,31 @@ async def post_tokenize(service: Serving, body: TokenizeRequest) -> Response:
 @ROUTER.post("/detokenize")
 async def post_detokenize(service: Serving, body: DetokenizeRequest) -> Response:
     """Return the text of tokens."""
-    return json_response({"content": await aside(_text, service.model, body.tokens)})
+    model = service.model
+
+    def text() -> str:
+        model.require_tokens(body.tokens)
+        return b"".join(_piece(model, token) for token in body.tokens).decode(errors="replace")
+
+    return json_response({"content": await aside(text)})
 
 
 def _tokens(model: Model, body: TokenizeRequest) -> list[Any]:
-    tokens = model.tokenize(
+    ids = model.tokenize(
         body.content, add_special=body.add_special, parse_special=body.parse_special
     )
     if not body.with_pieces:
-        return tokens
-    return [{"id": token, "piece": _json_piece(model, token)} for token in tokens]
-
-
-def _text(model: Model, tokens: Sequence[int]) -> str:
-    model.require_tokens(tokens)
-    return b"".join(_piece(model, token) for token in tokens).decode(errors="replace")
+        return ids
+    found = []
+    for token in ids:
+        piece = _piece(model, token)
+        try:
+            found.append({"id": token, "piece": piece.decode()})
+        except UnicodeDecodeError:  # a part of a character
+            found.append({"id": token, "piece": list(piece)})
+    return found
 
 
 def _piece(model: Model, token: int) -> bytes:
     """Return the bytes of a token; control tokens have their names."""
     return model.piece(token) or vocabulary.control_text(model, token).encode()
-
-
-def _json_piece(model: Model, token: int) -> str | list[int]:
-    """Return the text of a token, or its bytes if they are no text."""
-    piece = _piece(model, token)
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return list(piece)

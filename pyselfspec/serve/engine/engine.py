@@ -116,17 +116,6 @@ class Engine(Closing):
             self._waiting.extend(tickets)
             self._changed.notify()
 
-    def resume(self, ticket: Ticket) -> None:
-        """Queue the rest of an answer that has begun, before all others.
-
-        Raises ShutdownError if the engine has ended.
-        """
-        with self._changed:
-            if self._ended:
-                raise ShutdownError
-            self._waiting.appendleft(ticket)
-            self._changed.notify()
-
     def call(self, function: Callable[[Slots], T]) -> Future[T]:
         """Call a function with the slots between two passes. Raises ShutdownError if the engine has
         ended."""
@@ -172,7 +161,13 @@ class Engine(Closing):
     # in the engine's thread
 
     def _run(self) -> None:
-        while self._wait():
+        while True:
+            with self._changed:
+                while not (self._running or self._waiting or self._calls or self._closing):
+                    self._changed.wait()
+                self._ended = not (self._running or self._waiting or self._calls)
+                if self._ended:
+                    break
             try:
                 self._step()
             except Exception as error:
@@ -188,15 +183,7 @@ class Engine(Closing):
         if self.prefixes is not None:
             self.prefixes.close()
 
-    def _wait(self) -> bool:
-        """Wait for work; return False at the end."""
-        with self._changed:
-            while not (self._running or self._waiting or self._calls or self._closing):
-                self._changed.wait()
-            self._ended = not (self._running or self._waiting or self._calls)
-            return not self._ended
-
-    def _answer_calls(self) -> None:
+    def _step(self) -> None:
         while self._calls:
             result, function = self._calls.popleft()
             if not result.set_running_or_notify_cancel():
@@ -205,9 +192,6 @@ class Engine(Closing):
                 result.set_result(function(self._slots))
             except Exception as error:
                 result.set_exception(error)
-
-    def _step(self) -> None:
-        self._answer_calls()
         now = time.monotonic()
         cut = self._is_cut(now)
         for running in list(self._running.values()):
@@ -272,10 +256,15 @@ class Engine(Closing):
     def _begin(self, ticket: Ticket, slot: Slot) -> None:
         job = ticket.job
         try:
-            self._require_few_masks(job.drafting.mask)
+            mask = job.drafting.mask
+            if mask not in (None, *self._masks) and len(self._masks) >= N_MASKS:
+                raise ArgumentError(
+                    f"requests have used {N_MASKS} different masks, the most that this server "
+                    "keeps; use one of these, or leave out the mask"
+                )
             running = RunningText(ticket, slot, self.context, self._n_tokens(job))
-            if job.drafting.mask is not None:
-                self._masks.add(job.drafting.mask)
+            if mask is not None:
+                self._masks.add(mask)
         except Exception as error:
             self._slots.free(slot)
             _emit(ticket, Failed(error))
@@ -284,13 +273,6 @@ class Engine(Closing):
         self._running[running.text] = running
         for _, found in self._batch.join(running.text):
             self._settle(running, found)
-
-    def _require_few_masks(self, mask: LayerMask | None) -> None:
-        if mask not in (None, *self._masks) and len(self._masks) >= N_MASKS:
-            raise ArgumentError(
-                f"requests have used {N_MASKS} different masks, the most that this server keeps; "
-                "use one of these, or leave out the mask"
-            )
 
     def _settle(self, running: RunningText, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):

@@ -12,8 +12,8 @@ from ...runtime.lora import Adapters
 from ...runtime.pictures import Picture
 from ...runtime.sampling import SamplingParams
 from ...speculate.config import DraftConfig
+from ...speculate.reasoning_budget import ReasoningBudget
 from ...speculate.stats import GenerationStats
-from .reasoning_budget import ThoughtLimit
 
 MODEL = "full"  # the source of tokens that were not drafted; "model" is the name of a drafter
 
@@ -36,10 +36,8 @@ class TooLateError(SelfSpecError):
 @dataclass(frozen=True, slots=True)
 class Job:
     """A text to generate. n_predict: most tokens; 0 only reads the prompt. logprobs, stop: as for
-    Completion. shown: control tokens that the text shows, with their texts. thoughts: their limit.
-    adapters: LoRA adapters of the text.
-    pictures: those in the prompt.
-
+    Completion. shown: control tokens that the text shows, with their texts. reasoning_budget: None
+    for no limit. adapters: LoRA adapters of the text. pictures: those in the prompt.
     shows_tokens: whether its deltas list tokens with their sources.
     """
 
@@ -51,7 +49,7 @@ class Job:
     logprobs: int | None = None
     shows_tokens: bool = False
     shown: tuple[tuple[int, str], ...] = ()
-    thoughts: ThoughtLimit | None = None
+    reasoning_budget: ReasoningBudget | None = None
     adapters: Adapters = ()
     pictures: tuple[Picture, ...] = ()
 
@@ -94,7 +92,6 @@ class Finished:
     estimated_speedup: float | None = None
     mask: LayerMask | None = None
     stopped_by: str | None = None
-    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,38 +17,6 @@ from .slots import Slot
 _TokenInfo = tuple[str, LogProbs | None]  # the source of a token, and its probabilities
 
 
-class DeltaBuilder:
-    """with_tokens: whether deltas have tokens and probabilities, which takes time."""
-
-    def __init__(self, completion: Completion, *, with_tokens: bool) -> None:
-        self._completion = completion
-        self._tokens = TokenTracker[_TokenInfo]() if with_tokens else None
-
-    def observe(self, step: Step) -> None:
-        """Take the tokens of a step that the completion has already added."""
-        if self._tokens is None:
-            return
-        completion, model = self._completion, self._completion.context.model
-        first = len(completion.tokens) - len(step.tokens)
-        for i, (token, source) in enumerate(zip(step.tokens, step.sources, strict=True)):
-            if model.has_vocab and not model.is_eog(token):
-                logprobs = completion.logprobs[first + i] if completion.logprobs else None
-                self._tokens.push(completion.piece(token), (source or MODEL, logprobs))
-
-    def delta(self, text: str, us: int) -> Delta:
-        """Return the delta of the next piece of text. us: microseconds that it took."""
-        if self._tokens is None:
-            return Delta(text, (), (), us)
-        parts = self._tokens.take(text)
-        tokens = tuple(TokenText(part.text, part.tag[0]) for part in parts if part.text)
-        logprobs = tuple(
-            (part.token, part.tag[1])
-            for part in parts
-            if part.token is not None and part.tag[1] is not None
-        )
-        return Delta(text, tokens, logprobs, us)
-
-
 class RunningText:
     """A text that is being generated. Raises the errors of Completion."""
 
@@ -69,9 +37,11 @@ class RunningText:
             shown=dict(job.shown),
             adapters=job.adapters,
             pictures=job.pictures,
+            reasoning_budget=job.reasoning_budget,
         )
+        # tokens and probabilities take time
         with_tokens = job.shows_tokens or job.logprobs is not None
-        self._deltas = DeltaBuilder(self.completion, with_tokens=with_tokens)
+        self._tokens = TokenTracker[_TokenInfo]() if with_tokens else None
         self._stack = ExitStack()
         self.text = self._stack.enter_context(self.completion.start())
         self._start = time.perf_counter_ns()
@@ -84,8 +54,25 @@ class RunningText:
         text = self.completion.record_step(step)
         if not self.ticket.job.n_predict:  # its only token ends the reading of the prompt
             return Delta("", (), (), step.us)
-        self._deltas.observe(step)
-        return self._deltas.delta(text, step.us)
+        if self._tokens is not None:
+            completion, model = self.completion, self.completion.context.model
+            first = len(completion.tokens) - len(step.tokens)
+            for i, (token, source) in enumerate(zip(step.tokens, step.sources, strict=True)):
+                if model.has_vocab and not model.is_eog(token):
+                    logprobs = completion.logprobs[first + i] if completion.logprobs else None
+                    self._tokens.push(completion.piece(token), (source or MODEL, logprobs))
+        return self._delta(text, step.us)
+
+    def _delta(self, text: str, us: int) -> Delta:
+        """Return the delta of the next piece of text. us: microseconds that it took."""
+        parts = [] if self._tokens is None else self._tokens.take(text)
+        tokens = tuple(TokenText(part.text, part.tag[0]) for part in parts if part.text)
+        logprobs = tuple(
+            (part.token, part.tag[1])
+            for part in parts
+            if part.token is not None and part.tag[1] is not None
+        )
+        return Delta(text, tokens, logprobs, us)
 
     def finish(self) -> tuple[Delta, Finished]:
         """Return the text that was held back until the end, and the statistics."""
@@ -103,9 +90,8 @@ class RunningText:
             completion.estimated_speedup,
             completion.mask,
             completion.stopped_by,
-            tuple(completion.tokens),
         )
-        return self._deltas.delta(text, 0), finished
+        return self._delta(text, 0), finished
 
     def _us(self) -> int:
         return (time.perf_counter_ns() - self._start) // 1000

@@ -57,13 +57,14 @@ class Slots:
         n_tokens: most tokens of the text, prompt included. adapters: of the text, which reuses the
             tokens of texts with these LoRA adapters only.
         """
-        n_running = sum(slot.n_reserved for slot in self.slots)
         idle = [slot for slot in self.slots if slot.is_idle]
-        if not idle or n_running + n_tokens > self._n_cells:
+        if not idle or n_tokens > self._n_free():
             return None
         usable = {each: self._n_usable(each, prompt, adapters) for each in self.slots}
         best = max(self.slots, key=lambda slot: (usable[slot], slot.is_idle))
-        slot = self._place(best, idle, usable[best])
+        slot, is_continued = best, 2 * usable[best] >= best.seq.n_past > 0
+        if not best.is_idle or (self._context.abilities.can_fork and not is_continued):
+            slot = min(idle, key=lambda each: each.used_at)  # so that the best one is kept too
         if slot.seq.n_past - usable[slot] >= N_LOST:
             self._save(slot)
         can_restore = not adapters and all(map(is_text, prompt))
@@ -75,7 +76,8 @@ class Slots:
         slot.seq.keep(prompt[:-1])  # nothing of the former text's owner is left
         self._n_texts += 1
         slot.n_reserved, slot.used_at = n_tokens, self._n_texts
-        self._make_room()
+        # cells that several sequences share count for each of them
+        self._drop_oldest([each for each in self.slots if each.is_idle], self._n_free())
         return slot
 
     def n_held(self, prompt: Sequence[int], adapters: Adapters = ()) -> int:
@@ -135,26 +137,22 @@ class Slots:
     def _has_cells(self, slot: Slot, idle: Sequence[Slot], n: int) -> bool:
         """Make room for n tokens in a slot by dropping the texts of other idle slots; return
         whether there is enough."""
-        running = sum(each.n_reserved for each in self.slots)
-        if running + n > self._n_cells:
+        n_left = self._n_free() - n
+        if n_left < 0:
             return False
-        n_left = self._n_cells - running - n
-        for each in sorted(idle, key=lambda one: -one.used_at):
-            if each is not slot:
-                n_left -= each.seq.n_past
-                if n_left < 0:
-                    self._forget(each)
+        self._drop_oldest([each for each in idle if each is not slot], n_left)
         return True
 
-    def _place(self, best: Slot, idle: Sequence[Slot], n_usable: int) -> Slot:
-        """Return the best slot if the text continues most of it, else the least recently used one,
-        so that the tokens of the best slot are kept too."""
-        oldest = min(idle, key=lambda slot: slot.used_at)
-        if best.is_idle and (
-            2 * n_usable >= best.seq.n_past > 0 or not self._context.abilities.can_fork
-        ):
-            return best
-        return oldest
+    def _n_free(self) -> int:
+        """Return the number of cells that no running text has reserved."""
+        return self._n_cells - sum(slot.n_reserved for slot in self.slots)
+
+    def _drop_oldest(self, idle: Sequence[Slot], n_left: int) -> None:
+        """Drop the least recently used of these slots until the others fit into n cells."""
+        for slot in sorted(idle, key=lambda slot: -slot.used_at):
+            n_left -= slot.seq.n_past
+            if n_left < 0:
+                self._forget(slot)
 
     def _n_usable(self, slot: Slot, prompt: Sequence[int], adapters: Adapters) -> int:
         """Return how many tokens of a prompt it can reuse; the last one is always evaluated."""
@@ -164,16 +162,6 @@ class Slots:
         if self._context.abilities.can_fork:
             return n if self._context.abilities.can_rollback else slot.seq.can_keep(n)
         return n if slot.is_idle and n == slot.seq.n_past else 0
-
-    def _make_room(self) -> None:
-        """Drop the least recently used slots until the rest fits. Cells shared by several sequences
-        count for each of them."""
-        n_left = self._n_cells - sum(slot.n_reserved for slot in self.slots)
-        idle = [slot for slot in self.slots if slot.is_idle]
-        for slot in sorted(idle, key=lambda slot: -slot.used_at):
-            n_left -= slot.seq.n_past
-            if n_left < 0:
-                self._forget(slot)
 
     def _forget(self, slot: Slot) -> None:
         if slot.seq.in_order or not self._context.abilities.is_exact_beside_others:

@@ -17,8 +17,13 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 def require_key(request: Request, keys: Collection[str]) -> None:
     """Raise ApiError unless the request has one of these keys, where there are any. The key becomes
     that of the request's owner."""
-    given = _given_keys(request)
-    right = [each for each in given if _is_any_of(each, keys)] if keys else given
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    bearer = bearer.strip() if scheme.lower() == "bearer" else ""  # as in OpenAI's API
+    sent = (bearer, request.headers.get("x-api-key"))  # as in Anthropic's
+    given = [each.encode(errors="replace") for each in sent if each]
+    # compares with every key, so that the time does not depend on which is right
+    right = [each for each in given if any([hmac.compare_digest(each, k.encode()) for k in keys])]
+    right = right if keys else given
     if keys and not right:
         raise ApiError(
             401,
@@ -26,18 +31,6 @@ def require_key(request: Request, keys: Collection[str]) -> None:
             code="invalid_api_key",
         )
     request.state.key = right[0] if right else b""
-
-
-def _given_keys(request: Request) -> list[bytes]:
-    """Return the keys of a request, in the headers of OpenAI's and of Anthropic's API."""
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    given = (bearer.strip() if scheme.lower() == "bearer" else "", request.headers.get("x-api-key"))
-    return [each.encode(errors="replace") for each in given if each]
-
-
-def _is_any_of(given: bytes, keys: Collection[str]) -> bool:
-    """Return whether a key is one of these, in a time that does not depend on which."""
-    return any([hmac.compare_digest(given, key.encode()) for key in keys])
 
 
 def owner_of(request: Request) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -74,6 +74,14 @@ def unsupported(param: str, message: str) -> ApiError:
     return ApiError(400, message, param=param, code="unsupported_value")
 
 
+def require_string(given: Mapping[str, Any], key: str, where: str) -> str:
+    """Return a string of a part of a request. Raises ApiError where it is none. where: the part."""
+    value = given.get(key)
+    if not isinstance(value, str):
+        raise ApiError(400, f"{where}.{key} must be a string", param=where)
+    return value
+
+
 def as_api_error(error: Exception) -> ApiError:
     """Return the error for a client. Details of internal errors are only logged."""
     match error:
@@ -95,22 +103,18 @@ def as_api_error(error: Exception) -> ApiError:
         case HTTPException():
             return ApiError(error.status_code, str(error.detail))
         case RequestValidationError():
-            return _validation_error(error)
+            first = error.errors()[0]
+            if first["type"] == "json_invalid":
+                reason = first.get("ctx", {}).get("error", "")
+                return ApiError(400, f"the body is not JSON: {reason}")
+            if first["type"] == "model_attributes_type" and first["loc"] == ("body",):
+                return ApiError(400, _NO_JSON if isinstance(error.body, bytes) else _NOT_OBJECT)
+            where, message = described(error.errors(), error.body)
+            return ApiError(400, f"{where}: {message}" if where else message, param=where or None)
         case RecursionError():
             return ApiError(400, "something in the request is nested too deep")
     log.error("a request failed", exc_info=error)
     return ApiError(500, "internal error; the server's log has the details")
-
-
-def _validation_error(error: RequestValidationError) -> ApiError:
-    """Return the first error, with the name of its field."""
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not JSON: {first.get('ctx', {}).get('error', '')}")
-    if first["type"] == "model_attributes_type" and first["loc"] == ("body",):
-        return ApiError(400, _NO_JSON if isinstance(error.body, bytes) else _NOT_OBJECT)
-    where, message = described(error.errors(), error.body)
-    return ApiError(400, f"{where}: {message}" if where else message, param=where or None)
 
 
 def json_response(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self, TypeVar
@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from ..engine.engine import Engine
 from ..engine.jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
-from ..engine.reasoning_budget import first_part, joined, next_part
 from .errors import as_api_error
 
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class JobEvents:
     """
 
     def __init__(self, engine: Engine, jobs: Sequence[Job], timeout_s: float, owner: str) -> None:
-        self._engine, self._owner = engine, owner
+        self._engine = engine
         self._events: asyncio.Queue[tuple[int, Event | Quiet]] = asyncio.Queue()
         self._has_begun = asyncio.Event()
         self._heard_at = time.monotonic()
@@ -55,20 +54,14 @@ class JobEvents:
         self._n_left = len(jobs)
         self._loop = asyncio.get_running_loop()
         self._deadline = time.monotonic() + timeout_s
-        self._jobs = list(jobs)
-        self._texts: list[list[str]] = [[] for _ in jobs]  # of jobs whose thoughts have a limit
-        self._first: dict[int, Finished] = {}  # ends of first parts
-        self._tickets = [self._ticket(i, first_part(job)) for i, job in enumerate(jobs)]
+        self._tickets = [self._ticket(i, job, owner) for i, job in enumerate(jobs)]
         engine.submit(self._tickets)
 
-    def _ticket(self, i: int, job: Job) -> Ticket:
-        return Ticket(job, self._emitter(i), self._deadline, self._owner)
-
-    def _emitter(self, i: int) -> Callable[[Event], None]:
+    def _ticket(self, i: int, job: Job, owner: str) -> Ticket:
         def emit(event: Event) -> None:
             self._loop.call_soon_threadsafe(self._add, i, event)
 
-        return emit
+        return Ticket(job, emit, self._deadline, owner)
 
     def _add(self, i: int, event: Event | Quiet) -> None:
         self._events.put_nowait((i, event))
@@ -116,30 +109,11 @@ class JobEvents:
         while self._n_left:
             i, event = await self._events.get()
             self._heard_at = time.monotonic()
-            if isinstance(event, Quiet):
-                yield i, event
             if isinstance(event, Failed):
                 raise as_api_error(event.error) from event.error
-            if isinstance(event, Delta):
-                self._observe(i, event)
+            self._n_left -= isinstance(event, Finished)
+            if not isinstance(event, Started):
                 yield i, event
-            elif isinstance(event, Finished):
-                if (rest := next_part(self._jobs[i], "".join(self._texts[i]), event)) is not None:
-                    yield i, self._resume(i, event, *rest)
-                    continue
-                self._n_left -= 1
-                yield i, joined(self._first[i], event) if i in self._first else event
-
-    def _observe(self, i: int, delta: Delta) -> None:
-        if self._jobs[i].thoughts is not None:
-            self._texts[i].append(delta.text)
-
-    def _resume(self, i: int, finished: Finished, end: str, rest: Job) -> Delta:
-        """Submit the rest of a job; return the text that ends its thoughts."""
-        self._jobs[i], self._first[i] = rest, finished
-        self._tickets[i] = self._ticket(i, rest)
-        self._engine.resume(self._tickets[i])
-        return Delta(end, (), (), 0)
 
 
 async def until_disconnect(request: Request, work: Awaitable[T]) -> T:

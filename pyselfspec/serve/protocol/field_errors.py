@@ -45,17 +45,15 @@ def described(errors: Sequence[Any], body: Any) -> tuple[str, str]:
     where = ".".join(map(str, path))
     if bounded:
         return where, _BOUNDS[chosen["type"]].format(**chosen.get("ctx", {}))
-    kinds = [_kind(each) for other, each in paths if other == path]
-    if None in kinds:
-        return where, chosen["msg"].removeprefix("Value error, ")
-    return where, f"give {' or '.join(dict.fromkeys(filter(None, kinds)))}"
-
-
-def _kind(error: Any) -> str | None:
-    """Return what a value should be, None if the error is of another type."""
-    if error["type"] in ("literal_error", "enum"):
-        return f"{error['ctx']['expected']}, not {str(error['input'])[:N_SHOWN]!r}"
-    return _KINDS.get(error["type"].partition("_")[0])
+    kinds = []
+    for error in [each for other, each in paths if other == path]:
+        kind = _KINDS.get(error["type"].partition("_")[0])
+        if error["type"] in ("literal_error", "enum"):
+            kind = f"{error['ctx']['expected']}, not {str(error['input'])[:N_SHOWN]!r}"
+        if kind is None:
+            return where, chosen["msg"].removeprefix("Value error, ")
+        kinds.append(kind)
+    return where, f"give {' or '.join(dict.fromkeys(kinds))}"
 
 
 def _path(error: Any, body: Any) -> tuple[Any, ...]:

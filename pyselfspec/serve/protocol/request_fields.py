@@ -65,16 +65,8 @@ def _is_false(value: Any) -> bool:
     return value is False
 
 
-def _is_true(value: Any) -> bool:
-    return value is True
-
-
 def _is_empty(value: Any) -> bool:
     return value in ([], {}, "")
-
-
-def _includes_no_logprobs(value: Any) -> bool:
-    return isinstance(value, list) and "message.output_text.logprobs" not in value
 
 
 _is_zero = _is_number(lambda x: x == 0)
@@ -130,7 +122,7 @@ RULES = (
     _refused("modalities", '`["text"]`', lambda value: value in ([], ["text"]), CHATS),
     _refused("audio web_search_options", "null", lambda _: False, CHATS),
     _refused("reasoning_budget_message", "an empty text", _is_empty, CHATS),
-    _refused("add_generation_prompt parse_tool_calls", "true", _is_true, CHATS),
+    _refused("add_generation_prompt parse_tool_calls", "true", lambda value: value is True, CHATS),
     _refused("best_of", "1; use `n`", _is_one, CHATS),
     _harmless(
         "user dynatemp_exponent mirostat_tau mirostat_eta xtc_threshold adaptive_decay "
@@ -164,7 +156,7 @@ RULES = (
     _refused(
         "include",
         "a list without `message.output_text.logprobs`; use chat completions",
-        _includes_no_logprobs,
+        lambda value: isinstance(value, list) and "message.output_text.logprobs" not in value,
         RESPONSES,
     ),
     _harmless(

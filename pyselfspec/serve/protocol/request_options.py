@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import ArgumentError, MaskError, prompt_too_long
-from ...masks.layer_mask import LayerMask
+from ...errors import ArgumentError, prompt_too_long
 from ...runtime import json_schema
 from ...runtime.lora import Adapters, scaled
 from ...runtime.model import Model
@@ -18,7 +17,7 @@ from ...speculate.draft_names import COLON, SIGN, Names, split
 from ...speculate.picture_drafts import drafting_with_pictures
 from ..drafter_labels import corpus_of, files_by_drafter, with_corpus
 from .errors import ApiError
-from .schemas import AdapterScale, MaskSettings, TextRequest
+from .schemas import AdapterScale, TextRequest
 
 RANDOM = (-1, 2**32 - 1)  # seeds that llama-server takes for none
 N_BIASED = 256  # characters of a text whose tokens get a bias
@@ -70,7 +69,8 @@ class RequestReader:
                     "mask",
                     param="mask",
                 )
-            drafting = replace(drafting, mask=_mask(fields.mask, self.model.n_layer), options=())
+            mask = fields.mask.to_mask(self.model.n_layer)
+            drafting = replace(drafting, mask=mask, options=())
         if fields.corpus is not None and drafting.draft is not None:
             drafting = self._with_corpus(drafting, fields.corpus)
         return drafting
@@ -105,30 +105,24 @@ class RequestReader:
         if text == AUTO:
             return AUTO
         names, files = text.split(SIGN), files_by_drafter(self.default_drafting)
-        for name in names:
-            if name not in self.sources:
-                raise ApiError(400, self._why_not(name), param="pyselfspec.draft")
+        for name in [each for each in names if each not in self.sources]:
+            if name not in drafters.all_names():
+                reason = f"there is no drafter {name!r}"
+            elif drafters.takes_file(name) and name not in files:
+                reason = (
+                    f"the drafter {name} needs a file, given when the server is started: "
+                    f"--draft {name}:FILE"
+                )
+            elif name not in drafters.names():
+                reason = f"the drafter {name} needs a server that was started with --draft {name}"
+            else:
+                reason = f"the drafter {name} does not work with this model"
+            available = ", ".join((AUTO, OFF, *self.sources))
+            raise ApiError(400, f"{reason}; this server has {available}", param="pyselfspec.draft")
         default = self.default_drafting.names
         if draft_label(default) == text:
             return default  # with its options
         return tuple(f"{name}{COLON}{files[name]}" if name in files else name for name in names)
-
-    def _why_not(self, name: str) -> str:
-        """Return the message for a drafter that does not work on this server."""
-        available = f"this server has {', '.join((AUTO, OFF, *self.sources))}"
-        if name not in drafters.all_names():
-            return f"there is no drafter {name!r}; {available}"
-        if drafters.takes_file(name) and name not in files_by_drafter(self.default_drafting):
-            return (
-                f"the drafter {name} needs a file, given when the server is started: "
-                f"--draft {name}:FILE; {available}"
-            )
-        if name not in drafters.names():
-            return (
-                f"the drafter {name} needs a server that was started with --draft {name}; "
-                f"{available}"
-            )
-        return f"the drafter {name} does not work with this model; {available}"
 
     def grammar(self, request: TextRequest) -> str | None:
         """Return the grammar that a request gives, "" for none; without the field the server's.
@@ -148,16 +142,19 @@ class RequestReader:
 
         grammar: of the answers. n: number of choices, by default that of the request.
         """
-        given = ((name, getattr(request, name)) for name in TextRequest.SAMPLING)
-        fields: dict[str, Any] = {name: value for name, value in given if value is not None}
-        for name in ("temperature", "top_k"):
-            if name in fields:
-                fields[name] = max(0, fields[name])
+        given = ((key, getattr(request, key)) for key in TextRequest.SAMPLING)
+        fields: dict[str, Any] = {key: value for key, value in given if value is not None}
+        for key in {"temperature", "top_k"} & fields.keys():
+            fields[key] = max(0, fields[key])
         if fields.get("repeat_last_n") == -1:
             fields["repeat_last_n"] = min(self.n_ctx, REPEAT_LAST_N_MAX)
-        biases = self._biases(request)
+        biases: dict[int, float] = {}
+        for name, bias in request.logit_bias or ():
+            biases |= dict.fromkeys(self._biased(name), bias)
+        if request.ignore_eos:
+            biases |= dict.fromkeys(self.model.eog_tokens, -FLOAT_MAX)
         if biases:
-            fields["logit_bias"] = biases
+            fields["logit_bias"] = tuple(biases.items())
         if request.seed is not None:
             fields["seed"] = None if request.seed in RANDOM else request.seed % (SEED_MAX + 1)
         common = replace(self.sampling, **fields, grammar=grammar).with_seed()
@@ -165,17 +162,9 @@ class RequestReader:
         first = common.seed
         return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(n or request.n)]
 
-    def _biases(self, request: TextRequest) -> tuple[tuple[int, float], ...]:
-        """Return (token, bias) pairs. Raises ApiError for a token id that there is not."""
-        found: dict[int, float] = {}
-        for name, bias in request.logit_bias or ():
-            found |= dict.fromkeys(self._biased(name), bias)
-        if request.ignore_eos:
-            found |= dict.fromkeys(self.model.eog_tokens, -FLOAT_MAX)
-        return tuple(found.items())
-
     def _biased(self, name: int | str) -> list[int]:
-        """Return the tokens that a bias is for: one given by its id, or all of a text."""
+        """Return the tokens that a bias is for: one given by its id, or all of a text. Raises
+        ApiError for a token id that there is not."""
         n_vocab = self.model.n_vocab
         digits = str(name).removeprefix("-")
         if not (digits.isascii() and digits.isdecimal()):
@@ -218,13 +207,3 @@ def draft_label(draft: Any) -> str | None:
     if draft is None or draft == AUTO:
         return draft  # type: ignore[no-any-return]
     return SIGN.join(each.name for each in split(draft, drafters.all_names()))
-
-
-def _mask(fields: MaskSettings, n_layer: int) -> LayerMask:
-    if fields.n_layer not in (None, n_layer):
-        raise MaskError(f"the mask is for {fields.n_layer} blocks, the model has {n_layer}")
-    if fields.exit_layer is not None:
-        if fields.skip_attn or fields.skip_ffn:
-            raise MaskError("give exit_layer, or skip_attn and skip_ffn, not both")
-        return LayerMask.early_exit(n_layer, fields.exit_layer)
-    return LayerMask(n_layer, frozenset(fields.skip_attn), frozenset(fields.skip_ffn))

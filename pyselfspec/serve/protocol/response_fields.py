@@ -46,19 +46,17 @@ def statistics(found: Sequence[Finished]) -> dict[str, Any]:
     fields = total.to_dict()
     fields["draft"] = found[0].draft if found else None
     fields["us"] = fields["total_us"]
-    fields["estimated_speedup"] = _estimated_speedup(found)
     fields["mask"] = mask_fields(found[0].mask) if found else None
-    return fields
-
-
-def _estimated_speedup(found: Sequence[Finished]) -> float | None:
-    """Return estimated plain time over time taken, of all choices; None if one has no estimate."""
+    # estimated plain time over time taken; None if a choice has no estimate
     times = [each.stats.draft_us + each.stats.verify_us for each in found]
-    ratios = [each.estimated_speedup for each in found]
-    known = [(us, ratio) for us, ratio in zip(times, ratios, strict=True) if ratio is not None]
-    if len(known) < len(found) or not known:
-        return None
-    return sum(us * ratio for us, ratio in known) / sum(times)
+    plain = [
+        us * each.estimated_speedup
+        for us, each in zip(times, found, strict=True)
+        if each.estimated_speedup is not None
+    ]
+    is_known = plain and len(plain) == len(found)
+    fields["estimated_speedup"] = sum(plain) / sum(times) if is_known else None
+    return fields
 
 
 def mask_fields(mask: LayerMask | None) -> dict[str, Any] | None:

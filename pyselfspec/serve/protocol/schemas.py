@@ -14,6 +14,8 @@ from pydantic import (
     model_validator,
 )
 
+from ...errors import MaskError
+from ...masks.layer_mask import LayerMask
 from ...runtime.sampling import FLOAT_MAX
 from ...templates.messages import ASSISTANT
 from .errors import unsupported
@@ -42,11 +44,6 @@ def _bias(value: Any) -> Any:
     return value
 
 
-def _pairs(given: Any) -> Any:
-    """Return biases as a list of pairs."""
-    return list(given.items()) if isinstance(given, dict) else given
-
-
 def _stops(given: Any) -> Any:
     """Return stop strings as a list, without empty ones, which stop nothing."""
     given = [given] if isinstance(given, str) else given
@@ -57,7 +54,7 @@ Bias = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_bias)]
 Biases = Annotated[
     list[tuple[int | str, Bias]],
     Field(max_length=N_BIASES),
-    BeforeValidator(_pairs),
+    BeforeValidator(lambda given: list(given.items()) if isinstance(given, dict) else given),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
 ]
 Stops = Annotated[
@@ -95,6 +92,16 @@ class MaskSettings(BaseModel):
     skip_ffn: list[int] = Field(default=[], max_length=4096)
     exit_layer: int | None = None
     n_layer: int | None = None
+
+    def to_mask(self, n_layer: int) -> LayerMask:
+        """Return the mask, for a model with n_layer blocks. Raises MaskError."""
+        if self.n_layer not in (None, n_layer):
+            raise MaskError(f"the mask is for {self.n_layer} blocks, the model has {n_layer}")
+        if self.exit_layer is not None:
+            if self.skip_attn or self.skip_ffn:
+                raise MaskError("give exit_layer, or skip_attn and skip_ffn, not both")
+            return LayerMask.early_exit(n_layer, self.exit_layer)
+        return LayerMask(n_layer, frozenset(self.skip_attn), frozenset(self.skip_ffn))
 
 
 class DraftSettings(BaseModel):
@@ -292,8 +299,8 @@ class ChatRequest(TextRequest):
         return next((each for each in given if each is not None), None)
 
     @property
-    def thought_budget(self) -> int | None:
-        """The most tokens of thoughts, under either of llama-server's names."""
+    def reasoning_budget(self) -> int | None:
+        """The most tokens of reasoning, under either of llama-server's names."""
         given = self.reasoning_budget_tokens
         return self.thinking_budget_tokens if given is None else given
 

@@ -130,7 +130,7 @@ class ChoiceWriter(ResponseWriter):
         }
 
     def whole(self, answers: Sequence[Answer]) -> Json:
-        choices = [self._choice(i, answer) for i, answer in enumerate(self._chosen(answers))]
+        choices = [self._choice(i, answer) for i, answer in enumerate(self.chosen(answers))]
         body = self._head | {"object": self.OBJECT, "choices": choices}
         body["usage"] = usage(self._n_prompt, [each.finished for each in answers])
         if self.request.shows:
@@ -144,7 +144,7 @@ class ChoiceWriter(ResponseWriter):
         body = self._head | {"object": self.CHUNK_OBJECT, "choices": []}
         return [body | {"usage": usage(self._n_prompt, found)}]
 
-    def _chosen(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+    def chosen(self, answers: Sequence[Answer]) -> Sequence[Answer]:
         """Return the answers that become choices."""
         return answers
 
@@ -165,14 +165,16 @@ async def respond(
 
     Raises ClientGone and ApiError. A stream that has begun reports errors as events.
     """
-    if writer.stream:
-        return await _stream(service, request, jobs, writer)
-    return json_response(writer.whole(await _collect(service, request, jobs)))
-
-
-async def _collect(service: Service, request: Request, jobs: Sequence[Job]) -> list[Answer]:
-    """Return all answers. Cancels them if the client disconnects."""
     start = time.monotonic()
+    if writer.stream:
+        events = service.submit(jobs, owner_of(request))
+        try:  # a bad request gets a status of its own
+            await events.wait_for_start(request)
+        except BaseException:
+            events.cancel()
+            raise
+        body = _sse_events(service, events, len(jobs), writer, start)
+        return StreamingResponse(body, media_type=SSE, headers=HEADERS)
     answers = [Answer() for _ in jobs]
 
     async def collect(events: JobEvents) -> None:
@@ -180,10 +182,10 @@ async def _collect(service: Service, request: Request, jobs: Sequence[Job]) -> l
             if not isinstance(event, Quiet):
                 _observe(service, answers, i, event, start)
 
-    with service.submit(jobs, owner_of(request)) as events:
-        await until_disconnect(request, collect(events))
+    with service.submit(jobs, owner_of(request)) as running:
+        await until_disconnect(request, collect(running))
     service.metrics.answer.observe(time.monotonic() - start)
-    return answers
+    return json_response(writer.whole(answers))
 
 
 def _observe(
@@ -192,21 +194,6 @@ def _observe(
     if isinstance(event, Delta) and not any(each.pieces for each in answers):
         service.metrics.first_token.observe(time.monotonic() - start)
     answers[i].observe(event)
-
-
-async def _stream(
-    service: Service, request: Request, jobs: Sequence[Job], writer: ResponseWriter
-) -> StreamingResponse:
-    """Wait a moment for a job to start, so that a bad request gets a status of its own."""
-    start = time.monotonic()
-    events = service.submit(jobs, owner_of(request))
-    try:
-        await events.wait_for_start(request)
-    except BaseException:
-        events.cancel()
-        raise
-    body = _sse_events(service, events, len(jobs), writer, start)
-    return StreamingResponse(body, media_type=SSE, headers=HEADERS)
 
 
 async def _sse_events(

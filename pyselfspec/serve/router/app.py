@@ -21,16 +21,15 @@ from ...errors import SelfSpecError
 from ...util.paths import on_one_line
 from ..endpoints import messages, responses
 from ..protocol.auth import require_host, require_key
-from ..protocol.body_limit import BodyLimit
-from ..protocol.browsers import allow_origins
 from ..protocol.errors import ApiError, error_response, json_response, to_json
 from ..protocol.events import ClientGone, no_response, until_disconnect
+from ..protocol.middleware import BodyLimit, allow_origins
 from ..protocol.writers import SSE
 from ..settings import Settings
 from ..static_files import Page
-from .forward import Forwarded
 from .models import N_NAME
 from .pool import Entry, Pool
+from .process import Forwarded
 
 PERIOD_S = 1.0  # between looks for models that have not been used
 KEEP_S_MAX = 1e9  # more is for ever
@@ -46,6 +45,10 @@ class RouterApp:
 
     def make(self) -> Starlette:
         """Return the application, for uvicorn."""
+
+        async def on_error(request: Request, error: Exception) -> Response:
+            return error_response(error, messages.error_form(request))
+
         methods = ["GET", "POST", "DELETE", "HEAD", "OPTIONS"]
         page = Page()  # for browsers, which have no key when they open it
         app = Starlette(
@@ -59,7 +62,7 @@ class RouterApp:
             lifespan=self._lifespan,
         )
         for kind in (ApiError, SelfSpecError, HTTPException, Exception):
-            app.add_exception_handler(kind, _error)
+            app.add_exception_handler(kind, on_error)
         app.add_exception_handler(ClientGone, no_response)
         app.add_middleware(BodyLimit, n_bytes=self.settings.n_bytes)
         allow_origins(app, self.settings.origins)
@@ -67,7 +70,12 @@ class RouterApp:
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._unload_old())
+        async def unload_old() -> None:
+            while True:
+                await asyncio.sleep(PERIOD_S)
+                await self._pool.unload_old()
+
+        task = asyncio.create_task(unload_old())
         try:
             yield
         finally:
@@ -75,11 +83,6 @@ class RouterApp:
             with suppress(asyncio.CancelledError):
                 await task
             await self._pool.close()
-
-    async def _unload_old(self) -> None:
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            await self._pool.unload_old()
 
     def _check(self, request: Request) -> None:
         require_host(request, self.settings.hosts)
@@ -124,12 +127,17 @@ class RouterApp:
     async def _forward(self, request: Request) -> Response:
         self._check(request)
         body = await request.body()
-        fields = _fields(body)
+        fields: Any = {}
+        with suppress(ValueError, RecursionError):  # the model's server refuses what is no JSON
+            fields = json.loads(body) if body else {}
+        fields = fields if isinstance(fields, dict) else {}
         name = fields.get("model", request.query_params.get("model"))
         if name is None and request.scope["path"].startswith(f"{responses.PATH}/"):
             return await self._stored(request)
         entry = self._entry(name)
-        _set_keep_alive(entry, fields.get("keep_alive"))
+        keep_s = fields.get("keep_alive")  # as Ollama's: less than 0 for ever
+        if isinstance(keep_s, int | float) and not isinstance(keep_s, bool):
+            entry.keep_s = float(keep_s) if 0 <= keep_s < KEEP_S_MAX else float("inf")
         return await self._answer(entry, request, body)
 
     async def _stored(self, request: Request) -> Response:
@@ -172,7 +180,16 @@ class _Forwarding(StreamingResponse):
     def __init__(
         self, answer: Forwarded, stack: AsyncExitStack, status: int, last: bytes | None
     ) -> None:
-        super().__init__(_pieces(answer, last), status)
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                async for piece in answer.pieces():
+                    yield piece
+            except (OSError, h11.RemoteProtocolError):
+                if last is None:
+                    raise
+                yield last
+
+        super().__init__(pieces(), status)
         self._stack = stack
 
     async def close(self) -> None:
@@ -184,16 +201,6 @@ class _Forwarding(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _pieces(answer: Forwarded, last: bytes | None) -> AsyncIterator[bytes]:
-    try:
-        async for piece in answer.pieces():
-            yield piece
-    except (OSError, h11.RemoteProtocolError):
-        if last is None:
-            raise
-        yield last
-
-
 def _event(request: Request, error: ApiError) -> bytes:
     """Return an error as an event of a stream, in the API of the request."""
     if request.scope["path"] == responses.PATH:
@@ -202,23 +209,3 @@ def _event(request: Request, error: ApiError) -> bytes:
         body = messages.error_form(request)(error)
     name = f"event: {body['type']}\n".encode() if "type" in body else b""
     return name + b"data: " + to_json(body) + b"\n\n"
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    """Return the fields of a body; none if it is not a JSON object, which the model's server will
-    refuse."""
-    try:
-        found = json.loads(body) if body else {}
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _set_keep_alive(entry: Entry, given: object) -> None:
-    """Set how many seconds a model stays loaded, as Ollama's field says: less than 0 for ever."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        entry.keep_s = float(given) if 0 <= given < KEEP_S_MAX else float("inf")
-
-
-async def _error(request: Request, error: Exception) -> Response:
-    return error_response(error, messages.error_form(request))

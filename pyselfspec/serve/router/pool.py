@@ -98,8 +98,9 @@ class Pool:
                 f"{size_text(most)}",
             )
         end = time.monotonic() + timeout_s
-        while self._n_bytes(entry) + needed > most:
-            idle = [each for each in self._loaded(entry) if not each.n_users]
+        others = [each for each in self.entries.values() if each is not entry]
+        while sum(each.model.n_bytes for each in others if each.is_loaded) + needed > most:
+            idle = [each for each in others if each.is_loaded and not each.n_users]
             if idle:
                 await self.unload(min(idle, key=lambda each: each.used_at))
                 continue
@@ -112,13 +113,6 @@ class Pool:
                     f"not enough memory to load {entry.model.name} while other models are busy; "
                     "try again later",
                 ) from None
-
-    def _loaded(self, but: Entry) -> list[Entry]:
-        """Return the other models that are loaded."""
-        return [each for each in self.entries.values() if each is not but and each.is_loaded]
-
-    def _n_bytes(self, but: Entry) -> int:
-        return sum(each.model.n_bytes for each in self._loaded(but))
 
     async def unload(self, entry: Entry) -> None:
         """End the process of a model."""

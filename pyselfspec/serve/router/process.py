@@ -1,4 +1,5 @@
-"""One model in a process of its own: a server on a free port of the loopback interface."""
+"""One model in a process of its own: a server on a free port of the loopback interface, and the
+requests that are forwarded to it."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+import h11
+from starlette.requests import Request
 
 from ..protocol.errors import ApiError
 from .models import Listed
@@ -17,6 +21,11 @@ from .models import Listed
 START_S = 600.0  # to load a model
 END_S = 15.0  # to end after SIGTERM
 N_LINE = 1 << 16  # bytes
+N_READ = 1 << 16
+# Headers of a connection, not of what it carries.
+OWN = frozenset(
+    {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"host", b"expect"}
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -92,3 +101,49 @@ async def _copy_log(process: Process, name: str, said: list[str]) -> None:
         if text:
             said[0] = text
             sys.stderr.write(f"[{name}] {text}\n")
+
+
+class Forwarded:
+    """A response of the other server. Use `open`, then `pieces`, and close it in any case.
+
+    Raises OSError where the other server cannot be reached, h11.RemoteProtocolError where it ends
+    before its response does.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._http = h11.Connection(h11.CLIENT)
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def open(self, request: Request, body: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Send a request; return status and headers of the response."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        headers = [(k, v) for k, v in request.scope["headers"] if k.lower() not in OWN]
+        headers += [(b"host", b"127.0.0.1"), (b"content-length", str(len(body)).encode())]
+        target = request.scope["raw_path"]
+        if query := request.scope["query_string"]:
+            target += b"?" + query
+        sent = h11.Request(method=request.method, target=target, headers=headers)
+        for part in (sent, h11.Data(data=body), h11.EndOfMessage()):
+            self._writer.write(self._http.send(part) or b"")
+        await self._writer.drain()
+        while not isinstance(event := await self._next(), h11.Response):
+            pass
+        return event.status_code, [(k, v) for k, v in event.headers if k.lower() not in OWN]
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes."""
+        while not isinstance(event := await self._next(), h11.EndOfMessage):
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+
+    async def _next(self) -> object:
+        assert self._reader is not None
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(N_READ))
+        return event
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import queue
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -64,7 +64,7 @@ class Prefixes:
     def holds(self, tokens: Sequence[int]) -> bool:
         """Return whether a text that begins with all of these tokens is kept in RAM or on disk."""
         given = np.array(tokens, np.int32)
-        in_ram = _any_begins(self._kept.values(), given)
+        in_ram = any(_begins(each.tokens, given) for each in self._kept.values())
         return in_ram or (self._files is not None and self._files.holds(given))
 
     def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
@@ -130,7 +130,7 @@ class PrefixFiles:
 
     def holds(self, tokens: NDArray[np.int32]) -> bool:
         """Return whether a file begins with all of these tokens."""
-        return _any_begins(self._found.copy().values(), tokens)
+        return any(_begins(each.tokens, tokens) for each in self._found.copy().values())
 
     def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
         """Write a sequence to a file, soon. If many wait already, it is not written, or this call
@@ -159,25 +159,22 @@ class PrefixFiles:
 
     def _write_all(self) -> None:
         while (saved := self._waiting.get()) is not None:
+            hashed = hashlib.sha256(repr(self._kind).encode() + saved.tokens.tobytes())
+            path = self._folder / f"{hashed.hexdigest()[:32]}{SUFFIX}"
             try:
-                self._write(saved)
+                try:
+                    saved_file.write(path, saved, self._kind)
+                except OSError as error:
+                    if error.errno not in FULL or not self._remove_oldest(saved.n_bytes):
+                        raise
+                    saved_file.write(path, saved, self._kind)
+                self._look_at(path)
+                for each in _beginnings(self._found.copy(), saved):
+                    if each != path:
+                        self._remove(each)
+                self._remove_oldest(sum(_sizes(self._folder).values()) - self._max_bytes, but=path)
             except Exception as error:  # a full disk must not end the thread
                 log.warning("a text could not be written to %s: %s", self._folder, error)
-
-    def _write(self, saved: SavedSequence) -> None:
-        hashed = hashlib.sha256(repr(self._kind).encode() + saved.tokens.tobytes())
-        path = self._folder / f"{hashed.hexdigest()[:32]}{SUFFIX}"
-        try:
-            saved_file.write(path, saved, self._kind)
-        except OSError as error:
-            if error.errno not in FULL or not self._remove_oldest(saved.n_bytes):
-                raise
-            saved_file.write(path, saved, self._kind)
-        self._look_at(path)
-        for each in _beginnings(self._found.copy(), saved):
-            if each != path:
-                self._remove(each)
-        self._remove_oldest(sum(_sizes(self._folder).values()) - self._max_bytes, but=path)
 
     def _remove_oldest(self, n_bytes: int, but: Path | None = None) -> bool:
         """Remove files of any model, the least recently used first, of this many bytes together;
@@ -209,10 +206,6 @@ def _sizes(folder: Path) -> dict[Path, int]:
 def _begins(tokens: NDArray[np.int32], beginning: NDArray[np.int32]) -> bool:
     n = len(beginning)
     return len(tokens) >= n and np.array_equal(tokens[:n], beginning)
-
-
-def _any_begins(kept: Iterable[SavedSequence], beginning: NDArray[np.int32]) -> bool:
-    return any(_begins(each.tokens, beginning) for each in kept)
 
 
 def _beginnings(kept: Mapping[K, SavedSequence], saved: SavedSequence) -> list[K]:

@@ -98,14 +98,14 @@ def write(path: Path, saved: SavedSequence, kind: Compatibility, owner: str = ""
     stops = tuple((each.n_tokens, each.state.nbytes) for each in saved.checkpoints)
     n_tokens, n_state = len(saved.tokens), saved.state.nbytes
     header = Header(kind, n_tokens, n_state, saved.can_cut, owner, stops, checksum)
-    with replacing(path) as unfinished, open(unfinished, "xb", opener=_private) as file:
+
+    def private(path: str, flags: int) -> int:
+        return os.open(path, flags, 0o600)  # conversations are private
+
+    with replacing(path) as unfinished, open(unfinished, "xb", opener=private) as file:
         for part in (MAGIC, records.encode(header) + b"\n", *parts):
             file.write(part)
         return file.tell()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # conversations are private
 
 
 def read_header(path: Path) -> tuple[Header, int]:

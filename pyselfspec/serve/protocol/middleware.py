@@ -1,11 +1,14 @@
-"""Limits of a request's body: its size and the time in which it must arrive."""
+"""Middleware: limits of a request's body, HEAD requests, and web pages of other origins (CORS)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from fastapi import HTTPException
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_S = 60.0  # seconds for the whole body
@@ -27,10 +30,12 @@ class BodyLimit:
         n_left, has_all = self._n_bytes, False
         end = asyncio.get_running_loop().time() + BODY_S
 
+        too_large = HTTPException(413, f"the body has more than {self._n_bytes} bytes; send less")
+
         async def limited() -> Message:
             nonlocal n_left, has_all
             if declared > self._n_bytes:
-                raise self._too_large()
+                raise too_large
             try:
                 async with asyncio.timeout_at(None if has_all else end):
                     message = await receive()
@@ -41,10 +46,31 @@ class BodyLimit:
             n_left -= len(message.get("body", b""))
             has_all = not message.get("more_body", False)
             if n_left < 0:
-                raise self._too_large()
+                raise too_large
             return message
 
         await self._app(scope, limited, send)
 
-    def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"the body has more than {self._n_bytes} bytes; send less")
+
+class HeadAsGet:
+    """ASGI middleware that answers HEAD like GET; uvicorn leaves out the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
+
+
+def allow_origins(app: Starlette, origins: Sequence[str]) -> None:
+    """Let pages of these origins send requests, with any header: programs add some of their own, as
+    OpenAI's and Anthropic's packages for browsers do (x-stainless-os, anthropic-beta)."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
+            allow_headers=["*"],
+        )
