@@ -1,5 +1,5 @@
-"""The form of a model's answers, found in its chat template: which markers stand around thoughts
-and around calls of tools. Pure."""
+"""The form of a model's answers, found in its chat template: which markers stand around
+reasoning and around calls of tools. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """Markers of one model. think: pairs around thoughts. calls: forms of calls. silent: markers
+    """Markers of one model. think: pairs around reasoning. calls: forms of calls. silent: markers
     that are left out."""
 
     think: tuple[tuple[str, str], ...] = ()

@@ -10,7 +10,7 @@ from ..runtime.model import Model
 from ..runtime.pictures import is_text
 from .form import AnswerForm
 
-N_TAIL = 16  # tokens at the end of a prompt, which may begin thoughts
+N_TAIL = 16  # tokens at the end of a prompt, which may open reasoning
 
 
 def visible_tokens(model: Model, form: AnswerForm) -> tuple[tuple[int, str], ...]:
@@ -25,10 +25,10 @@ def visible_tokens(model: Model, form: AnswerForm) -> tuple[tuple[int, str], ...
     return tuple(dict(found).items())
 
 
-def opened_thoughts(
+def opened_reasoning(
     model: Model, prompt: Sequence[int], form: AnswerForm, shown: Mapping[int, str]
 ) -> str | None:
-    """Return the marker that ends thoughts which the end of a prompt opens, None if none does.
+    """Return the marker that closes reasoning which the end of a prompt opens, None if none does.
 
     shown: the visible tokens of the form.
     """

@@ -8,7 +8,7 @@ from ..templates.messages import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class Reasoning:
     """A piece of the reasoning before or within an answer. at: its place in all that is written."""
 
     text: str
@@ -30,4 +30,4 @@ class Called:
     call: ToolCall
 
 
-Part = Thought | Said | Called
+Part = Reasoning | Said | Called

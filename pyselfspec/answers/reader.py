@@ -1,4 +1,4 @@
-"""Reads an answer while it streams: thoughts, text and calls, wherever its pieces are cut. Pure."""
+"""Reads an answer while it streams: reasoning, text and calls, however its pieces are cut. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..util.beginnings import Beginnings
 from .call_forms import CallForm, Functions, bare_calls, read_calls
 from .form import AnswerForm
-from .parts import Called, Part, Said, Thought
+from .parts import Called, Part, Reasoning, Said
 
 N_TRIES = 16  # closing markers within a call at most: an answer must not cost much to read
 
@@ -26,7 +26,7 @@ class AnswerReader:
     """Turns pieces of text into parts.
 
     functions: schemas of the arguments, by function; empty if the answer has no calls. thinks: the
-    closing marker of thoughts that the prompt has opened. is_call: whether the answer must be a
+    closing marker of reasoning that the prompt has opened. is_call: whether the answer must be a
     call. n_calls: most calls to read, None for all; what follows them is left out.
 
     Holds back what may be a marker or a part of a call until that is decided.
@@ -61,7 +61,7 @@ class AnswerReader:
 
     @property
     def thinks(self) -> str | None:
-        """The closing marker of thoughts that have begun and not ended, None without any."""
+        """The closing marker of reasoning that is open, None where none is."""
         return self._inside.close if isinstance(self._inside, _Thinking) else None
 
     def push(self, text: str) -> list[Part]:
@@ -110,7 +110,7 @@ class AnswerReader:
         if isinstance(self._inside, CallForm):
             return self._read_call(self._inside, parts)
         if isinstance(self._inside, _Thinking):
-            return self._read_thought(self._inside.close, parts, is_last)
+            return self._read_reasoning(self._inside.close, parts, is_last)
         return self._read_text(parts, is_last)
 
     def _read_text(self, parts: list[Part], is_last: bool) -> bool:
@@ -154,17 +154,17 @@ class AnswerReader:
         """Return how many characters are certain: all but a beginning of a marker at the end."""
         return len(self._held) - (0 if is_last else marks.n_at_end(self._held))
 
-    def _read_thought(self, close: str, parts: list[Part], is_last: bool) -> bool:
+    def _read_reasoning(self, close: str, parts: list[Part], is_last: bool) -> bool:
         if self._trims:
             self._held = self._held.lstrip()
         at = self._held.find(close)
         n = at if at >= 0 else self._n_certain(Beginnings([close]), is_last)
-        thought = self._held[:n].rstrip()
-        if thought:
-            parts.append(Thought(thought, self._at))
+        reasoning = self._held[:n].rstrip()
+        if reasoning:
+            parts.append(Reasoning(reasoning, self._at))
             self._trims = False
         if at < 0:
-            self._held = "" if is_last else self._held[len(thought) :]
+            self._held = "" if is_last else self._held[len(reasoning) :]
             return False
         self._held = self._held[at + len(close) :]
         self._inside, self._trims = None, True

@@ -1,4 +1,4 @@
-"""An answer of a chat in pieces: thoughts apart from text, with the drafter that proposed each."""
+"""An answer of a chat in pieces: reasoning apart from text, with the drafter that proposed each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from ..answers.form import THINK_MARKS, AnswerForm
-from ..answers.markers import opened_thoughts, visible_tokens
-from ..answers.parts import Called, Part, Said, Thought
+from ..answers.markers import opened_reasoning, visible_tokens
+from ..answers.parts import Called, Part, Reasoning, Said
 from ..answers.reader import AnswerReader
 from ..speculate.completion import Completion
 from ..speculate.output.sources import TokenTracker
@@ -31,18 +31,18 @@ class ChatForm:
 
     def __init__(self, template: ChatTemplate) -> None:
         form = AnswerForm.of(template.all_sources)
-        # a model may think although a template that replaces its own has no markers
+        # a model may reason although a template that replaces its own has no markers
         self._form = AnswerForm(form.think or THINK_MARKS[:1], (), form.silent)
         self._model = template.model
         self.shown = dict(visible_tokens(self._model, self._form))
 
     def reader(self, prompt: Sequence[int]) -> AnswerReader:
         """Return a reader of the answer to a prompt."""
-        thinks = opened_thoughts(self._model, prompt, self._form, self.shown)
+        thinks = opened_reasoning(self._model, prompt, self._form, self.shown)
         return AnswerReader(self._form, {}, thinks=thinks)
 
     def without_thoughts(self, text: str) -> str:
-        """Return the text of a whole answer, whose prompt may have opened the thoughts."""
+        """Return the text of a whole answer, whose prompt may have opened the reasoning."""
         ends = (
             close
             for opening, close in self._form.think
@@ -52,10 +52,10 @@ class ChatForm:
 
 
 def read_whole(reader: AnswerReader, text: str) -> tuple[str, str]:
-    """Return the thoughts and the text of a whole answer."""
+    """Return the reasoning and the text of a whole answer."""
     parts = [*reader.push(text), *reader.finish()]
-    thoughts = "".join(part.text for part in parts if isinstance(part, Thought))
-    return thoughts, "".join(part.text for part in parts if isinstance(part, Said))
+    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    return reasoning, "".join(part.text for part in parts if isinstance(part, Said))
 
 
 def read_pieces(completion: Completion, reader: AnswerReader) -> Iterator[Piece]:
@@ -80,4 +80,4 @@ def _pieces(parts: Sequence[Part], origins: Sequence[str | None]) -> Iterator[Pi
         of_part = origins[part.at : part.at + len(part.text)]
         for origin, group in groupby(zip(part.text, of_part, strict=True), key=itemgetter(1)):
             text = "".join(character for character, _ in group)
-            yield Piece(text, origin, isinstance(part, Thought))
+            yield Piece(text, origin, isinstance(part, Reasoning))

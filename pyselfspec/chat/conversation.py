@@ -1,7 +1,7 @@
 """A conversation with a model in one context.
 
 Prefix reuse keeps later turns short: answers stand in the next prompt as the tokens that the model
-generated, and the K/V cache holds them.
+generated, and the KV cache holds them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Conversation:
         return None if at is None else self.messages[at].text
 
     def without_thoughts(self) -> list[Message]:
-        """Return all messages, answers without their thoughts, to be shown."""
+        """Return all messages, answers without their reasoning, to be shown."""
         return [
             Message(ASSISTANT, self._form.without_thoughts(message.text))
             if message.role == ASSISTANT
@@ -189,15 +189,15 @@ class Conversation:
     def _answer_message(self, completion: Completion) -> Message:
         """Return the answer as a message, with its tokens unless a stop string has cut the text.
 
-        Closes open thoughts, so that templates which remove thoughts find their end. Where markers
-        are control tokens, which no template finds in a text, thoughts stand apart.
+        Closes open reasoning, so that templates which remove reasoning find its end. Where markers
+        are control tokens, which no template finds in a text, reasoning stands apart.
         """
         model, tokens, shown = self.context.model, completion.tokens, self._form.shown
         reader = self._form.reader(completion.prompt)
-        thoughts, said = read_whole(reader, completion.text)
+        reasoning, said = read_whole(reader, completion.text)
         self.is_thinking = reader.thinks is not None
         if shown and (self.is_thinking or not shown.keys().isdisjoint(tokens)):
-            return Message(ASSISTANT, said, reasoning=thoughts or None)
+            return Message(ASSISTANT, said, reasoning=reasoning or None)
         if reader.thinks is not None and reader.thinks in self.template.source:
             return Message(ASSISTANT, f"{completion.text}\n{reader.thinks}\n\n")
         if completion.finish_reason == "stop":

@@ -65,7 +65,8 @@ def adopt_context(llama: Llama) -> Context:
     )
     if not context.abilities.can_rollback:
         raise UnsupportedError(
-            f"architecture {made.file.architecture}: its memory cannot remove tokens"
+            f"architecture {made.file.architecture}: no tokens can be removed from its KV cache or "
+            "recurrent states"
         )
     return context
 

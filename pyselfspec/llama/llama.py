@@ -45,7 +45,7 @@ class Llama(_upstream.Llama):
 
     If nothing can be drafted, "auto" decodes plainly and ``why_plain`` is the reason: with
     embedding=True, vocab_only=True or a draft_model of llama_cpp, with a quantized LoRA adapter,
-    and for models whose memory cannot remove tokens.
+    and for models whose KV cache or recurrent states cannot remove tokens.
 
     For one thread at a time; a second one gets an error. A new text ends the one before.
 
@@ -67,8 +67,8 @@ class Llama(_upstream.Llama):
         self._config = DraftConfig.create(draft)
         self._n_seq_max = n_seq_max
         self._lock = SingleThread("this Llama")
-        self._n_changes = 0  # changes of the K/V cache, except by draft tokens
-        self._text: object = None  # identifies the latest text
+        self._n_changes = 0  # changes of the KV cache, except by draft tokens
+        self._text: object = None  # identifies the latest completion
         self._logits_ahead = False  # whether the context may have logits of draft tokens
         self._context: Context | None = None
         self._setup: DraftSetup | None = None
@@ -217,8 +217,8 @@ class Llama(_upstream.Llama):
         while goes_on:
             if self._text is not mine:
                 raise ArgumentError(
-                    "another text was begun in this Llama; finish one text before the next, or use "
-                    "one Llama for each"
+                    "another completion was begun in this Llama; finish one before the next, or "
+                    "use one Llama for each"
                 )
             goes_on = yield from self._continue(history, stopping, controller, clock)
 
@@ -275,13 +275,13 @@ class Llama(_upstream.Llama):
         return True
 
     def _restore(self, history: list[int]) -> KVSequence:
-        """Remove tokens evaluated after this text from the K/V cache and return its sequence."""
+        """Remove tokens evaluated after this text from the KV cache and return its sequence."""
         assert self._context is not None
         seq, n_past = self._context.sequence(), len(history) - 1
         if seq.n_past < n_past or self.input_ids[:n_past].tolist() != history[:-1]:
             raise ArgumentError(
-                "the text that was being generated is no longer in this Llama; do not reset it or "
-                "load a state before the text ends"
+                "the completion that was being generated is no longer in this Llama; do not reset "
+                "it or load a state before it ends"
             )
         self.n_tokens = n_past
         if self._n_free < 1:
@@ -290,7 +290,7 @@ class Llama(_upstream.Llama):
         return seq
 
     def _remove_ahead(self, n_changes: int) -> None:
-        """Remove the tokens that llama_cpp does not count from the K/V cache."""
+        """Remove the tokens that llama_cpp does not count from the KV cache."""
         assert self._context is not None
         if self._n_changes == n_changes and not self._context.closed:
             seq = self._context.sequence()

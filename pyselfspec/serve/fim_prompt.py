@@ -1,4 +1,4 @@
-"""Prompts for models that fill in the middle: text before and after a gap, and other files."""
+"""Prompts for fill-in-the-middle (FIM): the prefix, the suffix, and other files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..runtime.vocabulary import FillTokens, fill_tokens
 from .protocol.errors import ApiError
 
 N_CHARS = 16  # characters of a token at most, on average, for texts that are cut off
-FILE = "file"  # the name of the file with the gap
+FILE = "file"  # the name of the file with the prefix and the suffix
 
 Tokenizer = Callable[[str], list[int]]
 
@@ -23,7 +23,7 @@ def fill_prompt(
     extra: Sequence[tuple[str, str]] = (),
     param: str,
 ) -> tuple[int, ...]:
-    """Return the prompt for the text of a gap. Raises ApiError for a model that cannot fill gaps.
+    """Return the FIM prompt. Raises ApiError for a model that was not trained for FIM.
 
     n_max: most tokens of the prompt. extra: names and texts of other files. param: the field that
     asks for it, for the error.
@@ -53,15 +53,15 @@ def prompt_tokens(
     extra: Sequence[tuple[str, str]],
     n_max: int,
 ) -> tuple[int, ...]:
-    """Return the tokens of a prompt. The text before the gap keeps its end, up to three quarters of
-    the room if the text after it needs the rest. The last of the other files come in if they fit.
+    """Return the tokens of a prompt. The prefix keeps its end, up to three quarters of the room if
+    the suffix needs the rest. The last of the other files come in if they fit.
     """
     n_room = max(0, n_max - 3)
     prefix = tokens(before[-N_CHARS * n_room :] if n_room else "")
     suffix = tokens(after[: N_CHARS * n_room])
     n_suffix = min(len(suffix), max(n_room // 4, n_room - len(prefix)))
     n_prefix = min(len(prefix), n_room - n_suffix)
-    gap = (
+    middle = (
         fill.prefix,
         *prefix[len(prefix) - n_prefix :],
         fill.suffix,
@@ -69,8 +69,8 @@ def prompt_tokens(
         fill.middle,
     )
     if fill.separator is None or not extra:
-        return gap
-    head = (fill.separator, *tokens(f"{FILE}\n"))  # of the file with the gap
+        return middle
+    head = (fill.separator, *tokens(f"{FILE}\n"))  # of the file to complete
     files: tuple[int, ...] = ()
     for name, text in reversed(extra):
         n_left = n_room - n_prefix - n_suffix - len(head) - len(files)
@@ -80,4 +80,4 @@ def prompt_tokens(
         if len(one) > n_left:
             break
         files = (*one, *files)
-    return (*files, *head, *gap) if files else gap
+    return (*files, *head, *middle) if files else middle

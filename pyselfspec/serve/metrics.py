@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: request counts are kept here, text counts come from the engine."""
+"""Metrics for Prometheus: request counts are kept here, completion counts come from the engine."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ class _EngineCollector:
     def collect(self) -> Iterable[Metric]:
         engine, counts = self._engine, self._engine.counts
         for name, help_, gauge in (
-            ("texts_running", "Texts being generated.", engine.n_running),
-            ("texts_waiting", "Texts waiting for a slot.", engine.n_waiting),
-            ("slots", "Texts that can be generated at once.", engine.n_slots),
+            ("texts_running", "Completions being generated.", engine.n_running),
+            ("texts_waiting", "Completions waiting for a slot.", engine.n_waiting),
+            ("slots", "Completions that can be generated at once.", engine.n_slots),
         ):
             yield GaugeMetricFamily(f"pyselfspec_{name}", help_, gauge)
         for name, help_, count in (
-            ("texts", "Texts that have ended.", counts.n_texts),
+            ("texts", "Completions that have ended.", counts.n_texts),
             ("prompt_tokens", "Prompt tokens.", counts.stats.n_prompt),
             (
                 "prompt_tokens_reused",
-                "Prompt tokens taken from the K/V cache instead of evaluated.",
+                "Prompt tokens taken from the KV cache instead of evaluated.",
                 counts.stats.n_prompt_reused,
             ),
             ("generated_tokens", "Generated tokens.", counts.stats.n_generated),
             ("passes", "Passes of the model.", counts.n_passes),
-            ("cell_moves", "Moves of K/V cells to restore their order.", counts.n_moves),
+            ("cell_moves", "Moves of KV cells to restore their order.", counts.n_moves),
             (
                 "disordered_texts",
-                "Texts whose K/V cells could not be kept in order.",
+                "Completions whose KV cells could not be kept in order.",
                 counts.n_disordered,
             ),
         ):
@@ -78,10 +78,12 @@ class _EngineCollector:
         kept = engine.prefixes
         if kept is not None:
             yield GaugeMetricFamily(
-                "pyselfspec_cache_ram_bytes", "Texts kept beyond the context.", kept.n_bytes
+                "pyselfspec_cache_ram_bytes", "Snapshots kept beyond the context.", kept.n_bytes
             )
             yield CounterMetricFamily(
-                "pyselfspec_restored_texts", "Texts that began with a kept one.", kept.n_restored
+                "pyselfspec_restored_texts",
+                "Completions that began with a snapshot.",
+                kept.n_restored,
             )
         drafted = CounterMetricFamily(
             "pyselfspec_drafted_tokens", "Draft tokens by drafter.", labels=["source"]

@@ -1,4 +1,4 @@
-"""Descriptions of a model, for the answers of services of text and of embeddings."""
+"""Descriptions of a model, for the services of completions and of embeddings."""
 
 from __future__ import annotations
 

@@ -42,11 +42,11 @@ from .protocol.auth import LOOPBACK
 from .service import Service
 from .settings import GRACE_S, Capacity, Settings
 from .store.prefixes import Prefixes, PrefixFiles
-from .store.saved_file import Compatibility
 from .store.slot_files import SlotFiles
+from .store.snapshot_file import Compatibility
 
 N_BATCH = 512  # rows of a pass where no width is exact
-N_PICTURE_ROWS = 512  # of a picture whose rows see each other
+N_PICTURE_ROWS = 512  # of an image whose rows see each other
 SWITCH_S = 0.0005  # Python's thread switch interval: about one pass of a small model
 BACKLOG = 128
 CUT_S = 2  # in which clients learn that their answers were cut off
@@ -66,7 +66,7 @@ def open_service(
     """Yield a service for a model. options: arguments of its Context.
 
     template: a chat template or the name of a fallback; None for the model's own, if it has one.
-    mmproj: the projector file, for pictures; None: pictures are refused.
+    mmproj: the projector file, for images; None: images are refused.
 
     Raises the errors of Context, Projector, ChatTemplate and `resolve`, and ArgumentError for a
     default grammar that is not valid.

@@ -36,7 +36,7 @@ class Service:
     """A model that is being served.
 
     template: None for a model that cannot chat. drafting: how to draft by default. mask: what such
-    drafts skip. sources: names of the drafters that work here. projector: reads pictures; None: the
+    drafts skip. sources: names of the drafters that work here. projector: reads images; None: the
     server takes none.
     """
 

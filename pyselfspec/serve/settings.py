@@ -15,7 +15,7 @@ N_QUEUE = 64
 TIMEOUT_S = 600.0
 N_BYTES = 4 << 20
 CACHE_BYTES = 1 << 30
-GRACE_S = 10.0  # in which texts may finish at shutdown
+GRACE_S = 10.0  # in which completions may finish at shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many texts fit into the server.
+    """How many completions fit into the server.
 
-    n_ctx: tokens of all running texts; None for a default context per slot. n_slots: texts at once.
-    n_queue: requests that may wait for a slot. cache_bytes: of texts in RAM beyond the context, 0
-    for none. cache_dir: folder of texts for later runs. slot_dir: folder of texts that clients
-    save.
+    n_ctx: tokens of all running completions; None for a default context per slot. n_slots:
+    completions at once. n_queue: requests that may wait for a slot. cache_bytes: of snapshots in
+    RAM, 0 for none. cache_dir: folder of snapshots for later runs. slot_dir: folder of snapshots
+    that clients save.
     """
 
     n_ctx: int | None = None

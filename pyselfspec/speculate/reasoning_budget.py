@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentError
 from ..runtime.context import Context
+from ..runtime.pass_result import Distribution
 from ..runtime.sampling import Sampler
-from .types import Distribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ class ToolCall:
 class Message:
     """One message. content: text, parts of text, or None for an answer of tool calls only.
 
-    reasoning: thoughts before the content, for templates that show them.
+    reasoning: what comes before the content, for templates that show them.
     tokens: the generated token ids of an answer, without its end token. A later turn reads these,
-    which are in the K/V cache, instead of tokenizing the text again.
+    which are in the KV cache, instead of tokenizing the text again.
     """
 
     role: str

@@ -96,7 +96,7 @@ class ChatTemplate:
         """Return the token ids of a prompt, with one BOS token if model or template add it.
 
         variables: others that the template may read, such as enable_thinking.
-        inserted: token ids by a character in the messages that they replace, for pictures.
+        inserted: token ids by a character in the messages that they replace, for images.
 
         An answer whose message has tokens keeps them, unless the template changes its text.
 
@@ -106,7 +106,7 @@ class ChatTemplate:
         text, answers = conversion.with_answers()
         replaced = answers | {key: tuple(ids) for key, ids in (inserted or {}).items()}
         if any(text.count(key) != 1 for key in inserted or ()):
-            raise ArgumentError("the chat template does not show every picture once; use another")
+            raise ArgumentError("the chat template does not show every image once; use another")
         start = self.model.start_token
         found: list[int] = []
         if start is not None:
@@ -264,7 +264,7 @@ class _Conversion:
 
     def _content(self, message: Message) -> str:
         """Return the content with hidden markers. Answers keep user-defined tokens, such as those
-        around thoughts, which only the model writes."""
+        around reasoning, which only the model writes."""
         said = message.role == ASSISTANT
         markers = self._markers.control if said else self._markers.all
         return self.guard.hide(message.text, markers)

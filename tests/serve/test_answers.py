@@ -19,7 +19,7 @@ import pytest
 from pyselfspec.answers import reader as reader_module
 from pyselfspec.answers.call_forms import CALL_FORMS
 from pyselfspec.answers.form import AnswerForm
-from pyselfspec.answers.parts import Called, Part, Said, Thought
+from pyselfspec.answers.parts import Called, Part, Reasoning, Said
 from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.errors import ArgumentError
 from pyselfspec.templates.rendering import Renderer
@@ -142,29 +142,29 @@ OTHER = ("stop", {})
 QWEN = "{%- '<think>' + '</think>' + '<tool_call>' %}"
 HARMONY = "'<|channel|>analysis<|message|>' 'functions.' '<|message|>'"
 ANSWERS: list[tuple[str, str, list[Any]]] = [
-    ("<think>", "<think>\nWhy?\n</think>\n\nSo.", [Thought("Why?"), Said("So.")]),
+    ("<think>", "<think>\nWhy?\n</think>\n\nSo.", [Reasoning("Why?"), Said("So.")]),
     ("<think>", "<think></think>\nSo <b>it</b> is.", [Said("So <b>it</b> is.")]),
-    ("<think>", "<think>never ends", [Thought("never ends")]),
+    ("<think>", "<think>never ends", [Reasoning("never ends")]),
     ("", "<think>a</think>", [Said("<think>a</think>")]),
-    ("[THINK]", "[THINK]a [b][/THINK]c", [Thought("a [b]"), Said("c")]),
+    ("[THINK]", "[THINK]a [b][/THINK]c", [Reasoning("a [b]"), Said("c")]),
     (
         "<think> <tool_call>",
         '<think>x</think>I look.\n<tool_call>{"name": "get_weather", "arguments": '
         '{"city": "Oslo"}}</tool_call>\n<tool_call>{"name": "stop", "arguments": {}}</tool_call>',
-        [Thought("x"), Said("I look.\n"), CALL, OTHER],
+        [Reasoning("x"), Said("I look.\n"), CALL, OTHER],
     ),
     (
         HARMONY,
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
-        [Thought("Hm."), Said("Yes.")],
+        [Reasoning("Hm."), Said("Yes.")],
     ),
     (
         HARMONY,
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
         'to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}',
-        [Thought("Hm."), CALL],
+        [Reasoning("Hm."), CALL],
     ),
-    ("<|channel>", "<|channel>thought\nHm.<channel|>Yes.", [Thought("Hm."), Said("Yes.")]),
+    ("<|channel>", "<|channel>thought\nHm.<channel|>Yes.", [Reasoning("Hm."), Said("Yes.")]),
     (
         "[TOOL_CALLS]",
         '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]stop[ARGS]{}',
@@ -223,7 +223,7 @@ def test_an_answer_full_of_markers_is_read_a_few_times(monkeypatch: pytest.Monke
 def test_thoughts_that_the_prompt_has_opened() -> None:
     for seed in range(4):
         reader = AnswerReader(AnswerForm.of("<think>"), {}, thinks="</think>")
-        assert read(reader, "\nWhy?\n</think>\n\nSo.", seed) == [Thought("Why?"), Said("So.")]
+        assert read(reader, "\nWhy?\n</think>\n\nSo.", seed) == [Reasoning("Why?"), Said("So.")]
 
 
 def test_nothing_of_an_answer_is_lost_or_held_for_long() -> None:

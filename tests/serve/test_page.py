@@ -646,7 +646,7 @@ def test_code_in_a_message_is_shown_as_code(window, server):
 
 def test_what_a_model_thinks_first_is_folded(window):
     answer = window.say("think")
-    assert answer.locator("summary").first.inner_text() == "Thoughts"
+    assert answer.locator("summary").first.inner_text() == "Reasoning"
     expect(answer.locator(".thought")).to_be_hidden()
     assert prose(answer).split("\n")[-1] == "Here it is."
     answer.locator("summary").first.click()

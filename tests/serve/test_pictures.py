@@ -175,7 +175,7 @@ def test_pictures_that_are_refused(given: Any, words: str, served: Served) -> No
 
 def test_too_many_pictures_are_refused(served: Served) -> None:
     found = served.post(CHAT, body(*[0] * 17))
-    assert found.status_code == 400 and "at most 16 pictures" in found.text
+    assert found.status_code == 400 and "at most 16 images" in found.text
 
 
 def test_a_server_without_a_projector_says_so(demo: Model) -> None:

@@ -23,9 +23,9 @@ from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.runtime.checkpoints import Checkpoint
 from pyselfspec.runtime.sequence_snapshot import SavedSequence
 from pyselfspec.serve.settings import Capacity
-from pyselfspec.serve.store import saved_file
+from pyselfspec.serve.store import snapshot_file
 from pyselfspec.serve.store.prefixes import SUFFIX, Prefixes, PrefixFiles
-from pyselfspec.serve.store.saved_file import Compatibility
+from pyselfspec.serve.store.snapshot_file import Compatibility
 
 N_OWN = 200  # tokens that differ
 KIND = Compatibility("model", "build", "attention", "devices")
@@ -200,9 +200,9 @@ def test_what_a_prompt_can_use() -> None:
 @pytest.mark.parametrize("can_cut", [True, False])
 def test_a_file_holds_what_was_saved(can_cut: bool, tmp_path: Path) -> None:
     want = saved(1, 100, 1000, can_cut=can_cut)
-    n = saved_file.write(tmp_path / "a", want, KIND, "me")
-    found = saved_file.read(tmp_path / "a", KIND)
-    header, _ = saved_file.read_header(tmp_path / "a")
+    n = snapshot_file.write(tmp_path / "a", want, KIND, "me")
+    found = snapshot_file.read(tmp_path / "a", KIND)
+    header, _ = snapshot_file.read_header(tmp_path / "a")
     assert n == (tmp_path / "a").stat().st_size and header.owner == "me"
     assert found is not None
     assert found.tokens.tolist() == want.tokens.tolist() and found.can_cut == can_cut
@@ -211,26 +211,26 @@ def test_a_file_holds_what_was_saved(can_cut: bool, tmp_path: Path) -> None:
         (x.n_tokens, x.state.tobytes()) for x in want.checkpoints
     ]
     other = Compatibility("model", "another build", "attention", "devices")
-    assert saved_file.read(tmp_path / "a", other) is None
+    assert snapshot_file.read(tmp_path / "a", other) is None
 
 
 def test_a_flipped_bit_or_a_lost_end_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    saved_file.write(path, saved(1, 100, 1000, can_cut=False), KIND)
+    snapshot_file.write(path, saved(1, 100, 1000, can_cut=False), KIND)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     for at in rng.integers(0, len(whole), 200):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << rng.integers(8))]) + whole[at + 1 :])
         try:
-            saved_file.read(path, KIND)
-        except saved_file.ArgumentError:
+            snapshot_file.read(path, KIND)
+        except snapshot_file.ArgumentError:
             continue
-        _, start = saved_file.read_header(path)
+        _, start = snapshot_file.read_header(path)
         assert at < start, f"byte {at} is of an array"
     for n in rng.integers(0, len(whole), 50):
         path.write_bytes(whole[:n])
-        with pytest.raises(saved_file.ArgumentError):
-            saved_file.read(path, KIND)
+        with pytest.raises(snapshot_file.ArgumentError):
+            snapshot_file.read(path, KIND)
 
 
 def test_files_of_a_folder_are_bounded(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_on_a_full_disk_the_oldest_files_make_room(
     def opened(path: Any, mode: str, opener: Any) -> Any:
         return Full(open_(path, mode, buffering=0, opener=opener))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(saved_file, "open", opened, raising=False)
+    monkeypatch.setattr(snapshot_file, "open", opened, raising=False)
     for seed in range(5):
         files.add(saved(seed, 100, 3000), waits=True)
     files.add(saved(5, 100, 20_000), waits=True)
@@ -282,13 +282,13 @@ def test_on_a_full_disk_the_oldest_files_make_room(
 def test_texts_wait_for_a_slow_disk_if_asked_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, write = threading.Event(), saved_file.write
+    goes_on, write = threading.Event(), snapshot_file.write
 
     def slow_write(*args: Any) -> int:
         assert goes_on.wait(60)
         return write(*args)
 
-    monkeypatch.setattr(saved_file, "write", slow_write)
+    monkeypatch.setattr(snapshot_file, "write", slow_write)
     files = PrefixFiles(tmp_path, KIND)
 
     def add_all() -> None:

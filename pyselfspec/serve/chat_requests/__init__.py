@@ -1,1 +1,1 @@
-"""Requests of all chat protocols: prompts with tools and pictures, and readers of their answers."""
+"""Requests of all chat protocols: prompts with tools and images, and readers of their answers."""

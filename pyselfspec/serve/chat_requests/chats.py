@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...answers.form import AnswerForm
-from ...answers.markers import opened_thoughts
+from ...answers.markers import opened_reasoning
 from ...answers.reader import AnswerReader
 from ...errors import ArgumentError
 from ...runtime import json_schema
@@ -30,7 +30,7 @@ from .tools import ToolUse, describe_tools
 @dataclass(frozen=True, slots=True)
 class Chat:
     """A chat that can be answered. n_prompt: tokens of the prompt. form: of the answers. thinks:
-    the marker that ends thoughts which the prompt has begun, None if it has not."""
+    the marker that closes reasoning which the prompt has opened, None if it has not."""
 
     jobs: tuple[Job, ...]
     n_prompt: int
@@ -68,7 +68,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             grammar = await asyncio.to_thread(
                 answers_to_gbnf, form, sources, functions, is_strict, use.n_calls
             )
-    thinks = opened_thoughts(service.model, prompt, form, dict(shown))
+    thinks = opened_reasoning(service.model, prompt, form, dict(shown))
     budget = _reasoning_budget(template, body, form, thinks)
     if budget is not None and thinks is not None and body.reasoning_budget == 0:
         prompt, budget, thinks = (*prompt, *budget.closing), None, None
@@ -109,7 +109,7 @@ def require_template(service: Service) -> ChatTemplate:
 def chat_tokens(
     service: Service, body: ChatRequest, use: ToolUse
 ) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
-    """Return the prompt of a request and the pictures in it."""
+    """Return the prompt of a request and the images in it."""
     template = require_template(service)
     messages, tools = _messages(template, body, use)
     variables = _variables(body)

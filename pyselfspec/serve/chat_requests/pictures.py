@@ -1,4 +1,4 @@
-"""Pictures in messages: read from data URLs, and put into prompts where the template shows them."""
+"""Images in messages: read from data URLs, and put into prompts where the template shows them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..protocol.errors import ApiError, unsupported
 
 IMAGE = "image_url"
 N_PICTURES = 16  # of a request
-MARKER = "<__media__>"  # what a displayed prompt has in place of a picture, as llama-server's
+MARKER = "<__media__>"  # what a displayed prompt has in place of an image, as llama-server's
 
 
 @dataclass(slots=True)
 class TakenPictures:
-    """The pictures of a request. pictures: by placeholder, a character that no message has."""
+    """The images of a request. pictures: by placeholder, a character that no message has."""
 
     projector: Projector | None
     guard: Guard
@@ -33,18 +33,18 @@ class TakenPictures:
         messages: Sequence[Mapping[str, Any]],
         avoid: Sequence[Any],
     ) -> tuple[list[dict[str, Any]], TakenPictures]:
-        """Return the messages with placeholders, and the pictures. avoid: other texts of the
-        prompt. Raises ApiError without a projector, and for pictures that cannot be read."""
+        """Return the messages with placeholders, and the images. avoid: other texts of the
+        prompt. Raises ApiError without a projector, and for images that cannot be read."""
         taken = cls(projector, Guard(texts_in([*messages, *avoid])))
         return [taken.without(each, f"messages[{i}]") for i, each in enumerate(messages)], taken
 
     def without(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return a message with placeholders for its pictures."""
+        """Return a message with placeholders for its images."""
         content = message.get("content")
         if not has_pictures(content):
             return dict(message)
         if message.get("role") == "assistant":
-            raise ApiError(400, f"{where}: answers have no pictures", param=where)
+            raise ApiError(400, f"{where}: answers have no images", param=where)
         texts: list[str] = []
         is_after_text = False
         for i, part in enumerate(content or ()):
@@ -52,7 +52,7 @@ class TakenPictures:
             text = part.get("text") if isinstance(part, Mapping) and is_text else None
             if is_text and not isinstance(text, str):
                 at = f"{where}.content[{i}]"
-                raise unsupported(at, f"{at}: beside pictures, only parts of text are supported")
+                raise unsupported(at, f"{at}: beside images, only parts of text are supported")
             if is_text and is_after_text:
                 texts.append("\n")
             texts.append(str(text) if is_text else self._take(part, f"{where}.content[{i}]"))
@@ -63,23 +63,23 @@ class TakenPictures:
         if self.projector is None:
             raise unsupported(
                 where,
-                "this server reads no pictures; start it with --mmproj and the projector file of "
+                "this server reads no images; start it with --mmproj and the projector file of "
                 "the model",
             )
         if len(self.pictures) >= N_PICTURES:
-            raise ApiError(400, f"a request has at most {N_PICTURES} pictures", param=where)
+            raise ApiError(400, f"a request has at most {N_PICTURES} images", param=where)
         placeholder = self.guard.new_placeholder()
         self.pictures[placeholder] = self.projector.read(_bytes_of(part.get(IMAGE), where))
         return placeholder
 
 
 def has_pictures(content: Any) -> bool:
-    """Return whether the content of a message has pictures."""
+    """Return whether the content of a message has images."""
     return isinstance(content, list) and any(map(_is_picture, content))
 
 
 def described(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with a marker for each picture, for display."""
+    """Return the messages with a marker for each image, for display."""
     return [
         {
             **each,
@@ -104,7 +104,7 @@ def _bytes_of(given: Any, where: str) -> bytes:
     if not isinstance(url, str) or not url.startswith("data:"):
         raise ApiError(
             400,
-            "pictures are sent in the request as data URLs (data:image/png;base64,...); this "
+            "images are sent in the request as data URLs (data:image/png;base64,...); this "
             "server fetches none from other addresses",
             param=where,
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...answers.parts import Called, Part, Said, Thought
+from ...answers.parts import Called, Part, Reasoning, Said
 from ...runtime.logprobs import LogProbs
 from ..chat_requests.chats import Chat, chat_text, open_chat, require_template
 from ..chat_requests.tools import ToolUse
@@ -70,7 +70,7 @@ class ChatWriter(ChoiceWriter):
         match part:
             case Said():
                 return {"content": part.text}
-            case Thought():
+            case Reasoning():
                 return {"reasoning_content": part.text}
         self._n_calls[i] += 1
         return {"tool_calls": [{"index": self._n_calls[i] - 1, **part.call.to_dict()}]}
@@ -78,11 +78,11 @@ class ChatWriter(ChoiceWriter):
     def _choice(self, i: int, answer: Answer) -> Json:
         parts = [*self._readers[i].push(answer.text), *self._readers[i].finish()]
         text = "".join(part.text for part in parts if isinstance(part, Said))
-        thoughts = "".join(part.text for part in parts if isinstance(part, Thought))
+        reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
         calls = [part.call for part in parts if isinstance(part, Called)]
         message: Json = {"role": "assistant", "content": None if calls and not text else text}
-        if thoughts:
-            message["reasoning_content"] = thoughts
+        if reasoning:
+            message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = [call.to_dict() for call in calls]
         return {

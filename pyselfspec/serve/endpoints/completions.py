@@ -28,7 +28,7 @@ N_PREDICT = 16  # tokens of a completion without max_tokens, as in OpenAI's API
 
 @ROUTER.post("/v1/completions", responses=STREAMS)
 async def post_completions(service: Writing, body: CompletionRequest, request: Request) -> Response:
-    """Complete a text."""
+    """Complete prompts."""
     body.require_supported()
     prompts = await asyncio.to_thread(_prompts, service, body)
     n_each = body.n_generated
@@ -152,7 +152,7 @@ class CompletionWriter(ChoiceWriter):
         ]
 
     def _echo(self, i: int) -> str:
-        """Return the text before the answer of a choice."""
+        """Return the prompt, which comes before the completion of a choice."""
         return self._echoes[i // self._n] if self._echoes else ""
 
     def _logprobs(self, i: int, found: Sequence[tuple[str, LogProbs]]) -> Json | None:

@@ -1,4 +1,5 @@
-"""POST /infill: text for a gap, in llama-server's format, which llama.vim and llama.vscode use."""
+"""POST /infill: fill-in-the-middle (FIM), in llama-server's format, which llama.vim and
+llama.vscode use."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class InfillRequest(TextRequest):
 
 @ROUTER.post("/infill", responses=STREAMS)
 async def post_infill(service: Writing, body: InfillRequest, request: Request) -> Response:
-    """Fill a gap in a text."""
+    """Complete what is between a prefix and a suffix."""
     reader = service.requests
     body.require_one_form()
     grammar = await asyncio.to_thread(reader.grammar, body)

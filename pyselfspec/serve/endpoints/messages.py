@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...answers.parts import Called, Part, Said, Thought
+from ...answers.parts import Called, Part, Reasoning, Said
 from ...answers.reader import AnswerReader
 from ..chat_requests.chats import chat_tokens, open_chat
 from ..chat_requests.tools import ToolUse
@@ -134,7 +134,7 @@ class MessageWriter(NamedEventWriter):
         joined: list[Part] = []
         for part in (*self._reader.push(answer.text), *self._reader.finish()):
             last = joined[-1] if joined else None
-            if isinstance(last, Said | Thought) and type(part) is type(last):
+            if isinstance(last, Said | Reasoning) and type(part) is type(last):
                 joined[-1] = replace(last, text=last.text + part.text)
             else:
                 joined.append(part)
@@ -182,7 +182,7 @@ class MessageWriter(NamedEventWriter):
         match part:
             case Said():
                 delta = {"type": "text_delta", "text": part.text}
-            case Thought():
+            case Reasoning():
                 delta = {"type": "thinking_delta", "thinking": part.text}
             case Called():
                 delta = {"type": "input_json_delta", "partial_json": part.call.arguments}
@@ -214,7 +214,7 @@ def _block(part: Part, *, is_empty: bool = False) -> Json:
     match part:
         case Said():
             return {"type": "text", "text": "" if is_empty else part.text}
-        case Thought():
+        case Reasoning():
             return {"type": "thinking", "thinking": "" if is_empty else part.text, "signature": ""}
     given = {} if is_empty else json.loads(part.call.arguments)
     return {"type": "tool_use", "id": part.call.id, "name": part.call.name, "input": given}

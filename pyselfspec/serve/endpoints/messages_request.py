@@ -201,7 +201,7 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
 
 
 def _part(block: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a text or a picture as a part of a message."""
+    """Return a text or an image as a part of a message."""
     if block.get("type") != "image":
         return {"type": "text", "text": _text(block, where)}
     source = block.get("source")
@@ -216,15 +216,15 @@ def _part(block: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
-    """Return an answer with its thoughts and calls."""
+    """Return an answer with its reasoning and calls."""
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
-    texts, thoughts, calls = [], [], []
+    texts, reasoning, calls = [], [], []
     for i, block in enumerate(content):
         at = f"{where}[{i}]"
         match block.get("type"):
             case "thinking":
-                thoughts.append(require_string(block, "thinking", at))
+                reasoning.append(require_string(block, "thinking", at))
             case "redacted_thinking":
                 pass  # another server's, which cannot be read
             case "tool_use":
@@ -234,8 +234,8 @@ def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
             case _:
                 texts.append(_text(block, at))
     answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
-    if thoughts:
-        answer["reasoning_content"] = "\n".join(thoughts)
+    if reasoning:
+        answer["reasoning_content"] = "\n".join(reasoning)
     if calls:
         answer["tool_calls"] = calls
     return answer

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...answers.parts import Called, Part, Said, Thought
+from ...answers.parts import Called, Part, Reasoning, Said
 from ...answers.reader import AnswerReader
 from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
@@ -139,7 +139,7 @@ class _Output:
         body = self.item | {"status": status}
         if self.kind is Said:
             body["content"] = [_text_part(self.text)]
-        elif self.kind is Thought:
+        elif self.kind is Reasoning:
             body["content"] = [{"type": "reasoning_text", "text": self.text}]
         else:
             body["arguments"] = self.text
@@ -211,7 +211,7 @@ class ResponseApiWriter(NamedEventWriter):
                 case Said():
                     item: Json = {"id": new_id("msg", "_"), "type": "message"}
                     item |= {"role": "assistant", "content": []}
-                case Thought():
+                case Reasoning():
                     item = {"id": new_id("rs", "_"), "type": "reasoning"}
                     item |= {"summary": [], "content": []}
                 case Called():
@@ -221,7 +221,7 @@ class ResponseApiWriter(NamedEventWriter):
             item = self._outputs[-1].item
             events.append(self._item_event("response.output_item.added", item=item))
             if not isinstance(part, Called):
-                empty = _text_part("") if isinstance(part, Said) else _thought_part("")
+                empty = _text_part("") if isinstance(part, Said) else _reasoning_part("")
                 events.append(self._content_event("response.content_part.added", part=empty))
         output = self._outputs[-1]
         text = part.call.arguments if isinstance(part, Called) else part.text
@@ -229,7 +229,7 @@ class ResponseApiWriter(NamedEventWriter):
         if isinstance(part, Called):
             kind = "response.function_call_arguments.delta"
             return [*events, self._item_event(kind, item_id=output.item["id"], delta=text)]
-        if isinstance(part, Thought):
+        if isinstance(part, Reasoning):
             return [*events, self._content_event("response.reasoning_text.delta", delta=text)]
         kind = "response.output_text.delta"
         return [*events, self._content_event(kind, delta=text, logprobs=[])]
@@ -246,7 +246,7 @@ class ResponseApiWriter(NamedEventWriter):
         else:
             is_said = output.kind is Said
             kind = "response.output_text.done" if is_said else "response.reasoning_text.done"
-            part = _text_part(text) if is_said else _thought_part(text)
+            part = _text_part(text) if is_said else _reasoning_part(text)
             more: Json = {"logprobs": []} if is_said else {}
             events = [
                 self._content_event(kind, text=text, **more),
@@ -270,23 +270,23 @@ class ResponseApiWriter(NamedEventWriter):
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         stats = finished.stats
-        thoughts = "".join(each.text for each in self._outputs if each.kind is Thought)
+        reasoning = "".join(each.text for each in self._outputs if each.kind is Reasoning)
         n_reused = min(self._n_prompt, stats.n_prompt_reused)
         response["usage"] = {
             "input_tokens": self._n_prompt,
             "input_tokens_details": {"cached_tokens": n_reused, "cache_write_tokens": 0},
             "output_tokens": stats.n_generated,
             "output_tokens_details": {
-                "reasoning_tokens": min(self._n_tokens(thoughts), stats.n_generated)
+                "reasoning_tokens": min(self._n_tokens(reasoning), stats.n_generated)
             },
             "total_tokens": self._n_prompt + stats.n_generated,
             "pyselfspec": statistics([finished]),
         }
         if self._keep is not None:
-            self._keep(response, self._message(thoughts))
+            self._keep(response, self._message(reasoning))
         return response
 
-    def _message(self, thoughts: str) -> Json:
+    def _message(self, reasoning: str) -> Json:
         """Return the answer as a message of a chat."""
         text = "".join(each.text for each in self._outputs if each.kind is Said)
         calls = [
@@ -298,8 +298,8 @@ class ResponseApiWriter(NamedEventWriter):
             if each.kind is Called
         ]
         message: Json = {"role": "assistant", "content": text}
-        if thoughts:
-            message["reasoning_content"] = thoughts
+        if reasoning:
+            message["reasoning_content"] = reasoning
         return message | ({"tool_calls": calls} if calls else {})
 
 
@@ -311,5 +311,5 @@ def _text_part(text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _thought_part(text: str) -> Json:
+def _reasoning_part(text: str) -> Json:
     return {"type": "reasoning_text", "text": text}

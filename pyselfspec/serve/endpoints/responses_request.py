@@ -137,7 +137,7 @@ def to_chat(body: ResponsesRequest, history: Sequence[Item] = ()) -> ChatRequest
 
 
 def input_messages(items: str | Sequence[Item]) -> list[Item]:
-    """Return the input as messages. Thoughts, text and calls that follow each other are one."""
+    """Return the input as messages. Reasoning, text and calls that follow each other are one."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     found: list[Item] = []

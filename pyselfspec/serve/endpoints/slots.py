@@ -63,7 +63,7 @@ async def post_slot(
     request: Request,
     body: SlotRequest | None = None,
 ) -> Response:
-    """Save, restore or erase the text of a slot."""
+    """Save, restore or erase the contents of a slot."""
     n_slots = service.engine.n_slots
     if not 0 <= number < n_slots:
         raise ApiError(404, f"there is no slot {number}; this server has 0 to {n_slots - 1}")

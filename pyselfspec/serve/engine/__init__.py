@@ -1,1 +1,1 @@
-"""Generates texts: the thread that owns a context, its slots, and the jobs of requests."""
+"""Generates completions: the thread that owns a context, its slots, and the jobs of requests."""

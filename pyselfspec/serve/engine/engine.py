@@ -1,9 +1,9 @@
-"""The engine: one thread that owns a context and generates several texts at once in shared passes.
-Does not know HTTP.
+"""The engine: one thread that owns a context and generates several completions at once in shared
+passes. Does not know HTTP.
 
-Each text is the one that the model generates alone: slots.py reserves its cells, and shared passes
-are no wider than the exact width. Prompts are read in pieces of at most that width, so that other
-texts continue meanwhile.
+Each completion is the one that the model generates alone: slots.py reserves its cells, and shared
+passes are no wider than the exact width. Prompts are read in pieces of at most that width, so that
+other completions continue meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .jobs import (
     Ticket,
     TooLateError,
 )
-from .running_text import RunningText
+from .running_completion import RunningCompletion
 from .slots import Slot, Slots
 
 N_MASKS = 32  # different masks of requests at most: each keeps graphs and timings
@@ -56,17 +56,17 @@ class EngineCounts:
 
     n_texts: int = 0  # that have ended, for any reason
     n_passes: int = 0
-    n_moves: int = 0  # of K/V cells, to keep the cells of each text in order
-    n_disordered: int = 0  # texts whose cells could not be kept in order
-    stats: GenerationStats = field(default_factory=GenerationStats)  # sums over all texts
+    n_moves: int = 0  # of KV cells, to keep the cells of each completion in order
+    n_disordered: int = 0  # completions whose cells could not be kept in order
+    stats: GenerationStats = field(default_factory=GenerationStats)  # sums over all completions
 
 
 class Engine(Closing):
-    """Generates the texts of jobs. Owns the context until it is closed; thread-safe.
+    """Generates the completions of jobs. Owns the context until it is closed; thread-safe.
 
-    n_slots: texts at once. n_queue: jobs that may wait. n_cells: cells for the tokens of all texts;
-    the other cells of the context are for drafts. prefixes: texts kept beyond the context, closed
-    with the engine.
+    n_slots: completions at once. n_queue: jobs that may wait. n_cells: cells for the tokens of all
+    completions; the other cells of the context are for drafts. prefixes: snapshots of sequences,
+    closed with the engine.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Engine(Closing):
         self.prefixes = prefixes
         self._slots = Slots(context, n_slots, n_cells, prefixes)
         self._batch = Batch(context)
-        self._running: dict[Generation, RunningText] = {}
+        self._running: dict[Generation, RunningCompletion] = {}
         self._masks: set[LayerMask] = set()
         self._last: Completion | None = None  # the last one with drafts, for its statistics
         self._changed = threading.Condition()  # guards the fields below
@@ -110,8 +110,8 @@ class Engine(Closing):
                 raise ShutdownError
             if len(self._waiting) + len(tickets) > self._n_queue + self.n_slots - self.n_running:
                 raise BusyError(
-                    f"the queue is full: {len(self._waiting)} texts wait, at most {self._n_queue} "
-                    "may; try again later"
+                    f"the queue is full: {len(self._waiting)} completions wait, at most "
+                    f"{self._n_queue} may; try again later"
                 )
             self._waiting.extend(tickets)
             self._changed.notify()
@@ -128,7 +128,7 @@ class Engine(Closing):
         return result
 
     def cancel(self, ticket: Ticket) -> None:
-        """End this text before the next pass, without an event."""
+        """End this completion before the next pass, without an event."""
         ticket.cancelled = True
         with self._changed:
             self._changed.notify()
@@ -179,7 +179,7 @@ class Engine(Closing):
         try:
             self._slots.save_all()
         except Exception:  # nothing else is lost by it
-            log.exception("texts could not be saved")
+            log.exception("snapshots could not be saved")
         if self.prefixes is not None:
             self.prefixes.close()
 
@@ -202,13 +202,13 @@ class Engine(Closing):
         if not self._running:
             return
         width = self.context.abilities.pass_width
-        for text in self._running:  # leaves rows for other texts beside a prompt's
-            text.n_piece = width if len(self._running) == 1 else max(1, width // 2)
+        for generation in self._running:  # leaves rows for other completions beside a prompt's
+            generation.n_piece = width if len(self._running) == 1 else max(1, width // 2)
         events = self._batch.run_pass()
         self.counts.n_passes += 1
-        for text, found in events:
-            self._settle(self._running[text], found)
-        for running in [each for each in self._running.values() if each.text.ended]:
+        for generation, found in events:
+            self._settle(self._running[generation], found)
+        for running in [each for each in self._running.values() if each.generation.ended]:
             self._end(running, *running.finish())
 
     def _is_cut(self, now: float) -> bool:
@@ -218,8 +218,8 @@ class Engine(Closing):
     def _admitted(self, now: float, cut: bool) -> list[tuple[Ticket, Slot]]:
         """Return the jobs that can begin, in the order of arrival, with their slots.
 
-        A job whose prompt is being read for another text waits for that and lets others go first.
-        Removes jobs that are cancelled or too late from the queue.
+        A job whose prompt is being read for another completion waits for that and lets others go
+        first. Removes jobs that are cancelled or too late from the queue.
         """
         found: list[tuple[Ticket, Slot]] = []
         with self._changed:
@@ -262,7 +262,7 @@ class Engine(Closing):
                     f"requests have used {N_MASKS} different masks, the most that this server "
                     "keeps; use one of these, or leave out the mask"
                 )
-            running = RunningText(ticket, slot, self.context, self._n_tokens(job))
+            running = RunningCompletion(ticket, slot, self.context, self._n_tokens(job))
             if mask is not None:
                 self._masks.add(mask)
         except Exception as error:
@@ -270,11 +270,11 @@ class Engine(Closing):
             _emit(ticket, Failed(error))
             return
         _emit(ticket, Started())
-        self._running[running.text] = running
-        for _, found in self._batch.join(running.text):
+        self._running[running.generation] = running
+        for _, found in self._batch.join(running.generation):
             self._settle(running, found)
 
-    def _settle(self, running: RunningText, found: Step | Exception | None) -> None:
+    def _settle(self, running: RunningCompletion, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):
             now = time.monotonic()
             over = _over(running.ticket, now, self._is_cut(now))  # it stopped the pass
@@ -284,13 +284,13 @@ class Engine(Closing):
         else:
             _emit(running.ticket, running.delta(found))
 
-    def _end(self, running: RunningText, *events: Event) -> None:
-        del self._running[running.text]
+    def _end(self, running: RunningCompletion, *events: Event) -> None:
+        del self._running[running.generation]
         try:
-            self._batch.leave(running.text)
+            self._batch.leave(running.generation)
             running.close()
         except Exception:  # the slot must become free, and the client must get its events
-            log.exception("closing a text failed")
+            log.exception("closing a completion failed")
         self._slots.free(running.slot)
         self.counts.n_texts += 1
         self.counts.n_moves = self.context.n_moves

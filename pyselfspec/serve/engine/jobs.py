@@ -30,14 +30,14 @@ class ShutdownError(SelfSpecError):
 
 
 class TooLateError(SelfSpecError):
-    """A text was not finished within the time limit of its request."""
+    """A completion was not finished within the time limit of its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A text to generate. n_predict: most tokens; 0 only reads the prompt. logprobs, stop: as for
-    Completion. shown: control tokens that the text shows, with their texts. reasoning_budget: None
-    for no limit. adapters: LoRA adapters of the text. pictures: those in the prompt.
+    """A completion to generate. n_predict: most tokens; 0 only reads the prompt. logprobs, stop:
+    arguments of Completion. shown: control tokens that it shows, with their texts.
+    reasoning_budget: None for no limit. adapters: LoRA adapters. pictures: images in the prompt.
     shows_tokens: whether its deltas list tokens with their sources.
     """
 
@@ -83,7 +83,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a text. reason: finish_reason of the Completion. draft: name of the drafter, None
+    """The end of a completion. reason: its finish_reason. draft: name of the drafter, None
     for plain decoding. The other fields are attributes of the Completion."""
 
     reason: str
@@ -96,7 +96,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The end of a text by an error."""
+    """The end of a completion by an error."""
 
     error: Exception
 
@@ -109,7 +109,8 @@ class Ticket:
     """A job in the queue or in a slot.
 
     emit: receives the job's events in the engine's thread; the last is Finished or Failed.
-    deadline: in seconds of time.monotonic(). owner: whose text it is, see protocol.auth.owner_of.
+    deadline: in seconds of time.monotonic(). owner: whose completion it is, see
+    protocol.auth.owner_of.
     """
 
     job: Job

@@ -1,8 +1,8 @@
-"""Slots: the sequences of a context for several texts, with prefix reuse and reserved cells.
+"""Slots: the sequences of a context for several completions, with prefix reuse and reserved cells.
 
-A text reserves all the cells that it may need before it begins, so that none ends early because of
-others and the cells of each stay in the order in which logits have the same bits as alone. The
-tokens of ended texts are kept until their cells are needed.
+A completion reserves all the cells that it may need before it begins, so that none ends early
+because of others and the cells of each stay in the order in which logits have the same bits as
+alone. The tokens of ended completions are kept until their cells are needed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ N_LOST = 64  # tokens; to read fewer again takes little time
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """A place for one text. n_reserved: cells reserved for its text, 0 when idle. used_at: number
-    of the text that used it last. owner: whose text it is, see protocol.auth.owner_of."""
+    """A place for one completion. n_reserved: cells reserved for it, 0 when idle. used_at: number
+    of the completion that used it last. owner: whose it is, see protocol.auth.owner_of."""
 
     seq: KVSequence
     n_reserved: int = 0
@@ -36,8 +36,9 @@ class Slot:
 
 
 class Slots:
-    """The slots of a context, for its thread only. n_cells: cells for the tokens of all texts.
-    prefixes: where texts go that lose their cells; None: nowhere."""
+    """The slots of a context, for its thread only. n_cells: cells for the tokens of all
+    completions. prefixes: keeps snapshots of sequences that lose their cells; None: none are kept.
+    """
 
     def __init__(
         self, context: Context, n_slots: int, n_cells: int, prefixes: Prefixes | None = None
@@ -46,7 +47,7 @@ class Slots:
         self._prefixes = prefixes
         self._n_cells = n_cells
         self._n_texts = 0
-        self.n_disordered = 0  # texts whose cells were not in order at their end
+        self.n_disordered = 0  # completions whose cells were not in order at their end
         self.slots = [Slot(context.sequence(i)) for i in range(n_slots)]
         for slot in self.slots:
             slot.seq.occupy()
@@ -54,8 +55,8 @@ class Slots:
     def take(self, prompt: Sequence[int], n_tokens: int, adapters: Adapters = ()) -> Slot | None:
         """Reserve a slot that holds as much of the prompt as possible; return None without room.
 
-        n_tokens: most tokens of the text, prompt included. adapters: of the text, which reuses the
-            tokens of texts with these LoRA adapters only.
+        n_tokens: most tokens of the completion, prompt included. adapters: of the completion, which
+            reuses the tokens of completions with these LoRA adapters only.
         """
         idle = [slot for slot in self.slots if slot.is_idle]
         if not idle or n_tokens > self._n_free():
@@ -73,7 +74,7 @@ class Slots:
             best.seq.fork(slot.seq.seq_id)
             slot.seq.occupy()
             best.used_at = self._n_texts
-        slot.seq.keep(prompt[:-1])  # nothing of the former text's owner is left
+        slot.seq.keep(prompt[:-1])  # nothing of the former completion's owner is left
         self._n_texts += 1
         slot.n_reserved, slot.used_at = n_tokens, self._n_texts
         # cells that several sequences share count for each of them
@@ -81,7 +82,7 @@ class Slots:
         return slot
 
     def n_held(self, prompt: Sequence[int], adapters: Adapters = ()) -> int:
-        """Return how many tokens of this prompt a new text could reuse."""
+        """Return how many tokens of this prompt a new completion could reuse."""
         return max(self._n_usable(slot, prompt, adapters) for slot in self.slots)
 
     def free(self, slot: Slot) -> None:
@@ -94,7 +95,7 @@ class Slots:
             self._forget(slot)
 
     def erase(self, slot: Slot) -> int:
-        """Remove the text of an idle slot without keeping it; return its number of tokens."""
+        """Remove the contents of an idle slot without a snapshot; return the number of tokens."""
         n = slot.seq.n_past
         slot.seq.drop()
         slot.seq.occupy()
@@ -102,12 +103,12 @@ class Slots:
         return n
 
     def can_hold(self, slot: Slot, n_tokens: int) -> bool:
-        """Make room for n tokens in an idle slot by dropping the texts of other idle slots; return
-        whether there is enough."""
+        """Make room for n tokens in an idle slot by dropping the contents of other idle slots;
+        return whether there is enough."""
         return self._has_cells(slot, [each for each in self.slots if each.is_idle], n_tokens)
 
     def save_all(self) -> None:
-        """Save the texts of all slots, for a later run."""
+        """Save snapshots of all slots, for a later run."""
         if self._prefixes is not None and self._prefixes.has_files:
             for slot in self.slots:
                 self._save(slot, waits=True)
@@ -124,7 +125,7 @@ class Slots:
     def _restored(
         self, slot: Slot, idle: Sequence[Slot], prompt: Sequence[int], n_held: int
     ) -> bool:
-        """Put a saved sequence into a slot if the prompt has more in common with it than with the
+        """Restore a snapshot into a slot if the prompt has more in common with it than with the
         slots. Return whether it has been done."""
         kept = self._prefixes
         saved = None if kept is None else kept.longest(prompt, n_held)
@@ -135,7 +136,7 @@ class Slots:
         return done
 
     def _has_cells(self, slot: Slot, idle: Sequence[Slot], n: int) -> bool:
-        """Make room for n tokens in a slot by dropping the texts of other idle slots; return
+        """Make room for n tokens in a slot by dropping the contents of other idle slots; return
         whether there is enough."""
         n_left = self._n_free() - n
         if n_left < 0:
@@ -144,7 +145,7 @@ class Slots:
         return True
 
     def _n_free(self) -> int:
-        """Return the number of cells that no running text has reserved."""
+        """Return the number of cells that no running completion has reserved."""
         return self._n_cells - sum(slot.n_reserved for slot in self.slots)
 
     def _drop_oldest(self, idle: Sequence[Slot], n_left: int) -> None:

@@ -27,7 +27,8 @@ N_BIASED = 256  # characters of a text whose tokens get a bias
 class RequestReader:
     """Turns fields of requests into parameters of jobs.
 
-    n_ctx: most tokens of a text. n_share: tokens of the context per slot when all are in use.
+    n_ctx: most tokens of a prompt with its completion. n_share: tokens of the context per slot when
+    all are in use.
     sampling, default_drafting, adapters: for requests that leave out these fields; the files of the
     default drafters are the only ones that are read. sources: names of the drafters that work on
     this server.

@@ -19,7 +19,7 @@ def new_id(prefix: str, separator: str = "-") -> str:
 
 
 def finish_reason(finished: Finished) -> str:
-    """Return OpenAI's name of the reason why a text ended."""
+    """Return OpenAI's name of the reason why a completion ended."""
     return "stop" if finished.reason in _STOP_REASONS else "length"
 
 

@@ -21,7 +21,7 @@ from ...templates.messages import ASSISTANT
 from .errors import unsupported
 from .request_fields import CHATS, COMPLETIONS, require_harmless
 
-N_CHOICES = 16  # texts of one request
+N_CHOICES = 16  # completions of one request
 N_STOPS = 64
 N_STOP = 2048  # characters
 N_TOP = 20
@@ -193,8 +193,8 @@ class TextRequest(RuledRequest):
 
 
 class CompletionRequest(TextRequest):
-    """POST /v1/completions. prompt: a text or token ids, or a list of either. suffix: text after
-    the answer. best_of: answers to choose from, by their log probability per token."""
+    """POST /v1/completions. prompt: text or token ids, or a list of either. suffix: what follows
+    the completion. best_of: completions to choose from, by their log probability per token."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: int | None = Field(None, ge=0, le=N_TOP)
@@ -204,7 +204,7 @@ class CompletionRequest(TextRequest):
 
     @property
     def n_generated(self) -> int:
-        """The number of answers to generate for each prompt."""
+        """The number of completions to generate for each prompt."""
         return max(self.n, self.best_of or self.n)
 
     def require_supported(self) -> None:
@@ -271,8 +271,8 @@ class NamedTool(BaseModel):
 class ChatRequest(TextRequest):
     """POST /v1/chat/completions; requests of other protocols become one of these.
 
-    reasoning_format: "none" leaves thoughts in the text, with their markers.
-    reasoning_budget_tokens: most tokens of thoughts, -1 for no limit. chat_template_kwargs:
+    reasoning_format: "none" leaves the reasoning in the text, with its markers.
+    reasoning_budget_tokens: most tokens of reasoning, -1 for no limit. chat_template_kwargs:
     variables of the chat template, such as enable_thinking.
     """
 

@@ -5,13 +5,13 @@ import {h} from "./dom.js";
 import {blocks, inline} from "./markdown.js";
 import {OWN, meaning} from "./sources.js";
 
-const [THINK, THOUGHT] = ["<think>", "</think>"]; // around thoughts before the answer
+const [THINK, THOUGHT] = ["<think>", "</think>"]; // around reasoning before the answer
 
 // Updates only the blocks that have changed.
 export class Painter {
   #element;
   #painted = []; // {key, node} by block
-  #thinking = null; // {details, body, painted, closed} if the answer begins with thoughts
+  #thinking = null; // {details, body, painted, closed} if the completion begins with reasoning
   #text = "";
   #sources = []; // by character of the text
 
@@ -39,7 +39,7 @@ export class Painter {
     if (closed === this.#thinking.closed) return;
     this.#thinking.closed = closed;
     this.#thinking.details.open = !closed;
-    this.#thinking.summary.textContent = closed ? "Thoughts" : "Thinking …";
+    this.#thinking.summary.textContent = closed ? "Reasoning" : "Thinking …";
   }
 
   #newThought() {
@@ -135,7 +135,7 @@ export class Painter {
   }
 }
 
-// Ranges of thoughts and answer. Some templates write the first tag
+// Ranges of reasoning and answer. Some templates write the first tag
 // themselves, so an answer may have the second tag alone.
 function thought(text) {
   const begin = text.search(/\S/);

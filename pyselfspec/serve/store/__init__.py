@@ -1,1 +1,1 @@
-"""Keeps texts beyond the context: beginnings of prompts, saved slots, and earlier responses."""
+"""Keeps snapshots of sequences beyond the context, those of slots, and earlier responses."""

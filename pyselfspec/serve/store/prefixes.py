@@ -1,5 +1,5 @@
-"""Beginnings of texts kept in RAM beyond the context, and in a folder for later runs: a prompt that
-continues one is not read again. For the engine's thread."""
+"""Snapshots of sequences, kept in RAM beyond the context, and in a folder for later runs: a prompt
+that continues one is not read again. For the engine's thread."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from ...errors import ArgumentError
 from ...runtime.sequence_snapshot import SavedSequence
-from . import saved_file
-from .saved_file import Compatibility
+from . import snapshot_file
+from .snapshot_file import Compatibility
 
-N_TOKENS_MIN = 64  # tokens; shorter texts are read as quickly
+N_TOKENS_MIN = 64  # tokens; shorter prompts are read as quickly
 SUFFIX = ".sequence"
 MAX_BYTES = 16 << 30  # of all files of a folder
 FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a disk without room
-N_WAITING = 4  # sequences that may wait to be written, in RAM
+N_WAITING = 4  # snapshots that may wait to be written, in RAM
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ K = TypeVar("K", int, Path)
 
 
 class Prefixes:
-    """Saved sequences; the least recently used make room for new ones.
+    """Snapshots; the least recently used make room for new ones.
 
     max_bytes: of all in RAM, 0 for none. files: those on disk; None: none.
     """
@@ -43,14 +43,14 @@ class Prefixes:
         self._files = files
         self._kept: dict[int, SavedSequence] = {}  # by number, least recently used first
         self._n_added = 0
-        self.n_restored = 0  # texts that began with a saved sequence
+        self.n_restored = 0  # completions that began with a snapshot
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @property
     def n_bytes(self) -> int:
-        """The bytes of all sequences in RAM."""
+        """The bytes of all snapshots in RAM."""
         return sum(each.n_bytes for each in list(self._kept.values()))
 
     @property
@@ -58,18 +58,18 @@ class Prefixes:
         return self._files is not None
 
     def is_worth(self, n_tokens: int) -> bool:
-        """Return whether to save a text of this length."""
+        """Return whether to save a sequence of this length."""
         return n_tokens >= N_TOKENS_MIN and (self._max_bytes > 0 or self.has_files)
 
     def holds(self, tokens: Sequence[int]) -> bool:
-        """Return whether a text that begins with all of these tokens is kept in RAM or on disk."""
+        """Return whether a snapshot that begins with all of these tokens is in RAM or on disk."""
         given = np.array(tokens, np.int32)
         in_ram = any(_begins(each.tokens, given) for each in self._kept.values())
         return in_ram or (self._files is not None and self._files.holds(given))
 
     def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
-        """Keep a sequence, in place of its beginnings. waits: whether to wait where
-        many others are still being written."""
+        """Keep a snapshot, in place of its beginnings. waits: whether to wait where many others are
+        still being written."""
         if self._files is not None:
             self._files.add(saved, waits=waits)
         for number in _beginnings(self._kept, saved):
@@ -82,7 +82,7 @@ class Prefixes:
             del self._kept[next(iter(self._kept))]
 
     def longest(self, prompt: Sequence[int], n_least: int) -> SavedSequence | None:
-        """Return the sequence of which a prompt can use the most tokens, more than n_least; None
+        """Return the snapshot of which a prompt can use the most tokens, more than n_least; None
         without one."""
         given = np.array(prompt, np.int32)
         best, n_best = _longest(self._kept, given, max(n_least, N_TOKENS_MIN))
@@ -112,7 +112,7 @@ class PrefixFiles:
         self._folder, self._kind, self._max_bytes = folder, kind, max_bytes
         # without their states; the engine's thread and the one that writes use copies of it
         self._found: dict[Path, SavedSequence] = {}
-        saved_file.make_folder(folder)
+        snapshot_file.make_folder(folder)
         for path in _sizes(folder):
             self._look_at(path)
         self._waiting: queue.Queue[SavedSequence | None] = queue.Queue(N_WAITING)
@@ -121,7 +121,7 @@ class PrefixFiles:
 
     def _look_at(self, path: Path) -> None:
         try:
-            outline = saved_file.read(path, self._kind, outline=True)
+            outline = snapshot_file.read(path, self._kind, outline=True)
         except (ArgumentError, OSError) as error:
             log.warning("%s; it is ignored", error)
             return
@@ -133,18 +133,18 @@ class PrefixFiles:
         return any(_begins(each.tokens, tokens) for each in self._found.copy().values())
 
     def add(self, saved: SavedSequence, *, waits: bool = False) -> None:
-        """Write a sequence to a file, soon. If many wait already, it is not written, or this call
+        """Write a snapshot to a file, soon. If many wait already, it is not written, or this call
         waits for them."""
         try:
             self._waiting.put(saved, block=waits)
         except queue.Full:
-            log.warning("a text is not written to %s: others still are", self._folder)
+            log.warning("a snapshot is not written to %s: others still are", self._folder)
 
     def longest(self, prompt: NDArray[np.int32], n_least: int) -> SavedSequence | None:
-        """Return the sequence of which a prompt can use the most tokens, more than n_least."""
+        """Return the snapshot of which a prompt can use the most tokens, more than n_least."""
         while (path := _longest(self._found.copy(), prompt, n_least)[0]) is not None:
             try:
-                saved = saved_file.read(path, self._kind)
+                saved = snapshot_file.read(path, self._kind)
                 path.touch()
                 return saved
             except (ArgumentError, OSError) as error:
@@ -163,18 +163,18 @@ class PrefixFiles:
             path = self._folder / f"{hashed.hexdigest()[:32]}{SUFFIX}"
             try:
                 try:
-                    saved_file.write(path, saved, self._kind)
+                    snapshot_file.write(path, saved, self._kind)
                 except OSError as error:
                     if error.errno not in FULL or not self._remove_oldest(saved.n_bytes):
                         raise
-                    saved_file.write(path, saved, self._kind)
+                    snapshot_file.write(path, saved, self._kind)
                 self._look_at(path)
                 for each in _beginnings(self._found.copy(), saved):
                     if each != path:
                         self._remove(each)
                 self._remove_oldest(sum(_sizes(self._folder).values()) - self._max_bytes, but=path)
             except Exception as error:  # a full disk must not end the thread
-                log.warning("a text could not be written to %s: %s", self._folder, error)
+                log.warning("a snapshot could not be written to %s: %s", self._folder, error)
 
     def _remove_oldest(self, n_bytes: int, but: Path | None = None) -> bool:
         """Remove files of any model, the least recently used first, of this many bytes together;
@@ -209,7 +209,7 @@ def _begins(tokens: NDArray[np.int32], beginning: NDArray[np.int32]) -> bool:
 
 
 def _beginnings(kept: Mapping[K, SavedSequence], saved: SavedSequence) -> list[K]:
-    """Return the keys of sequences that another makes superfluous: it can be cut to each."""
+    """Return the keys of snapshots that another makes superfluous: it can be cut to each."""
     return [
         key for key, each in kept.items() if saved.can_cut and _begins(saved.tokens, each.tokens)
     ]
@@ -218,8 +218,8 @@ def _beginnings(kept: Mapping[K, SavedSequence], saved: SavedSequence) -> list[K
 def _longest(
     kept: Mapping[K, SavedSequence], prompt: NDArray[np.int32], n_least: int
 ) -> tuple[K | None, int]:
-    """Return the key of the sequence of which a prompt can use the most tokens, and their number;
-    None and n_least where no sequence has more."""
+    """Return the key of the snapshot of which a prompt can use the most tokens, and their number;
+    None and n_least where no snapshot has more."""
     found = {key: each.n_usable(prompt) for key, each in kept.items()}
     best = max(found, key=found.__getitem__, default=None)
     return (None, n_least) if best is None or found[best] <= n_least else (best, found[best])

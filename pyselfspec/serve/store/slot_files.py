@@ -12,15 +12,15 @@ from ...runtime.context import Context
 from ...runtime.sequence_snapshot import restore_sequence, save_sequence
 from ..engine.slots import Slot, Slots
 from ..protocol.errors import ApiError
-from . import saved_file
-from .saved_file import Compatibility
+from . import snapshot_file
+from .snapshot_file import Compatibility
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The size of a text that was saved or restored."""
+    """The size of a snapshot that was saved or restored."""
 
     n_tokens: int
     n_bytes: int
@@ -39,11 +39,11 @@ class SlotFiles:
         one that cannot be used."""
         if folder is None:
             return None
-        saved_file.make_folder(folder)
+        snapshot_file.make_folder(folder)
         return cls(folder, Compatibility.of(context))
 
     def save(self, slot: Slot, name: str, owner: str) -> Moved:
-        """Write the text of an idle slot to a file. Raises ApiError."""
+        """Write the contents of an idle slot to a file. Raises ApiError."""
         require_own(slot, owner)
         path = self._path(name)
         if path.exists():  # a damaged file may be replaced
@@ -52,21 +52,21 @@ class SlotFiles:
         if saved is None:
             raise ApiError(
                 400,
-                "the slot holds no text that can be saved, or one with LoRA adapters or pictures; "
+                "the slot holds nothing that can be saved, or uses LoRA adapters or images; "
                 "generate one first",
             )
         try:
-            return Moved(len(saved.tokens), saved_file.write(path, saved, self.kind, owner))
+            return Moved(len(saved.tokens), snapshot_file.write(path, saved, self.kind, owner))
         except OSError as error:
             raise ApiError(500, f"{name} cannot be written: {error.strerror or error}") from None
 
     def restore(self, slots: Slots, slot: Slot, name: str, owner: str) -> Moved:
-        """Replace the text of an idle slot by that of a file. Raises ApiError."""
+        """Replace the contents of an idle slot by a snapshot from a file. Raises ApiError."""
         require_own(slot, owner)
         path = self._path(name)
         self._require_owner(path, owner)
         try:
-            saved = saved_file.read(path, self.kind)
+            saved = snapshot_file.read(path, self.kind)
         except (ArgumentError, OSError) as error:
             raise ApiError(400, str(error).replace(str(path), name)) from None
         if saved is None:
@@ -95,7 +95,7 @@ class SlotFiles:
     def _require_owner(self, path: Path, owner: str) -> None:
         """Raise ApiError unless a file exists that this owner has written."""
         try:
-            header, _ = saved_file.read_header(path)
+            header, _ = snapshot_file.read_header(path)
         except (ArgumentError, OSError):
             header = None
         if header is None or header.owner != owner:
@@ -105,8 +105,8 @@ class SlotFiles:
 
 
 def require_own(slot: Slot, owner: str) -> None:
-    """Raise ApiError for a slot that is busy, or that holds the text of another owner."""
+    """Raise ApiError for a slot that is busy, or that holds the contents of another owner."""
     if not slot.is_idle:
-        raise ApiError(409, "the slot is busy; try again when its text has ended")
+        raise ApiError(409, "the slot is busy; try again when its completion has ended")
     if slot.seq.tokens and slot.owner != owner:
         raise ApiError(403, "the contents of this slot belong to another API key")

@@ -1,4 +1,4 @@
-"""A file with one saved sequence: a line of JSON, then arrays. A damaged one is refused."""
+"""A file with one snapshot: a line of JSON, then arrays. A damaged one is refused."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ N_HEADER = 1 << 16  # most bytes of the line of JSON
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """Properties that two contexts must share to exchange saved sequences: the model's fingerprint,
+    """Properties that two contexts must share to exchange snapshots: the model's fingerprint,
     the build, how attention is computed, the processor, and the devices with layers, since others
-    may lay out or round K/V differently; and whether K is rotated for long texts. How the weights
-    were loaded, cores and idle devices change nothing."""
+    may lay out or round K/V differently; and whether K is rotated for long contexts. How the
+    weights were loaded, cores and idle devices change nothing."""
 
     model: str
     build: str
@@ -75,7 +75,8 @@ class Header:
 
     @property
     def sizes(self) -> list[int]:
-        """The bytes of the arrays after the header: tokens, state, states of checkpoints."""
+        """The bytes of the arrays after the header: tokens, K/V and recurrent states, and those of
+        checkpoints."""
         return [4 * self.n_tokens, self.n_state, *(n_bytes for _, n_bytes in self.stops)]
 
 
@@ -115,7 +116,7 @@ def read_header(path: Path) -> tuple[Header, int]:
         raise ArgumentError(f"{path} is no regular file")
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise ArgumentError(f"{path} holds no saved sequence")
+            raise ArgumentError(f"{path} holds no snapshot")
         line = file.readline(N_HEADER)
     try:
         return records.convert(records.parse(line), Header), len(MAGIC) + len(line)
@@ -124,7 +125,7 @@ def read_header(path: Path) -> tuple[Header, int]:
 
 
 def read(path: Path, kind: Compatibility, *, outline: bool = False) -> SavedSequence | None:
-    """Return a saved sequence, or None for one of another kind. outline: with empty states, which
+    """Return a snapshot, or None for one of another kind. outline: with empty states, which
     are neither read nor checked. Raises ArgumentError for a damaged file, OSError for one that
     cannot be read."""
     header, start = read_header(path)

@@ -1,4 +1,4 @@
-"""One text of the engine: its generation, and its deltas: pieces with their tokens and
+"""One completion of the engine: its generation, and its deltas: pieces with their tokens and
 probabilities."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .slots import Slot
 _TokenInfo = tuple[str, LogProbs | None]  # the source of a token, and its probabilities
 
 
-class RunningText:
-    """A text that is being generated. Raises the errors of Completion."""
+class RunningCompletion:
+    """A completion that is being generated. Raises the errors of Completion."""
 
     def __init__(self, ticket: Ticket, slot: Slot, context: Context, n_tokens: int) -> None:
         self.ticket = ticket
@@ -43,12 +43,12 @@ class RunningText:
         with_tokens = job.shows_tokens or job.logprobs is not None
         self._tokens = TokenTracker[_TokenInfo]() if with_tokens else None
         self._stack = ExitStack()
-        self.text = self._stack.enter_context(self.completion.start())
+        self.generation = self._stack.enter_context(self.completion.start())
         self._start = time.perf_counter_ns()
 
     def finish_prompt(self) -> None:
         self.has_read = True
-        self.completion.record_prompt(self.text.n_reused, self._us())
+        self.completion.record_prompt(self.generation.n_reused, self._us())
 
     def delta(self, step: Step) -> Delta:
         text = self.completion.record_step(step)
