@@ -26,7 +26,7 @@ from .output.record import TextRecord
 from .output.text_stream import TextStream
 from .picture_drafts import for_pictures
 from .reasoning_budget import BudgetSampler, ReasoningBudget
-from .residual import MATCH, RESIDUAL, Residual
+from .residual import RESIDUAL, Residual
 from .resolve import is_continuation, resolve
 from .types import Step
 
@@ -152,44 +152,35 @@ class Completion(TextRecord):
         if self._started:
             raise ArgumentError("a completion is iterated once; make a new one for another text")
         self._started = True
+        model, budget = self.context.model, self._reasoning_budget
         with ExitStack() as stack:
             if self._setup is not None and self._drafter is not None:
                 stack.callback(self._drafter.close)
             sampler = stack.enter_context(self._sampler())
-            yield self._generation(sampler, stack.enter_context(self._residual()))
-
-    def _generation(self, sampler: Sampler, residual: Residual | None) -> Generation:
-        budget = self._reasoning_budget
-        return Generation(
-            self._seq,
-            self.prompt,
-            drafter=self._drafter,
-            controller=self.controller,
-            sampler=sampler if budget is None else BudgetSampler(sampler, budget, self.piece),
-            n_predict=self._n_predict,
-            consume=self._stream.consume,
-            residual=residual,
-            adapters=self.adapters,
-            pictures=self._pictures,
-        )
+            residual = None
+            if self.config.verify == RESIDUAL and not self.sampling.is_greedy:
+                # a grammar and penalties know the text, which drafts run ahead of
+                params = self.sampling.without_past()
+                assert params.seed is not None
+                residual = Residual(stack.enter_context(Sampler(model, params)), params.seed)
+            yield Generation(
+                self._seq,
+                self.prompt,
+                drafter=self._drafter,
+                controller=self.controller,
+                sampler=sampler if budget is None else BudgetSampler(sampler, budget, self.piece),
+                n_predict=self._n_predict,
+                consume=self._stream.consume,
+                residual=residual,
+                adapters=self.adapters,
+                pictures=self._pictures,
+            )
 
     def _sampler(self) -> Sampler:
         model = self.context.model
         if self._n_top is None:
             return Sampler(model, self.sampling)
         return WatchedSampler(model, self.sampling, self._n_top, self.logprobs)
-
-    @contextmanager
-    def _residual(self) -> Iterator[Residual | None]:
-        """Yield None where drafts are verified by sample and match; greedily both are the same."""
-        if self.config.verify == MATCH or self.sampling.is_greedy:
-            yield None
-            return
-        # a grammar and penalties know the text, which drafts run ahead of
-        params = self.sampling.without_past()
-        assert params.seed is not None
-        with Sampler(self.context.model, params) as sampler:
-            yield Residual(sampler, params.seed)
 
     def __iter__(self) -> Iterator[str]:
         with self.start() as text, closing(run_steps(self.context, text)) as steps:
