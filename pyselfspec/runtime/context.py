@@ -63,7 +63,11 @@ class Context(Closing):
         self.n_batch: int = min(options.n_batch, llama.llama_n_batch(handle.context))
         self.n_threads = options.n_threads
         self.n_seq_max = options.n_seq_max
-        self.abilities = handle.abilities(model.file.architecture, self.n_batch)
+        try:
+            self.abilities = handle.abilities(model.file.architecture, self.n_batch)
+        except BaseException:
+            handle.close()
+            raise
         self.n_decodes = 0
         self.lock = SingleThread("the context")
         self.sequence_table = SequenceTable(self.n_seq_max)

@@ -98,7 +98,7 @@ def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
 
 def _is_sound(context: Context, saved: SavedSequence) -> bool:
     """Return whether a copy and its checkpoints hold what they say, see state_bytes."""
-    has_states, has_window = context.abilities.has_states, _has_window(context)
+    has_states, has_window = context.model.state_bytes > 0, _has_window(context)
     copies = [(saved.state, len(saved.tokens))]
     copies += [(each.state, each.n_tokens) for each in saved.checkpoints]
     return all(

@@ -13,6 +13,7 @@ import pytest
 from pyselfspec import Context, Model
 from pyselfspec.errors import ModelFileError
 from pyselfspec.runtime.passes import Rows
+from pyselfspec.runtime.sequence_snapshot import restore_sequence, save_sequence
 from tools import archs
 
 pytestmark = pytest.mark.archs
@@ -122,6 +123,19 @@ def test_prompts_are_exact_where_that_is_promised(toy_models: Path, is_all: bool
         np.testing.assert_array_equal(found[1], found[0], err_msg=name)
         np.testing.assert_array_equal(found[2], found[0], err_msg=name)
     assert n_promised > (90 if is_all else 5)
+
+
+def test_a_saved_sequence_goes_on_in_another_context(toy_models: Path) -> None:
+    options = {"n_ctx": 256, "n_batch": 32, "n_threads": 1}
+    for name, model in models(toy_models):
+        with model.context(**options) as one, model.context(**options) as other:
+            read(one, 0, 64)
+            saved = save_sequence(one.sequence())
+            assert saved is not None and restore_sequence(other.sequence(), saved), name
+            want, got = one.decode([7, 8]).logits, other.decode([7, 8]).logits
+            if one.abilities.is_exact_beside_others:
+                np.testing.assert_array_equal(got, want, err_msg=name)
+            np.testing.assert_allclose(got, want, atol=1e-3, err_msg=name)
 
 
 # Texts by their number, and how many tokens are read; from the fifth on only 1 and 3 are there.
