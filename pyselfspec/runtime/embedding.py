@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from ..errors import ArgumentError, DecodeError, UnsupportedError
 from ..gguf import file as gguf_file
 from ..gguf.header import read_header
+from ..util import memory as system_memory
 from ..util.closable import Closing
 from ..util.machine import usable_cores
+from ..util.sizes import size_text
 from . import memory
 from .context_options import N_CTX_MAX, N_THREADS_MAX, require_range
 from .ffi import load
@@ -97,7 +99,13 @@ class EmbeddingContext(Closing):
         params.pooling_type = FROM_FILE if pooling is None else POOLING[pooling]
         params.op_offload = model.n_gpu_layers > 0
         what = f"a context for texts of {n_ctx} tokens"
-        memory.require_room(model.file, what, MASK_BYTES * n_ctx**2, n_threads=n_threads)
+        mask_bytes, free = MASK_BYTES * n_ctx**2, system_memory.available()
+        if free is not None and mask_bytes > free:
+            raise DecodeError(
+                f"{what} takes {size_text(mask_bytes)} of memory, and {size_text(free)} are free; "
+                "give a smaller n_ctx (-c)"
+            )
+        memory.require_room(model.file, what, mask_bytes, n_threads=n_threads)
         load.clear_log_error()
         with model.in_use:
             handle = llama.llama_init_from_model(model.handle, params)

@@ -18,7 +18,7 @@ from serving import Served, running, running_embeddings
 from tiny_encoder import CLS, SEP, Weights, ids_of, rows_of, score_of, write_encoder
 
 from pyselfspec import Model
-from pyselfspec.errors import ArgumentError, UnsupportedError
+from pyselfspec.errors import ArgumentError, DecodeError, UnsupportedError
 from pyselfspec.runtime.embedding import EmbeddingContext, is_embedder
 from pyselfspec.serve.endpoints.embeddings import N_INPUTS
 from pyselfspec.serve.settings import Capacity
@@ -240,3 +240,8 @@ def test_adapters_of_the_model(tiny_path: TinyPath, tiny: TinyModel, tmp_path: P
     bare, one, two = row(), row((file, 1.0)), row((file, 2.0))
     assert np.abs(one - bare).max() > 0.01 and np.abs(two - one).max() > 0.01
     assert np.array_equal(row((file, 0.0)), bare)
+
+
+def test_a_context_that_does_not_fit_into_memory_is_refused(demo: Model) -> None:
+    with pytest.raises(DecodeError, match=r"takes .* of memory, and .* are free; give a smaller"):
+        EmbeddingContext(demo, n_ctx=10**7)
