@@ -83,8 +83,8 @@ FAULTS = {
     ),
     "fork-keeps-old-cells": Fault(
         "runtime/kv.py",
-        "            other.drop()\n            if part is None:",
-        "            if part is None:",
+        "            other.drop()\n            calls.fork(",
+        "            calls.fork(",
         "native/test_kv.py",
     ),
     "rollback-over-a-pass": Fault(
