@@ -56,8 +56,8 @@ class Commands:
         self.ended = False
 
     def take(self, said: str) -> None:
-        """Answer a message or run a command. Shows errors, after which the conversation "
-        "continues."""
+        """Answer a message or run a command. Shows errors, after which the conversation
+        continues."""
         said, is_quoted = unquoted(said)
         if not said:
             return

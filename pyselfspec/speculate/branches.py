@@ -78,7 +78,7 @@ class Branches:
             shared=() if self.draft.is_chain else tuple(row[1:] for row in ids),
         )
 
-    def settle(self, seq: KVSequence, n_past: int, verdict: Verdict) -> None:
+    def adopt(self, seq: KVSequence, n_past: int, verdict: Verdict) -> None:
         """Make the text's sequence, which held n_past tokens, hold the accepted branch."""
         if not verdict.path:
             return

@@ -153,12 +153,11 @@ class Generation:
     def _propose(self) -> Work[Draft]:
         if self._drafter is None:
             return Draft()
-        n, width = len(self.history), min(self._context.n_batch, self._context.abilities.pass_width)
+        n, abilities = len(self.history), self._context.abilities
+        width = min(self._context.n_batch, abilities.pass_width)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
-        if (
-            self._context.abilities.max_rollback
-        ):  # without snapshots there are checkpoints, for any length
-            room = min(room, self._context.abilities.max_rollback)
+        if abilities.max_rollback:  # else a checkpoint takes back a draft of any length
+            room = min(room, abilities.max_rollback)
         limit = self._controller.limit(n - 1).capped(room)
         if self._residual is not None:
             limit = replace(limit, draw=self._residual.draw)
@@ -184,18 +183,14 @@ class Generation:
                     raise
                 return None
             verdict = verify(draft, partial(self._draw, result, draft), self._consume)
-            self._report(draft, verdict, result)
-            branches.settle(self.seq, pos, verdict)
+            self._batch_load = result.batch_load
+            if self._drafter is not None:
+                self._drafter.on_verified(draft, verdict, result.best)
+            branches.adopt(self.seq, pos, verdict)
         accepted = [draft.tokens[i].token for i in verdict.path]
         rows = [0, *(i + 1 for i in verdict.path)]
         self._give_hidden(pos, [self.history[-1], *accepted], result, rows)
         return verdict
-
-    def _report(self, draft: Draft, verdict: Verdict, result: PassResult) -> None:
-        """Let the drafter learn from the target's logits after the rows of the pass."""
-        self._batch_load = result.batch_load
-        if self._drafter is not None:
-            self._drafter.on_verified(draft, verdict, result.best)
 
     def _draw(self, result: PassResult, draft: Draft, row: int) -> int:
         """Return the text's token after a row of a verification pass. In a chain, draft token
@@ -204,7 +199,7 @@ class Generation:
         if drafted is None or drafted.distribution is None or self._residual is None:
             return result.draw(self._sampler, row)
         p = result.distribution(self._sampler, row)
-        token = self._residual.settle(drafted.token, drafted.distribution, p)
+        token = self._residual.decide(drafted.token, drafted.distribution, p)
         self._sampler.accept(token)
         return token
 

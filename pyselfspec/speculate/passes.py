@@ -40,6 +40,7 @@ class PassRequest:
         return replace(self, what=replace(self.what, adapters=adapters))
 
 
+# Yields requests for passes, is sent their results, and returns a T.
 Work = Generator[PassRequest, PassResult, T]
 
 
@@ -110,7 +111,7 @@ def run(context: Context, work: Work[T]) -> T:
 
 def timed(work: Work[T]) -> Work[tuple[T, int]]:
     """Do some work; also return its microseconds, without those spent waiting for passes of other
-    sequences."""
+    sequences. It passes requests on, which ``drive`` answers."""
     ns, start = 0, time.perf_counter_ns()
     outcome: PassResult | Exception | None = None
     with closing(work):

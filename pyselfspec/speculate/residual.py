@@ -64,7 +64,7 @@ class Residual:
         likeliest = int(q.argmax())
         return Pick(draw(q, self._drafting.random()), float(q[likeliest]), likeliest, q)
 
-    def settle(self, token: int, q: Distribution, p: Distribution) -> int:
+    def decide(self, token: int, q: Distribution, p: Distribution) -> int:
         """Return the text's token for the target's distribution p, where ``token`` was drafted and
         drawn from q. It equals ``token`` if and only if that is accepted."""
         if self._settling.random() < acceptance(p, q, token):

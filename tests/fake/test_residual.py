@@ -173,7 +173,7 @@ def test_tokens_that_one_model_lacks_are_not_drawn(n_vocab: int) -> None:
 class EmitsTheTargetsLaw(Residual):
     """Draws from p after a rejection, instead of from the normalized positive part of p - q."""
 
-    def settle(self, token: int, q: Distribution, p: Distribution) -> int:
+    def decide(self, token: int, q: Distribution, p: Distribution) -> int:
         accepted = self._settling.random() < acceptance(p, q, token)
         return token if accepted else draw(p, self._settling.random())
 

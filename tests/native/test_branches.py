@@ -99,7 +99,7 @@ def test_cells_between_those_of_a_text_do_not_change_a_bit(arch, attention, tiny
             with branched(seq, draft) as branches:
                 context.run(branches.rows(text))
                 found += [calls.logits(context.session, row, n_vocab) for row in rows]
-                branches.settle(seq, len(text) - 1, Verdict(path, 1, False))
+                branches.adopt(seq, len(text) - 1, Verdict(path, 1, False))
             text += right
             assert seq.n_past == len(text)
         assert seq.in_order

@@ -121,8 +121,8 @@ def command(
 ) -> None:
     """Continue a prompt with an experimental method.
 
-    The options are those of pyselfspec generate and some more; --draft and --controller also take
-    the names that pyselfspec lab list shows.
+    The options are those of pyselfspec generate and some more. --draft and --controller take the
+    names that pyselfspec lab list shows, here and in pyselfspec generate.
 
     \b
     pyselfspec lab generate -p "Once upon a time" --draft jacobi

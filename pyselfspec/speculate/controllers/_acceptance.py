@@ -29,7 +29,7 @@ PRIOR = np.array([*MIDDLES, 0.5])  # rates without outcomes: the drafter's proba
 N_PRIOR = 1.0  # outcomes that the prior counts as
 FORGET = 0.98  # weight of an outcome relative to the next one
 
-Rows = NDArray[np.float64]  # [N_PROB + 1]
+Bins = NDArray[np.float64]  # [N_PROB + 1]
 
 
 class Acceptance:
@@ -48,7 +48,7 @@ class Acceptance:
             self._n_all[row] += self._weight
             self._n_right[row] += self._weight * right
 
-    def rows(self) -> tuple[Rows, Rows]:
+    def rows(self) -> tuple[Bins, Bins]:
         """Return (share, acceptance) of draft tokens per bin, each float64 [N_PROB + 1]."""
         n_right, n_all = np.array([self._n_right, self._n_all]) / self._weight
         share = n_all.copy()

@@ -27,7 +27,7 @@ COPY_LENGTHS = (0, 1, 2, 3, 4, 5, 7, 10, MAX_DRAFT)
 class Choice(DraftLimit):
     """A limit that weighs looked-up tokens against draft passes.
 
-    n_max, p_min: for a draft without copied tokens.
+    n_max, p_min: for drafts that take passes; with n_max 0 tokens may still be copied.
     n_copies: most tokens to copy.
     costs: of passes.
     rule_after: returns the best rule for draft passes after a number of copied tokens; None: draft

@@ -28,7 +28,7 @@ from ...costs.timed import TimedCosts
 from ...runtime.pass_result import BatchLoad
 from ..limits import DraftLimit
 from ..types import DraftOrigin, Step
-from ._acceptance import EDGES, Acceptance, Learned, Rows
+from ._acceptance import EDGES, Acceptance, Learned, Bins
 from ._choice import GAIN_MIN, Choice
 from ._decision import Decision, Rule
 
@@ -79,9 +79,9 @@ def best_rule(costs: Costs, acceptance: Acceptance, n_most: int, n_copied: int =
     return Rule(int(i) + 1, p_min, float(tokens[row, i]), float(us[row, i]))
 
 
-def _at_least(rows: Rows) -> Rows:
+def _at_least(rows: Bins) -> Bins:
     """Return the sums over each probability row and all above, [N_PROB, 1]."""
-    sums: Rows = rows[::-1].cumsum()[:0:-1, None]
+    sums: Bins = rows[::-1].cumsum()[:0:-1, None]
     return sums
 
 
@@ -117,6 +117,7 @@ class Auto:
         if self._n_steps >= self._replan_at:
             self._plan()
         if self._n_untimed and not self._n_sequences:
+            # copies take no draft passes, and are timed by their width
             return replace(self._limit, n_max=0, rule_after=None)
         probes = not self.decision.drafts and self._n_tokens >= self._next_probe
         return self._probe if probes else self._limit

@@ -135,7 +135,7 @@ class Drafter(ABC):
         """
 
     def accept(self, verdict: Verdict) -> None:  # noqa: B027
-        """Learn the verdict on the last draft."""
+        """Learn the verdict on the last draft, after the rejected tokens have left the sequence."""
 
     def close(self) -> None:  # noqa: B027
         """Free what was opened for drafting."""
