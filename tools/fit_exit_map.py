@@ -18,7 +18,7 @@ from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import SelfSpecError
 from pyselfspec.lab.drafters import exit_map
 from pyselfspec.runtime.passes import FULL
-from pyselfspec.speculate.passes import run_request
+from pyselfspec.speculate.pass_requests import run_request
 
 N_TEST = 1024  # tokens at the end
 

@@ -25,7 +25,7 @@ from pyselfspec.runtime.kv import KVSequence
 from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.speculate.controllers import Controller
 from pyselfspec.speculate.drafters import Drafter
-from pyselfspec.speculate.passes import PassRequest, Work
+from pyselfspec.speculate.pass_requests import PassRequest, Work
 
 
 def run_steps(

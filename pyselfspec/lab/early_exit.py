@@ -20,7 +20,7 @@ from ..speculate.drafters import Drafter
 from ..speculate.drafters._chain import Chain
 from ..speculate.drafters.layer_skip.shared_blocks import SharedBlocks
 from ..speculate.limits import DraftLimit, Pick
-from ..speculate.passes import PassRequest, Work
+from ..speculate.pass_requests import PassRequest, Work
 from ..speculate.types import Draft
 
 

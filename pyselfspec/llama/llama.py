@@ -23,7 +23,7 @@ from ..speculate.config import AUTO, DraftConfig
 from ..speculate.controllers import Controller
 from ..speculate.draft_names import Names
 from ..speculate.generation import Generation
-from ..speculate.passes import run
+from ..speculate.pass_requests import run
 from ..speculate.residual import MATCH
 from ..speculate.resolve import DraftSetup, is_continuation, resolve
 from ..speculate.stats import GenerationStats

@@ -1,4 +1,4 @@
-"""A context: K/V cache, compute buffers, and the one primitive, decode a batch with a layer mask.
+"""A context: K/V cache, compute buffers, and the one primitive ``run``, a pass with a layer mask.
 
 A context belongs to one thread at a time; in a second thread its methods raise ArgumentError.
 Several contexts, also of one model, may run in several threads.

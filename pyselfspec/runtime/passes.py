@@ -154,7 +154,7 @@ class Pass:
 
     @property
     def is_draft(self) -> bool:
-        """Whether it skips sublayers for good, so that its K/V are not the full model's."""
+        """Whether it is asked for while drafting: it skips sublayers and writes over no K/V."""
         return self.mask is not None and not self.in_place
 
     @property

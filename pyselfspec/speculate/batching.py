@@ -20,7 +20,7 @@ from ..util.closable import Closing
 from .controllers import Controller
 from .drafters import Drafter
 from .generation import Generation
-from .passes import PassRequest, Work, drive, resumed, run_request, run_requests
+from .pass_requests import PassRequest, Work, drive, resumed, run_request, run_requests
 from .types import Step
 
 # None: the prompt has been evaluated. An error has ended this generation, not the others.

@@ -155,7 +155,7 @@ def _draft(nodes: Sequence[tuple[int, float, int]], children: dict[int, list[int
     found = [nodes[i] for i in list(places)[1:]]
     return Draft(
         tuple(
-            DraftToken(token, chance, places[parent], kind=DraftOrigin.COPIED)
+            DraftToken(token, chance, places[parent], origin=DraftOrigin.COPIED)
             for token, chance, parent in found
         )
     )

@@ -23,7 +23,7 @@ from .config import DraftConfig
 from .drafters import Drafter, LookupDrafter
 from .drafters._combined import CombinedDrafter
 from .limits import DraftLimit
-from .passes import PassRequest, drive, run_request
+from .pass_requests import PassRequest, drive, run_request
 from .resolve import DraftSetup, resolve
 from .types import Draft
 

@@ -20,7 +20,7 @@ from ..runtime.pictures import Picture, PictureMap, is_text
 from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
-from .passes import PassRequest, Work, timed
+from .pass_requests import PassRequest, Work, timed
 from .residual import Residual
 from .types import Draft, Step, Verdict
 from .verify import verify

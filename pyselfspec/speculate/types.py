@@ -33,6 +33,7 @@ class DraftToken(NamedTuple):
     source: name of its drafter; empty: the loop fills in the name of the drafter in use.
     distribution: the distribution that it was drawn from; None: it was not drawn. Equality and hash
         ignore it: arrays have neither.
+    origin: how it was found.
     """
 
     token: int
@@ -40,7 +41,7 @@ class DraftToken(NamedTuple):
     parent: int = -1
     source: str = ""
     distribution: Distribution | None = None
-    kind: DraftOrigin = DraftOrigin.PASSED
+    origin: DraftOrigin = DraftOrigin.PASSED
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DraftToken) and self._compared == other._compared
@@ -53,7 +54,7 @@ class DraftToken(NamedTuple):
 
     @property
     def _compared(self) -> tuple[object, ...]:
-        return (*self[:4], self.kind)
+        return (*self[:4], self.origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Draft:
         probs: Sequence[float] | None = None,
         *,
         source: str = "",
-        kind: DraftOrigin = DraftOrigin.PASSED,
+        origin: DraftOrigin = DraftOrigin.PASSED,
     ) -> Self:
         """Return a draft without branches.
 
@@ -115,7 +116,7 @@ class Draft:
             pairs = zip(tokens, repeat(None) if probs is None else probs, strict=probs is not None)
             return cls(
                 tuple(
-                    DraftToken(token, p, i - 1, source, None, kind)
+                    DraftToken(token, p, i - 1, source, None, origin)
                     for i, (token, p) in enumerate(pairs)
                 )
             )
@@ -127,7 +128,7 @@ class Draft:
         cls, tokens: Iterable[int], probs: Sequence[float] | None = None, *, source: str = ""
     ) -> Self:
         """Return a chain of tokens that were looked up without a pass."""
-        return cls.chain(tokens, probs, source=source, kind=DraftOrigin.COPIED)
+        return cls.chain(tokens, probs, source=source, origin=DraftOrigin.COPIED)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -150,7 +151,7 @@ class Draft:
     def n_passed_or_dropped(self) -> int:
         """The number of tokens that draft passes found, the dropped one included."""
         return self.n_passed + (
-            self.dropped is not None and self.dropped.kind is DraftOrigin.PASSED
+            self.dropped is not None and self.dropped.origin is DraftOrigin.PASSED
         )
 
     @property
@@ -200,8 +201,8 @@ class Draft:
         """Return the index of this token among the tokens that follow draft token ``node``."""
         return next((i for i in self.children(node) if self.tokens[i].token == token), None)
 
-    def _count(self, kind: DraftOrigin) -> int:
-        return [each.kind for each in self.tokens].count(kind)
+    def _count(self, origin: DraftOrigin) -> int:
+        return [each.origin for each in self.tokens].count(origin)
 
 
 @dataclass(frozen=True, slots=True)

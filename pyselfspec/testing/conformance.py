@@ -22,7 +22,7 @@ from ..speculate.batching import batch_steps, generate_steps
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.generation import Generation
 from ..speculate.limits import DraftLimit
-from ..speculate.passes import run, run_requests
+from ..speculate.pass_requests import run, run_requests
 from ..speculate.types import Draft, Step, Verdict
 from .fakes import EOG, Broken, FakeContext, FakeModel, FakeSampler, plain_tokens
 

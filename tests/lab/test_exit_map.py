@@ -14,7 +14,7 @@ from pyselfspec.lab.drafters import exit_map
 from pyselfspec.runtime.passes import FULL
 from pyselfspec.speculate.batching import generate_steps
 from pyselfspec.speculate.drafters import layer_skip
-from pyselfspec.speculate.passes import run_request
+from pyselfspec.speculate.pass_requests import run_request
 from pyselfspec.testing.conformance import tokens_of
 from tools import fit_exit_map
 

@@ -15,7 +15,7 @@ from pyselfspec.masks import profiles
 from pyselfspec.runtime.context import Context
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.limits import DraftLimit
-from pyselfspec.speculate.passes import run
+from pyselfspec.speculate.pass_requests import run
 from pyselfspec.speculate.resolve import resolve
 from pyselfspec.speculate.types import Draft
 from tools.models import tiny_gguf

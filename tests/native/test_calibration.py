@@ -34,7 +34,7 @@ from pyselfspec.runtime.pass_result import PassResult
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate import calibrate
 from pyselfspec.speculate.drafters.layer_skip import Drafter
-from pyselfspec.speculate.passes import PassRequest, run_requests
+from pyselfspec.speculate.pass_requests import PassRequest, run_requests
 from pyselfspec.testing.fakes import FakeDrafter, FakeModel
 from pyselfspec.util import records
 

@@ -22,7 +22,7 @@ from pyselfspec.runtime.sampling import SamplingParams
 from pyselfspec.speculate.batching import batch_steps, run_steps
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.drafters import head
-from pyselfspec.speculate.passes import run_request
+from pyselfspec.speculate.pass_requests import run_request
 
 WARM = SamplingParams(temperature=0.7, seed=7)
 KINDS = (

@@ -34,7 +34,7 @@ from pyselfspec.speculate.drafters._second_model.retokenize import (
     whole,
 )
 from pyselfspec.speculate.limits import DraftLimit
-from pyselfspec.speculate.passes import run as drive
+from pyselfspec.speculate.pass_requests import run as drive
 from pyselfspec.speculate.resolve import resolve
 from pyselfspec.speculate.types import Draft, DraftToken
 from pyselfspec.testing.conformance import HISTORY, DrafterConformance, generated

@@ -33,7 +33,7 @@ from pyselfspec.speculate import drafters
 from pyselfspec.speculate.drafters import _short_list as short_lists
 from pyselfspec.speculate.drafters import head, layer_skip
 from pyselfspec.speculate.generation import Generation
-from pyselfspec.speculate.passes import run
+from pyselfspec.speculate.pass_requests import run
 from pyselfspec.speculate.residual import Residual
 from pyselfspec.speculate.types import Draft, Verdict
 from tools.models import random_gguf

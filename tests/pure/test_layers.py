@@ -65,7 +65,7 @@ FLOORS = (
     {".answers"},
     {".speculate.types", ".speculate.draft_names"},
     {".speculate.limits", ".speculate.stats"},
-    {".speculate.verify", ".speculate.output", ".speculate.passes"},
+    {".speculate.verify", ".speculate.output", ".speculate.pass_requests"},
     {".speculate.branches", ".speculate.residual", ".speculate.session"},
     {".speculate.hit_rates"},
     {".speculate.drafters", ".speculate.controllers"},
@@ -270,7 +270,8 @@ def test_libraries_have_their_place(library, allowed):
 
 
 @pytest.mark.parametrize(
-    "name", ["generation", "passes", "batching", "config", "session", "resolve", "completion"]
+    "name",
+    ["generation", "pass_requests", "batching", "config", "session", "resolve", "completion"],
 )
 def test_what_generates_knows_no_concrete_drafter(name):
     found = imports(f"speculate/{name}.py")

@@ -261,8 +261,8 @@ def test_constructors_make_chains():
     ):
         assert draft.is_chain and draft.n_expected == 0.5 + 0.5 * 0.4
         assert draft.tokens == (
-            DraftToken(7, 0.5, -1, "a", kind=kind),
-            DraftToken(8, 0.4, 0, "a", kind=kind),
+            DraftToken(7, 0.5, -1, "a", origin=kind),
+            DraftToken(8, 0.4, 0, "a", origin=kind),
         )
 
 
@@ -290,7 +290,7 @@ def test_drafts_are_compared_without_distributions():
     )
     assert first == second and not first != second and hash(first) == hash(second)
     assert Draft((first,)) == Draft((second,)) and len({Draft((first,)), Draft((second,))}) == 1
-    for field, value in {"token": 2, "p": 0.4, "source": "b", "kind": DraftOrigin.COPIED}.items():
+    for field, value in {"token": 2, "p": 0.4, "source": "b", "origin": DraftOrigin.COPIED}.items():
         other = second._replace(**{field: value})
         assert first != other and not first == other
         assert Draft((first,)) != Draft((other,)), field

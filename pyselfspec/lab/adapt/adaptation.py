@@ -35,7 +35,7 @@ from ...speculate.controllers import Controller, Decision, explain
 from ...speculate.drafters import Drafter, timed_draft
 from ...speculate.drafters.layer_skip import default_mask
 from ...speculate.limits import DraftLimit
-from ...speculate.passes import PassRequest, Work
+from ...speculate.pass_requests import PassRequest, Work
 from ...speculate.resolve import DraftSetup, resolve
 from ...speculate.types import Draft, Step
 from ...util.closable import Closing

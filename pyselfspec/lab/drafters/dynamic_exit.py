@@ -20,7 +20,7 @@ from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Pass, Rows
 from ...speculate.drafters.layer_skip.shared_blocks import SharedBlocks
 from ...speculate.limits import DraftLimit, Pick
-from ...speculate.passes import PassRequest, Work
+from ...speculate.pass_requests import PassRequest, Work
 from ..early_exit import EarlyExitDrafter
 
 

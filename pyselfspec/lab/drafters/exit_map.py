@@ -30,7 +30,7 @@ from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Pass, Rows
 from ...speculate.drafters.layer_skip.shared_blocks import SharedBlocks
 from ...speculate.limits import DraftLimit, Pick
-from ...speculate.passes import PassRequest, Work
+from ...speculate.pass_requests import PassRequest, Work
 from ...speculate.session import kept
 from ...util import build, records
 from ...util.files import require_no_model

@@ -116,7 +116,7 @@ class Drafter(Base):
         tokens: list[DraftToken] = []
 
         def add(token: int, parent: int) -> int:
-            tokens.append(DraftToken(token, None, parent, self.name, kind=DraftOrigin.COPIED))
+            tokens.append(DraftToken(token, None, parent, self.name, origin=DraftOrigin.COPIED))
             return len(tokens) - 1
 
         for ngram in list(self._pool.get(last, ()))[: -self._options.guesses - 1 : -1]:

@@ -28,7 +28,7 @@ from ...runtime.passes import Pass, Rows
 from ...speculate.drafters import Drafter as Base
 from ...speculate.drafters._chain import Chain
 from ...speculate.limits import DraftLimit
-from ...speculate.passes import PassRequest, Work
+from ...speculate.pass_requests import PassRequest, Work
 from ...speculate.types import Draft
 
 

@@ -28,7 +28,7 @@ from ...costs.timed import TimedCosts
 from ...runtime.pass_result import BatchLoad
 from ..limits import DraftLimit
 from ..types import DraftOrigin, Step
-from ._acceptance import EDGES, Acceptance, Learned, Bins
+from ._acceptance import EDGES, Acceptance, Bins, Learned
 from ._choice import GAIN_MIN, Choice
 from ._decision import Decision, Rule
 
@@ -131,7 +131,7 @@ class Auto:
         if step.draft.n_passed_or_dropped:
             outcomes = step.outcomes
             self.memory.acceptance.observe(
-                (each.p, right) for each, right in outcomes if each.kind is DraftOrigin.PASSED
+                (each.p, right) for each, right in outcomes if each.origin is DraftOrigin.PASSED
             )
             if not self.decision.drafts:
                 self._observe_probe(step, any(right for _, right in outcomes))

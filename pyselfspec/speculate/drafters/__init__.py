@@ -29,7 +29,7 @@ from ...hub import named_path
 from ...util import plugins
 from ..draft_names import Named
 from ..limits import DraftLimit
-from ..passes import Work, timed
+from ..pass_requests import Work, timed
 from ..types import Draft, Verdict
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Drafter(ABC):
         before every step.
 
         A drafter that runs passes of the context returns a generator that yields requests for them,
-        see passes.py.
+        see pass_requests.py.
 
         history: the text's own list, which grows from step to step. The sequence holds all of it
             but the last token.

@@ -16,7 +16,7 @@ from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden
 from ..draft_names import SIGN
 from ..limits import DraftLimit
-from ..passes import Work
+from ..pass_requests import Work
 from ..types import Draft, Verdict
 from . import Drafter, LookupDrafter
 

@@ -20,7 +20,7 @@ from ....runtime.kv import KVSequence
 from ....runtime.passes import Pass, Rows
 from ....runtime.short_list import ShortList
 from ...limits import DraftLimit
-from ...passes import PassRequest, Work
+from ...pass_requests import PassRequest, Work
 from ...types import Draft, Verdict
 from .. import Drafter as Base
 from .. import _short_list as short_lists
