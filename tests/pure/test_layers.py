@@ -272,6 +272,7 @@ def test_libraries_have_their_place(library, allowed):
 @pytest.mark.parametrize(
     "name",
     ["generation", "pass_requests", "batching", "config", "session", "resolve", "completion"],
+    ["generation", "pass_requests", "batching", "config", "session", "resolve", "completion"],
 )
 def test_what_generates_knows_no_concrete_drafter(name):
     found = imports(f"speculate/{name}.py")
