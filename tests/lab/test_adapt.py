@@ -25,7 +25,7 @@ from pyselfspec.runtime.pass_result import PassResult
 from pyselfspec.runtime.passes import FULL, Pass
 from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate import drafters
-from pyselfspec.speculate import passes as requests
+from pyselfspec.speculate import pass_requests as requests
 from pyselfspec.speculate.batching import batch_steps, generate_steps
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.drafters import layer_skip, ngram

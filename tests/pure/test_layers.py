@@ -183,7 +183,7 @@ PURE = (
     "speculate/stats.py",
     "speculate/config.py",
     "speculate/draft_names.py",
-    "speculate/passes.py",
+    "speculate/pass_requests.py",
     "speculate/residual.py",
     "lab/adapt/state.py",
     "speculate/verify.py",
@@ -271,7 +271,6 @@ def test_libraries_have_their_place(library, allowed):
 
 @pytest.mark.parametrize(
     "name",
-    ["generation", "pass_requests", "batching", "config", "session", "resolve", "completion"],
     ["generation", "pass_requests", "batching", "config", "session", "resolve", "completion"],
 )
 def test_what_generates_knows_no_concrete_drafter(name):
