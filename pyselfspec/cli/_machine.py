@@ -17,7 +17,6 @@ from ..runtime import rpc
 from ..runtime.checkpoints import N_CHECKPOINTS
 from ..runtime.context import Context
 from ..runtime.context_options import N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
-from ..runtime.ffi.calls import INT32_MAX
 from ..runtime.kv_types import CACHE_TYPE, CACHE_TYPES
 from ..runtime.loading import AUTO, LOADS
 from ..runtime.lora import AdapterFile
@@ -25,6 +24,7 @@ from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.offload import ContextSize
 from ..util.hint_throttle import is_due
 from ..util.machine import overload, usable_cores
+from ..util.sizes import INT32_MAX
 from ._types import FILE, Integer, IntegerOrAuto, of_value, option
 
 ADVICE_S = 3600.0  # between two warnings about a busy machine
@@ -206,7 +206,7 @@ class MachineOptions(DeviceOptions):
             yield model, context
 
     def model(self, name: str, n_slots: int = 1) -> Model:
-        """Open a model, for a context that so many slots share."""
+        """Open a model, for a context that n_slots slots share."""
         n_ctx = N_CTX * n_slots if self.ctx_size is None else self.ctx_size
         return self.open_model(name, n_ctx, (*self.lora, *self.lora_scaled))
 

@@ -18,11 +18,11 @@ from .. import hub, plots
 from ..errors import ArgumentError
 from ..hub import DEMO_NAME, packages
 from ..runtime.ffi import load
-from ..runtime.ffi.calls import INT32_MAX
 from ..templates.fallbacks import FALLBACKS
 from ..util.files import read_limited, require_no_model
 from ..util.paths import without_password
 from ..util.records import MAX_BYTES
+from ..util.sizes import INT32_MAX
 from ._types import FILE, F, Integer, of_value, option
 
 MAX_TEXT = 1 << 30  # bytes of a text or prompt

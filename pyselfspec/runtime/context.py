@@ -23,11 +23,11 @@ from ..errors import (
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closable import Closing
+from ..util.sizes import INT32_MAX
 from .checkpoints import Checkpoints
 from .context_handle import ContextHandle
 from .context_options import ContextOptions
 from .ffi import calls
-from .ffi.calls import INT32_MAX
 from .ffi.load import llama, native
 from .kv import KVSequence
 from .lora import Adapters, require_owner, set_adapters

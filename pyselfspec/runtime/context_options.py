@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from ..errors import ArgumentError
 from ..util.machine import usable_cores
 from ..util.pass_width import MAX_DRAFT
+from ..util.sizes import INT32_MAX
 from . import kv_types
 from .checkpoints import N_CHECKPOINTS
 from .kv_types import CACHE_TYPE
@@ -21,7 +22,6 @@ N_SEQ_MAX = 256  # llama.cpp's LLAMA_MAX_SEQ
 N_THREADS_MAX = 512  # ggml's GGML_MAX_N_THREADS
 N_CTX_UNIT = 256  # llama.cpp rounds up to it, but derives other sizes before it does
 N_CTX_MAX = 2**26
-INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

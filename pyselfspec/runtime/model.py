@@ -25,12 +25,12 @@ from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util import memory as system_memory
 from ..util.closable import Closing
+from ..util.sizes import INT32_MAX
 from . import loading, memory, offload
 from . import rpc as servers
 from .context_options import ContextOptions
 from .ffi import calls, devices
 from .ffi import load as library
-from .ffi.calls import INT32_MAX
 from .ffi.load import llama
 from .lora import Adapter, AdapterFile, Adapters, file_and_scale, load_adapter, scaled
 from .offload import ContextSize

@@ -1,7 +1,8 @@
-"""Sizes in bytes, formatted for people."""
+"""The largest count that the library takes, and sizes in bytes, formatted for people."""
 
 from __future__ import annotations
 
+INT32_MAX = 2**31 - 1
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 

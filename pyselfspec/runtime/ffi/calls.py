@@ -27,7 +27,6 @@ from ...errors import (
 from .load import is_of_lost_device, known_cause, llama, native, require_not_forked
 from .prototypes import DecodeArgs
 
-INT32_MAX = 2**31 - 1
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2  # for tools/arch_table.py
 MEMORY_SCATTER = 4

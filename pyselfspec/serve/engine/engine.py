@@ -184,7 +184,7 @@ class Engine(Closing):
             self.prefixes.close()
 
     def _step(self) -> None:
-        """Answer calls, admit jobs, and run one pass for those that are running."""
+        """Answer calls, admit jobs, and run one pass for the running completions."""
         while self._calls:
             result, function = self._calls.popleft()
             if not result.set_running_or_notify_cancel():

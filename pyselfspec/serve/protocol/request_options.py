@@ -43,8 +43,8 @@ class RequestReader:
     adapters: Adapters
 
     def chosen_adapters(self, scales: Sequence[AdapterScale] | None) -> Adapters:
-        """Return the LoRA adapters of a request; those that it leaves out have scale 0. None: the
-        default. Raises ArgumentError for ids that no adapter has."""
+        """Return the LoRA adapters of a request; adapters that it leaves out have scale 0. None:
+        the default. Raises ArgumentError for ids that no adapter has."""
         if scales is None:
             return self.adapters
         return scaled(self.model.adapters, [(each.id, each.scale) for each in scales])

@@ -128,7 +128,7 @@ class RouterApp:
         self._check(request)
         body = await request.body()
         fields: Any = {}
-        with suppress(ValueError, RecursionError):  # the model's server refuses what is no JSON
+        with suppress(ValueError, RecursionError):  # the model's server refuses it
             fields = json.loads(body) if body else {}
         fields = fields if isinstance(fields, dict) else {}
         name = fields.get("model", request.query_params.get("model"))
