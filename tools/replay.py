@@ -70,19 +70,19 @@ class Replay(Drafter):
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         draft = self._drafts.pop(0)
-        return self._shared(draft, history) if draft.verify.in_place else draft
+        return self._shared(draft, history) if draft.verification.in_place else draft
 
     def _shared(self, draft: Draft, history: Sequence[int]) -> Work[Draft]:
-        assert self._seq is not None and draft.verify.mask is not None
-        first = draft.verify.mask.first_active
-        below = Pass(LayerMask.early_exit(draft.verify.mask.n_layer, first), leave=first)
+        assert self._seq is not None and draft.verification.mask is not None
+        first = draft.verification.mask.first_active
+        below = Pass(LayerMask.early_exit(draft.verification.mask.n_layer, first), leave=first)
         states = []
         for i, token in enumerate((history[-1], *draft.token_ids)):
             rows = Rows.of(self._seq.seq_id, len(history) - 1 + i, [token], "none")
             answer = yield PassRequest(rows, below)
             assert answer.hidden is not None
             states.append(answer.hidden)
-        return replace(draft, verify=replace(draft.verify, enter=Hidden.joined(states)))
+        return replace(draft, verification=replace(draft.verification, enter=Hidden.joined(states)))
 
 
 class AsDrafted:

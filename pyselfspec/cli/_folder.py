@@ -62,10 +62,10 @@ class CommandFolder(click.Group):
         """Yield the command lines below this group, like ``models pull``, without loading any
         command but groups."""
         yield from self.list_commands(ctx)
-        for name in (module.name for module in pkgutil.iter_modules(self._path) if module.ispkg):
-            group = self.get_command(ctx, name)
-            assert isinstance(group, CommandFolder)
-            yield from (f"{name} {each}" for each in group.paths(ctx))
+        for module in pkgutil.iter_modules(self._path):
+            group = self.get_command(ctx, module.name) if module.ispkg else None
+            if isinstance(group, CommandFolder):
+                yield from (f"{module.name} {each}" for each in group.paths(ctx))
 
     @property
     def _path(self) -> list[str]:

@@ -17,10 +17,10 @@ from ..chat.conversation import Conversation
 from ..errors import UnknownModelError
 from ..gguf.chat_template import tells_speakers_apart
 from ..templates.template import ChatTemplate
-from ._chat_answers import Once
-from ._chat_commands import COMMANDS, Commands, talk
-from ._chat_screen import Lines, Records, Screen
-from ._chat_typing import typing_waits
+from ._chat.answers import Once
+from ._chat.loop import COMMANDS, ChatLoop
+from ._chat.screen import Lines, Records, Screen
+from ._chat.typed_ahead import typing_waits
 from ._drafting import DraftOptions
 from ._machine import MachineOptions
 from ._options import (
@@ -128,12 +128,12 @@ def command(
             conversation.system = options.system
         screen: Screen = Records(name) if as_json else Lines()
         if is_talk:
-            from ._chat_terminal import Terminal  # prompt_toolkit is slow to load
+            from ._chat.terminal import Terminal  # prompt_toolkit is slow to load
 
             screen = Terminal(title, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
-        talk(Commands(conversation, screen), question, options.load)
+        ChatLoop(conversation, screen).run(question, options.load)
 
 
 def _question(argument: str | None, option: str | None) -> str | None:

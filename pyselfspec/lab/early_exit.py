@@ -74,7 +74,7 @@ class EarlyExitDrafter(Drafter):
                 rows = Rows.of(self._seq.seq_id, n_past + n_run, text[n_run:], "none")
                 shared.keep((yield PassRequest(rows, shared.below())).hidden)
             stack.pop_all()
-        return replace(chain.draft(), verify=shared.verification())
+        return replace(chain.draft(), verification=shared.verification())
 
     def start(self) -> None:
         """Begin a draft."""

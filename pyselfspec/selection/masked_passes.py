@@ -19,7 +19,7 @@ from ..runtime.passes import Hidden, Outputs
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TextPart:
     """Tokens that are decoded in one pass, from position pos on."""
 
     tokens: tuple[int, ...]
@@ -39,7 +39,7 @@ class MaskedPasses:
     def __init__(
         self,
         context: Context,
-        batches: Sequence[Batch],
+        batches: Sequence[TextPart],
         base: LayerMask,
         place: Callable[[int], KVSequence],
         cache_bytes: int,

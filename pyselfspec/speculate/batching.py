@@ -24,7 +24,7 @@ from .pass_requests import PassRequest, Work, drive, resumed, run_request, run_r
 from .types import Step
 
 # None: the prompt has been evaluated. An error has ended this generation, not the others.
-Event = tuple[Generation, Step | Exception | None]
+Outcome = tuple[Generation, Step | Exception | None]
 
 
 class BatchWarning(UserWarning):
@@ -95,7 +95,7 @@ def run_steps(context: Context, generation: Generation) -> Generator[Step, None,
 
 def batch_steps(
     context: Context, generations: Sequence[Generation]
-) -> Generator[list[Event], None, None]:
+) -> Generator[list[Outcome], None, None]:
     """Yield what each pass has finished. A generation without room in the context ends.
 
     Warns with BatchWarning if texts may differ from those generated alone.
@@ -113,11 +113,11 @@ def batch_steps(
             yield _no_errors(batch.run_pass())
 
 
-def _no_errors(events: list[Event]) -> list[Event]:
-    for _, result in events:
+def _no_errors(outcomes: list[Outcome]) -> list[Outcome]:
+    for _, result in outcomes:
         if isinstance(result, Exception):
             raise result
-    return events
+    return outcomes
 
 
 class Batch(Closing):
@@ -132,7 +132,7 @@ class Batch(Closing):
         """The generations that wait for a pass; the others have ended."""
         return [each.generation for each in self._running]
 
-    def join(self, generation: Generation) -> list[Event]:
+    def join(self, generation: Generation) -> list[Outcome]:
         """Begin a generation; return what was finished without a pass.
 
         Raises ArgumentError if another generation has its sequence.
@@ -150,7 +150,7 @@ class Batch(Closing):
             self._running.remove(each)
             each.close()
 
-    def run_pass(self) -> list[Event]:
+    def run_pass(self) -> list[Outcome]:
         """Run one pass for the generations that have waited longest; return what it finished."""
         chosen, results = _run_next(self._context, self._running)
         # the others have waited longer from now on
@@ -159,11 +159,11 @@ class Batch(Closing):
 
     def _advance(
         self, running: Sequence[_Running], results: Sequence[PassResult | Exception | None]
-    ) -> list[Event]:
+    ) -> list[Outcome]:
         pairs = zip(running, results, strict=True)
-        events = [event for each, result in pairs for event in each.advance(result)]
+        outcomes = [outcome for each, result in pairs for outcome in each.advance(result)]
         self._running = [each for each in self._running if each.request is not None]
-        return events
+        return outcomes
 
     def close(self) -> None:
         for generation in self.generations:
@@ -178,7 +178,7 @@ class _Running:
         self.request: PassRequest | None = None
         self._work: Work[None] | Work[Step] = generation.begin()
 
-    def advance(self, result: PassResult | Exception | None) -> list[Event]:
+    def advance(self, result: PassResult | Exception | None) -> list[Outcome]:
         """Work up to the next request; return what was finished on the way."""
         try:
             return self._finished(result)
@@ -188,7 +188,7 @@ class _Running:
                 return []
             return [(self.generation, error)]
 
-    def _finished(self, result: PassResult | Exception | None) -> list[Event]:
+    def _finished(self, result: PassResult | Exception | None) -> list[Outcome]:
         try:
             self.request = self._next(result)
             return []

@@ -236,10 +236,10 @@ class _Passes:
         if isinstance(self._drafter, LookupDrafter):
             return times
         draft, _, _ = self._draft(N_WIDTH - 1)
-        if draft.verify.in_place:
+        if draft.verification.in_place:
             tokens = [self._tokens[n_past], *draft.token_ids]
             for w in range(1, len(tokens) + 1):
-                what = draft.verify.on(slice(0, w))
+                what = draft.verification.on(slice(0, w))
                 times.verify.append(_warm(partial(self._pass, tokens[:w], what)))
                 progress(0.5 + 0.5 * w / (N_WIDTH + 1))
         self._seq.rollback(n_past)

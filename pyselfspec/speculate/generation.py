@@ -174,7 +174,7 @@ class Generation:
         if len(draft.tokens) > self._context.abilities.max_rollback:
             self._before_draft = self.seq.save_checkpoint()
         pos = len(self.history) - 1
-        what = draft.verify
+        what = draft.verification
         with branched(self.seq, draft) as branches:
             try:
                 result = yield PassRequest(branches.rows(self.history), self._with_hidden(what))

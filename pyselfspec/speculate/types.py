@@ -64,9 +64,9 @@ class Draft:
     tokens: in the order of their rows in the verification pass; parents come before children. If a
         pass has less room, only the first tokens are verified, so the best branch comes first. All
         have a probability or none has; those of a draft with branches have no distribution.
-    verify: the verification pass. If it enters after shared blocks, the sequence already holds its
-        rows (the last token of the text and all draft tokens), with the K/V of a full pass in those
-        blocks.
+    verification: the pass that verifies it. If it enters after shared blocks, the sequence already
+        holds its rows (the last token of the text and all draft tokens), with the K/V of a full
+        pass in those blocks.
     dropped: the last token that was drafted but is not worth verifying. The target's own token
         tells whether it would have been accepted.
     draft_us: time spent drafting; 0: the loop measures it.
@@ -74,7 +74,7 @@ class Draft:
     """
 
     tokens: tuple[DraftToken, ...] = ()
-    verify: Pass = field(default=FULL, compare=False)
+    verification: Pass = field(default=FULL, compare=False)
     dropped: DraftToken | None = None
     draft_us: int = 0
     catch_up_us: int = 0
@@ -94,7 +94,7 @@ class Draft:
         for i, parent in enumerate(parents):
             if not -1 <= parent < i:
                 raise ArgumentError(f"draft token {i} cannot follow draft token {parent}")
-        if self.verify != FULL:
+        if self.verification != FULL:
             raise ArgumentError("a draft with branches must be verified by a pass of all blocks")
         if any(each.distribution is not None for each in self.tokens):
             raise ArgumentError("a draft with branches holds no tokens drawn from a distribution")
@@ -260,7 +260,7 @@ class Step:
     @property
     def is_plain(self) -> bool:
         """Whether its pass was one of plain decoding: all blocks, for the last token alone."""
-        return not self.draft.tokens and self.draft.verify.enter is None
+        return not self.draft.tokens and self.draft.verification.enter is None
 
     @property
     def n_drafted(self) -> int:

@@ -75,13 +75,13 @@ def tokens_of(steps: Sequence[Step]) -> list[int]:
 def assert_left_as_promised(context: Any, draft: Draft) -> None:
     """Check that sequence 0 is unchanged, or holds the rows to verify, and that no other cells are
     used."""
-    rows = [HISTORY[-1], *draft.token_ids] if draft.verify.in_place else []
+    rows = [HISTORY[-1], *draft.token_ids] if draft.verification.in_place else []
     seq = context.sequence(0)
     assert seq.held == [*HISTORY[:-1], *rows]
     assert context.n_cells == seq.n_past
     assert all(cell.is_full for cell in seq.cells[: len(HISTORY) - 1])
-    if draft.verify.enter is not None:
-        assert len(draft.verify.enter) == len(rows)
+    if draft.verification.enter is not None:
+        assert len(draft.verification.enter) == len(rows)
 
 
 class DrafterConformance(ABC):

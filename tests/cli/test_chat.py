@@ -32,9 +32,9 @@ from pyselfspec import (
     SamplingParams,
 )
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.cli._chat_answers import printable
-from pyselfspec.cli._chat_commands import COMMANDS
-from pyselfspec.cli._chat_terminal import CommandNames
+from pyselfspec.cli._chat.answers import printable
+from pyselfspec.cli._chat.loop import COMMANDS
+from pyselfspec.cli._chat.terminal import CommandNames
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.templates.messages import Message
 from pyselfspec.templates.template import ChatTemplate

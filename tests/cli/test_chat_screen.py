@@ -29,11 +29,12 @@ from pyselfspec import Model, SamplingParams
 from pyselfspec.chat import installed
 from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.cli import _chat_answers, _machine
-from pyselfspec.cli._chat_answers import Answers
-from pyselfspec.cli._chat_commands import COMMANDS, find_command
-from pyselfspec.cli._chat_typing import is_open, unquoted
-from pyselfspec.cli._chat_wrap import Erase, Span, Wrapper
+from pyselfspec.cli import _machine
+from pyselfspec.cli._chat import answers as chat_answers
+from pyselfspec.cli._chat.answers import Answers
+from pyselfspec.cli._chat.loop import COMMANDS, find_command
+from pyselfspec.cli._chat.typed_ahead import is_open, unquoted
+from pyselfspec.cli._chat.wrap import Erase, Span, Wrapper
 from pyselfspec.errors import ArgumentError
 from pyselfspec.gguf.chat_template import tells_speakers_apart
 from pyselfspec.hub import huggingface, packages
@@ -636,7 +637,7 @@ def test_templates_that_tell_speakers_apart(source: str, tells: bool) -> None:
 @pytest.mark.parametrize("text", ["one\ntwo\nthree", "words " * 20, "```\na\nb\n```\nc\n"])
 def test_a_long_answer_says_once_how_to_stop_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a line of its own, not in code."""
-    monkeypatch.setattr(_chat_answers, "LONG_S", -1.0)
+    monkeypatch.setattr(chat_answers, "LONG_S", -1.0)
     written = StringIO()
     screen = Answers(console=Console(file=written, width=30, height=9, force_terminal=True))
     pieces = [Piece(piece) for piece in cut(text, 3)]

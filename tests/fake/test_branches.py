@@ -55,7 +55,7 @@ def test_depths_children_and_what_was_decided():
 
 def test_a_tree_behind_shared_blocks_is_refused():
     with pytest.raises(ArgumentError, match="must be verified by a pass of all blocks"):
-        draft_of((1, 2), parents=(-1, -1), verify=Pass(in_place=True))
+        draft_of((1, 2), parents=(-1, -1), verification=Pass(in_place=True))
 
 
 # on a scripted model

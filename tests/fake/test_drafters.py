@@ -186,9 +186,9 @@ def test_layer_skip_leaves_the_states_where_the_mask_begins(mask, first):
     drafter = layer_skip.Drafter(context, mask)
     drafter.begin(context.sequence(), HISTORY)
     draft = drafted(drafter, context, DraftLimit(3))
-    assert draft.verify.mask == LayerMask.enter_at(6, first)
+    assert draft.verification.mask == LayerMask.enter_at(6, first)
     want = [state([*HISTORY, *draft.token_ids[:i]], first) for i in range(4)]
-    np.testing.assert_array_equal(draft.verify.enter.numpy(), np.float32(want))
+    np.testing.assert_array_equal(draft.verification.enter.numpy(), np.float32(want))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_layer_skip_forks_where_no_block_is_shared(mask):
     drafter = layer_skip.Drafter(context, mask)
     assert not drafter.shares
     draft = drafted(drafter, context, DraftLimit(3))
-    assert draft.verify == FULL
+    assert draft.verification == FULL
     assert_left_as_promised(context, draft)
 
 

@@ -20,8 +20,8 @@ from rich.console import Console
 from pyselfspec import GREEDY, Completion, Context
 from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.cli._chat_commands import COMMANDS, Commands, talk
-from pyselfspec.cli._chat_terminal import Terminal
+from pyselfspec.cli._chat.loop import COMMANDS, ChatLoop
+from pyselfspec.cli._chat.terminal import Terminal
 from pyselfspec.templates.template import ChatTemplate
 
 N = 12  # tokens of an answer
@@ -50,8 +50,7 @@ def typed(chat: Conversation, keys: str, **options: Any) -> str:
         screen = Terminal(
             "tiny", COMMANDS, console=console, input=pipe, output=DummyOutput(), **options
         )
-        commands = Commands(chat, screen)
-        talk(commands)
+        ChatLoop(chat, screen).run()
     return shown.getvalue()
 
 

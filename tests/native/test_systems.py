@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyselfspec.cli import _chat_typing, _signals
+from pyselfspec.cli import _signals
+from pyselfspec.cli._chat import typed_ahead
 from pyselfspec.convert import subprogram
 from pyselfspec.errors import LibraryError
 from pyselfspec.runtime import processor
@@ -147,7 +148,7 @@ def test_the_command_line_says_so_in_one_line(tmp_path: Path) -> None:
 
 def test_a_chat_without_termios_leaves_keys_to_the_console(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "termios", None)
-    with _chat_typing.typing_waits() as typed:
+    with typed_ahead.typing_waits() as typed:
         assert typed == ""
 
 

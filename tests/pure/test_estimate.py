@@ -81,7 +81,7 @@ def test_there_is_no_estimate_with_few_plain_passes_or_without_drafts():
 
 def test_a_pass_through_the_rest_of_the_blocks_is_not_plain():
     """A draft whose only token was dropped has run the others already."""
-    draft = draft_of(verify=Pass(enter=object()), dropped=(1, 0.1))
+    draft = draft_of(verification=Pass(enter=object()), dropped=(1, 0.1))
     stats = GenerationStats()
     stats.observe(Step(draft, Verdict.of_chain(0, 5, ended=False), 100))
     assert (stats.n_plain, stats.plain_us) == (0, 0)

@@ -252,7 +252,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("platformdirs", {"util/paths.py"}),
         ("msgspec", {"util/records.py", "cli/_drafting.py"}),
         ("jinja2", {"templates/sandbox.py", "bench/report.py"}),
-        ("prompt_toolkit", {"cli/_chat_terminal.py"}),
+        ("prompt_toolkit", {"cli/_chat/terminal.py"}),
         ("fastapi", {name for name in TREES if name.startswith("serve/")}),
         ("uvicorn", {"serve/server.py", "serve/router/server.py"}),
         ("h11", {"serve/router/app.py", "serve/router/process.py"}),

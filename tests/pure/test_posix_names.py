@@ -32,11 +32,11 @@ NAMES = {
 }
 # (module, names) that are only reached where they exist, each with its reason
 ALLOWED = {
-    ("cli/_chat_typing.py", "termios"),  # in the function, which does without
-    ("cli/_chat_typing.py", "os.tcgetpgrp"),  # these: after termios was found
-    ("cli/_chat_typing.py", "os.getpgrp"),
-    ("cli/_chat_typing.py", "signal.SIGCONT"),
-    ("cli/_chat_typing.py", "select.select"),
+    ("cli/_chat/typed_ahead.py", "termios"),  # in the function, which does without
+    ("cli/_chat/typed_ahead.py", "os.tcgetpgrp"),  # these: after termios was found
+    ("cli/_chat/typed_ahead.py", "os.getpgrp"),
+    ("cli/_chat/typed_ahead.py", "signal.SIGCONT"),
+    ("cli/_chat/typed_ahead.py", "select.select"),
     ("util/memory.py", "resource"),  # in the function, which does without
     ("util/machine.py", "os.sched_getaffinity"),  # these: after hasattr
     ("util/machine.py", "os.getloadavg"),

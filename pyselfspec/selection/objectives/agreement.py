@@ -24,7 +24,7 @@ from ...masks.layer_mask import LayerMask
 from ...masks.score import Score
 from ...runtime.kv import KVSequence
 from ..chunks import first_scored
-from ..masked_passes import Batch, MaskedPasses
+from ..masked_passes import MaskedPasses, TextPart
 from . import About, Setting
 
 
@@ -90,7 +90,7 @@ class Objective:
     def error(self, score: Score) -> float | None:
         return score.stderr
 
-    def _windows(self, chunk: int) -> list[Batch]:
+    def _windows(self, chunk: int) -> list[TextPart]:
         """Return the whole windows in the second half of a chunk."""
         tokens, n = self._chunks[chunk], self._window
         starts = range(first_scored(len(tokens)), len(tokens) - n + 1, n)
@@ -99,7 +99,7 @@ class Objective:
                 f"a window of {n} tokens does not fit into the second half of a chunk of "
                 f"{len(tokens)} tokens; give a smaller window or a larger n_ctx (-c)"
             )
-        return [Batch(tokens[pos : pos + n], pos, "all") for pos in starts]
+        return [TextPart(tokens[pos : pos + n], pos, "all") for pos in starts]
 
     def _load(self, chunk: int) -> KVSequence:
         """Return the sequence with the full model's K/V of a chunk."""

@@ -18,7 +18,7 @@ from ...masks.layer_mask import LayerMask
 from ...masks.score import Score, token_loss
 from ...runtime.kv import KVSequence
 from ..chunks import first_scored
-from ..masked_passes import Batch, MaskedPasses
+from ..masked_passes import MaskedPasses, TextPart
 from . import About, Setting
 
 
@@ -89,7 +89,7 @@ class Objective:
         return np.array(losses)
 
 
-def batches(chunk: tuple[int, ...], n_batch: int) -> list[Batch]:
+def batches(chunk: tuple[int, ...], n_batch: int) -> list[TextPart]:
     """Split a chunk into batches; those of its first half have no outputs. The last token is left
     out, since it predicts no scored token.
 
@@ -101,5 +101,5 @@ def batches(chunk: tuple[int, ...], n_batch: int) -> list[Batch]:
     for start, end in ((0, first), (first, len(chunk) - 1)):
         for pos in range(start, end, n_batch):
             piece = chunk[pos : min(pos + n_batch, end)]
-            found.append(Batch(piece, pos, "all" if start else "none"))
+            found.append(TextPart(piece, pos, "all" if start else "none"))
     return found

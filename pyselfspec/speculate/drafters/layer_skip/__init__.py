@@ -186,7 +186,7 @@ class Drafter(Base):
             rows = Rows.of(seq.seq_id, len(history) - 1 + n_run, text[n_run:], "none")
             result = yield PassRequest(rows, shared.below())
             shared.keep(result.hidden)
-        return replace(draft, verify=shared.verification())
+        return replace(draft, verification=shared.verification())
 
     def on_verified(self, draft: Draft, verdict: Verdict, best: Callable[[int], int]) -> None:
         self._short.on_verified(draft, verdict, best)

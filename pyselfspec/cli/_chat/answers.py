@@ -10,13 +10,13 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from ..chat.answer import Piece
-from ..chat.conversation import Conversation
-from ..speculate.completion import Completion
-from ..templates.messages import ASSISTANT, USER, Message
-from ._chat_screen import Screen
-from ._chat_wrap import Erase, Span, Wrapper
-from ._generation_report import closing_line
+from ...chat.answer import Piece
+from ...chat.conversation import Conversation
+from ...speculate.completion import Completion
+from ...templates.messages import ASSISTANT, USER, Message
+from .._generation_report import closing_line
+from .screen import Screen
+from .wrap import Erase, Span, Wrapper
 
 PROMPT = "> "
 OWN = ""  # the colour of the model's own tokens: the terminal's

@@ -15,10 +15,10 @@ from prompt_toolkit.input.vt100_parser import Vt100Parser
 from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from rich.console import Console
 
-from ..util.paths import data
-from ._chat_answers import PROMPT, Answers
-from ._chat_typing import is_open
-from ._signals import Ended
+from ...util.paths import data
+from .._signals import Ended
+from .answers import PROMPT, Answers
+from .typed_ahead import is_open
 
 MORE = ". "
 

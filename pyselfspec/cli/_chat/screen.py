@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from ..chat.answer import Piece
-from ..chat.conversation import Conversation
-from ..errors import ArgumentError
-from ..speculate.completion import Completion
-from ..templates.messages import Message
-from ._chat_typing import is_open
-from ._generation_report import report
-from ._options import MAX_TEXT
+from ...chat.answer import Piece
+from ...chat.conversation import Conversation
+from ...errors import ArgumentError
+from ...speculate.completion import Completion
+from ...templates.messages import Message
+from .._generation_report import report
+from .._options import MAX_TEXT
+from .typed_ahead import is_open
 
 
 class Screen:

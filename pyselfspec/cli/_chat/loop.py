@@ -1,4 +1,4 @@
-"""The commands of a chat, and the loop that answers messages and runs commands."""
+"""The loop of a chat, which answers messages and runs commands, and the table of commands."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 import click
 
-from ..chat.answer import Piece
-from ..chat.conversation import Conversation
-from ..errors import ArgumentError, SelfSpecError
-from ..speculate.config import OFF
-from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
-from ..speculate.resolve import resolve
-from ..util.files import require_no_model
-from ._chat_screen import Screen
-from ._chat_typing import unquoted
-from ._drafting import parse_draft
-from ._generation_report import closing_line
-from ._signals import Ended
+from ...chat.answer import Piece
+from ...chat.conversation import Conversation
+from ...errors import ArgumentError, SelfSpecError
+from ...speculate.config import OFF
+from ...speculate.output.record import CONTEXT_FULL, INTERRUPTED
+from ...speculate.resolve import resolve
+from ...util.files import require_no_model
+from .._drafting import parse_draft
+from .._generation_report import closing_line
+from .._signals import Ended
+from .screen import Screen
+from .typed_ahead import unquoted
 
 SIGN = "/"
 
@@ -36,12 +36,12 @@ class Command:
 
     argument: str
     help: str
-    run: Callable[[Commands, str], None]
+    run: Callable[[ChatLoop, str], None]
     also: tuple[str, ...] = ()
 
 
-class Commands:
-    """Runs the commands of one conversation.
+class ChatLoop:
+    """Answers messages and runs commands in one conversation.
 
     draft: text that the next line starts with, for editing. file: the file that holds this
     conversation, which /save replaces without confirmation.
@@ -54,6 +54,27 @@ class Commands:
         self.config = conversation.config  # of the command line
         self.file: Path | None = None
         self.ended = False
+
+    def run(self, question: str | None = None, loaded: Path | None = None) -> None:
+        """Answer one question; or without one, answer messages and run commands until the user
+        ends the chat. loaded: the file of the conversation that goes on."""
+        try:
+            if question is not None:
+                self.answer(self.conversation.ask(question))
+                return
+            if loaded is not None:
+                self.show_loaded(loaded)
+            while not self.ended and (said := self.screen.read(self.draft)) is not None:
+                self.draft = ""
+                try:
+                    self.take(said)
+                except Ended:
+                    raise
+                except KeyboardInterrupt:
+                    self.screen.stopped()
+        finally:
+            if self.conversation.completion is not None:
+                self.conversation.completion.remember()
 
     def take(self, said: str) -> None:
         """Answer a message or run a command. Shows errors, after which the conversation
@@ -127,63 +148,40 @@ def find_command(typed: str) -> tuple[Command, str] | None:
     return None
 
 
-def talk(commands: Commands, question: str | None = None, loaded: Path | None = None) -> None:
-    """Answer one question; or without one, answer messages and run commands until the user ends
-    the chat. loaded: the file of the conversation that goes on."""
-    screen, conversation = commands.screen, commands.conversation
-    try:
-        if question is not None:
-            commands.answer(conversation.ask(question))
-            return
-        if loaded is not None:
-            commands.show_loaded(loaded)
-        while not commands.ended and (said := screen.read(commands.draft)) is not None:
-            commands.draft = ""
-            try:
-                commands.take(said)
-            except Ended:
-                raise
-            except KeyboardInterrupt:
-                screen.stopped()
-    finally:
-        if conversation.completion is not None:
-            conversation.completion.remember()
-
-
-def _again(commands: Commands, _argument: str) -> None:
-    commands.answer(commands.conversation.regenerate())
-    sampling = commands.conversation.options.get("sampling")
+def _again(chat: ChatLoop, _argument: str) -> None:
+    chat.answer(chat.conversation.regenerate())
+    sampling = chat.conversation.options.get("sampling")
     if sampling is not None and sampling.is_greedy:
-        commands.screen.note("at temperature 0 every answer is the same")
+        chat.screen.note("at temperature 0 every answer is the same")
 
 
-def _edit(commands: Commands, text: str) -> None:
+def _edit(chat: ChatLoop, text: str) -> None:
     if text:
-        commands.answer(commands.conversation.regenerate(text))
+        chat.answer(chat.conversation.regenerate(text))
         return
-    question = commands.conversation.question
+    question = chat.conversation.question
     if question is None:
         raise ArgumentError("there is no question to edit yet; ask one first")
-    commands.draft = f"/edit {question}"
-    commands.screen.note("change the latest question and send it again")
+    chat.draft = f"/edit {question}"
+    chat.screen.note("change the latest question and send it again")
 
 
-def _save(commands: Commands, name: str) -> None:
+def _save(chat: ChatLoop, name: str) -> None:
     with _file(name, "/save") as path:
         require_no_model(path)  # before asking for confirmation
-        is_other = path.exists() and path.resolve() != commands.file
-        if is_other and not commands.screen.confirms(f"{path} exists; replace it?"):
-            commands.screen.note("not saved")
+        is_other = path.exists() and path.resolve() != chat.file
+        if is_other and not chat.screen.confirms(f"{path} exists; replace it?"):
+            chat.screen.note("not saved")
             return
-        commands.conversation.save(path)
-    commands.file = path.resolve()
-    commands.screen.note(f"saved to {path}")
+        chat.conversation.save(path)
+    chat.file = path.resolve()
+    chat.screen.note(f"saved to {path}")
 
 
-def _load(commands: Commands, name: str) -> None:
+def _load(chat: ChatLoop, name: str) -> None:
     with _file(name, "/load") as path:
-        commands.conversation.load(path)
-    commands.show_loaded(path)
+        chat.conversation.load(path)
+    chat.show_loaded(path)
 
 
 @contextmanager
@@ -199,33 +197,33 @@ def _file(name: str, command: str) -> Iterator[Path]:
         raise ArgumentError(f"{path}: {error.strerror or error}") from error
 
 
-def _system(commands: Commands, text: str) -> None:
+def _system(chat: ChatLoop, text: str) -> None:
     if text:
-        commands.conversation.system = None if text == OFF else text
-    now = commands.conversation.system
-    commands.screen.note("no system prompt" if now is None else f"system prompt: {now}")
+        chat.conversation.system = None if text == OFF else text
+    now = chat.conversation.system
+    chat.screen.note("no system prompt" if now is None else f"system prompt: {now}")
 
 
-def _stats(commands: Commands, _argument: str) -> None:
-    completion = commands.conversation.completion
+def _stats(chat: ChatLoop, _argument: str) -> None:
+    completion = chat.conversation.completion
     if completion is None:
-        commands.screen.note("there is no answer yet")
+        chat.screen.note("there is no answer yet")
         return
-    stats, context = completion.stats, commands.conversation.context
+    stats, context = completion.stats, chat.conversation.context
     n_held = len(completion.prompt) + len(completion.tokens)
-    commands.screen.note(closing_line(completion, verbose=True))
-    commands.screen.note(
+    chat.screen.note(closing_line(completion, verbose=True))
+    chat.screen.note(
         f"prompt: {stats.n_prompt} tokens, {stats.n_prompt_reused} of them reused; the first token "
         f"came after {stats.prefill_us / 1000:.0f} ms; the context holds {n_held} of "
         f"{context.n_ctx} tokens"
     )
 
 
-def _draft(commands: Commands, name: str) -> None:
-    conversation = commands.conversation
+def _draft(chat: ChatLoop, name: str) -> None:
+    conversation = chat.conversation
     if name:
         chosen = parse_draft(name)
-        config = commands.config.with_draft(None if chosen == OFF else chosen)
+        config = chat.config.with_draft(None if chosen == OFF else chosen)
         try:
             resolve(conversation.context, config)
         except (SelfSpecError, OSError) as error:
@@ -233,27 +231,27 @@ def _draft(commands: Commands, name: str) -> None:
             message = f"{error}; drafts stay as they were: {kept}"
             raise ArgumentError(message) from error
         conversation.config = config
-    commands.screen.note(f"drafts: {conversation.config.names or OFF}")
+    chat.screen.note(f"drafts: {conversation.config.names or OFF}")
 
 
-def _clear(commands: Commands, _argument: str) -> None:
-    commands.conversation.clear()
-    commands.file = None
-    commands.screen.note("a new conversation")
+def _clear(chat: ChatLoop, _argument: str) -> None:
+    chat.conversation.clear()
+    chat.file = None
+    chat.screen.note("a new conversation")
 
 
-def _help(commands: Commands, _argument: str) -> None:
+def _help(chat: ChatLoop, _argument: str) -> None:
     rows = [(f"/{name} {each.argument}".strip(), each.help) for name, each in COMMANDS.items()]
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
-        commands.screen.note(f"{name:{width}}  {text}")
-    commands.screen.note("/bye and /exit are /quit, /? is /help, and /set system is /system")
-    for line in commands.screen.keys:
-        commands.screen.note(line)
+        chat.screen.note(f"{name:{width}}  {text}")
+    chat.screen.note("/bye and /exit are /quit, /? is /help, and /set system is /system")
+    for line in chat.screen.keys:
+        chat.screen.note(line)
 
 
-def _quit(commands: Commands, _argument: str) -> None:
-    commands.ended = True
+def _quit(chat: ChatLoop, _argument: str) -> None:
+    chat.ended = True
 
 
 COMMANDS = {
