@@ -52,6 +52,7 @@ class TimedCosts:
     _draft: deque[float] = field(default_factory=_recent)
     _full: Verified = field(default_factory=_verified)
     _rest: Verified = field(default_factory=_verified)  # the blocks that drafts leave
+    _shared: Verified = field(default_factory=_verified)  # full passes that several texts share
     _made: set[str] = field(default_factory=set)  # kinds of passes
     _n_plain: int = 0
     _slowness: float = 0.0  # measured over expected time of all passes, 0 before the first timing
@@ -61,12 +62,17 @@ class TimedCosts:
         # a width that seems to cost too much would never be tried and never be corrected
         self._expected = self.table.at(0).rising()
 
-    def at(self, n_past: int) -> Costs:
+    def at(self, n_past: int, *, shared: bool = False) -> Costs:
+        """Return the costs at a length of the text.
+
+        shared: of passes that several texts share, if such passes were timed.
+        """
         costs = self._table_at(n_past)
         slowness = self._slowness or 1.0
         plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
         draft = slowness * median([plain, *self._draft])
-        full = slowness * _ratios([(0, plain)] * N_SURE + [*self._full], plain) * costs.full_us
+        timed = self._shared if shared and self._shared else self._full
+        full = slowness * _ratios([(0, plain)] * N_SURE + [*timed], plain) * costs.full_us
         verify = full
         if costs.shares:
             verify = slowness * _ratios(self._rest, plain) * costs.verify_us
@@ -139,6 +145,12 @@ class TimedCosts:
             self._n_plain += 1
             if self._n_plain % N_FORGET == 0 and self._full:
                 self._full.popleft()  # otherwise a width timed badly would never be tried again
+
+    def observe_shared(self, n_past: int, n_rows: int, us: float) -> None:
+        """Learn from the time of a full pass over n_rows rows of several texts."""
+        n = min(n_rows, N_WIDTH) - 1
+        ratio = us / self._table_at(n_past).full_us[n]
+        self._shared.append((n, self._relative(ratio, [r for m, r in self._shared if m == n])))
 
     def _relative(self, ratio: float, earlier: Sequence[float]) -> float:
         """Return the ratio relative to the machine's speed; kinds with N_SURE timings update it."""

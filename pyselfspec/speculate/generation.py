@@ -159,6 +159,8 @@ class Generation:
         if abilities.max_rollback:  # else a checkpoint takes back a draft of any length
             room = min(room, abilities.max_rollback)
         limit = self._controller.limit(n - 1).capped(room)
+        if limit.rests:
+            return Draft()
         if self._residual is not None:
             limit = replace(limit, draw=self._residual.draw)
         try:

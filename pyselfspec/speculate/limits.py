@@ -59,10 +59,12 @@ class DraftLimit:
     p_min: tokens of lower probability are dropped, 0..1.
     draw: draws a token from the distribution of a row of a pass, which needs logits; None: the most
         likely token is taken.
+    rests: whether the drafter is not even asked, since looking tokens up takes time too.
     """
 
     n_max: int
     p_min: float = 0.0
+    rests: bool = field(default=False, kw_only=True)
     draw: Callable[[HasLogits, int], Pick] | None = field(default=None, kw_only=True)
 
     @property

@@ -64,7 +64,8 @@ def run_requests(context: Context, requests: Sequence[PassRequest]) -> list[Pass
     n_all = sum(len(request.rows) for request in requests)
     for request in requests:
         n = len(request.rows)
-        results.append(result.part(first, n, us, BatchLoad(len(requests) - 1, n_all - n)))
+        load = BatchLoad(len(requests) - 1, n_all - n, 0 if first else us)
+        results.append(result.part(first, n, us, load))
         first += n
     return results
 

@@ -76,8 +76,8 @@ class Draft:
     tokens: tuple[DraftToken, ...] = ()
     verification: Pass = field(default=FULL, compare=False)
     dropped: DraftToken | None = None
-    draft_us: int = 0
-    catch_up_us: int = 0
+    draft_us: int = field(default=0, compare=False)
+    catch_up_us: int = field(default=0, compare=False)
     is_chain: bool = field(init=False, repr=False, compare=False)  # each token follows the last one
 
     def __post_init__(self) -> None:

@@ -50,6 +50,20 @@ def test_the_index_finds_what_a_search_finds(seed):
         assert counts[got.token] == max(counts.values())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_chain_is_found_as_its_tokens_would_be_one_by_one(seed):
+    rng = random.Random(seed)
+    text = [rng.randrange(3) for _ in range(150)]
+    index = NgramIndex()
+    index.extend(text)
+    context, shortest = text[-LENGTHS[-1] :], 0
+    for _ in range(60):
+        found = index.following(context[-LENGTHS[-1] :], shortest=shortest)
+        assert found == index.following(context[-LENGTHS[-1] :])
+        context.append(found.token)
+        shortest = found.match[0]
+
+
 def test_of_equally_frequent_tokens_the_latest_wins():
     index = NgramIndex()
     index.extend([7, 1, 9, 7, 2, 9, 7])

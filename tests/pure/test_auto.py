@@ -297,7 +297,7 @@ def test_the_next_text_starts_with_what_the_last_one_taught():
     memory = Learned(TimedCosts(true))
     run(make(true, memory), Text(0.9, np.random.default_rng(7)), true, 300)
     assert make(true, memory).limit(0).n_max > 1
-    run(make(true, memory), Text(0.02, np.random.default_rng(8)), true, 300)
+    run(make(true, memory), Text(0.02, np.random.default_rng(8)), true, 1200)
     assert make(true, memory).explain().rule.n_max == 0
 
 

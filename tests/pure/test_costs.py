@@ -226,3 +226,16 @@ def test_passes_wider_than_the_table_rise_as_its_second_half_does():
     counted = costs.in_batch(1, 40)
     assert counted.plain_us == pytest.approx(1000 * (1 + 0.25 * 40))
     assert counted.full_us[4] - counted.plain_us == pytest.approx(2 * 1000 * 0.25 * 4)
+
+
+def test_passes_that_texts_share_have_costs_of_their_own():
+    """Their rows read the K/V of several texts."""
+    timings = TimedCosts(table(0.0, 0.25, shared=0.0))
+    for _ in range(N_RECENT):
+        timings.observe(0, 0, 0, 0.0, 20_000)
+    alone = timings.at(0)
+    for _ in range(N_RECENT):
+        timings.observe_shared(0, 4, 2 * alone.full_us[3])
+    assert timings.at(0).full_us == pytest.approx(alone.full_us)
+    assert timings.at(0, shared=True).full_us[3] == pytest.approx(2 * alone.full_us[3])
+    assert timings.at(0, shared=True).plain_us == pytest.approx(alone.plain_us)

@@ -283,7 +283,8 @@ class AdaptingController:
         self._adaptation = adaptation
 
     def limit(self, n_past: int) -> DraftLimit:
-        return self._adaptation.controller_in_use.limit(n_past)
+        limit = self._adaptation.controller_in_use.limit(n_past)
+        return replace(limit, rests=False)  # the drafter runs the trials of masks
 
     def observe(self, step: Step) -> None:
         self._adaptation.observe(step)

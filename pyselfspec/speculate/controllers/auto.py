@@ -9,8 +9,10 @@ both corrected while generating. If the gain over plain decoding is too small, i
 probes: one draft token now and then, in a small share of the time. The maximum is flat, so a rule
 is kept for some steps.
 
-In a batch the time that drafts add counts for all texts, see Costs.in_batch; times of shared passes
-are not used to correct the costs of one text.
+In a batch the time that drafts add counts for all texts, see Costs.in_batch. Times of shared passes
+correct the costs of shared passes only, whose rows read different texts.
+
+No text loses much: what drafts have lost is paid back before the next one, see _account.py.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ import numpy as np
 from ...costs.speedup import best_length, speedup
 from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
-from ...runtime.pass_result import BatchLoad
 from ..limits import DraftLimit
 from ..types import DraftOrigin, Step
 from ._acceptance import EDGES, Acceptance, Bins, Learned
+from ._account import Account
 from ._choice import GAIN_MIN, Choice
 from ._decision import Decision, Rule
 
@@ -43,7 +45,10 @@ N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
 N_LOADS = 8  # recent passes whose batch load counts, about
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # most steps that a plan to draft, or not to, lasts
 
+LOOK_UP_SMOOTHING = 0.2  # weight of one look-up in the mean of their times
+
 PLAIN = DraftLimit(0)
+REST = DraftLimit(0, rests=True)
 
 
 def decide(costs: Costs, acceptance: Acceptance, n_most: int) -> Decision:
@@ -100,6 +105,9 @@ class Auto:
         self.memory = memory
         self._n_past = self._n_steps = self._n_tokens = 0
         self._n_sequences = self._n_rows = 0.0  # mean batch load of recent passes
+        self._account = Account()
+        self._look_up_us = 0.0  # mean of recent steps without draft passes
+        self._n_rests = 0  # steps for which the drafter is not asked
         self._n_untimed = (
             0 if memory.timings.knows_plain else N_PLAIN
         )  # plain steps still to be timed
@@ -112,6 +120,8 @@ class Auto:
 
     def limit(self, n_past: int) -> DraftLimit:
         self._n_past = n_past
+        if self._n_rests:
+            return REST
         if self._n_steps >= self._next_plain and not self._n_sequences:
             return PLAIN
         if self._n_steps >= self._replan_at:
@@ -125,7 +135,28 @@ class Auto:
     def observe(self, step: Step) -> None:
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
-        self._observe_load(step.batch_load)
+        self._observe_load(step)
+        self._settle(step)
+        if self._n_rests:
+            self._n_rests -= 1
+        else:
+            self._learn(step)
+            self._n_rests = self._account.n_rests(self._look_up_us, self.decision.costs.plain_us)
+
+    def _settle(self, step: Step) -> None:
+        """Add the step to the account, at expected costs but for the time of looking tokens up."""
+        draft, costs = step.draft, self.decision.costs
+        n_proposed, n_passed, n_copied = draft.n_passed_or_dropped, draft.n_passed, draft.n_copied
+        us = costs.step_us(n_proposed, n_passed, n_copied)
+        if draft.draft_us and not n_proposed:
+            look_up_us = draft.draft_us * (1 + step.batch_load.n_sequences)  # all texts wait
+            us += look_up_us
+            self._look_up_us += LOOK_UP_SMOOTHING * (look_up_us - self._look_up_us)
+        if costs.repeats and step.n_accepted < step.n_drafted:
+            us += costs.full_us[step.n_accepted]
+        self._account.settle(len(step.tokens), us, costs.plain_us)
+
+    def _learn(self, step: Step) -> None:
         if not step.batch_load.n_sequences:
             self._observe_times(step)
         if step.draft.n_passed_or_dropped:
@@ -136,10 +167,14 @@ class Auto:
             if not self.decision.drafts:
                 self._observe_probe(step, any(right for _, right in outcomes))
 
-    def _observe_load(self, batch_load: BatchLoad) -> None:
+    def _observe_load(self, step: Step) -> None:
         """Average the load, but react at once when a batch begins or ends."""
+        batch_load, costs = step.batch_load, self.decision.costs
+        if batch_load.us and not (step.draft.n_passed and costs.shares):
+            n_rows = 1 + step.n_drafted + batch_load.n_rows
+            self.memory.timings.observe_shared(self._n_past, n_rows, batch_load.us)
         if (batch_load.n_sequences > 0) != (self._n_sequences > 0):
-            self._n_sequences, self._n_rows = map(float, batch_load)
+            self._n_sequences, self._n_rows = map(float, batch_load[:2])
             self._replan_at = self._n_steps
         else:
             self._n_sequences += (batch_load.n_sequences - self._n_sequences) / N_LOADS
@@ -178,7 +213,8 @@ class Auto:
     def _plan(self) -> None:
         self._gain = 0.0
         timings, acceptance = self.memory.timings, self.memory.acceptance
-        costs = timings.at(self._n_past).in_batch(round(self._n_sequences), round(self._n_rows))
+        n_others, n_rows = round(self._n_sequences), round(self._n_rows)
+        costs = timings.at(self._n_past, shared=n_others > 0).in_batch(n_others, n_rows)
         n_most = timings.n_known
         self.decision = decide(costs, acceptance, n_most)
         rule = self.decision.rule

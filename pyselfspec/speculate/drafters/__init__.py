@@ -166,11 +166,9 @@ def timed_draft(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> 
     else:
         draft, work_us = yield from timed(found)
         us += work_us
-    if draft.is_empty:
-        return draft
     if not draft.draft_us:
         draft = replace(draft, draft_us=max(1, us))
-    return draft.with_source(drafter.name)
+    return draft if draft.is_empty else draft.with_source(drafter.name)
 
 
 class DrafterModule(Protocol):

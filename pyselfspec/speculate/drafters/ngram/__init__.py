@@ -177,9 +177,9 @@ class Drafter(LookupDrafter):
         self._copies = []
         context = list(history[-LENGTHS[-1] :])
         tokens: list[DraftToken] = []
-        all_right = 1.0
+        all_right, shortest = 1.0, 0
         while len(self._copies) < max(1, n_max):
-            found = self._following(context)
+            found = self._following(context, shortest)
             if found is None or not is_text(found[0][0].token):
                 break
             (copy, of_kind), chance = found
@@ -187,16 +187,22 @@ class Drafter(LookupDrafter):
             if self._copies and all_right < self._options.chance_min:
                 break
             self._copies.append((copy, of_kind))
+            shortest = copy.match[0] if of_kind is self._chances else 0
             tokens.append(
                 DraftToken(copy.token, chance, len(tokens) - 1, self.name, None, DraftOrigin.COPIED)
             )
             context.append(copy.token)
         return Draft(tuple(tokens[:n_max]))
 
-    def _following(self, context: Sequence[int]) -> tuple[tuple[Copy, Chances], float] | None:
+    def _following(
+        self, context: Sequence[int], shortest: int = 0
+    ) -> tuple[tuple[Copy, Chances], float] | None:
         """Return the next token and its probability, from the text itself or from an earlier one
-        or the corpus with a longer match and a higher probability."""
-        own = self._index.following(context)
+        or the corpus with a longer match and a higher probability.
+
+        shortest: see ``NgramIndex.following``.
+        """
+        own = self._index.following(context, shortest=shortest)
         chance = self._chances.of(own.match) if own else 0.0
         beyond = own.match[0] if own else -1
         best = None if own is None else (own, self._chances)

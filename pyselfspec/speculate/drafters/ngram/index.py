@@ -50,18 +50,23 @@ class NgramIndex:
                 before.append(last.get(key, 0))
                 last[key] = end
 
-    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
+    def following(self, context: Sequence[int], beyond: int = -1, shortest: int = 0) -> Copy | None:
         """Return the token that follows most of the latest matches of the context's end.
 
         beyond: index of a length; only longer matches count.
+        shortest: index of a length at which to begin the search: the match of the token before,
+            if this index found that one; else 0.
         """
-        longest, found = max(self._matches(context), default=(-1, 0))
+        longest, found = -1, 0
+        for match in self._matches(context, shortest):
+            longest, found = match
+        if longest < 0 and shortest:  # that match was the end of the text
+            return self.following(context, beyond)
         if longest <= beyond:
             return None
         tokens = self._continuations(longest, found)
-        counts = Counter(tokens)
-        token = max(counts, key=counts.__getitem__)  # of several the latest
-        return Copy(token, (longest, sureness(counts[token], len(tokens))))
+        token = max(tokens, key=tokens.count)  # of several the latest
+        return Copy(token, (longest, sureness(tokens.count(token), len(tokens))))
 
     def others(self, context: Sequence[int], token: int, n: int) -> list[Copy]:
         """Return at most n other tokens that have followed the context's end, longest matches
@@ -78,10 +83,11 @@ class NgramIndex:
                 break
         return found[:n]
 
-    def _matches(self, context: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _matches(self, context: Sequence[int], shortest: int = 0) -> Iterator[tuple[int, int]]:
         """Yield the index of each length and where the context's end of this length last ended,
         shortest first. An n-gram without a match has no longer match either."""
-        for i, length in enumerate(LENGTHS):
+        for i in range(shortest, len(LENGTHS)):
+            length = LENGTHS[i]
             end = self._last_end(i, context[-length:]) if length <= len(context) else 0
             if not end:
                 break
