@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .table import N_WIDTH, Costs, CostTable
 
 N_RECENT = 9  # timings of one kind of pass that count
@@ -72,14 +69,18 @@ class TimedCosts:
         plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
         draft = slowness * median([plain, *self._draft])
         timed = self._shared if shared and self._shared else self._full
-        full = slowness * _ratios([(0, plain)] * N_SURE + [*timed], plain) * costs.full_us
+        ratios = _ratios([(0, plain)] * N_SURE + [*timed], plain)
+        full = tuple([slowness * r * us for r, us in zip(ratios, costs.full_us, strict=True)])
         verify = full
         if costs.shares:
-            verify = slowness * _ratios(self._rest, plain) * costs.verify_us
+            ratios = _ratios(self._rest, plain)
+            verify = tuple(
+                [slowness * r * us for r, us in zip(ratios, costs.verify_us, strict=True)]
+            )
         return Costs(
             n_past,
-            tuple(full.tolist()),
-            tuple(verify.tolist()),
+            full,
+            verify,
             draft * costs.token_us,
             draft * costs.last_us,
             costs.repeats,
@@ -163,15 +164,26 @@ class TimedCosts:
         return ratio / self._slowness
 
 
-def _ratios(verified: Iterable[tuple[int, float]], plain: float) -> NDArray[np.float64]:
-    """Return ratios of measured to expected times by draft tokens, float64 [N_WIDTH]."""
+def _ratios(verified: Iterable[tuple[int, float]], plain: float) -> list[float]:
+    """Return ratios of measured to expected times for 0 to N_WIDTH - 1 draft tokens: of widths with
+    N_SURE timings the median, linear between them.
+
+    Without numpy: after a pass its code is in no cache, and reading it again takes longer than
+    sixteen numbers do.
+    """
     by_width: dict[int, list[float]] = {}
     for n, ratio in verified:
         by_width.setdefault(n, []).append(ratio)
-    sure = sorted(n for n, ratios in by_width.items() if len(ratios) >= N_SURE)
+    sure = {n: median(rs[-N_RECENT:]) for n, rs in sorted(by_width.items()) if len(rs) >= N_SURE}
     if not sure:
-        return np.full(N_WIDTH, median([plain, *(ratio for _, ratio in verified)]))
-    return np.interp(range(N_WIDTH), sure, [median(by_width[n][-N_RECENT:]) for n in sure])
+        return [median([plain, *(ratio for _, ratio in verified)])] * N_WIDTH
+    (low, at_low), *_ = sure.items()
+    ratios = [at_low] * low
+    for n, at in sure.items():
+        step = (at - at_low) / (n - low) if n > low else 0.0
+        ratios += [at_low + step * (i - low) for i in range(len(ratios), n)] + [at]
+        low, at_low = n, at
+    return ratios + [at_low] * (N_WIDTH - len(ratios))
 
 
 def _reach(verified: Verified) -> int:
