@@ -135,13 +135,18 @@ class Auto:
     def observe(self, step: Step) -> None:
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
-        self._observe_load(step)
-        self._settle(step)
         if self._n_rests:
             self._n_rests -= 1
-        else:
-            self._learn(step)
-            self._n_rests = self._account.n_rests(self._look_up_us, self.decision.costs.plain_us)
+            return
+        self._observe_load(step)
+        self._settle(step)
+        if not step.batch_load.n_sequences:
+            self._observe_times(step)
+        if step.draft.n_passed_or_dropped:
+            self._observe_outcomes(step)
+        plain_us = self.decision.costs.plain_us
+        self._n_rests = self._account.n_rests(self._look_up_us, plain_us)
+        self._account.settle(self._n_rests, self._n_rests * plain_us, plain_us)
 
     def _settle(self, step: Step) -> None:
         """Add the step to the account, at expected costs but for the time of looking tokens up."""
@@ -156,16 +161,13 @@ class Auto:
             us += costs.full_us[step.n_accepted]
         self._account.settle(len(step.tokens), us, costs.plain_us)
 
-    def _learn(self, step: Step) -> None:
-        if not step.batch_load.n_sequences:
-            self._observe_times(step)
-        if step.draft.n_passed_or_dropped:
-            outcomes = step.outcomes
-            self.memory.acceptance.observe(
-                (each.p, right) for each, right in outcomes if each.origin is DraftOrigin.PASSED
-            )
-            if not self.decision.drafts:
-                self._observe_probe(step, any(right for _, right in outcomes))
+    def _observe_outcomes(self, step: Step) -> None:
+        outcomes = step.outcomes
+        self.memory.acceptance.observe(
+            (each.p, right) for each, right in outcomes if each.origin is DraftOrigin.PASSED
+        )
+        if not self.decision.drafts:
+            self._observe_probe(step, any(right for _, right in outcomes))
 
     def _observe_load(self, step: Step) -> None:
         """Average the load, but react at once when a batch begins or ends."""
