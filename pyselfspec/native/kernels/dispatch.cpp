@@ -61,6 +61,10 @@ bool selfspec_is_narrow(int64_t n_tokens) {
     return !switched_off() && n_tokens <= selfspec::MAX_WIDTH;
 }
 
+bool selfspec_reads_columns() {
+    return !switched_off() && selfspec::column_scheme(GGML_TYPE_Q6_K).kernel;
+}
+
 int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
     const ggml_backend_buffer_t buffer = weights->buffer;
     const bool known = !buffer || ggml_backend_buffer_is_host(buffer) || buffer->buft == ggml_backend_cpu_repack_buffer_type();
@@ -75,6 +79,7 @@ int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
 size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
 bool   selfspec_compute_forward(const ggml_compute_params *, ggml_tensor *) { return false; }
 bool   selfspec_is_narrow(int64_t) { return false; }
+bool   selfspec_reads_columns() { return false; }
 int32_t selfspec_kernel_width(const ggml_tensor *, bool) { return 0; }
 
 #endif

@@ -23,6 +23,10 @@ bool selfspec_compute_forward(const struct ggml_compute_params * params, struct 
 bool    selfspec_is_narrow(int64_t n_tokens);
 int64_t selfspec_rows_in_fours(int64_t n_rows);  // number of rows, of n_rows, for which the product of four rows may be used
 
+// Returns whether the kernels here read Q5_K and Q6_K with eight rows interleaved, which upstream computes slowly on x86 and
+// therefore never chooses there.
+bool selfspec_reads_columns(void);
+
 // Returns up to how many tokens a product with these weights gives each token the bits that it has alone: INT32_MAX with a
 // kernel of ours, less where upstream computes wide batches in tiles; 0 if unknown, because these kernels are switched off or
 // do not support this processor, or the layout of the weights is neither ours nor one of repack.cpp. With `fast`, returns 0
