@@ -708,6 +708,23 @@ def test_the_length_of_a_prompt_that_is_too_long_is_said(demo_path: Path) -> Non
     assert f"the prompt has {n_tokens} tokens, the context 512; " in outcome.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "breakers"),
+    [
+        ((), ["\n", ":", '"', "*"]),
+        (("--dry-sequence-breaker", "none"), []),
+        (("--dry-sequence-breaker", "a", "--dry-sequence-breaker", "é"), ["a", "é"]),
+    ],
+)
+def test_further_samplers(options: tuple[str, ...], breakers: list[str], demo_path: Path) -> None:
+    given = ("--dry-multiplier", "1", "--typical", "0.9", "--top-nsigma", "2", "--dynatemp-range")
+    outcome = run("generate", demo_path, "-p", "Once", "-n", "4", "--json", *given, "0.3", *options)
+    sampling = json.loads(outcome.stdout)["sampling"]
+    assert sampling["dry_sequence_breakers"] == breakers
+    names = ("dry_multiplier", "typical_p", "top_n_sigma", "dynatemp_range")
+    assert [sampling[name] for name in names] == [1, 0.9, 2, 0.3]
+
+
 # --- help ------------------------------------------------------------------------------------
 
 # Where an option's default comes from.
@@ -720,6 +737,16 @@ DEFAULTS = {
     "repeat_last_n": SamplingParams().repeat_last_n,
     "presence_penalty": SamplingParams().presence_penalty,
     "frequency_penalty": SamplingParams().frequency_penalty,
+    "dry_multiplier": SamplingParams().dry_multiplier,
+    "dry_base": SamplingParams().dry_base,
+    "dry_allowed_length": SamplingParams().dry_allowed_length,
+    "dry_penalty_last_n": SamplingParams().dry_penalty_last_n,
+    "top_n_sigma": SamplingParams().top_n_sigma,
+    "typical_p": SamplingParams().typical_p,
+    "xtc_probability": SamplingParams().xtc_probability,
+    "xtc_threshold": SamplingParams().xtc_threshold,
+    "dynatemp_range": SamplingParams().dynatemp_range,
+    "dynatemp_exponent": SamplingParams().dynatemp_exponent,
     "n_predict": N_PREDICT,
 }
 
