@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
+import click
+
+from ..runtime import json_schema
 from ..runtime.sampling import SEED_MAX, SamplingParams
-from ._options import read_text
+from ._options import STDIN, read_text
 from ._types import Integer, Number, of_value, option
 
 DEFAULT = SamplingParams()
@@ -169,7 +173,37 @@ class SamplingOptions(FurtherSamplingOptions):
         help="File with a GBNF grammar that the text must follow, - for stdin.",
     )
 
+    json_schema: str | None = option(
+        "-j",
+        "--json-schema",
+        metavar="JSON|@FILE",
+        help="JSON schema that the text must follow, or @ and a file that holds one.",
+    )
+
     def params(self) -> SamplingParams:
         given = asdict(self)
-        file = given.pop("grammar_file")
-        return SamplingParams(**given, grammar=None if file is None else read_text(file))
+        file, schema = given.pop("grammar_file"), given.pop("json_schema")
+        if schema is None:
+            return SamplingParams(**given, grammar=None if file is None else read_text(file))
+        if file is not None:
+            raise click.UsageError("give --grammar or --json-schema, not both")
+        return SamplingParams(**given, grammar=_grammar_of(schema))
+
+
+def _grammar_of(given: str) -> str:
+    """Return the grammar of a JSON schema: a text, or @ and the name of a file.
+
+    Raises ArgumentError for a schema that is not supported, UsageError for a text that is no JSON
+    object.
+    """
+    is_file = given.startswith("@")
+    if given[1:] == STDIN and is_file:
+        raise click.UsageError("--json-schema takes no stdin; give @ and the name of a file")
+    try:
+        schema = json.loads(read_text(given[1:]) if is_file else given)
+    except (json.JSONDecodeError, RecursionError) as error:
+        advice = "" if is_file else "; give JSON, or @ and the name of a file"
+        raise click.UsageError(f"--json-schema: this is not JSON: {error}{advice}") from None
+    if not isinstance(schema, dict):
+        raise click.UsageError('--json-schema: a schema is a JSON object, like {"type": "array"}')
+    return json_schema.to_gbnf(schema)

@@ -725,6 +725,35 @@ def test_further_samplers(options: tuple[str, ...], breakers: list[str], demo_pa
     assert [sampling[name] for name in names] == [1, 0.9, 2, 0.3]
 
 
+SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, '
+SCHEMA += '"required": ["n"]}'
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_json_schema(in_file: bool, demo_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(SCHEMA)
+    given = f"@{tmp_path / 'schema.json'}" if in_file else SCHEMA
+    outcome = run("generate", demo_path, "-p", "Once", "--json", "--json-schema", given)
+    assert 0 <= json.loads(json.loads(outcome.stdout)["text"])["n"] <= 9
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("{",), "--json-schema: this is not JSON: "),
+        (("[]",), "a schema is a JSON object"),
+        (("@-",), "takes no stdin"),
+        (("@missing.json",), "missing.json: No such file"),
+        (('{"type": "x"}',), "#/type is not one or several of"),
+        (("{}", "--grammar", "a.gbnf"), "give --grammar or --json-schema, not both"),
+    ],
+)
+def test_what_is_no_json_schema(given: tuple[str, ...], message: str, demo_path: Path) -> None:
+    outcome = run("generate", demo_path, "-p", "Once", "--json-schema", *given)
+    assert outcome.status and message in outcome.stderr
+    assert len(re.findall("^Error: ", outcome.stderr, re.MULTILINE)) == 1
+
+
 # --- help ------------------------------------------------------------------------------------
 
 # Where an option's default comes from.
