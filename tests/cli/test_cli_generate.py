@@ -708,6 +708,52 @@ def test_the_length_of_a_prompt_that_is_too_long_is_said(demo_path: Path) -> Non
     assert f"the prompt has {n_tokens} tokens, the context 512; " in outcome.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "breakers"),
+    [
+        ((), ["\n", ":", '"', "*"]),
+        (("--dry-sequence-breaker", "none"), []),
+        (("--dry-sequence-breaker", "a", "--dry-sequence-breaker", "é"), ["a", "é"]),
+    ],
+)
+def test_further_samplers(options: tuple[str, ...], breakers: list[str], demo_path: Path) -> None:
+    given = ("--dry-multiplier", "1", "--typical", "0.9", "--top-nsigma", "2", "--dynatemp-range")
+    outcome = run("generate", demo_path, "-p", "Once", "-n", "4", "--json", *given, "0.3", *options)
+    sampling = json.loads(outcome.stdout)["sampling"]
+    assert sampling["dry_sequence_breakers"] == breakers
+    names = ("dry_multiplier", "typical_p", "top_n_sigma", "dynatemp_range")
+    assert [sampling[name] for name in names] == [1, 0.9, 2, 0.3]
+
+
+SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, '
+SCHEMA += '"required": ["n"]}'
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_json_schema(in_file: bool, demo_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(SCHEMA)
+    given = f"@{tmp_path / 'schema.json'}" if in_file else SCHEMA
+    outcome = run("generate", demo_path, "-p", "Once", "--json", "--json-schema", given)
+    assert 0 <= json.loads(json.loads(outcome.stdout)["text"])["n"] <= 9
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("{",), "--json-schema: this is not JSON: "),
+        (("[]",), "a schema is a JSON object"),
+        (("@-",), "takes no stdin"),
+        (("@missing.json",), "missing.json: No such file"),
+        (('{"type": "x"}',), "#/type is not one or several of"),
+        (("{}", "--grammar", "a.gbnf"), "give --grammar or --json-schema, not both"),
+    ],
+)
+def test_what_is_no_json_schema(given: tuple[str, ...], message: str, demo_path: Path) -> None:
+    outcome = run("generate", demo_path, "-p", "Once", "--json-schema", *given)
+    assert outcome.status and message in outcome.stderr
+    assert len(re.findall("^Error: ", outcome.stderr, re.MULTILINE)) == 1
+
+
 # --- help ------------------------------------------------------------------------------------
 
 # Where an option's default comes from.
@@ -720,6 +766,16 @@ DEFAULTS = {
     "repeat_last_n": SamplingParams().repeat_last_n,
     "presence_penalty": SamplingParams().presence_penalty,
     "frequency_penalty": SamplingParams().frequency_penalty,
+    "dry_multiplier": SamplingParams().dry_multiplier,
+    "dry_base": SamplingParams().dry_base,
+    "dry_allowed_length": SamplingParams().dry_allowed_length,
+    "dry_penalty_last_n": SamplingParams().dry_penalty_last_n,
+    "top_n_sigma": SamplingParams().top_n_sigma,
+    "typical_p": SamplingParams().typical_p,
+    "xtc_probability": SamplingParams().xtc_probability,
+    "xtc_threshold": SamplingParams().xtc_threshold,
+    "dynatemp_range": SamplingParams().dynatemp_range,
+    "dynatemp_exponent": SamplingParams().dynatemp_exponent,
     "n_predict": N_PREDICT,
 }
 

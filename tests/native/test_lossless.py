@@ -74,6 +74,16 @@ SAMPLINGS = {
     "other-penalties": SamplingParams(
         presence_penalty=0.5, frequency_penalty=0.3, logit_bias=((9, 4.0), (11, -9.0)), seed=6
     ),
+    "dry": SamplingParams(0.9, dry_multiplier=2.0, dry_allowed_length=1, top_n_sigma=2.0, seed=7),
+    "dry-greedy": SamplingParams(
+        0.0, dry_multiplier=3.0, dry_penalty_last_n=24, dry_sequence_breakers=("e",)
+    ),
+    "xtc": SamplingParams(
+        1.1, top_k=0, min_p=0.0, xtc_probability=0.5, xtc_threshold=0.02, dynatemp_range=0.4, seed=8
+    ),
+    "typical-grammar": SamplingParams(
+        1.0, typical_p=0.8, xtc_probability=0.4, seed=9, grammar="root ::= [a-z \\n]+"
+    ),
 }
 
 

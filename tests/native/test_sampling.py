@@ -70,11 +70,29 @@ def only(**logit_of: float) -> NDArray[np.float32]:
         ("presence_penalty", NAN),
         ("presence_penalty", -INF),
         ("frequency_penalty", 1e31),
+        ("dry_multiplier", -1.0),
+        ("dry_multiplier", INF),
+        ("dry_base", 0.9),
+        ("dry_allowed_length", -1),
+        ("dry_penalty_last_n", -2),
+        ("dry_penalty_last_n", 2**20 + 1),
+        ("dry_sequence_breakers", ("",)),
+        ("dry_sequence_breakers", ("é" * 21,)),
+        ("dry_sequence_breakers", ("a\0b",)),
+        ("dry_sequence_breakers", ("\ud800",)),
+        ("dry_sequence_breakers", ("a",) * 65),
+        ("top_n_sigma", -1.0),
+        ("top_n_sigma", NAN),
+        ("typical_p", 1.1),
+        ("xtc_probability", 1.1),
+        ("xtc_threshold", -0.1),
+        ("dynatemp_range", -0.1),
+        ("dynatemp_exponent", NAN),
         ("seed", -1),
         ("seed", SEED_MAX + 1),
     ],
 )
-def test_values_outside_their_range(name: str, value: float) -> None:
+def test_values_outside_their_range(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=f"^{name} is .*, got "):
         SamplingParams(**{name: value})
 
@@ -244,6 +262,155 @@ def test_bias_that_is_no_number() -> None:
         SamplingParams(logit_bias=((5, NAN),))
 
 
+# --- samplers that are off by default --------------------------------------------------------
+
+ALL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def softmax(values: Any) -> Any:
+    p = np.exp(values.astype(np.float64) - values.max())
+    return p / p.sum()
+
+
+def law(model: Any, values: Any, text: tuple[int, ...] = (), **params: Any) -> Any:
+    """The probabilities that a sampler without the usual filters draws by."""
+    with Sampler(model, SamplingParams(**({"temperature": 1.0, "seed": 1} | ALL | params))) as each:
+        each.begin(text)
+        return each.distribution_of(values)
+
+
+def test_top_n_sigma(tiny: Any) -> None:
+    values = logits()
+    kept = values >= values.max() - 1.5 * values.std()
+    want = softmax(np.where(kept, values, -np.inf))
+    np.testing.assert_allclose(law(tiny(), values, top_n_sigma=1.5), want, atol=1e-6)
+
+
+def test_tokens_that_are_never_drawn_are_not_measured(tiny: Any) -> None:
+    values = logits()
+    rest = np.arange(N_VOCAB) != 9
+    kept = rest & (values >= values[rest].max() - 1.5 * values[rest].std())
+    want = softmax(np.where(kept, values, -np.inf))
+    found = law(tiny(), values, top_n_sigma=1.5, logit_bias=((9, -FLOAT_MAX),))
+    np.testing.assert_allclose(found, want, atol=1e-6)
+
+
+def test_typical_p(tiny: Any) -> None:
+    """Also beside tokens that cannot be drawn, whose probability is 0."""
+    values = logits()
+    values[:40] = -1000
+    p = softmax(values)
+    surprise = -np.log(np.maximum(p, 1e-300))
+    order = np.argsort(abs(surprise - (p * surprise).sum()))
+    n_kept = int((np.cumsum(p[order]) <= 0.6).sum()) + 1
+    kept = np.isin(np.arange(N_VOCAB), order[:n_kept])
+    want = softmax(np.where(kept, values, -np.inf))
+    np.testing.assert_allclose(law(tiny(), values, typical_p=0.6), want, atol=1e-6)
+
+
+def test_xtc(tiny: Any) -> None:
+    """The law is the average; what is drawn keeps to one of its two parts."""
+    values = only(t5=3.0, t6=2.5, t7=2.0, t8=0.0)
+    p = softmax(values)
+    left = softmax(np.where(np.isin(np.arange(N_VOCAB), [5, 6]), -np.inf, values))
+    xtc = {"xtc_probability": 0.25, "xtc_threshold": 0.1}
+    np.testing.assert_allclose(law(tiny(), values, **xtc), 0.25 * left + 0.75 * p, atol=1e-6)
+    always = SamplingParams(1.0, **ALL, xtc_probability=1.0, xtc_threshold=0.1, seed=1)
+    with Sampler(tiny(), always) as sampler:
+        assert {sampler.sample_logits(values) for _ in range(60)} == {7, 8}
+    params = SamplingParams(1.0, **ALL, **xtc, seed=3)
+    with Sampler(tiny(), params) as sampler:
+        counts = collections.Counter(sampler.sample_logits(values) for _ in range(800))
+    want = 800 * (0.25 * left + 0.75 * p)
+    for token in (5, 6, 7, 8):
+        assert abs(counts[token] - want[token]) < 5 * np.sqrt(want[token])
+
+
+def test_xtc_starts_anew_with_a_text(tiny: Any) -> None:
+    params = SamplingParams(1.0, top_k=0, xtc_probability=0.5, xtc_threshold=0.01, seed=7)
+    with Sampler(tiny(), params) as sampler:
+        texts = []
+        for _ in range(2):
+            sampler.begin([5, 6])
+            sampler.distribution_of(logits())
+            texts.append([sampler.sample_logits(logits(i)) for i in range(20)])
+    assert texts[0] == texts[1] == draws(tiny(), params, 20)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("half", [0.3, 0.8, 2.0])
+def test_dynamic_temperature(half: float, exponent: float, tiny: Any) -> None:
+    values = logits()
+    p = softmax(values)
+    entropy = -(p * np.log(p)).sum() / np.log(N_VOCAB)
+    low, high = max(0.8 - half, 0.0), 0.8 + half
+    want = softmax(values / (low + (high - low) * entropy**exponent))
+    found = law(tiny(), values, temperature=0.8, dynatemp_range=half, dynatemp_exponent=exponent)
+    np.testing.assert_allclose(found, want, atol=1e-4)
+
+
+@pytest.mark.parametrize("gap", [20.0, 90.0, 100.0])
+def test_a_dynamic_temperature_of_next_to_0(gap: float, tiny: Any) -> None:
+    """Logits over it would overflow."""
+    values = np.full(N_VOCAB, -1000, np.float32)
+    values[5], values[6] = 30, 30 - gap
+    for exponent in (1.0, 2.0, 5.0):
+        found = law(tiny(), values, dynatemp_range=1.0, dynatemp_exponent=exponent)
+        assert found[5] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ((20, 21, 22, 23, 20, 21, 22), 3),  # 23 would go on
+        ((21, 22, 23, 30, 20, 21, 22), 2),
+        ((22, 23, 30, 20, 21, 22), 1),  # shorter than allowed
+        ((20, 21, 22, 23, 20, 30, 22), 1),
+    ],
+)
+def test_dry(text: tuple[int, ...], length: int, tiny: Any) -> None:
+    values = logits()
+    lowered = values.copy()
+    if length >= 2:
+        lowered[23] -= 0.8 * 1.5 ** (length - 2)
+    dry = {"dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 2}
+    found = law(tiny(), values, text, **dry, dry_sequence_breakers=())
+    np.testing.assert_allclose(found, softmax(lowered), atol=1e-6)
+
+
+def test_dry_reads_the_last_tokens_and_those_drawn(tiny: Any) -> None:
+    params = SamplingParams(
+        0.0, dry_multiplier=9.0, dry_penalty_last_n=6, dry_sequence_breakers=(), seed=1
+    )
+    values = only(t23=3.0, t24=2.0)
+    for text, want in (
+        ((20, 21, 23, 20), 24),
+        ((20, 21, 23, 30, 31, 32, 33, 20), 23),  # beyond the last six
+    ):
+        with Sampler(tiny(), params) as sampler:
+            for _ in range(2):
+                sampler.begin(text)
+                sampler.accept(21)
+                assert sampler.sample_logits(values) == want
+
+
+def test_a_repetition_does_not_reach_across_a_breaker(tiny: Any) -> None:
+    model = tiny()
+    start, *text = model.tokenize("the man:")
+    assert len(text) > 2
+    for breakers, falls in (((), True), ((":",), False), (("é漢", "漢" * 13, ":"), False)):
+        dry = {"dry_multiplier": 9.0, "dry_sequence_breakers": breakers}
+        prompt = (start, *text, 77, *text)
+        assert (law(model, np.zeros(N_VOCAB, np.float32), prompt, **dry)[77] < 1e-3) == falls
+
+
+def test_only_breakers_of_dry_need_a_tokenizer(error_of: Any) -> None:
+    made = "Sampler(model, SamplingParams(dry_multiplier=1.0, dry_sequence_breakers={}))\n"
+    code = made.format("()") + made.format("('a',)")
+    error = error_of("first = " + code, vocab="none")
+    assert error.startswith("ArgumentError") and "has no tokenizer; DRY's" in error
+
+
 # --- grammars --------------------------------------------------------------------------------
 
 
@@ -288,6 +455,11 @@ WITH_RULES = {
     "drawn": SamplingParams(0.9, top_k=5, seed=1),
     "drawn from all": SamplingParams(1.1, top_k=0, seed=1),
     "flat": SamplingParams(3.0, min_p=0.0, seed=1),
+    "within sigmas": SamplingParams(1.0, top_n_sigma=1.5, logit_bias=((90, -FLOAT_MAX),), seed=1),
+    "typical": SamplingParams(1.0, typical_p=0.6, dry_multiplier=1.0, dry_allowed_length=1, seed=1),
+    "dynamic, without top choices": SamplingParams(
+        1.0, dynatemp_range=0.5, dynatemp_exponent=0.7, xtc_probability=0.3, seed=1
+    ),
 }
 
 

@@ -20,7 +20,14 @@ from pyselfspec.errors import ArgumentError
 from pyselfspec.serve.endpoints.infill import InfillRequest
 from pyselfspec.serve.endpoints.messages_request import MessagesRequest
 from pyselfspec.serve.endpoints.responses_request import ResponsesRequest
-from pyselfspec.serve.protocol.request_fields import CHATS, MESSAGES, RESPONSES, RULES, Treatment
+from pyselfspec.serve.protocol.request_fields import (
+    CHATS,
+    MESSAGES,
+    RESPONSES,
+    RULES,
+    SAMPLERS,
+    Treatment,
+)
 from pyselfspec.serve.protocol.request_fields import COMPLETIONS as TEXTS
 from pyselfspec.serve.protocol.schemas import ChatRequest, CompletionRequest
 from pyselfspec.serve.settings import Capacity
@@ -120,10 +127,8 @@ def fields_of(params: Any) -> set[str]:
 
 
 REFUSED: list[tuple[str, Any, Any]] = [
-    ("mirostat", 2, 0), ("xtc_probability", 0.5, 0), ("dynatemp_range", 1, 0.0),
-    ("dry_multiplier", 0.8, 0), ("top_n_sigma", 1, -1), ("adaptive_target", 0.5, -1),
-    ("typical_p", 0.5, 1.0), ("repetition_penalty", 1.1, 1), ("min_tokens", 5, 0),
-    ("samplers", ["top_k"], ["dry", "penalties", "top_k", "top_p", "min_p", "temperature"]),
+    ("mirostat", 2, 0), ("adaptive_target", 0.5, -1), ("repetition_penalty", 1.1, 1),
+    ("min_tokens", 5, 0), ("samplers", ["top_k"], [*SAMPLERS, "infill"]),
     ("n_probs", 3, 0), ("stop_token_ids", [5], []), ("guided_json", {"type": "object"}, None),
     ("use_beam_search", True, False), ("t_max_predict_ms", 5, -1), ("n_cmpl", 2, 1),
 ]  # fmt: skip
@@ -214,6 +219,35 @@ def test_errors_of_fields_are_plain_words(
     body = CHAT | ({"input": "Hello"} if path == "responses" else {"prompt": "Hello"})
     refused = served.post(f"/v1/{path}", body | fields)
     assert refused.status_code == 400 and refused.json()["error"]["message"].startswith(message)
+
+
+FURTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"dry_multiplier": 9.0, "dry_allowed_length": 0}, {"dry_multiplier": -1}),
+    ({"top_n_sigma": 0.01}, {"top_n_sigma": -1}),
+    ({"typical_p": 0.01, "top_k": 0}, {"typical_p": 1.5}),
+    ({"xtc_probability": 1, "xtc_threshold": 0.01}, {"xtc_probability": -1}),
+    ({"dynatemp_range": 2, "dynatemp_exponent": 0}, {"dynatemp_range": -1}),
+]
+
+
+@pytest.mark.parametrize(("acts", "rests"), FURTHER)
+def test_further_samplers_reach_the_text(
+    acts: dict[str, Any], rests: dict[str, Any], served: Served, demo: Model
+) -> None:
+    body = PROMPT | {"seed": 5, "max_tokens": 24}
+    usual = text_of(served, COMPLETIONS, body)
+    assert text_of(served, COMPLETIONS, body | rests) == usual
+    drafted = text_of(served, COMPLETIONS, body | acts)
+    assert drafted != usual
+    plain = body | acts | {"pyselfspec": {"draft": None}}
+    assert text_of(served, COMPLETIONS, plain) == drafted
+
+
+def test_breakers_of_dry_that_it_cannot_take(served: Served) -> None:
+    body = PROMPT | {"dry_multiplier": 1, "dry_sequence_breakers": ["x" * 41]}
+    refused = served.post(COMPLETIONS, body)
+    assert refused.status_code == 400
+    assert "texts of 1 to 40 bytes" in refused.json()["error"]["message"]
 
 
 def test_null_is_no_field(served: Served) -> None:

@@ -416,6 +416,21 @@ def not_numbers() -> DecodeError:
     return DecodeError("these logits are not numbers, no token can be drawn from them")
 
 
+def init_dry(
+    vocab: int | None,
+    *,
+    multiplier: float,
+    base: float,
+    allowed_length: int,
+    last_n: int,
+    breakers: Sequence[str],
+) -> Any:
+    """Return a new DRY sampler. vocab: None without breakers."""
+    texts = (ctypes.c_char_p * len(breakers))(*(each.encode() for each in breakers))
+    numbers = (multiplier, base, allowed_length, last_n)
+    return llama.llama_sampler_init_dry(vocab, *numbers, texts, len(breakers))
+
+
 def init_grammar(vocab: int, text: str, n_candidates: int, gap: float) -> Any:
     """Return a sampler that rules out tokens that a grammar does not allow, and keeps the
     n_candidates most likely of the others (0: all) whose logits are at most ``gap`` below the best.

@@ -15,6 +15,10 @@ from .errors import unsupported
 CHATS, COMPLETIONS, RESPONSES, MESSAGES = "chats", "completions", "responses", "messages"
 BOTH = (CHATS, COMPLETIONS)
 
+SAMPLERS = (
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
+)  # fmt: skip
+
 
 class Treatment(Enum):
     """HONOURED: it acts. HARMLESS: the text is the same without it. REFUSED: status 400, unless its
@@ -57,8 +61,7 @@ def _is_number(test: Callable[[float], bool]) -> Callable[[Any], bool]:
 
 def _has_usual_samplers(value: Any) -> bool:
     """Return whether a list of samplers asks for ours, in our order; others do nothing here."""
-    ours = ["penalties", "top_k", "top_p", "min_p", "temperature"]
-    return isinstance(value, list) and [each for each in value if each in ours] == ours
+    return isinstance(value, list) and [each for each in value if each in SAMPLERS] == [*SAMPLERS]
 
 
 def _is_false(value: Any) -> bool:
@@ -79,7 +82,12 @@ RULES = (
     _honoured("temperature", note="less than 0 is 0"),
     _honoured("top_k", note="-1: all tokens, like 0"),
     _honoured("min_p repeat_penalty presence_penalty frequency_penalty ignore_eos"),
-    _honoured("repeat_last_n", note="-1: the whole context"),
+    _honoured("repeat_last_n dry_penalty_last_n", note="-1: the whole context"),
+    _honoured(
+        "dry_multiplier top_n_sigma xtc_probability dynatemp_range", note="0 or less: it is off"
+    ),
+    _honoured("typical_p", note="1 or more: it is off"),
+    _honoured("dry_base dry_allowed_length dry_sequence_breakers xtc_threshold dynatemp_exponent"),
     _honoured("grammar json_schema", note='one of them; `""`: no grammar'),
     _honoured("prompt logprobs echo suffix best_of", COMPLETIONS),
     _honoured("messages max_completion_tokens logprobs top_logprobs", CHATS),
@@ -87,13 +95,11 @@ RULES = (
     _honoured("reasoning_effort chat_template_kwargs", CHATS),
     _honoured("reasoning_format", CHATS, note="`none`, `auto` or `deepseek`"),
     _honoured("reasoning_budget_tokens thinking_budget_tokens", CHATS),
-    _refused("mirostat xtc_probability dynatemp_range dry_multiplier", "0", _is_not_positive),
-    _refused("top_n_sigma", "0 or less", _is_not_positive),
+    _refused("mirostat", "0", _is_not_positive),
     _refused("adaptive_target", "less than 0", _is_number(lambda x: x < 0)),
-    _refused("typical_p", "1 or more", _is_number(lambda x: x >= 1)),
     _refused(
         "samplers",
-        "a list with `penalties`, `top_k`, `top_p`, `min_p` and `temperature` in this order",
+        f"a list with {', '.join(f'`{each}`' for each in SAMPLERS)} in this order",
         _has_usual_samplers,
     ),
     _refused("repetition_penalty", "1; use `repeat_penalty`", _is_one),
@@ -124,10 +130,7 @@ RULES = (
     _refused("reasoning_budget_message", "an empty text", _is_empty, CHATS),
     _refused("add_generation_prompt parse_tool_calls", "true", lambda value: value is True, CHATS),
     _refused("best_of", "1; use `n`", _is_one, CHATS),
-    _harmless(
-        "user dynatemp_exponent mirostat_tau mirostat_eta xtc_threshold adaptive_decay "
-        "dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"
-    ),
+    _harmless("user mirostat_tau mirostat_eta adaptive_decay"),
     _harmless(
         "cache_prompt id_slot n_keep n_discard n_cache_reuse t_max_prompt_ms backend_sampling "
         "speculative.n_max speculative.n_min speculative.p_min speculative.type "

@@ -20,6 +20,9 @@ from .errors import ApiError
 from .schemas import AdapterScale, TextRequest
 
 RANDOM = (-1, 2**32 - 1)  # seeds that llama-server takes for none
+OFF_BELOW_0 = {
+    "temperature", "top_k", "dry_multiplier", "top_n_sigma", "xtc_probability", "dynatemp_range",
+}  # fmt: skip
 N_BIASED = 256  # characters of a text whose tokens get a bias
 
 
@@ -145,8 +148,12 @@ class RequestReader:
         """
         given = ((key, getattr(request, key)) for key in TextRequest.SAMPLING)
         fields: dict[str, Any] = {key: value for key, value in given if value is not None}
-        for key in {"temperature", "top_k"} & fields.keys():
+        for key in OFF_BELOW_0 & fields.keys():
             fields[key] = max(0, fields[key])
+        if "typical_p" in fields:
+            fields["typical_p"] = min(1.0, fields["typical_p"])
+        if "dry_sequence_breakers" in fields:
+            fields["dry_sequence_breakers"] = tuple(fields["dry_sequence_breakers"])
         if fields.get("repeat_last_n") == -1:
             fields["repeat_last_n"] = min(self.n_ctx, REPEAT_LAST_N_MAX)
         biases: dict[int, float] = {}

@@ -17,6 +17,7 @@ from pydantic import (
 from ...errors import MaskError
 from ...masks.layer_mask import LayerMask
 from ...runtime.sampling import FLOAT_MAX
+from ...runtime.sequence_breakers import N_BREAKERS
 from ...templates.messages import ASSISTANT
 from .errors import unsupported
 from .request_fields import CHATS, COMPLETIONS, require_harmless
@@ -143,7 +144,9 @@ class TextRequest(RuledRequest):
     KIND: ClassVar[str] = COMPLETIONS
     SAMPLING: ClassVar[tuple[str, ...]] = (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "repeat_last_n",
-        "presence_penalty", "frequency_penalty",
+        "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base",
+        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "top_n_sigma",
+        "typical_p", "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent",
     )  # fmt: skip
 
     model: str | None = None
@@ -165,6 +168,17 @@ class TextRequest(RuledRequest):
     ignore_eos: bool = False
     presence_penalty: Finite | None = None
     frequency_penalty: Finite | None = None
+    dry_multiplier: Finite | None = None
+    dry_base: Finite | None = Field(None, ge=1)
+    dry_allowed_length: int | None = Field(None, ge=0, lt=2**31)
+    dry_penalty_last_n: int | None = Field(None, ge=-1)
+    dry_sequence_breakers: Annotated[list[str], Field(max_length=N_BREAKERS)] | None = None
+    top_n_sigma: Finite | None = None
+    typical_p: Finite | None = Field(None, ge=0)
+    xtc_probability: Finite | None = Field(None, le=1)
+    xtc_threshold: Finite | None = Field(None, ge=0, le=1)
+    dynatemp_range: Finite | None = None
+    dynatemp_exponent: Finite | None = Field(None, ge=0)
     logit_bias: Biases | None = None
     lora: Annotated[list[AdapterScale], Field(max_length=N_ADAPTERS)] | None = None
     pyselfspec: DraftSettings | None = None
