@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -24,11 +23,13 @@ from .endpoints import (
     lora,
     messages,
     models,
+    ollama,
     rerank,
     responses,
     slots,
     tokens,
 )
+from .endpoints.error_form import error_form
 from .endpoints.models import N_PATH
 from .endpoints.routers import router
 from .metrics import Metrics
@@ -43,10 +44,17 @@ EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, Recu
 
 AnyService = Service | EmbeddingService
 # Endpoints of models that generate text, of embedding models, and of all models.
-WRITING = (completions, infill, chat, messages, responses)
-SLOTS = (slots, lora)
-EMBEDDING = (embeddings, rerank)
-ALWAYS = (tokens, models)
+WRITING = (
+    completions.ROUTER,
+    infill.ROUTER,
+    chat.ROUTER,
+    messages.ROUTER,
+    responses.ROUTER,
+    ollama.WRITING,
+)
+SLOTS = (slots.ROUTER, lora.ROUTER)
+EMBEDDING = (embeddings.ROUTER, rerank.ROUTER, ollama.EMBEDDING)
+ALWAYS = (tokens.ROUTER, models.ROUTER, ollama.ROUTER)
 
 
 def make(service: AnyService) -> FastAPI:
@@ -62,12 +70,12 @@ def make(service: AnyService) -> FastAPI:
     is_writing = isinstance(service, Service)
     own, others = ((*WRITING, *SLOTS), EMBEDDING) if is_writing else (EMBEDDING, WRITING)
     # one by one, since fastapi may keep an included router as one route without a path
-    for endpoint in (*own, *ALWAYS):
-        app.router.routes += endpoint.ROUTER.routes
+    for each in (*own, *ALWAYS):
+        app.router.routes += each.routes
     app.router.routes += _refusals(service, others).routes + models.HEALTH.routes
 
     async def on_error(request: Request, error: Exception) -> Response:
-        return error_response(error, messages.error_form(request))
+        return error_response(error, error_form(request))
 
     methods: dict[str, set[str]] = {}
     for route in app.routes:
@@ -87,15 +95,15 @@ def make(service: AnyService) -> FastAPI:
     return app
 
 
-def _refusals(service: AnyService, endpoints: Sequence[ModuleType]) -> APIRouter:
+def _refusals(service: AnyService, routers: Sequence[APIRouter]) -> APIRouter:
     """Return a router that refuses requests to endpoints which this model cannot answer."""
     refusing = router()
 
     async def refuse() -> Response:
         raise service.refusal()
 
-    for endpoint in endpoints:
-        for route in endpoint.ROUTER.routes:
+    for each in routers:
+        for route in each.routes:
             if isinstance(route, Route) and "POST" in (route.methods or ()):
                 refusing.post(route.path, include_in_schema=False)(refuse)
     return refusing

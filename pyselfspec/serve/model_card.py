@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from .. import __version__
+from ..gguf.file import GgufFile
 from ..runtime.model import Model
 from ..util import build
+
+
+@dataclass(frozen=True, slots=True)
+class FileCard:
+    """A model file, as lists of models describe it. changed_at: seconds since 1970, 0 for a
+    file that has been removed."""
+
+    architecture: str
+    file_type: str
+    n_params: int
+    n_bytes: int
+    changed_at: float
+
+    @classmethod
+    def of(cls, file: GgufFile) -> Self:
+        """Describe a checked file."""
+        try:
+            changed_at = file.path.stat().st_mtime
+        except OSError:
+            changed_at = 0.0
+        return cls(file.architecture, file.file_type, file.n_params, file.n_bytes, changed_at)
+
+    @property
+    def params_text(self) -> str:
+        """The number of parameters, such as 7.6B or 134.5M."""
+        n = self.n_params
+        return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M"
 
 
 def card(name: str, created_at: int) -> dict[str, Any]:

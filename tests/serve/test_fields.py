@@ -19,8 +19,12 @@ from pyselfspec import Model, SamplingParams
 from pyselfspec.errors import ArgumentError
 from pyselfspec.serve.endpoints.infill import InfillRequest
 from pyselfspec.serve.endpoints.messages_request import MessagesRequest
+from pyselfspec.serve.endpoints.ollama_request import ApiChatRequest, GenerateRequest, Options
 from pyselfspec.serve.endpoints.responses_request import ResponsesRequest
 from pyselfspec.serve.protocol.request_fields import (
+    API_CHAT,
+    API_GENERATE,
+    API_OPTIONS,
     CHATS,
     MESSAGES,
     RESPONSES,
@@ -100,6 +104,9 @@ def rules(kind: str, treatment: Treatment | None = None) -> set[str]:
         (TEXTS, CompletionRequest),
         (RESPONSES, ResponsesRequest),
         (MESSAGES, MessagesRequest),
+        (API_CHAT, ApiChatRequest),
+        (API_GENERATE, GenerateRequest),
+        (API_OPTIONS, Options),
     ],
 )
 def test_the_list_is_what_requests_have(kind: str, model: Any) -> None:
@@ -119,6 +126,13 @@ def test_the_list_has_all_of_anthropics_fields() -> None:
     assert rules(MESSAGES) >= fields_of(message_params.MessageCreateParamsStreaming)
     assert rules(MESSAGES) >= fields_of(beta_params.MessageCreateParamsStreaming)
     assert rules(MESSAGES) >= fields_of(count_params.MessageCountTokensParams)
+
+
+def test_the_list_has_all_of_ollamas_fields() -> None:
+    client = pytest.importorskip("ollama")
+    assert rules(API_CHAT) >= set(client._types.ChatRequest.model_fields)
+    assert rules(API_GENERATE) >= set(client._types.GenerateRequest.model_fields)
+    assert rules(API_OPTIONS) >= set(client.Options.model_fields)
 
 
 def fields_of(params: Any) -> set[str]:

@@ -25,6 +25,7 @@ from serving import new_client
 from tiny_encoder import write_encoder
 
 from pyselfspec.errors import ArgumentError
+from pyselfspec.serve.model_card import FileCard
 from pyselfspec.serve.protocol.errors import ApiError
 from pyselfspec.serve.router.app import RouterApp
 from pyselfspec.serve.router.models import Listed, listed
@@ -190,6 +191,41 @@ def test_anthropics_clients_get_their_form(router: Router) -> None:
     assert body["type"] == "error" and body["error"]["type"] == "not_found_error"
 
 
+def test_ollamas_clients_choose_the_model(router: Router) -> None:
+    def post(path: str, **fields: Any) -> httpx.Response:
+        return router.client.post(f"{router.url}/api/{path}", json={"stream": False} | fields)
+
+    def names(path: str) -> list[str]:
+        models = router.client.get(f"{router.url}/api/{path}").json()["models"]
+        return [each["name"] for each in models]
+
+    assert names("tags") == list(router.status())
+    assert "version" in router.client.get(f"{router.url}/api/version").json()
+    options = {"num_predict": 12, "temperature": 0}
+    want = router.openai.completions.create(model="first", **ASK).choices[0].text
+    for name in ("third", "second:latest"):
+        asked = {"model": name, "prompt": ASK["prompt"], "raw": True, "options": options}
+        found = post("generate", **asked).json()
+        assert found["response"] == want and found["model"] == name.removesuffix(":latest")
+    assert "second" in names("ps") and "encoder" not in names("ps")
+    messages = [{"role": "user", "content": "Hello"}]
+    said = post("chat", model="second", messages=messages, options=options)
+    assert said.json()["message"]["content"]
+    assert post("show", name="second").json()["model_info"]["general.parameter_count"] > 0
+    unknown = post("chat", model="fourth", messages=messages)
+    assert unknown.status_code == 404 and unknown.json() == {"error": "model 'fourth' not found"}
+    assert len(post("embed", model="encoder", input="the king").json()["embeddings"][0]) == 64
+    assert post("generate", model="encoder", keep_alive="0s").status_code == 400
+    end = time.monotonic() + 30
+    while "encoder" in names("ps"):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    bad = {"Authorization": "Bearer wrong"}
+    refused = router.client.get(f"{router.url}/api/tags", headers=bad)
+    assert refused.status_code == 401 and isinstance(refused.json()["error"], str)
+    assert router.client.get(f"{router.url}/v1/health").json() == {"status": "ok"}
+
+
 # the pieces
 
 
@@ -202,30 +238,47 @@ async def _break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.close()
 
 
+async def _text_through_router(answer: Any, path: str) -> str:
+    """Return what a router passes on of a stream that a model's server answers with."""
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    process = FakeProcess()
+    process.port = listener.sockets[0].getsockname()[1]
+
+    async def start(_model: Listed) -> FakeProcess:
+        return process
+
+    pool = Pool([listed_as("a", 1)], start, max_bytes=None, keep_s=None)
+    transport = httpx.ASGITransport(RouterApp(pool, Settings("a")).make())
+    async with listener, httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        return (await client.post(path, json={"stream": True})).text
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [("/v1/chat/completions", None), ("/v1/messages", "error"), ("/v1/responses", "error")],
 )
 def test_a_stream_whose_model_stops_ends_with_an_error(path: str, name: str | None) -> None:
-    async def check() -> str:
-        listener = await asyncio.start_server(_break_off, "127.0.0.1", 0)
-        process = FakeProcess()
-        process.port = listener.sockets[0].getsockname()[1]
-
-        async def start(_model: Listed) -> FakeProcess:
-            return process
-
-        pool = Pool([Listed("a", Path("a"), 1)], start, max_bytes=None, keep_s=None)
-        transport = httpx.ASGITransport(RouterApp(pool, Settings("a")).make())
-        async with listener, httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            return (await client.post(path, json={"stream": True})).text
-
-    first, event, rest = asyncio.run(check()).split("\n\n")
+    text = asyncio.run(_text_through_router(_break_off, path))
+    first, event, rest = text.split("\n\n")
     assert first == 'data: {"a":1}' and rest == ""
     *names, data = event.splitlines()
     assert names == ([] if name is None else [f"event: {name}"])
     found = json.loads(data.removeprefix("data: "))
     assert (found.get("error") or found)["message"] == "a has stopped; try again"
+
+
+def test_a_stream_of_lines_whose_model_stops_ends_with_an_error() -> None:
+    async def check() -> str:
+        async def stop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n")
+            writer.write(b'transfer-encoding: chunked\r\n\r\n8\r\n{"a":1}\n\r\n')
+            await writer.drain()
+            writer.close()
+
+        return await _text_through_router(stop, "/api/chat")
+
+    assert asyncio.run(check()) == '{"a":1}\n{"error":"a has stopped; try again"}\n'
 
 
 def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
@@ -234,6 +287,10 @@ def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
             listed(pairs, None, None, 1)
     with pytest.raises(ArgumentError, match="holds no model"):
         listed([], tmp_path, None, 1)
+
+
+def listed_as(name: str, n_bytes: int) -> Listed:
+    return Listed(name, Path(name), n_bytes, FileCard("llama", "Q8_0", 10, n_bytes, 0.0))
 
 
 class FakeProcess:
@@ -255,7 +312,7 @@ def pool_of(max_bytes: int, keep_s: float | None = None) -> tuple[Pool, list[str
         started.append(model.name)
         return FakeProcess()
 
-    models = [Listed(name, Path(name), 10) for name in "abc"]
+    models = [listed_as(name, 10) for name in "abc"]
     return Pool(models, start, max_bytes=max_bytes, keep_s=keep_s), started
 
 

@@ -23,6 +23,7 @@ from .routers import STREAMS, Writing, aside, router
 ROUTER = router()
 
 
+@ROUTER.post("/chat/completions", include_in_schema=False)
 @ROUTER.post("/v1/chat/completions", responses=STREAMS)
 async def post_chat(service: Writing, body: ChatRequest, request: Request) -> Response:
     """Answer a chat."""

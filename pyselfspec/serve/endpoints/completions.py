@@ -29,6 +29,16 @@ N_PREDICT = 16  # tokens of a completion without max_tokens, as in OpenAI's API
 @ROUTER.post("/v1/completions", responses=STREAMS)
 async def post_completions(service: Writing, body: CompletionRequest, request: Request) -> Response:
     """Complete prompts."""
+    prompts, jobs = await open_completions(service, body, N_PREDICT)
+    return await respond(service, request, jobs, CompletionWriter(service, body, prompts))
+
+
+async def open_completions(
+    service: Service, body: CompletionRequest, default: int | None
+) -> tuple[list[tuple[int, ...]], list[Job]]:
+    """Return the tokens of each prompt, and the jobs of all answers. default: most tokens of an
+    answer if the request has no limit, None for the rest of a slot's share of the context. Raises
+    ApiError, and errors of the model."""
     body.require_supported()
     prompts = await asyncio.to_thread(_prompts, service, body)
     n_each = body.n_generated
@@ -46,7 +56,7 @@ async def post_completions(service: Writing, body: CompletionRequest, request: R
     jobs = [
         Job(
             prompt=prompt,
-            n_predict=reader.n_predict(prompt, body.most, N_PREDICT),
+            n_predict=reader.n_predict(prompt, body.most, default),
             sampling=sampling,
             drafting=reader.drafting(body),
             adapters=reader.chosen_adapters(body.lora),
@@ -57,8 +67,7 @@ async def post_completions(service: Writing, body: CompletionRequest, request: R
         for prompt in prompts
         for sampling in reader.samplings(body, grammar, n_each)
     ]
-    writer = CompletionWriter(service, body, prompts)
-    return await respond(service, request, jobs, writer)
+    return prompts, jobs
 
 
 def _prompts(service: Service, body: CompletionRequest) -> list[tuple[int, ...]]:

@@ -39,17 +39,9 @@ class EmbeddingRequest(BaseModel):
 @ROUTER.post("/v1/embeddings")
 async def post_embeddings(service: Embedding, body: EmbeddingRequest, request: Request) -> Response:
     """Return the vectors of texts."""
-    service.require_kind(scores=False)
-    width = service.engine.context.width
-    if body.dimensions not in (None, width):
-        raise unsupported(
-            "dimensions", f"{service.settings.name} makes vectors of {width}; leave out dimensions"
-        )
-    texts = await asyncio.to_thread(_tokens, service, body.input)
-    work = service.engine.embed(texts, service.settings.timeout_s)
-    n_tokens = sum(map(len, texts))
+    rows, n_tokens = await vectors(service, request, body.input, body.dimensions)
     data: list[dict[str, Any]] = []
-    for row in map(normalised, await until_disconnect(request, work)):
+    for row in rows:
         vector: str | list[float] = row.tolist()
         if body.encoding_format == "base64":
             vector = base64.b64encode(row.astype("<f4").tobytes()).decode()
@@ -62,6 +54,23 @@ async def post_embeddings(service: Embedding, body: EmbeddingRequest, request: R
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
     )
+
+
+async def vectors(
+    service: EmbeddingService, request: Request, given: Any, dimensions: int | None
+) -> tuple[list[NDArray[np.float32]], int]:
+    """Return the vector of each text and the number of their tokens. given: the field "input" of
+    EmbeddingRequest. Raises ApiError for what the model does not make, and ClientGone."""
+    service.require_kind(scores=False)
+    width = service.engine.context.width
+    if dimensions not in (None, width):
+        raise unsupported(
+            "dimensions", f"{service.settings.name} makes vectors of {width}; leave out dimensions"
+        )
+    texts = await asyncio.to_thread(_tokens, service, given)
+    work = service.engine.embed(texts, service.settings.timeout_s)
+    rows = [normalised(row) for row in await until_disconnect(request, work)]
+    return rows, sum(map(len, texts))
 
 
 def normalised(row: NDArray[np.float32]) -> NDArray[np.float32]:

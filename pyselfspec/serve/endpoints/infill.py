@@ -1,5 +1,5 @@
-"""POST /infill: fill-in-the-middle (FIM), in llama-server's format, which llama.vim and
-llama.vscode use."""
+"""POST /infill: fill-in-the-middle (FIM), which llama.vim and llama.vscode use, and POST
+/completion; both in llama-server's format."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from starlette.responses import Response
 from ..engine.jobs import Delta, Finished, Job
 from ..fim_prompt import fill_prompt
 from ..protocol.response_fields import statistics
-from ..protocol.schemas import TextRequest
+from ..protocol.schemas import CompletionRequest, TextRequest
 from ..protocol.writers import Answer, Json, ResponseWriter, respond
+from .completions import open_completions
 from .routers import STREAMS, Writing, router
 
 ROUTER = router()
@@ -37,6 +38,24 @@ class InfillRequest(TextRequest):
     input_suffix: str
     input_extra: list[ExtraFile] = Field(default=[], max_length=N_FILES)
     prompt: str = ""
+
+
+class PlainRequest(TextRequest):
+    """POST /completion. prompt: text, or token ids."""
+
+    prompt: str | list[int]
+
+
+@ROUTER.post("/completions", include_in_schema=False)
+@ROUTER.post("/completion", responses=STREAMS)
+async def post_completion(service: Writing, body: PlainRequest, request: Request) -> Response:
+    """Complete a prompt."""
+    given = {name: getattr(body, name) for name in PlainRequest.model_fields}
+    asked = CompletionRequest.model_construct(**given | {"n": 1})
+    [prompt], jobs = await open_completions(service, asked, None)
+    n_ctx = service.requests.n_ctx
+    writer = InfillWriter(service.settings.name, len(prompt), n_ctx, stream=body.stream)
+    return await respond(service, request, jobs, writer)
 
 
 @ROUTER.post("/infill", responses=STREAMS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -61,10 +61,9 @@ def is_for(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-def error_form(request: Request) -> Callable[[ApiError], Json]:
-    """Return the function that writes an error in the API of a request."""
-    is_ours = is_for(request) or request.scope["path"].startswith(PATH)
-    return error_body if is_ours else ApiError.body
+def has_path(request: Request) -> bool:
+    """Return whether the path of a request belongs to this API alone."""
+    return str(request.scope["path"]).startswith(PATH)
 
 
 def model_card(card: Json) -> Json:

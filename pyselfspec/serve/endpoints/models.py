@@ -15,6 +15,7 @@ N_PATH = 200  # characters of a path that an error repeats
 ROUTER, HEALTH = router(), router(is_open=True)
 
 
+@ROUTER.get("/models", include_in_schema=False)
 @ROUTER.get("/v1/models")
 async def get_models(service: Serving, request: Request) -> Response:
     """Return the list of models."""
@@ -50,6 +51,7 @@ async def get_metrics(service: Serving) -> Response:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
+@HEALTH.get("/v1/health", include_in_schema=False)
 @HEALTH.get("/health")
 async def get_health(service: Serving) -> Response:
     """Return whether the engine runs."""

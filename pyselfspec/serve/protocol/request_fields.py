@@ -1,4 +1,4 @@
-"""Rules for each field of OpenAI's, Anthropic's and llama-server's requests for text.
+"""Rules for each field of OpenAI's, Anthropic's, Ollama's and llama-server's requests for text.
 
 The table in docs/serving.md lists these rules, and requests are checked by them.
 """
@@ -13,11 +13,13 @@ from typing import Any
 from .errors import unsupported
 
 CHATS, COMPLETIONS, RESPONSES, MESSAGES = "chats", "completions", "responses", "messages"
+API_CHAT, API_GENERATE, API_OPTIONS = "`/api/chat`", "`/api/generate`", "Ollama's `options`"
 BOTH = (CHATS, COMPLETIONS)
 
 SAMPLERS = (
     "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
 )  # fmt: skip
+USUAL = {"penalties", "top_k", "top_p", "min_p", "temperature"}  # of these, those on by default
 
 
 class Treatment(Enum):
@@ -60,8 +62,12 @@ def _is_number(test: Callable[[float], bool]) -> Callable[[Any], bool]:
 
 
 def _has_usual_samplers(value: Any) -> bool:
-    """Return whether a list of samplers asks for ours, in our order; others do nothing here."""
-    return isinstance(value, list) and [each for each in value if each in SAMPLERS] == [*SAMPLERS]
+    """Return whether a list of samplers asks for ours, in our order; others do nothing here. Those
+    that are off by default may be left out."""
+    if not isinstance(value, list):
+        return False
+    found = [each for each in value if each in SAMPLERS]
+    return found == [each for each in SAMPLERS if each in found] and USUAL <= {*found}
 
 
 def _is_false(value: Any) -> bool:
@@ -99,7 +105,8 @@ RULES = (
     _refused("adaptive_target", "less than 0", _is_number(lambda x: x < 0)),
     _refused(
         "samplers",
-        f"a list with {', '.join(f'`{each}`' for each in SAMPLERS)} in this order",
+        f"a list in the order {', '.join(f'`{each}`' for each in SAMPLERS)}, where those that are "
+        "off by default may be missing",
         _has_usual_samplers,
     ),
     _refused("repetition_penalty", "1; use `repeat_penalty`", _is_one),
@@ -176,6 +183,30 @@ RULES = (
         "betas billing_policy cache_control context_management diagnostics fallback_credit_token "
         "fallbacks inference_geo metadata service_tier speed user_profile_id workspace_id",
         MESSAGES,
+    ),
+    _honoured("model stream format options think", API_CHAT, API_GENERATE),
+    _honoured("messages tools", API_CHAT),
+    _honoured("prompt suffix system images raw", API_GENERATE),
+    _refused("template", "an empty text; use `--chat-template`", _is_empty, API_GENERATE),
+    _refused("context", "an empty list; use `/api/chat`", _is_empty, API_GENERATE),
+    _refused("logprobs", "false; use `/v1/chat/completions`", _is_false, API_CHAT, API_GENERATE),
+    _refused("top_logprobs", "0; use `/v1/chat/completions`", _is_zero, API_CHAT, API_GENERATE),
+    _harmless("keep_alive truncate shift", API_CHAT, API_GENERATE),
+    _harmless("width height steps", API_GENERATE),
+    _honoured("num_predict", API_OPTIONS, note="less than 0: the rest of a slot's share"),
+    _honoured("temperature", API_OPTIONS, note="less than 0 is 0"),
+    _honoured("top_k", API_OPTIONS, note="-1: all tokens, like 0"),
+    _honoured("repeat_last_n", API_OPTIONS, note="-1: the whole context"),
+    _honoured("typical_p", API_OPTIONS, note="1 or more: it is off"),
+    _honoured("top_p min_p repeat_penalty seed stop", API_OPTIONS),
+    _honoured("presence_penalty frequency_penalty", API_OPTIONS),
+    _refused("mirostat", "0", _is_not_positive, API_OPTIONS),
+    _refused("tfs_z", "1 or more", _is_number(lambda x: x >= 1), API_OPTIONS),
+    _refused("penalize_newline", "true", lambda value: value is True, API_OPTIONS),
+    _harmless(
+        "num_ctx num_batch num_gpu num_thread num_keep main_gpu numa low_vram f16_kv use_mmap "
+        "use_mlock vocab_only logits_all embedding_only mirostat_tau mirostat_eta",
+        API_OPTIONS,
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Responses made from events of jobs: one JSON object, or a stream of server-sent events."""
+"""Responses made from events of jobs: one JSON object, or a stream of events."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .response_fields import new_id, token_fields, usage
 from .schemas import TextRequest
 
 SSE = "text/event-stream"
+NDJSON = "application/x-ndjson"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not buffer it
 
 Json = dict[str, Any]
@@ -61,6 +62,7 @@ class ResponseWriter(ABC):
     Knows neither HTTP nor the engine. i is the index of an answer in the request.
     """
 
+    MEDIA_TYPE: ClassVar[str] = SSE
     END: ClassVar[bytes] = b""  # after the last event
     PING: ClassVar[bytes] = b": ping\n\n"  # while nothing happens, so that clients keep waiting
 
@@ -96,7 +98,7 @@ class ResponseWriter(ABC):
         return [error.body()]
 
     def encode(self, event: Json) -> bytes:
-        """Return a server-sent event."""
+        """Return an event as bytes of the stream, by default as a server-sent event."""
         return b"data: " + to_json(event) + b"\n\n"
 
 
@@ -105,6 +107,16 @@ class NamedEventWriter(ResponseWriter):
 
     def encode(self, event: Json) -> bytes:
         return b"event: " + str(event["type"]).encode() + b"\n" + super().encode(event)
+
+
+class LineWriter(ResponseWriter):
+    """A writer for protocols whose streams are lines, each a JSON object."""
+
+    MEDIA_TYPE = NDJSON
+    PING = b" "  # clients read each line as JSON, which may begin with a space but not be empty
+
+    def encode(self, event: Json) -> bytes:
+        return to_json(event) + b"\n"
 
 
 class ChoiceWriter(ResponseWriter):
@@ -173,8 +185,8 @@ async def respond(
         except BaseException:
             events.cancel()
             raise
-        body = _sse_events(service, events, len(jobs), writer, start)
-        return StreamingResponse(body, media_type=SSE, headers=HEADERS)
+        body = _stream_body(service, events, len(jobs), writer, start)
+        return StreamingResponse(body, media_type=writer.MEDIA_TYPE, headers=HEADERS)
     answers = [Answer() for _ in jobs]
 
     async def collect(events: JobEvents) -> None:
@@ -196,7 +208,7 @@ def _observe(
     answers[i].observe(event)
 
 
-async def _sse_events(
+async def _stream_body(
     service: Service, events: JobEvents, n: int, writer: ResponseWriter, start: float
 ) -> AsyncIterator[bytes]:
     answers = [Answer() for _ in range(n)]

@@ -19,12 +19,13 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
-from ..endpoints import messages, responses
+from ..endpoints import messages, ollama, ollama_request, responses
+from ..endpoints.error_form import error_form
 from ..protocol.auth import require_host, require_key
 from ..protocol.errors import ApiError, error_response, json_response, to_json
 from ..protocol.events import ClientGone, no_response, until_disconnect
 from ..protocol.middleware import BodyLimit, allow_origins
-from ..protocol.writers import SSE
+from ..protocol.writers import NDJSON, SSE
 from ..settings import Settings
 from ..static_files import Page
 from .models import N_NAME
@@ -47,15 +48,18 @@ class RouterApp:
         """Return the application, for uvicorn."""
 
         async def on_error(request: Request, error: Exception) -> Response:
-            return error_response(error, messages.error_form(request))
+            return error_response(error, error_form(request))
 
         methods = ["GET", "POST", "DELETE", "HEAD", "OPTIONS"]
         page = Page()  # for browsers, which have no key when they open it
         app = Starlette(
             routes=[
-                Route("/health", self._health),
-                Route("/v1/models", self._models),
+                *(Route(path, self._health) for path in ("/health", "/v1/health")),
+                *(Route(path, self._models) for path in ("/models", "/v1/models")),
                 Route("/v1/models/{name:path}", self._model),
+                Route("/api/version", self._version),
+                Route("/api/tags", self._tags),
+                Route("/api/ps", self._loaded),
                 *(Route(path, page) for path in sorted(page.paths)),
                 Route("/{path:path}", self._forward, methods=methods),
             ],
@@ -104,6 +108,24 @@ class RouterApp:
         card = self._card(self._entry(request.path_params["name"]))
         return json_response(messages.model_card(card) if messages.is_for(request) else card)
 
+    async def _version(self, request: Request) -> Response:
+        self._check(request)
+        return json_response(ollama.version())
+
+    async def _tags(self, request: Request) -> Response:
+        self._check(request)
+        models = [each.model for each in self._pool.entries.values()]
+        return json_response({"models": [ollama.entry(each.name, each.file) for each in models]})
+
+    async def _loaded(self, request: Request) -> Response:
+        self._check(request)
+        found = [
+            ollama.loaded_entry(each.model.name, each.model.file, self._pool.left_s(each))
+            for each in self._pool.entries.values()
+            if each.is_loaded
+        ]
+        return json_response({"models": found})
+
     def _card(self, entry: Entry) -> dict[str, Any]:
         card = {"id": entry.model.name, "object": "model", "created": self._created_at}
         status = "loaded" if entry.is_loaded else "unloaded"
@@ -134,10 +156,13 @@ class RouterApp:
         name = fields.get("model", request.query_params.get("model"))
         if name is None and request.scope["path"].startswith(f"{responses.PATH}/"):
             return await self._stored(request)
+        if ollama_request.has_path(request):
+            given = fields.get("name") if name is None else name  # as older clients call it
+            name = ollama_request.served_name(given, self._pool.entries)
         entry = self._entry(name)
-        keep_s = fields.get("keep_alive")  # as Ollama's: less than 0 for ever
-        if isinstance(keep_s, int | float) and not isinstance(keep_s, bool):
-            entry.keep_s = float(keep_s) if 0 <= keep_s < KEEP_S_MAX else float("inf")
+        keep_s = ollama_request.keep_seconds(fields.get("keep_alive"))
+        if keep_s is not None:
+            entry.keep_s = keep_s if keep_s < KEEP_S_MAX else float("inf")
         return await self._answer(entry, request, body)
 
     async def _stored(self, request: Request) -> Response:
@@ -166,8 +191,10 @@ class RouterApp:
             except (OSError, h11.RemoteProtocolError):
                 raise stopped from None
             kept = stack.pop_all()
-        is_stream = (b"content-type", SSE.encode()) in [(k, v.split(b";")[0]) for k, v in headers]
-        last = _event(request, stopped) if is_stream else None
+        kinds = {
+            value.split(b";")[0].decode() for name, value in headers if name == b"content-type"
+        }
+        last = _event(request, stopped) if kinds & {SSE, NDJSON} else None
         response = _Forwarding(answer, kept, status, last)
         response.raw_headers = headers
         return response
@@ -203,9 +230,11 @@ class _Forwarding(StreamingResponse):
 
 def _event(request: Request, error: ApiError) -> bytes:
     """Return an error as an event of a stream, in the API of the request."""
+    if ollama_request.has_path(request):
+        return to_json(ollama_request.error_body(error)) + b"\n"
     if request.scope["path"] == responses.PATH:
         body = responses.error_event(error)
     else:
-        body = messages.error_form(request)(error)
+        body = error_form(request)(error)
     name = f"event: {body['type']}\n".encode() if "type" in body else b""
     return name + b"data: " + to_json(body) + b"\n\n"

@@ -11,6 +11,7 @@ from ...gguf import file as gguf_file
 from ...gguf import heads
 from ...runtime.context_options import N_CTX
 from ...runtime.memory import needed_bytes
+from ..model_card import FileCard
 
 N_NAME = 128  # characters
 
@@ -22,6 +23,7 @@ class Listed:
     name: str
     path: Path
     n_bytes: int
+    file: FileCard
 
 
 def listed(
@@ -57,4 +59,4 @@ def _listed(name: str, path: Path, n_ctx: int | None, n_slots: int) -> Listed:
     if heads.is_head(file.architecture):
         raise ModelFileError(f"{path} is a draft head, which cannot generate text alone")
     n_ctx = n_ctx or n_slots * min(N_CTX, file.context_length or N_CTX)
-    return Listed(name, path, needed_bytes(file, n_ctx, "f16", "f16"))
+    return Listed(name, path, needed_bytes(file, n_ctx, "f16", "f16"), FileCard.of(file))

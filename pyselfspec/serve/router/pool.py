@@ -122,12 +122,19 @@ class Pool:
 
     async def unload_old(self) -> None:
         """Unload the models that have not been used for longer than they are kept."""
-        now = time.monotonic()
         for entry in self.entries.values():
-            keep_s = self._keep_s if entry.keep_s is None else entry.keep_s
             is_idle = entry.is_loaded and not entry.n_users and not entry.loading.locked()
-            if is_idle and keep_s is not None and now - entry.used_at >= keep_s:
+            left_s = self.left_s(entry)
+            if is_idle and left_s is not None and left_s <= 0:
                 await self.unload(entry)
+
+    def left_s(self, entry: Entry) -> float | None:
+        """Return the seconds after which a model is unloaded if no request comes, None for never
+        and for one that is answering."""
+        keep_s = self._keep_s if entry.keep_s is None else entry.keep_s
+        if keep_s is None or entry.n_users:
+            return None
+        return entry.used_at + keep_s - time.monotonic()
 
     async def close(self) -> None:
         """Unload all models."""
