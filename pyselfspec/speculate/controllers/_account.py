@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 LOSS_SHARE = 0.01  # of the time of plain decoding that drafts may lose
-LOSS_PASSES = 1  # plain passes that they may lose beyond it: a text has to begin somehow
+LOSS_PASSES = 0.75  # plain passes that they may lose beyond it: a text has to begin somehow
 
 
 @dataclass(slots=True)
