@@ -5,6 +5,7 @@ Plain decoding is a generation without a drafter, so there is no second path to 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -158,13 +159,14 @@ class Generation:
         room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
         if abilities.max_rollback:  # else a checkpoint takes back a draft of any length
             room = min(room, abilities.max_rollback)
+        start_ns = time.perf_counter_ns()
         limit = self._controller.limit(n - 1).capped(room)
         if limit.rests:
             return Draft()
         if self._residual is not None:
             limit = replace(limit, draw=self._residual.draw)
         try:
-            draft = yield from timed_draft(self._drafter, self.history, limit)
+            draft = yield from timed_draft(self._drafter, self.history, limit, start_ns)
         except ContextFullError:
             return Draft()
         return draft if draft.is_chain else fitting(self.seq, draft, self._n_end)

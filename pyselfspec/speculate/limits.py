@@ -81,7 +81,7 @@ class DraftLimit:
 
     def capped(self, n_max: int) -> Self:
         """Return this limit with at most n_max tokens, never fewer than 0."""
-        return replace(self, n_max=max(0, min(self.n_max, n_max)))
+        return self if n_max >= self.n_max else replace(self, n_max=max(0, n_max))
 
     def after(self, probs: Sequence[float]) -> DraftDecision:
         """Decide about the last of the tokens drafted so far; probs: of all of them."""

@@ -39,6 +39,8 @@ class Choice(DraftLimit):
     rule_after: Callable[[int], Rule] | None = None
 
     def capped(self, n_max: int) -> Self:
+        if n_max >= max(self.n_max, self.n_copies):
+            return self
         n = max(0, n_max)
         return replace(self, n_max=min(self.n_max, n), n_copies=min(self.n_copies, n))
 

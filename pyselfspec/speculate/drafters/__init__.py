@@ -155,10 +155,15 @@ class LookupDrafter(Drafter):
         return limit.truncate(self.look_up(history, limit.max_lookup))
 
 
-def timed_draft(drafter: Drafter, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+def timed_draft(
+    drafter: Drafter, history: Sequence[int], limit: DraftLimit, start_ns: int | None = None
+) -> Work[Draft]:
     """Return a draft with its duration, and with the drafter's name as the source of tokens that
-    have none."""
-    start = time.perf_counter_ns()
+    have none.
+
+    start_ns: when work on the draft began, by time.perf_counter_ns; None: now.
+    """
+    start = time.perf_counter_ns() if start_ns is None else start_ns
     found = drafter.draft(history, limit)
     us = (time.perf_counter_ns() - start) // 1000
     if isinstance(found, Draft):
