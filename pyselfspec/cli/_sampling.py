@@ -193,7 +193,7 @@ class SamplingOptions(FurtherSamplingOptions):
 def _grammar_of(given: str) -> str:
     """Return the grammar of a JSON schema: a text, or @ and the name of a file.
 
-    Raises ArgumentError for a schema that is not supported, UsageError for a text that is no JSON
+    Raises ArgumentError for a schema that is not supported, UsageError for a text that is not a JSON
     object.
     """
     is_file = given.startswith("@")
