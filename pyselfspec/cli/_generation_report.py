@@ -175,7 +175,11 @@ def _fields(completion: Completion, model: str) -> dict[str, Any]:
         "verify": completion.config.verify,
         "controller": type(completion.controller).__name__.lower(),
         "mask": None if mask is None else mask.to_dict(),
-        "sampling": asdict(sampling) | {"logit_bias": [list(pair) for pair in sampling.logit_bias]},
+        "sampling": asdict(sampling)
+        | {
+            "logit_bias": [list(pair) for pair in sampling.logit_bias],
+            "dry_sequence_breakers": [*sampling.dry_sequence_breakers],
+        },
         "model": model,
         "build": build.BUILD_ID,
     }

@@ -209,7 +209,9 @@ def test_sampling_options_reach_the_report(generate: Generate) -> None:
     args += " --presence-penalty 0.1 --frequency-penalty -0.2 --seed 4"
     sampling = generate("-n", "1", "--json", *args.split()).json["sampling"]
     expected = SamplingParams(0.5, 7, 0.75, 0.25, 1.5, 9, 0.1, -0.2, seed=4)
-    assert SamplingParams(**sampling | {"logit_bias": ()}) == expected
+    breakers = tuple(sampling["dry_sequence_breakers"])
+    read = sampling | {"logit_bias": (), "dry_sequence_breakers": breakers}
+    assert SamplingParams(**read) == expected
 
 
 @pytest.mark.parametrize(

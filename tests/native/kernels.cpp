@@ -85,16 +85,25 @@ void pack(const SixBits & x, uint8_t * to) {
     }
 }
 
-// The same for Q4_K, whose scales are packed by sub-block instead of by row.
-std::vector<char> interleaved_q4_K(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+// The fifth bits of Q5_K; Q4_K has none.
+void interleave_high(const block_q4_K &, block_q4_Kx8 *, int) {}
+void interleave_high(const block_q5_K & row, block_q5_Kx8 * to, int r) {
+    for (int part = 0; part < 4; part++) {
+        memcpy(to->qh + 64*part + 8*r, row.qh + 8*part, 8);
+    }
+}
+
+// The same for Q4_K and Q5_K, whose scales are packed by sub-block instead of by row.
+template <typename From, typename To>
+std::vector<char> interleaved_32s(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
     std::vector<char> out(rows.size());
-    auto * to = (block_q4_Kx8 *) out.data();
-    const auto * from = (const block_q4_K *) rows.data();
+    auto * to = (To *) out.data();
+    const auto * from = (const From *) rows.data();
     for (int64_t group = 0; group < n_rows; group += 8) {
         for (int64_t b = 0; b < n_blocks; b++, to++) {
             SixBits of_sub_block[8];
             for (int r = 0; r < 8; r++) {
-                const block_q4_K & row = from[(group + r)*n_blocks + b];
+                const From & row = from[(group + r)*n_blocks + b];
                 to->d[r]    = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d;
                 to->dmin[r] = row.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin;
                 const SixBits of_row = unpacked(row.scales);
@@ -105,6 +114,7 @@ std::vector<char> interleaved_q4_K(const std::vector<char> & rows, int64_t n_row
                 for (int part = 0; part < 16; part++) {
                     memcpy(to->qs + 64*part + 8*r, row.qs + 8*part, 8);
                 }
+                interleave_high(row, to, r);
             }
             for (int i = 0; i < 8; i++) {
                 pack(of_sub_block[i], to->scales + 12*i);
@@ -135,13 +145,38 @@ std::vector<char> interleaved_q2_K(const std::vector<char> & rows, int64_t n_row
     return out;
 }
 
+// The same for Q6_K, which has a scale of 8 bits for every 16 values.
+std::vector<char> interleaved_q6_K(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+    std::vector<char> out(rows.size());
+    auto * to = (block_q6_Kx8 *) out.data();
+    const auto * from = (const block_q6_K *) rows.data();
+    for (int64_t group = 0; group < n_rows; group += 8) {
+        for (int64_t b = 0; b < n_blocks; b++, to++) {
+            for (int r = 0; r < 8; r++) {
+                const block_q6_K & row = from[(group + r)*n_blocks + b];
+                to->d[r] = row.d;
+                for (int part = 0; part < 16; part++) {
+                    to->scales[8*part + r] = row.scales[part];
+                    memcpy(to->ql + 64*part + 8*r, row.ql + 8*part, 8);
+                }
+                for (int part = 0; part < 8; part++) {
+                    memcpy(to->qh + 64*part + 8*r, row.qh + 8*part, 8);
+                }
+            }
+        }
+    }
+    return out;
+}
+
 std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return interleaved<block_q4_0>(rows, n_rows, k/32, 0x88);
         case GGML_TYPE_IQ4_NL: return interleaved<block_iq4_nl>(rows, n_rows, k/32, 0);
         case GGML_TYPE_MXFP4:  return interleaved<block_mxfp4>(rows, n_rows, k/32, 0);
-        case GGML_TYPE_Q4_K:   return interleaved_q4_K(rows, n_rows, k/256);
+        case GGML_TYPE_Q4_K:   return interleaved_32s<block_q4_K, block_q4_Kx8>(rows, n_rows, k/256);
+        case GGML_TYPE_Q5_K:   return interleaved_32s<block_q5_K, block_q5_Kx8>(rows, n_rows, k/256);
         case GGML_TYPE_Q2_K:   return interleaved_q2_K(rows, n_rows, k/256);
+        case GGML_TYPE_Q6_K:   return interleaved_q6_K(rows, n_rows, k/256);
         default:               abort();
     }
 }

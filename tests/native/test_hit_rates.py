@@ -13,6 +13,7 @@ from pyselfspec.costs.store import StoreWarning
 from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate import hit_rates
+from pyselfspec.speculate.controllers import _account
 from pyselfspec.speculate.hit_rates import hit_rates_of
 
 LOOP = [5, 6, 7, 8] * 8
@@ -77,7 +78,8 @@ def test_nothing_is_kept_of_a_run_that_timed_nothing(tiny, new_context):
     assert not path_of(context).exists()
 
 
-def test_a_completion_is_told_to_remember(tiny, new_context):
+def test_a_completion_is_told_to_remember(tiny, new_context, monkeypatch):
+    monkeypatch.setattr(_account, "LOSS_PASSES", 1e6)  # a pass takes less time than a look-up here
     model = tiny()
     context = new_context(model, n_ctx=512)
     greedy = SamplingParams(temperature=0, seed=1)
