@@ -58,6 +58,16 @@ def test_looking_up_what_never_comes_is_given_up(n_others):
     assert max(b - a for a, b in pairwise(asked)) < 100  # but it goes on trying
 
 
+def test_one_look_up_that_was_disturbed_does_not_count():
+    """The process was stopped for a second, say."""
+    costs = table(0.0, FEW_ROWS, shared=0.0, plain_us=PLAIN_US)
+    controller = make(costs, Learned(TimedCosts(costs)))
+    for n in range(60):
+        assert not controller.limit(n).rests
+        draft = Draft(draft_us=1_000_000 if n == 20 else 1)
+        controller.observe(Step(draft, Verdict.of_chain(0, 1, False), PLAIN_US))
+
+
 def test_a_draft_that_is_accepted_is_asked_for_at_every_step():
     costs = table(0.0, FEW_ROWS, shared=0.0, plain_us=PLAIN_US)
     controller = make(costs, Learned(TimedCosts(costs)))

@@ -18,9 +18,11 @@ No text loses much: what drafts have lost is paid back before the next one, see 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from statistics import median
 
 import numpy as np
 
@@ -45,7 +47,7 @@ N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
 N_LOADS = 8  # recent passes whose batch load counts, about
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # most steps that a plan to draft, or not to, lasts
 
-LOOK_UP_SMOOTHING = 0.2  # weight of one look-up in the mean of their times
+N_LOOK_UPS = 5  # timings that count; their median, since other programs disturb single ones
 
 PLAIN = DraftLimit(0)
 REST = DraftLimit(0, rests=True)
@@ -106,7 +108,7 @@ class Auto:
         self._n_past = self._n_steps = self._n_tokens = 0
         self._n_sequences = self._n_rows = 0.0  # mean batch load of recent passes
         self._account = Account()
-        self._look_up_us = 0.0  # mean of recent steps without draft passes
+        self._look_ups: deque[float] = deque(maxlen=N_LOOK_UPS)  # recent times in microseconds
         self._n_rests = 0  # steps for which the drafter is not asked
         self._n_untimed = (
             0 if memory.timings.knows_plain else N_PLAIN
@@ -145,18 +147,18 @@ class Auto:
         if step.draft.n_passed_or_dropped:
             self._observe_outcomes(step)
         plain_us = self.decision.costs.plain_us
-        self._n_rests = self._account.n_rests(self._look_up_us, plain_us)
+        look_up_us = median(self._look_ups) if self._look_ups else 0.0
+        self._n_rests = self._account.n_rests(look_up_us, plain_us)
         self._account.settle(self._n_rests, self._n_rests * plain_us, plain_us)
 
     def _settle(self, step: Step) -> None:
-        """Add the step to the account, at expected costs but for the time of looking tokens up."""
+        """Add the step to the account, at expected costs: of looking tokens up, the median."""
         draft, costs = step.draft, self.decision.costs
         n_proposed, n_passed, n_copied = draft.n_passed_or_dropped, draft.n_passed, draft.n_copied
         us = costs.step_us(n_proposed, n_passed, n_copied)
         if draft.draft_us and not n_proposed:
-            look_up_us = draft.draft_us * (1 + step.batch_load.n_sequences)  # all texts wait
-            us += look_up_us
-            self._look_up_us += LOOK_UP_SMOOTHING * (look_up_us - self._look_up_us)
+            self._look_ups.append(draft.draft_us * (1 + step.batch_load.n_sequences))  # all wait
+            us += median(self._look_ups)
         if costs.repeats and step.n_accepted < step.n_drafted:
             us += costs.full_us[step.n_accepted]
         self._account.settle(len(step.tokens), us, costs.plain_us)
