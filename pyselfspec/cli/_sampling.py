@@ -193,7 +193,7 @@ class SamplingOptions(FurtherSamplingOptions):
 def _grammar_of(given: str) -> str:
     """Return the grammar of a JSON schema: a text, or @ and the name of a file.
 
-    Raises ArgumentError for a schema that is not supported, UsageError for text that is no schema.
+    Raises ArgumentError for a schema that is not supported, UsageError for text that is not one.
     """
     is_file = given.startswith("@")
     if given[1:] == STDIN and is_file:

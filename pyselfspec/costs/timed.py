@@ -68,15 +68,14 @@ class TimedCosts:
         slowness = self._slowness or 1.0
         plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
         draft = slowness * median([plain, *self._draft])
+
+        def corrected(us: Sequence[float], timed: Iterable[tuple[int, float]]) -> tuple[float, ...]:
+            ratios = _ratios(timed, plain)
+            return tuple([slowness * r * each for r, each in zip(ratios, us, strict=True)])
+
         timed = self._shared if shared and self._shared else self._full
-        ratios = _ratios([(0, plain)] * N_SURE + [*timed], plain)
-        full = tuple([slowness * r * us for r, us in zip(ratios, costs.full_us, strict=True)])
-        verify = full
-        if costs.shares:
-            ratios = _ratios(self._rest, plain)
-            verify = tuple(
-                [slowness * r * us for r, us in zip(ratios, costs.verify_us, strict=True)]
-            )
+        full = corrected(costs.full_us, [(0, plain)] * N_SURE + [*timed])
+        verify = corrected(costs.verify_us, self._rest) if costs.shares else full
         return Costs(
             n_past,
             full,
@@ -138,9 +137,9 @@ class TimedCosts:
         n = n_copied + n_drafted
         ratio = verify_us / costs.verifying_us(n_proposed, n_drafted, n_copied)
         if n_proposed and costs.shares:
-            self._rest.append((n, self._relative(ratio, [r for m, r in self._rest if m == n])))
+            self._add(self._rest, n, ratio)
         elif n:
-            self._full.append((n, self._relative(ratio, [r for m, r in self._full if m == n])))
+            self._add(self._full, n, ratio)
         else:
             self._plain.append(self._relative(ratio, self._plain))
             self._n_plain += 1
@@ -150,8 +149,11 @@ class TimedCosts:
     def observe_shared(self, n_past: int, n_rows: int, us: float) -> None:
         """Learn from the time of a full pass over n_rows rows of several texts."""
         n = min(n_rows, N_WIDTH) - 1
-        ratio = us / self._table_at(n_past).full_us[n]
-        self._shared.append((n, self._relative(ratio, [r for m, r in self._shared if m == n])))
+        self._add(self._shared, n, us / self._table_at(n_past).full_us[n])
+
+    def _add(self, timed: Verified, n: int, ratio: float) -> None:
+        """Add a timing of a pass with n draft tokens."""
+        timed.append((n, self._relative(ratio, [r for m, r in timed if m == n])))
 
     def _relative(self, ratio: float, earlier: Sequence[float]) -> float:
         """Return the ratio relative to the machine's speed; kinds with N_SURE timings update it."""

@@ -309,7 +309,7 @@ def test_typical_p(tiny: Any) -> None:
 
 
 def test_xtc(tiny: Any) -> None:
-    """The law is the average; what is drawn keeps to one of its two parts."""
+    """The distribution is the average of two; each draw is from one of them."""
     values = only(t5=3.0, t6=2.5, t7=2.0, t8=0.0)
     p = softmax(values)
     left = softmax(np.where(np.isin(np.arange(N_VOCAB), [5, 6]), -np.inf, values))

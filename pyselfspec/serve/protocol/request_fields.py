@@ -105,8 +105,8 @@ RULES = (
     _refused("adaptive_target", "less than 0", _is_number(lambda x: x < 0)),
     _refused(
         "samplers",
-        f"a list in the order {', '.join(f'`{each}`' for each in SAMPLERS)}, where those that are "
-        "off by default may be missing",
+        f"a list in the order {', '.join(f'`{each}`' for each in SAMPLERS)}, where samplers that "
+        "are off by default may be missing",
         _has_usual_samplers,
     ),
     _refused("repetition_penalty", "1; use `repeat_penalty`", _is_one),

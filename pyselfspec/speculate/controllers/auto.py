@@ -109,6 +109,7 @@ class Auto:
         self._n_sequences = self._n_rows = 0.0  # mean batch load of recent passes
         self._account = Account()
         self._look_ups: deque[float] = deque(maxlen=N_LOOK_UPS)  # recent times in microseconds
+        self._look_up_us = 0.0  # their median
         self._n_rests = 0  # steps for which the drafter is not asked
         self._n_untimed = (
             0 if memory.timings.knows_plain else N_PLAIN
@@ -147,8 +148,7 @@ class Auto:
         if step.draft.n_passed_or_dropped:
             self._observe_outcomes(step)
         plain_us = self.decision.costs.plain_us
-        look_up_us = median(self._look_ups) if self._look_ups else 0.0
-        self._n_rests = self._account.n_rests(look_up_us, plain_us)
+        self._n_rests = self._account.n_rests(self._look_up_us, plain_us)
         self._account.settle(self._n_rests, self._n_rests * plain_us, plain_us)
 
     def _settle(self, step: Step) -> None:
@@ -158,7 +158,8 @@ class Auto:
         us = costs.step_us(n_proposed, n_passed, n_copied)
         if draft.draft_us and not n_proposed:
             self._look_ups.append(draft.draft_us * (1 + step.batch_load.n_sequences))  # all wait
-            us += median(self._look_ups)
+            self._look_up_us = median(self._look_ups)
+            us += self._look_up_us
         if costs.repeats and step.n_accepted < step.n_drafted:
             us += costs.full_us[step.n_accepted]
         self._account.settle(len(step.tokens), us, costs.plain_us)
