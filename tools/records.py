@@ -27,7 +27,7 @@ def provenance(
     """Return the fields that every record begins with.
 
     command: of bench.py, and what it takes before the model; default: the name of the record.
-    model_sha256: what sha256sum says of the file. fingerprint: what profiles and calibrations call
+    model_sha256: what sha256sum says of the file. fingerprint: what profiles and stored costs call
     the model.
     """
     environment = KERNELS_OFF if os.environ.get("PYSELFSPEC_KERNELS") == "off" else ""

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from ..bench import pass_times
 from ..bench import prompts as prompt_files
 from ..bench import tables as bench_tables
 from ..bench.file import BenchFile
@@ -30,7 +31,7 @@ from ..bench.variants import make_variants
 from ..masks.layer_mask import LayerMask
 from ..runtime.context import Context
 from ..runtime.sampling import SEED_MAX
-from ..speculate import calibrate, controllers, drafters
+from ..speculate import controllers, drafters
 from ..speculate.config import AUTO, OFF
 from ..util.files import replacing
 from ..util.paths import shown
@@ -182,8 +183,7 @@ class ResultOptions:
     widths: bool | None = option(
         "--widths/--no-widths",
         default=None,
-        help="Also measure the time of passes by their width, as layers calibrate does.  [default: "
-        "with --report]",
+        help="Also measure the time of passes by their width.  [default: with --report]",
     )
 
 
@@ -291,14 +291,17 @@ class _Bench:
         if self.results.widths is not None:
             return True
         try:
-            with calibrate.to_time(context, mask, profile=profile) as (_, drafter), _bar(1) as show:
-                made = calibrate.measure(
+            with (
+                pass_times.drafter_with_passes(context, mask, profile=profile) as drafter,
+                _bar(1) as show,
+            ):
+                widths = pass_times.time_passes(
                     context, drafter, lambda share: show("passes by width", share)
                 )
         except KeyboardInterrupt:
             click.echo("stopped; costs by width are left out", err=True)
             return False
-        self.add(Widths(made.table, made.n_rounds))
+        self.add(widths)
         return True
 
 

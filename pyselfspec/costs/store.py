@@ -1,35 +1,30 @@
-"""Stores measured costs and hit rates: one JSON file per model and machine in the user's cache
-folder.
+"""Stores what generation observes, times of passes and hit rates: one JSON file per model and
+machine in the user's cache folder.
 
 A file belongs to a model, a library build, devices, a number of threads and a kind of attention,
-and is named after their hash. `calibrate` adds calibrations; generation adds observations. The rule
-which of them counts is in lookup.py.
+and is named after their hash.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..errors import ArgumentError
 from ..runtime.context import Context
 from ..runtime.ffi.devices import gpus, system_info
 from ..util import build, paths, records
-from ..util.files import locked, require_target
 from ..util.machine import usable_cores
 from ..util.processor_name import processor_name
 from .chances import LENGTHS, N_SURENESS, Counts
-from .table import N_WIDTH, CostTable
+from .table import N_WIDTH
 
 MAX_US = 1e12
-LOCK_S = 2.0  # wait for another process that writes the same file
 
 
 class StoreWarning(UserWarning):
@@ -72,51 +67,18 @@ def machine() -> str:
     return ", ".join([processor_name(), f"{usable_cores()} cores", *gpus()])
 
 
-#
-# what a file holds
-#
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """Costs measured with one drafter.
-
-    n_ctx: size of the context, see `rounded_size`. drafter: its identity, see Drafter.
-    n_rounds: number of measurements that the medians are of.
-    """
-
-    n_ctx: int
-    drafter: dict[str, Any]
-    table: CostTable
-    n_rounds: int
-    date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
-
-    def __post_init__(self) -> None:
-        lengths = [costs.n_past for costs in self.table.levels]
-        if not lengths or lengths != sorted(set(lengths)):
-            raise ArgumentError("levels are not in order")
-        for costs in self.table.levels:
-            numbers = (*costs.full_us, *costs.verify_us, costs.token_us + 1, costs.last_us + 1)
-            widths = {len(costs.full_us), len(costs.verify_us)}
-            if widths != {N_WIDTH} or not all(0 < us < MAX_US for us in numbers):
-                raise ArgumentError("times are out of range")
-
-    @property
-    def widths(self) -> tuple[float, ...]:
-        """Times of full passes over 1 to N_WIDTH tokens, relative to that of one."""
-        costs = self.table.levels[0]
-        return tuple(us / costs.plain_us for us in costs.full_us)
-
-
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Measurements made while generating.
+    """Measurements made while generating with one model on one machine.
 
     widths: times of full passes over 1 to N_WIDTH tokens, relative to that of one.
     copies, earlier: accepted and all copies from the text and from earlier texts, by kind of match,
         see Chances.
     """
 
+    FORMAT: ClassVar[int] = 2
+
+    key: StoreKey
     widths: tuple[float, ...]
     copies: Counts
     earlier: Counts
@@ -132,77 +94,28 @@ class Observations:
                 raise ArgumentError("counts are out of range")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCosts:
-    """All measurements of one model on one machine, the latest calibration last."""
-
-    FORMAT: ClassVar[int] = 1
-
-    key: StoreKey
-    calibrations: tuple[Calibration, ...] = ()
-    observations: Observations | None = None
-
-    def calibration(self, n_ctx: int, drafter: Mapping[str, Any]) -> Calibration | None:
-        """Return the calibration of this drafter and size of context, None if there is none."""
-        key = (rounded_size(n_ctx), dict(drafter))
-        return next((c for c in self.calibrations if (c.n_ctx, c.drafter) == key), None)
-
-    def with_calibration(self, new: Calibration) -> StoredCosts:
-        """Return a copy with this calibration, which replaces one of the same drafter and size."""
-        kept = (c for c in self.calibrations if (c.n_ctx, c.drafter) != (new.n_ctx, new.drafter))
-        return replace(self, calibrations=(*kept, new))
-
-
-def rounded_size(n_ctx: int) -> int:
-    """Return a size of context rounded up to a power of two: contexts of a class share costs."""
-    return 1 << (n_ctx - 1).bit_length()
-
-
 #
 # files
 #
 
 
-def load(key: StoreKey) -> StoredCosts:
-    """Return what is stored, nothing if there is no file. Warns of a file that cannot be used."""
+def load(key: StoreKey) -> Observations | None:
+    """Return what is stored, None if there is no file. Warns of a file that cannot be used."""
     try:
-        return _read(key)
+        found = records.load(key.path, Observations, what="file of costs")
+        if found.key != key:
+            raise ArgumentError("it belongs to another model or machine")
+        return found
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ArgumentError) as error:
         text = f"{key.path} does not hold costs of this model here ({error}); it is ignored"
         warnings.warn(text, StoreWarning, stacklevel=1)  # one place: shown once per process
-        return StoredCosts(key)
+        return None
 
 
-def _read(key: StoreKey) -> StoredCosts:
-    try:
-        found = records.load(key.path, StoredCosts, what="file of costs")
-    except (FileNotFoundError, NotADirectoryError):
-        return StoredCosts(key)
-    if found.key != key:
-        raise ArgumentError("it belongs to another model or machine")
-    return found
-
-
-def require_writable(key: StoreKey) -> None:
-    """Raise ArgumentError or OSError if nothing can be stored: before the work."""
-    key.path.parent.mkdir(parents=True, exist_ok=True)
-    require_target(key.path)
-
-
-def update(key: StoreKey, change: Callable[[StoredCosts], StoredCosts]) -> Path:
-    """Change what is stored and return the file's path. Replaces a file that cannot be used.
-
-    Raises ArgumentError or OSError if the file cannot be written.
-    """
-    require_writable(key)
-    with locked(key.path, "run again", wait_s=LOCK_S):
-        try:
-            stored = _read(key)
-        except (OSError, ArgumentError):
-            stored = StoredCosts(key)
-        records.save(key.path, change(stored))
-    return key.path
-
-
-def save_calibration(key: StoreKey, calibration: Calibration) -> Path:
-    return update(key, lambda stored: stored.with_calibration(calibration))
+def save(observed: Observations) -> None:
+    """Replace what is stored. Raises OSError if the file cannot be written."""
+    path = observed.key.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.save(path, observed)

@@ -4,10 +4,9 @@ verification pass does not run the first blocks again."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from ..costs.lookup import costs_with_mask
 from ..costs.table import CostTable
@@ -44,12 +43,8 @@ class EarlyExitDrafter(Drafter):
     def mask(self) -> LayerMask:
         return self._exit
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {"drafter": self.name, "mask": self._exit.to_dict()}
-
     def costs(self) -> CostTable:
-        return costs_with_mask(self._context, self._exit, True, self.identity, 1.0)
+        return costs_with_mask(self._context, self._exit, shares=True)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq

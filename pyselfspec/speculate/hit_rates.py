@@ -7,7 +7,7 @@ They are estimates to begin with; without a stored file the first steps are a li
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..costs import store
 from ..costs.chances import Chances
@@ -38,7 +38,7 @@ def hit_rates_of(context: Context) -> HitRates:
     """Return the hit rates of a context; the stored ones are read once."""
 
     def read() -> HitRates:
-        stored = store.load(store.key_of(context)).observations
+        stored = store.load(store.key_of(context))
         return HitRates(
             copies=Chances(counts=stored.copies if stored else None),
             earlier=Chances(EARLIER_FACTOR, stored.earlier if stored else None),
@@ -55,7 +55,6 @@ def save(context: Context, timings: TimedCosts) -> None:
         return
     full_us = timings.at(0).rising().full_us
     widths = tuple(us / full_us[0] for us in full_us)
+    rates, key = hit_rates_of(context), store.key_of(context)
     with suppress(OSError, ArgumentError):
-        rates = hit_rates_of(context)
-        observed = Observations(widths, rates.copies.counts, rates.earlier.counts)
-        store.update(store.key_of(context), lambda stored: replace(stored, observations=observed))
+        store.save(Observations(key, widths, rates.copies.counts, rates.earlier.counts))

@@ -1,6 +1,6 @@
 """From a DraftConfig to the drafters of a context, their costs and what texts teach about them.
 
-A second text in the same context finds everything ready: no profile or calibration is read again
+A second text in the same context finds everything ready: no profile is read again
 and no graph is checked again before its first token.
 """
 

@@ -13,10 +13,9 @@ from command_line import run, run_alone
 from rich.cells import cell_len
 from rich.console import Console
 
-from pyselfspec.bench import formats
+from pyselfspec.bench import formats, pass_times
 from pyselfspec.bench.tables import Table, speeds
 from pyselfspec.cli import bench as command
-from pyselfspec.speculate import calibrate
 
 SMALL = ("-t", "1", "-c", "256", "-n", "12", "-p", "Once upon a time", "-p", "The old king")
 
@@ -71,20 +70,12 @@ def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_pat
 
 
 def test_widths_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "N_ROUND", 1)
+    monkeypatch.setattr(pass_times, "N_ROUND", 1)
     out = tmp_path / "out.jsonl"
     options = ("--draft", "ngram", "-r", "1", "--json", "--widths", "--out", out)
     widths = bench(*options).json["widths"]
     assert [len(level["full_us"]) for level in widths["costs"]["levels"]] == [16, 16]
     assert bench(*options).json["widths"] == widths
-
-
-def test_widths_are_timed_even_if_they_were_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "N_ROUND", 2)
-    assert run("layers", "calibrate", "demo", *SMALL[:4]).status == 0
-    monkeypatch.setattr(calibrate, "N_ROUND", 1)
-    widths = bench("--draft", "ngram", "-r", "1", "--json", "--widths").json["widths"]
-    assert widths["n_rounds"] == 1
 
 
 def test_what_was_measured_before_ctrl_c_is_shown_and_kept(

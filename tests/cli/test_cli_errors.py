@@ -502,21 +502,12 @@ def test_a_device_without_room_is_named(folder: Path, tmp_path: Path, monkeypatc
     check_error(outcome, FAILED, "scan.jsonl: No space left")
 
 
-@pytest.mark.parametrize(
-    ("command", "variable"),
-    [
-        ("demo --size 40M", "XDG_CACHE_HOME"),
-        ("layers calibrate demo", "XDG_CACHE_HOME"),
-    ],
-)
-def test_a_home_that_cannot_be_written_is_one_sentence(
-    command: str, variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", os.devnull)  # also root cannot make folders there
     for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
-    outcome = run_alone(*command.split())
-    check_error(outcome, FAILED, f"Not a directory; set {variable} to a folder that can be")
+    outcome = run_alone("demo", "--size", "40M")
+    check_error(outcome, FAILED, "Not a directory; set XDG_CACHE_HOME to a folder that can be")
 
 
 def test_only_paths_in_the_users_folders_get_advice(

@@ -500,7 +500,7 @@ def test_shells_complete_names_and_files(
     ]
     assert offered(["models", "info"], "t") == [("tiny", plain)]
     assert offered(["models", "widen"], "folder/") == [("folder/in.gguf", plain)]
-    assert offered(["layers", "calibrate"], "fol") == [("fol", "file")]
+    assert offered(["layers", "search"], "fol") == [("fol", "file")]
     assert offered(["models", "rm"], "") == [("tiny", plain)]
     drafts = [value for value, _ in offered(["generate", "--draft"], "")]
     assert {"auto", "off", "ngram", "layer-skip"} <= set(drafts)

@@ -40,9 +40,7 @@ def test_commands_are_in_their_groups():
     assert {"list", "pull", "rm", "info", "convert", "relayer", "widen"} == {
         path[1] for path in COMMANDS if path[0] == "models"
     }
-    assert {"scan", "search", "profile", "calibrate"} == {
-        path[1] for path in COMMANDS if path[0] == "layers"
-    }
+    assert {"scan", "search", "profile"} == {path[1] for path in COMMANDS if path[0] == "layers"}
     assert COMMANDS["scan-layers",] is COMMANDS["layers", "scan"]
 
 
@@ -61,7 +59,6 @@ def test_the_list_of_commands_loads_none_of_a_group(run_python):
     [
         ("pull smollm2-135m", "models pull"),
         ("info", "models info"),
-        ("calibrate", "layers calibrate"),
         ("models search", "layers search"),
         ("models pul", "models pull"),
         ("scan-layer", "scan-layers"),
@@ -100,7 +97,6 @@ def test_help_lists_every_parameter(path):
         ("models relayer", {"OUT"}),
         ("models widen", {"OUT"}),
         ("models convert", {"OUT"}),
-        ("layers calibrate", {"--plot FILE"}),
         ("bench", {"--report FILE"}),
         ("scan-layers", {"--plot FILE"}),
         ("layers search", {"--plot FILE", "--csv FILE"}),

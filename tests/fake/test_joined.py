@@ -3,9 +3,9 @@
 import pytest
 from drafts import sources_of
 
+from pyselfspec.bench.pass_times import drafter_with_passes
 from pyselfspec.errors import ArgumentError
 from pyselfspec.masks.layer_mask import LayerMask
-from pyselfspec.speculate.calibrate import to_time
 from pyselfspec.speculate.config import AUTO, DraftConfig
 from pyselfspec.speculate.controllers._choice import Choice
 from pyselfspec.speculate.controllers._decision import Rule
@@ -209,9 +209,8 @@ def test_passes_are_timed_with_the_drafter_that_is_ready(monkeypatch):
     context, make, made = FakeContext(FakeModel()), layer_skip.make, []
     monkeypatch.setattr(layer_skip, "make", lambda *args: made.append(make(*args)) or made[-1])
     mask = LayerMask.early_exit(context.model.n_layer, 3)
-    with to_time(context, mask, profile=False) as (found, drafter):
-        assert found.name == "ngram+layer-skip" and drafter.identity["drafter"] == "layer-skip"
-        assert made == [drafter]
+    with drafter_with_passes(context, mask, profile=False) as drafter:
+        assert drafter.name == "layer-skip" and made == [drafter]
 
 
 def test_drafters_are_closed_if_a_later_one_cannot_be_made(monkeypatch):

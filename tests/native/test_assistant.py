@@ -24,11 +24,11 @@ from head_oracle import (
 from tiny_assistant import N_EMBD, PAIRS, PLAIN, SHARED
 
 from pyselfspec import Completion, Fixed, Model, generate_batch
+from pyselfspec.bench.pass_times import time_passes
 from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import Sampler
 from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
-from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.drafters import head
 
 NEARLY = 0.55  # a gain of the sublayers with which a counting model often does not count
@@ -308,7 +308,7 @@ def test_its_costs_can_be_measured(new_context, plain):
     assert read == sum(data.nbytes for data in plain.of_head.values())
     share = read / plain.model.file.weight_bytes()
     assert estimated.token_us / estimated.plain_us == pytest.approx(share)
-    assert measure(context, drafter, lambda _share: None, n_rounds=1).table.at(8).token_us > 0
+    assert time_passes(context, drafter, lambda _share: None, 1).costs.at(8).token_us > 0
 
 
 def test_the_command_line_drafts_with_it(nearly):

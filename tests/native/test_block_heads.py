@@ -30,12 +30,12 @@ from head_oracle import (
 from tiny_dflash import DFLASH, KINDS
 
 from pyselfspec import Completion, Fixed, Model
+from pyselfspec.bench.pass_times import time_passes
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Rows
 from pyselfspec.runtime.sampling import Sampler
 from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
-from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.drafters import head
 
 MODEL = {"late_scale": 0.25, "late_from": 0}
@@ -322,7 +322,7 @@ def test_its_costs_can_be_measured(context, made):
     weights = tiny_dflash.random_weights(DFLASH)
     n_bytes = sum(d.nbytes for name, d in weights.items() if name != "token_embd.weight")
     assert drafter._heads.head.file.n_bytes_read == n_bytes // 4
-    assert measure(context, drafter, lambda _share: None, n_rounds=1).table.at(8).token_us > 0
+    assert time_passes(context, drafter, lambda _share: None, 1).costs.at(8).token_us > 0
 
 
 def test_the_command_line_drafts_with_it(tiny_path, made):

@@ -31,13 +31,13 @@ from head_oracle import (
 )
 
 from pyselfspec import Completion
+from pyselfspec.bench.pass_times import time_passes
 from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.gguf.heads import HeadFormat
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import Sampler
 from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
-from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head, ngram
 from pyselfspec.speculate.drafters._combined import CombinedDrafter
@@ -313,7 +313,7 @@ def test_its_costs_can_be_measured(context, knowing):
     share = read / context.model.file.weight_bytes()
     assert estimated.token_us / estimated.plain_us == pytest.approx(share)
     assert 0 < share < 1
-    measured = measure(context, drafter, lambda _share: None, n_rounds=1).table.at(8)
+    measured = time_passes(context, drafter, lambda _share: None, 1).costs.at(8)
     assert measured.token_us > 0
     assert measured.verify_us == measured.full_us
 

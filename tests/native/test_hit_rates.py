@@ -39,7 +39,7 @@ def path_of(context):
 
 
 def observations(context):
-    return store.load(store.key_of(context)).observations
+    return store.load(store.key_of(context))
 
 
 def saved(context):
@@ -109,8 +109,7 @@ def test_a_context_of_another_kind_has_a_file_of_its_own(tiny, new_context):
 
 def changed(path, **changes):
     data = json.loads(path.read_text())
-    data["observations"] |= changes
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(data | changes))
 
 
 @pytest.mark.parametrize(
@@ -164,16 +163,4 @@ def test_generate_keeps_what_it_learned(cache, monkeypatch):
     outcome = run("generate", *prompt, *ONE_THREAD)
     assert outcome.status == 0
     (kept,) = (cache / "pyselfspec" / "costs").glob("*.json")
-    assert json.loads(kept.read_text())["observations"] is not None
-
-
-def test_observations_and_calibrations_share_a_file_and_keep_each_other(tiny, new_context):
-    context = new_context(tiny())
-    key = store.key_of(context)
-    saved(context)
-    made = store.Calibration(512, {"drafter": "ngram"}, table(plain_us=1000), 3)
-    path = store.save_calibration(key, made)
-    saved(new_context(tiny()))
-    found = store.load(key)
-    assert found.calibrations == (made,) and found.observations is not None
-    assert list(path.parent.iterdir()) == [path]
+    assert len(json.loads(kept.read_text())["widths"]) == N_WIDTH

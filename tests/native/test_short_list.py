@@ -189,7 +189,7 @@ from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.speculate.drafters import layer_skip
 with Model(sys.argv[1]) as model, model.context(n_ctx=64) as context:
     options = layer_skip.Options(LayerMask.early_exit(4, 2), shortlist=9)
-    print(context.can_shorten, layer_skip.make(context, options).identity.get("shortlist"))
+    print(context.can_shorten, layer_skip.make(context, options)._short.tokens)
     try:
         context.run(Rows.of(0, 0, [5]), Pass(head="best", among=ShortList(9, model.n_vocab)))
     except Exception as error:

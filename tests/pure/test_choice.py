@@ -186,7 +186,7 @@ def speeds(growth, alphas, believed=None, n_texts=3, **options):
     return found
 
 
-@pytest.mark.parametrize("believed", [None, 0.25], ids=["calibrated", "by bytes"])
+@pytest.mark.parametrize("believed", [None, 0.25], ids=["measured", "by bytes"])
 @pytest.mark.parametrize("alphas", TEXTS)
 @pytest.mark.parametrize("growth", GROWTHS)
 def test_copies_never_lose(growth, alphas, believed):

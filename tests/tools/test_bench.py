@@ -92,7 +92,7 @@ def test_a_record_says_whose_kernels_ran(tiny_path: Any, monkeypatch: pytest.Mon
 
 
 def test_a_record_names_the_model_as_others_do(tiny_path: Any) -> None:
-    """By the digest that sha256sum prints, and by what profiles and calibrations are found with."""
+    """By the digest that sha256sum prints, and by what profiles and stored costs are found with."""
     record = records.provenance("speed", tiny_path(), 1)
     assert record["model_sha256"] == hashlib.sha256(tiny_path().read_bytes()).hexdigest()
     with Model(tiny_path()) as model:

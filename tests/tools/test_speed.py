@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from fixture_types import TinyPath
 from simulation import Q8_0, table
 
+from pyselfspec.bench import pass_times
 from pyselfspec.costs.speedup import best_length
-from pyselfspec.speculate import calibrate
 from tools.bench import _modes, speed
 from tools.bench._main import main
 from tools.bench._modes import Mode
@@ -102,7 +102,7 @@ def test_a_row() -> None:
 
 def test_a_run(tiny_path: TinyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "N_ROUND", 1)
+    monkeypatch.setattr(pass_times, "N_ROUND", 1)
     path, out = tiny_path(qtype="Q8_0", late_scale=0.05), tmp_path / "results.jsonl"
     args = ["speed", str(path), "-t", "1", "--out", str(out), "--tokens", "16", "--pairs", "5"]
     modes = ("auto", "3", "unshared-3")

@@ -18,10 +18,10 @@ import click
 import numpy as np
 
 from pyselfspec import Context, LayerMask, Model, Sampler, SamplingParams
+from pyselfspec.bench.pass_times import time_passes
 from pyselfspec.costs.table import Costs, CostTable
 from pyselfspec.speculate import controllers
 from pyselfspec.speculate.batching import generate_steps
-from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import layer_skip
 from pyselfspec.speculate.types import Step
@@ -143,8 +143,7 @@ class Setup:
         tables = []
         for prompt, seed in progress(jobs, "pairs"):
             drafter = layer_skip.Drafter(self.context, self.mask)
-            made = measure(self.context, drafter, lambda _: None, N_COST_ROUND)
-            tables.append(made.table)
+            tables.append(time_passes(self.context, drafter, lambda _: None, N_COST_ROUND).costs)
             plain, steps, us = self.generate(None, prompt, seed)
             runs[PLAIN].observe(steps, us)
             for mode in modes:

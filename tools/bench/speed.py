@@ -10,12 +10,10 @@ from pathlib import Path
 
 import click
 
-from pyselfspec import Context, LayerMask, Model
-from pyselfspec.costs import store
+from pyselfspec import Model
+from pyselfspec.bench.pass_times import time_passes
 from pyselfspec.costs.speedup import best_length
-from pyselfspec.costs.store import Calibration
 from pyselfspec.costs.table import Costs
-from pyselfspec.speculate.calibrate import measure
 from pyselfspec.speculate.drafters import layer_skip
 from tools.records import KERNELS_OFF, Record, provenance
 
@@ -24,13 +22,6 @@ from ._options import exit_option, file_path, keep, run_options
 from ._table import Table
 
 PEAK_MEMORY = Path(__file__).resolve().with_name("_peak_memory.py")
-
-
-def calibrated(context: Context, mask: LayerMask) -> Calibration:
-    """Costs measured just now: the machine of a stored table may have been busy."""
-    made = measure(context, layer_skip.Drafter(context, mask), lambda _: None)
-    store.save_calibration(store.key_of(context), made)
-    return made
 
 
 def peak_kb(model: Path, threads: int, exit_layer: int | None, mode: str) -> int:
@@ -75,9 +66,9 @@ def command(
     for path in models:
         with Model(path) as model, model.context(n_ctx=N_CTX, n_threads=threads) as context:
             mask = mask_for(model, exit_layer)
-            calibration = calibrated(context, mask)
+            timed = time_passes(context, layer_skip.Drafter(context, mask), lambda _: None)
             texts = tokens_of(model, prompts)
-            setup = Setup(context, mask, calibration.table, tokens, temp)
+            setup = Setup(context, mask, timed.costs, tokens, temp)
             runs, tables = setup.compare(parsed, texts, pairs)
             n_past = round(statistics.mean(len(text) for text in texts)) + tokens // 2
             costs = typical([table.at(n_past) for table in tables])
@@ -130,7 +121,7 @@ def figures(name: str, run: Record, plain: Record, costs: Costs) -> Figures:
 
 
 def predicted(run: Record, costs: Costs, name: str) -> float:
-    """Speed over plain decoding if every pass had cost what the calibration says."""
+    """Speed over plain decoding if every pass had cost what was measured."""
     if not shares(name):
         costs = replace(costs, verify_us=costs.full_us, last_us=0.0)
     us = 0.0

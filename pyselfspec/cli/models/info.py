@@ -103,7 +103,7 @@ def _weights(file: GgufFile, on_cpu: bool) -> list[dict[str, Any]]:
 def _text(facts: dict[str, Any]) -> str:
     attn, ffn, head = facts["attn_bytes"], facts["ffn_bytes"], facts["head_bytes"]
     read, width, costs = _bytes_read(facts) or 1, facts["exact_width"], facts["width_costs"]
-    wide = "not measured yet; generate and layers calibrate measure it"
+    wide = "not measured yet; generate measures it"
     if costs is not None:
         shown = ", ".join(f"{costs[n - 1]:.2f} for {n}" for n in (2, 4, 8, len(costs)))
         wide = f"{shown} tokens, relative to a pass over one"

@@ -8,10 +8,9 @@ token that goes deeper takes all tokens before it along, in one pass: deeper exi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 from ...errors import ArgumentError, UnsupportedError
 from ...masks.layer_mask import LayerMask
@@ -120,11 +119,6 @@ class Drafter(EarlyExitDrafter):
         self._exits = tuple(exits)
         self._confidence = confidence
         self._deeper: list[Deeper] = []
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        own = {"exits": list(self._exits), "confidence": self._confidence}
-        return {**super().identity, **own}
 
     def start(self) -> None:
         n_layer = self._context.model.n_layer

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,14 +163,10 @@ class Drafter(EarlyExitDrafter):
         super().__init__(context, jump.exit_layer)
         self._jump = jump
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {**super().identity, "map": self._jump.sha256}
-
     def costs(self) -> CostTable:
         n_layer = self._exit.n_layer  # the last feed-forward sublayer runs
         mask = LayerMask(n_layer, self._exit.skip_attn, self._exit.skip_ffn - {n_layer - 1})
-        return costs_with_mask(self._context, mask, True, self.identity, 1.0)
+        return costs_with_mask(self._context, mask, shares=True)
 
     def pick(
         self, pos: int, text: Sequence[int], n_run: int, shared: SharedBlocks, limit: DraftLimit

@@ -12,12 +12,10 @@ shares these cells, at their positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...costs.by_bytes import BYTES_PER_US, costs_by_bytes
-from ...costs.lookup import calibrated_costs
 from ...costs.table import Costs, CostTable
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
@@ -85,16 +83,8 @@ class Drafter(Base):
     def mask(self) -> LayerMask:
         return self._mask
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        part = {"n_first": self._n_first, "n_last": self._n_last}
-        return {"drafter": self.name, "mask": self._mask.to_dict(), **part}
-
     def costs(self) -> CostTable:
-        """Return measured costs, else estimates from the bytes of weights and K/V that passes
-        read."""
-        if (known := calibrated_costs(self._context, self.identity)) is not None:
-            return known
+        """Return estimates from the bytes of weights and K/V that passes read."""
         context, file = self._context, self._context.model.file
         base = costs_by_bytes(file, self._mask, shares=False).levels[0]
         kv_bytes = file.kv_bytes(1, context.options.type_k, context.options.type_v)  # of a token

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
@@ -65,18 +65,12 @@ class Drafter(ABC):
         """The sublayers of the model that draft passes skip; None: they run no part of it."""
         return None
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The key under which measured costs are stored: the name and options of the drafter, as
-        JSON values. Model, machine and context are part of the key elsewhere."""
-        return {"drafter": self.name}
-
     def costs(self) -> CostTable:
         """Return the expected costs of its draft tokens and of verification passes after them. By
         default its tokens cost nothing."""
         from ...costs.lookup import costs_without_passes  # which loads the library
 
-        return costs_without_passes(self._context, self.identity)
+        return costs_without_passes(self._context)
 
     # drafting
 

@@ -5,9 +5,8 @@ The limit decides how much of each to take, see ``DraftLimit.split``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from ...costs.table import CostTable
 from ...errors import ArgumentError
@@ -55,11 +54,6 @@ class CombinedDrafter(Drafter):
     @property
     def mask(self) -> LayerMask | None:
         return self.last.mask
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The identity of the drafter whose passes cost something, under the names of all."""
-        return {**(self._other.identity if self._other else {}), "drafter": self.name}
 
     def costs(self) -> CostTable:
         return self.last.costs()

@@ -10,8 +10,7 @@ that residual sampling goes by, which is exact with any such distribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ...errors import ArgumentError
 from ...runtime.context import Context
@@ -45,11 +44,6 @@ class Shortened:
     def __init__(self, tokens: ShortList | None) -> None:
         self.tokens = tokens
         self._n_seen = 0  # tokens of the text
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The list's part of a drafter's identity."""
-        return {} if self.tokens is None else {"shortlist": len(self.tokens)}
 
     def share(self, n_vocab: int) -> float:
         """Return the part of the output layer's rows that is read, 0..1."""

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,10 +134,6 @@ class Drafter(SecondModelDrafter):
         self._text = Spelling(self._context.model)  # with the copies of the last draft
         self._its_text = Spelling(self._second.model, () if start is None else (start,))
         self._n_same = 0  # tokens of its text that equal the tokens read last
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {**super().identity, "mode": self._mode}
 
     def costs(self) -> CostTable:
         """Return the expected costs. In text mode the token after the draft is drafted as well,

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,13 +207,8 @@ class SecondModelDrafter(Drafter):
         self._opened: TextReader | None = None
         self._n_read = 0  # tokens of the text when it was read last
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        return {"drafter": self.name, "model": self._second.model.fingerprint}
-
     def costs(self) -> CostTable:
-        n_bytes = self._second.model.file.weight_bytes()
-        return costs_with_second(self._context, n_bytes, self.identity)
+        return costs_with_second(self._context, self._second.model.file.weight_bytes())
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         """Read the prompt, so that the time counts as the prompt's."""

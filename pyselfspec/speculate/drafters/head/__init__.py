@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ....costs.lookup import costs_with_second
 from ....costs.table import CostTable
@@ -157,15 +156,9 @@ class Drafter(Base):
         self._file = opened.head.file
         self._text = opened.text(0)
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        file = self._file
-        own = {"drafter": self.name, "file": file.file.path.name, "n_bytes_read": file.n_bytes_read}
-        return {**own, **self._short.identity}
-
     def costs(self) -> CostTable:
-        """Return measured costs, else estimates by the bytes of the head's weights."""
-        return costs_with_second(self._context, self._file.n_bytes_read, self.identity)
+        """Return estimates by the bytes of the head's weights."""
+        return costs_with_second(self._context, self._file.n_bytes_read)
 
     # reading hidden states
 

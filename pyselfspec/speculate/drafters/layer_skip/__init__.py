@@ -7,10 +7,9 @@ Elhoushi et al., "LayerSkip", https://arxiv.org/abs/2404.16710.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ....costs.lookup import costs_with_mask
 from ....costs.table import CostTable
@@ -108,14 +107,9 @@ class Drafter(Base):
     def mask(self) -> LayerMask:
         return self._mask
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        own = {"drafter": self.name, "mask": self._mask.to_dict(), "shares": self.shares}
-        return {**own, **self._short.identity}
-
     def costs(self) -> CostTable:
         share = self._short.share(self._context.model.n_vocab)
-        return costs_with_mask(self._context, self._mask, self.shares, self.identity, share)
+        return costs_with_mask(self._context, self._mask, self.shares, share)
 
     def begin(self, seq: KVSequence, history: Sequence[int]) -> None:
         self._seq = seq
