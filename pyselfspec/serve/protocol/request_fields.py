@@ -158,7 +158,11 @@ RULES = (
     _honoured("model stream temperature top_p seed tool_choice pyselfspec", RESPONSES, MESSAGES),
     _honoured("input instructions previous_response_id store metadata reasoning text", RESPONSES),
     _honoured("max_output_tokens parallel_tool_calls", RESPONSES),
-    _honoured("tools", RESPONSES, note="functions; others, which OpenAI runs, are left out"),
+    _honoured(
+        "tools",
+        RESPONSES,
+        note="functions and custom tools; others, which OpenAI runs, are left out",
+    ),
     _refused("background", "false", _is_false, RESPONSES),
     _refused("conversation", "null; use `previous_response_id`", _is_empty, RESPONSES),
     _refused("prompt", "null; use `input`", _is_empty, RESPONSES),
