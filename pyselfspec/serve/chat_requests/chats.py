@@ -84,6 +84,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             stop=(*body.stops, *template.stop),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows,
+            shows_progress=body.shows_progress,
             shown=shown,
             reasoning_budget=budget,
             pictures=pictures,
