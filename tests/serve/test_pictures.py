@@ -23,6 +23,7 @@ from pyselfspec.serve.settings import Capacity
 N_PREDICT = 24
 ASKED = "What is this? It is a picture. What is this? It is"
 CHAT = "/v1/chat/completions"
+SHOWN = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}assistant: "
 
 
 @pytest.fixture(scope="module", params=sorted(N_ROWS))
@@ -219,3 +220,23 @@ def test_a_server_without_a_projector_says_so(demo: Model) -> None:
         found = served.post(CHAT, body(0))
         assert found.status_code == 400
         assert "start it with --mmproj" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("template", ["chatml", "{% if tools %}{% endif %}" + SHOWN])
+def test_an_agent_goes_on_after_a_picture_that_the_server_cannot_read(
+    template: str, demo: Model
+) -> None:
+    """The model is told so, where a tool has returned it."""
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+    def messages(content: Any) -> list[dict[str, Any]]:
+        asked = {"role": "user", "content": "Look."}
+        used = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [asked, used, {"role": "tool", "tool_call_id": "1", "content": content}]
+
+    with running(demo, capacity=Capacity(n_ctx=256, n_slots=1), template=template) as served:
+        texts = [
+            said(served, body() | {"messages": messages(content)})
+            for content in ([part(png(0))], "[an image, which this server cannot read]")
+        ]
+        assert texts[0] == texts[1]

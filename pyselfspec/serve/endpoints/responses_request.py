@@ -62,12 +62,7 @@ class FunctionTool(BaseModel):
         if self.name is None:
             raise ApiError(400, f"{where} has no name; give one", param="tools")
         if self.type == FUNCTION:
-            return Function(
-                name=self.name,
-                description=self.description,
-                parameters=self.parameters,
-                strict=self.strict,
-            )
+            return Function(**self.model_dump(include=set(Function.model_fields)))
         described = self.description or ""
         style = self.format
         if style is not None and style.definition:
