@@ -30,6 +30,7 @@ from pyselfspec.speculate.stats import GenerationStats
 SMALL = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": SMALL, "required": ["kind", "tame"]}
 TOOLS: list[Any] = [{"type": "function", "name": "buy", "parameters": SCHEMA, "strict": False}]
+JSON = {"Content-Type": "application/json"}
 PATCH: dict[str, Any] = {
     "type": "custom",
     "name": "patch",
@@ -380,6 +381,30 @@ def test_the_tokens_of_a_prompt_are_counted(served: Served) -> None:
     counted = served.post("/v1/chat/completions/input_tokens", chat).json()["input_tokens"]
     usage = served.post("/v1/chat/completions", chat).json()["usage"]
     assert counted == usage["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": [{"role": "user", "content": "x", "more": float("nan")}]},
+        {"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"x": 1e999}}]},
+    ],
+)
+def test_what_json_cannot_say_is_refused(fields: dict[str, Any], served: Served) -> None:
+    """Python's reader of JSON takes it, but the response and the list of items repeat it."""
+    found = served.client.post(
+        f"{served.url}/v1/responses", content=json.dumps(fields), headers=JSON
+    )
+    assert found.status_code == 400 and "no NaN" in found.json()["error"]["message"]
+
+
+def test_an_error_counts_the_items_of_its_own_request(served: Served) -> None:
+    client, options = client_of(served), {"model": "demo", "max_output_tokens": 2}
+    first = client.responses.create(input="Who are you?", **options)  # type: ignore[call-overload]
+    with pytest.raises(openai.BadRequestError, match=r"input\[0\] has the type 'computer_call'"):
+        client.responses.create(  # type: ignore[call-overload]
+            input=[{"type": "computer_call"}], previous_response_id=first.id, **options
+        )
 
 
 def test_a_response_that_is_not_stored(served: Served) -> None:

@@ -41,16 +41,22 @@ async def post_responses(service: Writing, body: ResponsesRequest, request: Requ
     items = conversation(service, body, request)
     chat = await open_chat(service, to_chat(body, items))
 
+    head = response_head(body, service.settings.name)
+    kept = tuple(map(listed, items))
+    try:  # whether the answer can be written and kept is known before it is generated
+        n_chars = len(to_json([kept, head]))
+    except ValueError:
+        raise ApiError(400, "JSON has no NaN and no Infinity; leave them out") from None
+
     def keep(response: Json) -> None:
-        kept = tuple(map(listed, items))
-        size = len(to_json(kept)) + len(to_json(response))
+        size = n_chars + len(to_json(response["output"]))
         service.stored.put(owner_of(request), Stored(response, kept, size))
 
     def n_tokens(text: str) -> int:
         return len(service.model.tokenize(text, add_special=False)) if text else 0
 
     writer = ResponseApiWriter(
-        response_head(body, service.settings.name),
+        head,
         chat.reader(),
         chat.n_prompt,
         n_tokens=n_tokens,

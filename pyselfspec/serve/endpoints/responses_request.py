@@ -132,7 +132,7 @@ def to_chat(body: ResponsesRequest, items: Sequence[Item]) -> ChatRequest:
     items: of the whole conversation.
     """
     system = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    messages = [*system, *input_messages(items)]
+    messages = [*system, *input_messages(items, len(items) - len(body.items))]
     if not messages:
         raise ApiError(400, "input is empty; give at least one message", param="input")
     chat = ChatRequest.model_validate({"messages": messages})
@@ -202,10 +202,11 @@ def custom_input(arguments: str) -> str:
     return given if isinstance(given, str) else arguments
 
 
-def input_messages(items: Sequence[Item]) -> list[Item]:
-    """Return items as messages. Reasoning, text and calls that follow each other are one."""
+def input_messages(items: Sequence[Item], n_before: int = 0) -> list[Item]:
+    """Return items as messages. Reasoning, text and calls that follow each other are one. n_before:
+    items before the input of the request."""
     found: list[Item] = []
-    for i, item in enumerate(items):
+    for i, item in enumerate(items, -n_before):
         where = f"input[{i}]"
         match item.get("type") or "message":
             case "message":
