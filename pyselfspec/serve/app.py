@@ -20,6 +20,7 @@ from .endpoints import (
     completions,
     embeddings,
     infill,
+    input_tokens,
     lora,
     messages,
     models,
@@ -27,6 +28,7 @@ from .endpoints import (
     rerank,
     responses,
     slots,
+    stored_responses,
     tokens,
 )
 from .endpoints.error_form import error_form
@@ -50,6 +52,8 @@ WRITING = (
     chat.ROUTER,
     messages.ROUTER,
     responses.ROUTER,
+    stored_responses.ROUTER,
+    input_tokens.ROUTER,
     ollama.WRITING,
 )
 SLOTS = (slots.ROUTER, lora.ROUTER)

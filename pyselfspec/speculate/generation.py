@@ -76,6 +76,7 @@ class Generation:
         self.seq = seq
         self.history = list(prompt)
         self.n_reused = 0  # tokens of the prompt that the sequence already held
+        self.n_read = 0  # tokens of the prompt that the sequence holds
         self.n_piece = seq.context.n_batch  # most tokens of the prompt per pass; may be changed
         if seq.context.abilities.has_states:
             self.n_piece = min(self.n_piece, N_PIECE)
@@ -114,6 +115,7 @@ class Generation:
         self.seq.reserve(self._n_end)
         pos, end = self.n_reused, len(self.history) - 1
         while pos < end:
+            self.n_read = pos
             n_max = min(self.n_piece, end - pos)
             n, picture = self._pictures.next_pass(self.history, pos, n_max, self._context.n_batch)
             part = self.history[pos : pos + n]

@@ -120,6 +120,10 @@ class PageServer:
         self, body: dict[str, Any], said: str, is_chat: bool, request: Request
     ) -> AsyncIterator[str]:
         """Yield the answer step by step: draft tokens, then the model's own."""
+        if said == "slow prompt":
+            read = {"total": 300, "cache": 100, "processed": 184}
+            yield event({"choices": [{"index": 0, "delta": {}}], "prompt_progress": read})
+            await self.until_more(request)
         drafts = body["pyselfspec"]["draft"] is not None and bool(self.works)
         step: list[list[str]] = []
         n, limit = 0, body.get("max_tokens", 1000)

@@ -94,6 +94,35 @@ def test_a_conversation_with_tools_and_thoughts() -> None:
     assert chat.tool_choice.function.name == "buy"
 
 
+def test_unknown_blocks_are_left_out_of_answers_and_of_results(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    result = [
+        {"type": "text", "text": "see"},
+        {"type": "image", "source": {"type": "base64", "data": "AA=="}},
+        {"type": "tool_reference", "tool_name": "buy"},
+    ]
+    call = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    _, answer, said = chat_of(
+        messages=[
+            *HELLO,
+            {"role": "assistant", "content": [call, {"type": "text", "text": "I look."}]},
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "t", "content": result}],
+            },
+        ]
+    ).messages
+    assert answer == {"role": "assistant", "content": "I look."}
+    url = {"url": "data:image;base64,AA=="}
+    assert said["content"] == [
+        {"type": "text", "text": "see"},
+        {"type": "image_url", "image_url": url},
+    ]
+    assert "messages[1].content[0] has the type 'server_tool_use'" in caplog.text
+    assert "messages[2].content[0].content[2] has the type 'tool_reference'" in caplog.text
+
+
 def test_settings_of_a_request() -> None:
     chat = chat_of(stop_sequences=["x"], temperature=0.5, top_k=3, thinking={"type": "disabled"})
     assert chat.max_tokens == 9 and chat.stops == ("x",)
@@ -113,6 +142,10 @@ def test_settings_of_a_request() -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "no tools of its own"),
         ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "needs a name"),
         ({"messages": [{"role": "user", "content": []}]}, "is empty"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
+            "only text is supported here",
+        ),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
             "tool_use_id must be a string",

@@ -1004,6 +1004,17 @@ def test_a_message_may_come_before_the_server_is_known(window, server):
     assert server.asked[-1]["prompt"] == "Once"
 
 
+def test_a_long_prompt_shows_its_progress(window, server):
+    """It is the share of the tokens that had to be read."""
+    window.page.get_by_label("Message", exact=True).fill("slow prompt")
+    window.page.keyboard.press("Enter")
+    answer = window.page.locator("article.answer")
+    expect(answer).to_contain_text("Reading the prompt: 42 %")
+    server.more.set()
+    assert prose(window.ended(answer)) == KING
+    expect(answer).not_to_contain_text("Reading")
+
+
 def test_files_are_served_with_a_strict_policy(server):
     names = {path.name for path in FOLDER.iterdir()}
     client = httpx.Client(trust_env=False)

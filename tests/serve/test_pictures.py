@@ -23,6 +23,7 @@ from pyselfspec.serve.settings import Capacity
 N_PREDICT = 24
 ASKED = "What is this? It is a picture. What is this? It is"
 CHAT = "/v1/chat/completions"
+SHOWN = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}assistant: "
 
 
 @pytest.fixture(scope="module", params=sorted(N_ROWS))
@@ -136,6 +137,42 @@ def test_messages_and_responses_take_pictures(served: Served, wanted: dict[int, 
     assert made["output"][0]["content"][0]["text"] == wanted[2]
 
 
+def test_results_of_tools_have_pictures(served: Served) -> None:
+    """The answer is the one to the same picture in a chat completion."""
+    asked = {"role": "user", "content": "Look."}
+    function = {"name": "look", "arguments": "{}"}
+    calls = [{"id": "1", "type": "function", "function": function}]
+    result = {"role": "tool", "tool_call_id": "1", "content": [part(png(1))]}
+    messages = [asked, {"role": "assistant", "content": "I do.", "tool_calls": calls}, result]
+    wanted = said(served, body() | {"messages": messages})
+    source = {"type": "base64", "media_type": "image/png", "data": url_of(png(1)).split(",")[1]}
+    blocks = [{"type": "image", "source": source}]
+    used = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    messages = [
+        asked,
+        {"role": "assistant", "content": [{"type": "text", "text": "I do."}, used]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "1", "content": blocks}],
+        },
+    ]
+    request = {"messages": messages, "max_tokens": N_PREDICT, "temperature": 0}
+    assert served.post("/v1/messages", request).json()["content"][0]["text"] == wanted
+    items = [
+        asked,
+        {"role": "assistant", "content": "I do."},
+        {"type": "function_call", "call_id": "1"} | function,
+        {
+            "type": "function_call_output",
+            "call_id": "1",
+            "output": [{"type": "input_image", "image_url": url_of(png(1))}],
+        },
+    ]
+    request = {"input": items, "max_output_tokens": N_PREDICT, "temperature": 0}
+    made = served.post("/v1/responses", request).json()
+    assert made["output"][0]["content"][0]["text"] == wanted
+
+
 def test_the_official_client_sends_pictures(served: Served, wanted: dict[int, str]) -> None:
     content: Any = body(0)["messages"]
     made = served.openai().chat.completions.create(
@@ -183,3 +220,23 @@ def test_a_server_without_a_projector_says_so(demo: Model) -> None:
         found = served.post(CHAT, body(0))
         assert found.status_code == 400
         assert "start it with --mmproj" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("template", ["chatml", "{% if tools %}{% endif %}" + SHOWN])
+def test_an_agent_goes_on_after_a_picture_that_the_server_cannot_read(
+    template: str, demo: Model
+) -> None:
+    """The model is told so, where a tool has returned it."""
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+    def messages(content: Any) -> list[dict[str, Any]]:
+        asked = {"role": "user", "content": "Look."}
+        used = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [asked, used, {"role": "tool", "tool_call_id": "1", "content": content}]
+
+    with running(demo, capacity=Capacity(n_ctx=256, n_slots=1), template=template) as served:
+        texts = [
+            said(served, body() | {"messages": messages(content)})
+            for content in ([part(png(0))], "[an image, which this server cannot read]")
+        ]
+        assert texts[0] == texts[1]

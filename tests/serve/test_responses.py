@@ -21,6 +21,7 @@ from pyselfspec.serve.endpoints.responses_request import (
 )
 from pyselfspec.serve.engine.jobs import Delta, Finished
 from pyselfspec.serve.protocol.errors import ApiError
+from pyselfspec.serve.protocol.schemas import ChatRequest
 from pyselfspec.serve.protocol.writers import Answer
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.serve.store.response_store import ResponseStore, Stored
@@ -29,6 +30,13 @@ from pyselfspec.speculate.stats import GenerationStats
 SMALL = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": SMALL, "required": ["kind", "tame"]}
 TOOLS: list[Any] = [{"type": "function", "name": "buy", "parameters": SCHEMA, "strict": False}]
+JSON = {"Content-Type": "application/json"}
+PATCH: dict[str, Any] = {
+    "type": "custom",
+    "name": "patch",
+    "description": "Edit files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+}
 SO = {"type": "input_text", "text": "so"}
 
 
@@ -45,6 +53,11 @@ def request(**fields: Any) -> ResponsesRequest:
     return ResponsesRequest.model_validate({"input": "Hello."} | fields)
 
 
+def chat_of(*before: dict[str, Any], **fields: Any) -> ChatRequest:
+    body = request(**fields)
+    return to_chat(body, [*before, *body.items])
+
+
 def test_a_conversation_of_items() -> None:
     said = input_messages(
         [
@@ -52,14 +65,17 @@ def test_a_conversation_of_items() -> None:
             {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "?"}]},
             {"role": "assistant", "content": [{"type": "output_text", "text": "I do."}]},
             {"type": "function_call", "call_id": "1", "name": "buy", "arguments": "{}"},
-            {"type": "function_call", "call_id": "2", "name": "buy", "arguments": "{}"},
+            {"type": "custom_tool_call", "call_id": "2", "name": "patch", "input": "+é"},
             {"type": "function_call_output", "call_id": "1", "output": "done"},
-            {"type": "function_call_output", "call_id": "2", "output": [SO]},
+            {"type": "custom_tool_call_output", "call_id": "2", "output": [SO]},
             {"role": "assistant", "content": "Done."},
             {"role": "assistant", "content": "Really."},
         ]
     )  # fmt: skip
-    calls = [{"id": i, "function": {"name": "buy", "arguments": "{}"}} for i in "12"]
+    calls = [
+        {"id": "1", "function": {"name": "buy", "arguments": "{}"}},
+        {"id": "2", "function": {"name": "patch", "arguments": '{"input": "+é"}'}},
+    ]
     assert said == [
         {"role": "user", "content": "Buy."},
         {
@@ -69,7 +85,7 @@ def test_a_conversation_of_items() -> None:
             "tool_calls": calls,
         },
         {"role": "tool", "tool_call_id": "1", "content": "done"},
-        {"role": "tool", "tool_call_id": "2", "content": "so"},
+        {"role": "tool", "tool_call_id": "2", "content": [{"type": "text", "text": "so"}]},
         {"role": "assistant", "content": "Done."},
         {"role": "assistant", "content": "Really."},
     ]
@@ -77,30 +93,47 @@ def test_a_conversation_of_items() -> None:
 
 def test_settings_of_a_request() -> None:
     style = {"type": "json_schema", "name": "animal", "schema": SCHEMA}
-    chat = to_chat(
-        request(
-            instructions="Be brief.",
-            max_output_tokens=9,
-            temperature=0.5,
-            reasoning={"effort": "low"},
-            text={"format": style},
-            tools=[*TOOLS, {"type": "web_search"}],
-            tool_choice={"type": "function", "name": "buy"},
-        ),
-        [{"role": "user", "content": "Before."}],
+    chat = chat_of(
+        {"role": "user", "content": "Before."},
+        instructions="Be brief.",
+        max_output_tokens=9,
+        temperature=0.5,
+        reasoning={"effort": "low"},
+        text={"format": style},
+        tools=[*TOOLS, {"type": "web_search"}, PATCH],
+        tool_choice={"type": "function", "name": "buy"},
     )
     assert [each["content"] for each in chat.messages] == ["Be brief.", "Before.", "Hello."]
     assert (chat.max_tokens, chat.temperature, chat.reasoning_effort) == (9, 0.5, "low")
     assert chat.response_format is not None and chat.response_format.json_schema is not None
     assert chat.response_format.json_schema.schema_ == SCHEMA
-    assert chat.tools is not None and [tool.function.name for tool in chat.tools] == ["buy"]
+    assert chat.tools is not None
+    buy, patch = (tool.function for tool in chat.tools)
+    assert (buy.name, patch.name) == ("buy", "patch")
+    assert patch.description is not None and "(lark):\nstart: /.+/" in patch.description
+
+
+def test_outputs_of_tools_keep_pictures_and_lose_what_is_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    file = {"type": "input_file", "file_data": "x"}
+    [said] = input_messages(
+        [{"type": "function_call_output", "call_id": "1", "output": [SO, picture, file]}]
+    )
+    url = {"url": "data:image/png;base64,AA=="}
+    assert said["content"] == [
+        {"type": "text", "text": "so"},
+        {"type": "image_url", "image_url": url},
+    ]
+    assert "input[0].output[2] has the type 'input_file'" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"input": []}, "input is empty"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, r"input\[0\] has the type"),
+        ({"input": [{"type": "computer_call", "id": "x"}]}, r"input\[0\] has the type"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "only text"),
         ({"input": [{"role": "user", "content": 3}]}, "must be a string or a list"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "call_id|arguments"),
@@ -112,7 +145,7 @@ def test_settings_of_a_request() -> None:
 )
 def test_what_a_request_cannot_have(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ApiError, match=message) as caught:
-        to_chat(request(**fields))
+        chat_of(**fields)
     assert caught.value.status == 400
 
 
@@ -121,8 +154,8 @@ def finished(reason: str = "eog") -> Finished:
 
 
 def writer(**options: Any) -> ResponseApiWriter:
-    reader = AnswerReader(AnswerForm.of("<think></think>"), {"buy": SCHEMA})
-    head = response_head(request(tools=TOOLS), "demo")
+    reader = AnswerReader(AnswerForm.of("<think></think>"), {"buy": SCHEMA, "patch": {}})
+    head = response_head(request(tools=[*TOOLS, PATCH]), "demo")
     return ResponseApiWriter(head, reader, 10, stream=True, **options)
 
 
@@ -136,14 +169,15 @@ def test_an_answer_as_items() -> None:
     answer = Answer()
     answer.observe(Delta(TEXT, (), (), 0))
     answer.observe(finished())
-    response = writer(keep=lambda *given: kept.append(given)).whole([answer])
+    response = writer(keep=kept.append).whole([answer])
     thought, text, call = response["output"]
     assert thought["content"] == [{"type": "reasoning_text", "text": "Hm."}]
     assert text["content"][0]["text"] == "Yes." and text["status"] == "completed"
     assert (call["name"], json.loads(call["arguments"])) == ("buy", {"kind": "cat"})
     assert response["status"] == "completed" and response["usage"]["total_tokens"] == 17
     assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
-    [(_, message)] = kept
+    assert kept == [response]
+    [message] = input_messages(response["output"])
     assert message["content"] == "Yes." and message["reasoning_content"] == "Hm."
     assert message["tool_calls"][0]["id"] == call["call_id"]
 
@@ -167,6 +201,23 @@ def test_a_stream_says_the_same_as_the_response_at_its_end(size: int) -> None:
         assert "".join(deltas) == done[index]["content"][0]["text"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [('{"input": "+a\\n-b"}', "+a\n-b"), ('{"patch": "+a"}', '{"patch": "+a"}')],
+)
+def test_a_call_of_a_custom_tool(arguments: str, text: str) -> None:
+    """Its text is what the model gave the function that stands for it."""
+    made = writer()
+    call = f'<tool_call>{{"name": "patch", "arguments": {arguments}}}</tool_call>'
+    events = [*made.chunks(0, Delta(call, (), (), 0)), *made.chunks(0, finished())]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[1:3] == ["custom_tool_call_input.delta", "custom_tool_call_input.done"]
+    assert events[1]["delta"] == events[2]["input"] == text
+    [item] = events[-1]["response"]["output"]
+    assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "patch", text)
+    assert "arguments" not in item
+
+
 def test_a_stream_that_fails() -> None:
     made = writer()
     made.first(1)
@@ -179,12 +230,13 @@ def test_the_oldest_responses_are_dropped() -> None:
     store = ResponseStore(n_stored=3, n_chars=100)
 
     def put(i: int, n_chars: int = 1, owner: str = "a") -> None:
-        store.put(owner, Stored({"id": str(i)}, (), n_chars))
+        store.put(owner, Stored({"id": str(i), "output": [{"id": f"m{i}"}]}, (), n_chars))
 
     for i in range(4):
         put(i)
     assert [store.get("a", str(i)) is None for i in range(4)] == [True, False, False, False]
     assert store.get("b", "3") is None and store.pop("b", "3") is None
+    assert store.outputs("a").keys() == {"m1", "m2", "m3"} and not store.outputs("b")
     put(4, n_chars=98)
     assert [store.get("a", str(i)) is None for i in range(5)] == [True, True, False, False, False]
     assert store.pop("a", "4") is not None and store.get("a", "4") is None
@@ -266,10 +318,93 @@ def test_nobody_goes_on_from_the_response_of_another_key(served: Served) -> None
     other = client_of(served, "other")
     with pytest.raises(openai.BadRequestError, match="of this API key"):
         other.responses.create(input="Which?", previous_response_id=made.id, **options)
+    named: Any = [{"type": "item_reference", "id": made.output[0].id}]
+    with pytest.raises(openai.BadRequestError, match="no stored response of this API key"):
+        other.responses.create(input=named, **options)
+    with pytest.raises(openai.NotFoundError):
+        other.responses.input_items.list(made.id)
     for call in (other.responses.retrieve, other.responses.delete):
         with pytest.raises(openai.NotFoundError):
             call(made.id)
     assert client_of(served, "mine").responses.retrieve(made.id).id == made.id
+
+
+def test_items_of_earlier_answers_are_named_by_reference(served: Served) -> None:
+    """The Vercel AI SDK sends these in its second turn."""
+    client, options = client_of(served), {"model": "demo", "max_output_tokens": 12}
+    first = client.responses.create(input="Who are you?", **options)  # type: ignore[call-overload]
+    said = [{"role": "user", "content": "Who are you?"}, {"role": "user", "content": "And then?"}]
+    answers = [
+        {"type": "item_reference", "id": first.output[0].id},
+        {"role": "assistant", "content": first.output_text},
+    ]
+    made = [
+        client.responses.create(input=[said[0], answer, said[1]], extra_body={"seed": 2}, **options)  # type: ignore[call-overload]
+        for answer in answers
+    ]
+    assert made[0].output_text == made[1].output_text
+    assert made[0].usage.input_tokens == made[1].usage.input_tokens
+
+
+def test_the_items_that_a_response_answers(served: Served) -> None:
+    """Pages of a list, of which the client reads all."""
+    client, options = client_of(served), {"model": "demo", "max_output_tokens": 2}
+    first = client.responses.create(input="Who are you?", **options)  # type: ignore[call-overload]
+    second = client.responses.create(  # type: ignore[call-overload]
+        input=[
+            {"type": "function_call", "call_id": "1", "name": "buy", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "done"},
+        ],
+        previous_response_id=first.id,
+        **options,
+    )
+    kinds = ["message", "message", "function_call", "function_call_output"]
+    for order, wanted in (("asc", kinds), ("desc", kinds[::-1])):
+        pages = client.responses.input_items.list(second.id, order=order, limit=3)  # type: ignore[arg-type]
+        assert len(pages.data) == 3
+        items = [each.to_dict() for each in pages]
+        assert [each["type"] for each in items] == wanted
+    texts = [each["content"][0]["text"] for each in items[::-1][:2]]  # type: ignore[index]
+    assert texts == ["Who are you?", first.output_text]
+    assert client.responses.input_items.list(first.id).data[0].id == items[-1]["id"]
+    with pytest.raises(openai.BadRequestError, match="after is 'x'; give the id of an item"):
+        client.responses.input_items.list(second.id, after="x")
+
+
+def test_the_tokens_of_a_prompt_are_counted(served: Served) -> None:
+    client = client_of(served)
+    given: dict[str, Any] = {"model": "demo", "input": "Who?", "tools": [*TOOLS, PATCH]}
+    counted = client.responses.input_tokens.count(**given)
+    made = client.responses.create(**given, max_output_tokens=1)
+    assert made.usage is not None and counted.input_tokens == made.usage.input_tokens
+    chat = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 1}
+    counted = served.post("/v1/chat/completions/input_tokens", chat).json()["input_tokens"]
+    usage = served.post("/v1/chat/completions", chat).json()["usage"]
+    assert counted == usage["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": [{"role": "user", "content": "x", "more": float("nan")}]},
+        {"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"x": 1e999}}]},
+    ],
+)
+def test_what_json_cannot_say_is_refused(fields: dict[str, Any], served: Served) -> None:
+    """Python's reader of JSON takes it, but the response and the list of items repeat it."""
+    found = served.client.post(
+        f"{served.url}/v1/responses", content=json.dumps(fields), headers=JSON
+    )
+    assert found.status_code == 400 and "no NaN" in found.json()["error"]["message"]
+
+
+def test_an_error_counts_the_items_of_its_own_request(served: Served) -> None:
+    client, options = client_of(served), {"model": "demo", "max_output_tokens": 2}
+    first = client.responses.create(input="Who are you?", **options)  # type: ignore[call-overload]
+    with pytest.raises(openai.BadRequestError, match=r"input\[0\] has the type 'computer_call'"):
+        client.responses.create(  # type: ignore[call-overload]
+            input=[{"type": "computer_call"}], previous_response_id=first.id, **options
+        )
 
 
 def test_a_response_that_is_not_stored(served: Served) -> None:

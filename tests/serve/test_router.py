@@ -168,9 +168,14 @@ def test_a_response_is_found_whichever_model_keeps_it(router: Router) -> None:
     made = router.openai.responses.create(model="third", input="Hello", max_output_tokens=2)
     router.openai.completions.create(model="first", **ASK)
     assert router.openai.responses.retrieve(made.id).id == made.id
+    [item] = router.openai.responses.input_items.list(made.id)
+    assert item.to_dict()["content"] == [{"type": "input_text", "text": "Hello"}]
     router.openai.responses.delete(made.id)
     with pytest.raises(openai.NotFoundError, match="no response"):
         router.openai.responses.retrieve(made.id)
+    with pytest.raises(openai.NotFoundError, match=f"no response '{made.id}' of"):
+        router.openai.responses.input_items.list(made.id)
+    assert router.openai.responses.input_tokens.count(input="Hello").input_tokens > 1
 
 
 def test_an_empty_name_is_the_first_model(router: Router) -> None:

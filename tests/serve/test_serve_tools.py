@@ -76,7 +76,7 @@ def test_templates_that_know_no_tools_are_told() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "done"},
     ]
     system, user, assistant, result = describe_tools(messages, USE)
-    assert system["content"].startswith("Be brief.") and json.dumps(FUNCTION) in system["content"]
+    assert json.dumps(FUNCTION) in system["content"] and system["content"].endswith("\n\nBe brief.")
     assert user == messages[1]
     assert assistant["content"] == '<tool_call>{"name": "buy", "arguments": {"a": 1}}</tool_call>'
     assert result == {"role": "user", "content": "done"}

@@ -16,13 +16,13 @@ from ...errors import ArgumentError
 from ...runtime import json_schema
 from ...runtime.pictures import Picture
 from ...speculate.reasoning_budget import ReasoningBudget
-from ...templates.messages import ASSISTANT, FIELDS
+from ...templates.messages import ASSISTANT, FIELDS, TOOL
 from ...templates.template import ChatTemplate
 from ..engine.jobs import Job
 from ..protocol.errors import ApiError
 from ..protocol.schemas import ChatRequest
 from ..service import Service
-from .pictures import TakenPictures, described
+from .pictures import UNREAD, TakenPictures, described
 from .tool_grammar import answers_to_gbnf
 from .tools import ToolUse, describe_tools
 
@@ -84,6 +84,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             stop=(*body.stops, *template.stop),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows,
+            shows_progress=body.shows_progress,
             shown=shown,
             reasoning_budget=budget,
             pictures=pictures,
@@ -111,6 +112,12 @@ def chat_tokens(
 ) -> tuple[tuple[int, ...], tuple[Picture, ...]]:
     """Return the prompt of a request and the images in it."""
     template = require_template(service)
+    if service.projector is None:  # an agent goes on after an image that a tool has returned
+        results = [
+            described([each], UNREAD)[0] if each.get("role") == TOOL else each
+            for each in body.messages
+        ]
+        body = body.model_copy(update={"messages": results})
     messages, tools = _messages(template, body, use)
     variables = _variables(body)
     avoid = (template.all_sources, tools, variables)

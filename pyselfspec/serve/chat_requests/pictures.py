@@ -16,6 +16,7 @@ from ..protocol.errors import ApiError, unsupported
 IMAGE = "image_url"
 N_PICTURES = 16  # of a request
 MARKER = "<__media__>"  # what a displayed prompt has in place of an image, as llama-server's
+UNREAD = "[an image, which this server cannot read]"
 
 
 @dataclass(slots=True)
@@ -78,13 +79,13 @@ def has_pictures(content: Any) -> bool:
     return isinstance(content, list) and any(map(_is_picture, content))
 
 
-def described(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with a marker for each image, for display."""
+def described(messages: Sequence[Mapping[str, Any]], marker: str = MARKER) -> list[dict[str, Any]]:
+    """Return the messages with a marker in place of each image."""
     return [
         {
             **each,
             "content": [
-                {"type": "text", "text": MARKER} if _is_picture(part) else part
+                {"type": "text", "text": marker} if _is_picture(part) else part
                 for part in each["content"]
             ],
         }

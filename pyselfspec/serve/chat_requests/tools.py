@@ -74,7 +74,8 @@ class ToolUse:
 
 def describe_tools(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[dict[str, Any]]:
     """Return messages for a template without tools: the system message describes the tools, and
-    calls and their results become text."""
+    calls and their results become text. The tools come first, since agents end this message with
+    what differs between sessions."""
     said = [_as_text(message) for message in messages]
     if not use.tools:
         return said
@@ -83,7 +84,7 @@ def describe_tools(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[
     if said and said[0].get("role") in ("system", "developer"):
         first = said[0]
         if isinstance(first.get("content"), str):
-            return [{**first, "content": f"{first['content']}\n\n{instruction}"}, *said[1:]]
+            return [{**first, "content": f"{instruction}\n\n{first['content']}"}, *said[1:]]
     return [{"role": "system", "content": instruction}, *said]
 
 

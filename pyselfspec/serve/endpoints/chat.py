@@ -12,9 +12,9 @@ from ...answers.parts import Called, Part, Reasoning, Said
 from ...runtime.logprobs import LogProbs
 from ..chat_requests.chats import Chat, chat_text, open_chat, require_template
 from ..chat_requests.tools import ToolUse
-from ..engine.jobs import Delta, Finished
+from ..engine.jobs import Delta, Finished, Progress
 from ..protocol.errors import json_response
-from ..protocol.response_fields import finish_reason
+from ..protocol.response_fields import finish_reason, progress_fields
 from ..protocol.schemas import ChatRequest
 from ..protocol.writers import Answer, ChoiceWriter, Json, respond
 from ..service import Service
@@ -52,6 +52,9 @@ class ChatWriter(ChoiceWriter):
 
     def first(self, n: int) -> list[Json]:
         return [self._delta_chunk(i, {"role": "assistant", "content": ""}) for i in range(n)]
+
+    def progress(self, i: int, progress: Progress) -> list[Json]:
+        return [self._delta_chunk(i, {}) | progress_fields(progress)]
 
     def delta(self, i: int, delta: Delta) -> list[Json]:
         """Return chunks; also one without text, where it has tokens or probabilities to show."""

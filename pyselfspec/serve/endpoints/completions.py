@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from ...runtime.logprobs import LogProbs
 from ...speculate.completion import count_for_message
-from ..engine.jobs import Delta, Finished, Job
+from ..engine.jobs import Delta, Finished, Job, Progress
 from ..fim_prompt import fill_prompt
 from ..protocol.errors import ApiError
-from ..protocol.response_fields import finish_reason
+from ..protocol.response_fields import finish_reason, progress_fields
 from ..protocol.schemas import N_CHOICES, CompletionRequest
 from ..protocol.writers import Answer, ChoiceWriter, Json, respond
 from ..service import Service
@@ -63,6 +63,7 @@ async def open_completions(
             stop=body.stops,
             logprobs=0 if ranks and body.logprobs is None else body.logprobs,
             shows_tokens=body.shows,
+            shows_progress=body.shows_progress,
         )
         for prompt in prompts
         for sampling in reader.samplings(body, grammar, n_each)
@@ -131,6 +132,9 @@ class CompletionWriter(ChoiceWriter):
             self._chunk(_choice_fields(i, self._echo(i), None, None))
             for i in range(n if self._echoes else 0)
         ]
+
+    def progress(self, i: int, progress: Progress) -> list[Json]:
+        return [self._chunk(_choice_fields(i, "", None, None)) | progress_fields(progress)]
 
     def delta(self, i: int, delta: Delta) -> list[Json]:
         logprobs = self._logprobs(i, delta.logprobs)

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..engine.jobs import Delta, Finished, Job
+from ..engine.jobs import Delta, Finished, Job, Progress
 from ..fim_prompt import fill_prompt
-from ..protocol.response_fields import statistics
+from ..protocol.response_fields import progress_fields, statistics
 from ..protocol.schemas import CompletionRequest, TextRequest
 from ..protocol.writers import Answer, Json, ResponseWriter, respond
 from .completions import open_completions
@@ -82,6 +82,7 @@ async def post_infill(service: Writing, body: InfillRequest, request: Request) -
         drafting=reader.drafting(body),
         adapters=reader.chosen_adapters(body.lora),
         stop=body.stops,
+        shows_progress=body.shows_progress,
     )
     writer = InfillWriter(service.settings.name, len(prompt), reader.n_ctx, stream=body.stream)
     return await respond(service, request, [job], writer)
@@ -99,6 +100,9 @@ class InfillWriter(ResponseWriter):
     def whole(self, answers: Sequence[Answer]) -> Json:
         [answer] = answers
         return {"content": answer.text} | self._end(answer.finished)
+
+    def progress(self, i: int, progress: Progress) -> list[Json]:
+        return [{"content": "", "stop": False} | progress_fields(progress)]
 
     def delta(self, i: int, delta: Delta) -> list[Json]:
         return [{"content": delta.text, "stop": False}] if delta.text else []

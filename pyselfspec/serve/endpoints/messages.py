@@ -14,14 +14,14 @@ from starlette.responses import Response
 
 from ...answers.parts import Called, Part, Reasoning, Said
 from ...answers.reader import AnswerReader
-from ..chat_requests.chats import chat_tokens, open_chat
-from ..chat_requests.tools import ToolUse
+from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
 from ..protocol.errors import ApiError, json_response
 from ..protocol.response_fields import new_id, statistics
 from ..protocol.writers import Answer, Json, NamedEventWriter, respond
+from .input_tokens import n_prompt
 from .messages_request import CountRequest, MessagesRequest, to_chat
-from .routers import STREAMS, Writing, aside, errors, router
+from .routers import STREAMS, Writing, errors, router
 
 ROUTER = router()
 
@@ -88,8 +88,7 @@ def model_list(cards: Sequence[Json]) -> Json:
 @ROUTER.post(PATH, responses=STREAMS | errors(MessageError))
 async def post_messages(service: Writing, body: MessagesRequest, request: Request) -> Response:
     """Answer a chat."""
-    asked = to_chat(body)
-    chat = await open_chat(service, asked)
+    chat = await open_chat(service, to_chat(body))
     head = {"id": new_id("msg", "_"), "model": service.settings.name}
     stops = body.stop_sequences or ()
     writer = MessageWriter(head, chat.reader(), chat.n_prompt, stops, stream=body.stream)
@@ -99,9 +98,7 @@ async def post_messages(service: Writing, body: MessagesRequest, request: Reques
 @ROUTER.post(f"{PATH}/count_tokens", responses=errors(MessageError))
 async def post_count_tokens(service: Writing, body: CountRequest) -> Response:
     """Return the number of tokens of a prompt."""
-    asked = to_chat(body)
-    tokens, _ = await aside(chat_tokens, service, asked, ToolUse.of(asked))
-    return json_response({"input_tokens": len(tokens)})
+    return json_response({"input_tokens": await n_prompt(service, to_chat(body))})
 
 
 class MessageWriter(NamedEventWriter):

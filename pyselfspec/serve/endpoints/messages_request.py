@@ -1,4 +1,4 @@
-"""Requests of Anthropic's Messages API, and what they mean as a ChatRequest. Pure."""
+"""Requests of Anthropic's Messages API, and what they mean as a ChatRequest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..chat_requests.pictures import IMAGE
-from ..protocol.errors import ApiError, require_string, unsupported
+from ..protocol.errors import ApiError, leave_out, require_string, unsupported
 from ..protocol.request_fields import MESSAGES
 from ..protocol.schemas import (
     N_FUNCTION,
@@ -165,11 +165,9 @@ def _texts(content: str | Blocks, where: str) -> list[str]:
 
 def _text(block: dict[str, Any], where: str) -> str:
     """Return the text of a block, which may be a document of plain text."""
-    kind = block.get("type")
-    source = block.get("source")
-    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
-        return require_string(source, "data", f"{where}.source")
-    if kind != "text":
+    if _is_plain_document(block):
+        return require_string(block["source"], "data", f"{where}.source")
+    if (kind := block.get("type")) != "text":
         raise unsupported(
             where, f"{where} has the type {str(kind)[:40]!r}; only text is supported here"
         )
@@ -184,11 +182,7 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
     for i, block in enumerate(content):
         at = f"{where}[{i}]"
         if block.get("type") == "tool_result":
-            result = block.get("content") or ""
-            is_list = isinstance(result, list) and all(isinstance(each, dict) for each in result)
-            if not is_list and not isinstance(result, str):
-                raise ApiError(400, f"{at}.content must be a string or a list of blocks", param=at)
-            result = "\n".join(_texts(result, f"{at}.content"))
+            result = _result(block.get("content") or "", f"{at}.content")
             name = require_string(block, "tool_use_id", at)
             found.append({"role": "tool", "tool_call_id": name, "content": result})
         elif found and found[-1]["role"] == "user":
@@ -198,6 +192,28 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
     if not found:
         raise ApiError(400, f"{where} is empty; give at least one block", param=where)
     return found
+
+
+def _result(content: Any, where: str) -> str | Blocks:
+    """Return the result of a tool, without blocks that are neither text nor images."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        raise ApiError(400, f"{where} must be a string or a list of blocks", param=where)
+    parts = []
+    for i, block in enumerate(content):
+        at = f"{where}[{i}]"
+        if block.get("type") in ("text", "image") or _is_plain_document(block):
+            parts.append(_part(block, at))
+        else:
+            leave_out(at, block.get("type"))
+    return parts
+
+
+def _is_plain_document(block: dict[str, Any]) -> bool:
+    source = block.get("source")
+    is_plain = isinstance(source, dict) and source.get("type") == "text"
+    return is_plain and block.get("type") == "document"
 
 
 def _part(block: dict[str, Any], where: str) -> dict[str, Any]:
@@ -231,8 +247,10 @@ def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
                 arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
                 given = {"name": require_string(block, "name", at), "arguments": arguments}
                 calls.append({"id": require_string(block, "id", at), "function": given})
-            case _:
+            case "text":
                 texts.append(_text(block, at))
+            case kind:  # a call that another server answered by itself
+                leave_out(at, kind)
     answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     if reasoning:
         answer["reasoning_content"] = "\n".join(reasoning)

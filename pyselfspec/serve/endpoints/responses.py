@@ -15,46 +15,48 @@ from ...answers.reader import AnswerReader
 from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
 from ..protocol.auth import owner_of
-from ..protocol.errors import ApiError, json_response, to_json
+from ..protocol.errors import ApiError, to_json
 from ..protocol.response_fields import finish_reason, new_id, statistics
 from ..protocol.writers import Answer, Json, NamedEventWriter, respond
 from ..store.response_store import Stored
-from .responses_request import N_ID, ResponsesRequest, input_messages, to_chat
+from .responses_request import (
+    CUSTOM,
+    FUNCTION,
+    INPUT,
+    ResponsesRequest,
+    custom_input,
+    listed,
+    text_part,
+    to_chat,
+)
 from .routers import STREAMS, Writing, router
+from .stored_responses import PATH, conversation
 
 ROUTER = router()
-
-PATH = "/v1/responses"
 
 
 @ROUTER.post(PATH, responses=STREAMS)
 async def post_responses(service: Writing, body: ResponsesRequest, request: Request) -> Response:
     """Answer a chat, and keep the response."""
-    owner, name = owner_of(request), body.previous_response_id
-    history: tuple[dict[str, Any], ...] = ()
-    if name is not None:
-        found = service.stored.get(owner, name)
-        if found is None:
-            raise ApiError(
-                400,
-                f"{not_found(name)}; send the whole conversation as input",
-                param="previous_response_id",
-                code="previous_response_not_found",
-            )
-        history = found.messages
-    chat = await open_chat(service, to_chat(body, history))
-    said = (*history, *input_messages(body.input))
+    items = conversation(service, body, request)
+    chat = await open_chat(service, to_chat(body, items))
 
-    def keep(response: Json, message: Json) -> None:
-        messages = (*said, message)
-        size = len(to_json(messages)) + len(to_json(response))
-        service.stored.put(owner, Stored(response, messages, size))
+    head = response_head(body, service.settings.name)
+    kept = tuple(map(listed, items))
+    try:  # whether the answer can be written and kept is known before it is generated
+        n_chars = len(to_json([kept, head]))
+    except ValueError:
+        raise ApiError(400, "JSON has no NaN and no Infinity; leave them out") from None
+
+    def keep(response: Json) -> None:
+        size = n_chars + len(to_json(response["output"]))
+        service.stored.put(owner_of(request), Stored(response, kept, size))
 
     def n_tokens(text: str) -> int:
         return len(service.model.tokenize(text, add_special=False)) if text else 0
 
     writer = ResponseApiWriter(
-        response_head(body, service.settings.name),
+        head,
         chat.reader(),
         chat.n_prompt,
         n_tokens=n_tokens,
@@ -64,32 +66,10 @@ async def post_responses(service: Writing, body: ResponsesRequest, request: Requ
     return await respond(service, request, chat.jobs, writer)
 
 
-@ROUTER.get(f"{PATH}/{{name}}")
-async def get_response(service: Writing, name: str, request: Request) -> Response:
-    """Return a response that this key has made."""
-    found = service.stored.get(owner_of(request), name)
-    if found is None:
-        raise ApiError(404, not_found(name))
-    return json_response(found.body)
-
-
-@ROUTER.delete(f"{PATH}/{{name}}")
-async def delete_response(service: Writing, name: str, request: Request) -> Response:
-    """Remove a response that this key has made."""
-    if service.stored.pop(owner_of(request), name) is None:
-        raise ApiError(404, not_found(name))
-    return json_response({"id": name, "object": "response.deleted", "deleted": True})
-
-
 def error_event(error: ApiError) -> Json:
     """Return the event of an error in a stream whose response is not known."""
     details = {"code": "server_error", "message": str(error), "param": None}
     return {"type": "error", "sequence_number": 0, **details}
-
-
-def not_found(name: str) -> str:
-    """Return the message for an id that no stored response has."""
-    return f"there is no response {name[:N_ID]!r} of this API key; the server keeps the latest ones"
 
 
 def response_head(body: ResponsesRequest, name: str) -> Json:
@@ -114,7 +94,8 @@ def response_head(body: ResponsesRequest, name: str) -> Json:
         "text": {"format": {"type": "text"}},
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
         "tools": [
-            {"parameters": {}, "strict": False} | tool.model_dump(exclude_none=True)
+            ({"parameters": {}, "strict": False} if tool.type == FUNCTION else {})
+            | tool.model_dump(exclude_none=True)
             for tool in body.functions
         ],
         "truncation": "disabled",
@@ -134,21 +115,26 @@ class _Output:
     def text(self) -> str:
         return "".join(self.pieces)
 
+    @property
+    def key(self) -> str:
+        """The field of a call that has its text."""
+        return "arguments" if self.item["type"] == "function_call" else INPUT
+
     def closed(self, status: str) -> Json:
         """Return the item at its end."""
         body = self.item | {"status": status}
         if self.kind is Said:
-            body["content"] = [_text_part(self.text)]
+            body["content"] = [text_part(self.text)]
         elif self.kind is Reasoning:
             body["content"] = [{"type": "reasoning_text", "text": self.text}]
         else:
-            body["arguments"] = self.text
+            body[self.key] = self.text
         return body
 
 
 class ResponseApiWriter(NamedEventWriter):
     """Writes a response. head: its fields that are known before. n_prompt: tokens of the prompt.
-    n_tokens: counts those of a text. keep: receives the response and its answer as a message."""
+    n_tokens: counts those of a text. keep: receives the response."""
 
     def __init__(
         self,
@@ -157,11 +143,12 @@ class ResponseApiWriter(NamedEventWriter):
         n_prompt: int,
         *,
         n_tokens: Callable[[str], int] = len,
-        keep: Callable[[Json, Json], None] | None = None,
+        keep: Callable[[Json], None] | None = None,
         stream: bool,
     ) -> None:
         super().__init__(stream=stream)
         self._head = head
+        self._custom = {tool["name"] for tool in head["tools"] if tool["type"] == CUSTOM}
         self._reader = reader
         self._n_prompt = n_prompt
         self._n_tokens = n_tokens
@@ -214,20 +201,26 @@ class ResponseApiWriter(NamedEventWriter):
                 case Reasoning():
                     item = {"id": new_id("rs", "_"), "type": "reasoning"}
                     item |= {"summary": [], "content": []}
-                case Called():
+                case Called(call):
                     item = {"id": new_id("fc", "_"), "type": "function_call", "arguments": ""}
-                    item |= {"call_id": part.call.id, "name": part.call.name}
+                    if call.name in self._custom:
+                        item = {"id": new_id("ctc", "_"), "type": "custom_tool_call", INPUT: ""}
+                    item |= {"call_id": call.id, "name": call.name}
             self._outputs.append(_Output(type(part), item | {"status": "in_progress"}))
             item = self._outputs[-1].item
             events.append(self._item_event("response.output_item.added", item=item))
             if not isinstance(part, Called):
-                empty = _text_part("") if isinstance(part, Said) else _reasoning_part("")
+                empty = text_part("") if isinstance(part, Said) else _reasoning_part("")
                 events.append(self._content_event("response.content_part.added", part=empty))
         output = self._outputs[-1]
-        text = part.call.arguments if isinstance(part, Called) else part.text
+        if isinstance(part, Called):
+            text = part.call.arguments
+            text = custom_input(text) if part.call.name in self._custom else text
+        else:
+            text = part.text
         output.pieces.append(text)
         if isinstance(part, Called):
-            kind = "response.function_call_arguments.delta"
+            kind = f"response.{output.item['type']}_{output.key}.delta"
             return [*events, self._item_event(kind, item_id=output.item["id"], delta=text)]
         if isinstance(part, Reasoning):
             return [*events, self._content_event("response.reasoning_text.delta", delta=text)]
@@ -241,12 +234,12 @@ class ResponseApiWriter(NamedEventWriter):
         output = self._outputs[-1]
         item, text = output.closed(status), output.text
         if output.kind is Called:
-            kind = "response.function_call_arguments.done"
-            events = [self._item_event(kind, item_id=item["id"], name=item["name"], arguments=text)]
+            kind, given = f"response.{item['type']}_{output.key}.done", {output.key: text}
+            events = [self._item_event(kind, item_id=item["id"], name=item["name"], **given)]
         else:
             is_said = output.kind is Said
             kind = "response.output_text.done" if is_said else "response.reasoning_text.done"
-            part = _text_part(text) if is_said else _reasoning_part(text)
+            part = text_part(text) if is_said else _reasoning_part(text)
             more: Json = {"logprobs": []} if is_said else {}
             events = [
                 self._content_event(kind, text=text, **more),
@@ -283,32 +276,12 @@ class ResponseApiWriter(NamedEventWriter):
             "pyselfspec": statistics([finished]),
         }
         if self._keep is not None:
-            self._keep(response, self._message(reasoning))
+            self._keep(response)
         return response
-
-    def _message(self, reasoning: str) -> Json:
-        """Return the answer as a message of a chat."""
-        text = "".join(each.text for each in self._outputs if each.kind is Said)
-        calls = [
-            {
-                "id": each.item["call_id"],
-                "function": {"name": each.item["name"], "arguments": each.text},
-            }
-            for each in self._outputs
-            if each.kind is Called
-        ]
-        message: Json = {"role": "assistant", "content": text}
-        if reasoning:
-            message["reasoning_content"] = reasoning
-        return message | ({"tool_calls": calls} if calls else {})
 
 
 def _status(finished: Finished) -> str:
     return "completed" if finish_reason(finished) == "stop" else "incomplete"
-
-
-def _text_part(text: str) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _reasoning_part(text: str) -> Json:

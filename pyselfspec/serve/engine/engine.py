@@ -209,6 +209,8 @@ class Engine(Closing):
         self.counts.n_passes += 1
         for generation, found in events:
             self._settle(self._running[generation], found)
+        for running in [each for each in self._running.values() if not each.has_read]:
+            _emit(running.ticket, running.progress())
         for running in [each for each in self._running.values() if each.generation.ended]:
             self._end(running, *running.finish())
 
@@ -282,6 +284,7 @@ class Engine(Closing):
             self._end(running, over or Failed(found))
         elif found is None:
             running.finish_prompt()
+            _emit(running.ticket, running.progress())
         else:
             _emit(running.ticket, running.delta(found))
 
@@ -314,8 +317,9 @@ def _over(ticket: Ticket, now: float, cut: bool) -> Failed | None:
     return Failed(ShutdownError()) if cut else None
 
 
-def _emit(ticket: Ticket, event: Event) -> None:
-    if ticket.cancelled or (isinstance(event, Delta) and not (event.text or event.logprobs)):
+def _emit(ticket: Ticket, event: Event | None) -> None:
+    is_empty = isinstance(event, Delta) and not (event.text or event.logprobs)
+    if event is None or ticket.cancelled or is_empty:
         return
     try:
         ticket.emit(event)

@@ -38,7 +38,8 @@ class Job:
     """A completion to generate. n_predict: most tokens; 0 only reads the prompt. logprobs, stop:
     arguments of Completion. shown: control tokens that it shows, with their texts.
     reasoning_budget: None for no limit. adapters: LoRA adapters. pictures: images in the prompt.
-    shows_tokens: whether its deltas list tokens with their sources.
+    shows_tokens: whether its deltas list tokens with their sources. shows_progress: whether it
+    tells how much of the prompt has been read.
     """
 
     prompt: tuple[int, ...]
@@ -48,6 +49,7 @@ class Job:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     shows_tokens: bool = False
+    shows_progress: bool = False
     shown: tuple[tuple[int, str], ...] = ()
     reasoning_budget: ReasoningBudget | None = None
     adapters: Adapters = ()
@@ -65,6 +67,17 @@ class TokenText:
 @dataclass(frozen=True, slots=True)
 class Started:
     """The job was valid and has a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How much of a prompt has been read. n_read: tokens so far, with the n_reused that needed no
+    reading. us: microseconds since the job has its slot."""
+
+    n_prompt: int
+    n_reused: int
+    n_read: int
+    us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,7 @@ class Failed:
     error: Exception
 
 
-Event = Started | Delta | Finished | Failed
+Event = Started | Progress | Delta | Finished | Failed
 
 
 @dataclass(eq=False, slots=True)

@@ -11,8 +11,10 @@ from ...runtime.logprobs import LogProbs
 from ...speculate.completion import Completion
 from ...speculate.output.sources import TokenTracker
 from ...speculate.types import Step
-from .jobs import MODEL, Delta, Finished, Ticket, TokenText
+from .jobs import MODEL, Delta, Finished, Progress, Ticket, TokenText
 from .slots import Slot
+
+PROGRESS_US = 500_000  # between two reports of how much of a prompt has been read
 
 _TokenInfo = tuple[str, LogProbs | None]  # the source of a token, and its probabilities
 
@@ -45,10 +47,22 @@ class RunningCompletion:
         self._stack = ExitStack()
         self.generation = self._stack.enter_context(self.completion.start())
         self._start = time.perf_counter_ns()
+        self._told_us = 0
 
     def finish_prompt(self) -> None:
         self.has_read = True
         self.completion.record_prompt(self.generation.n_reused, self._us())
+
+    def progress(self) -> Progress | None:
+        """Return how much of the prompt has been read; None if the last report is recent, or the
+        job asks for none."""
+        n, us = len(self.ticket.job.prompt), self._us()
+        is_due = self.has_read or us - self._told_us >= PROGRESS_US
+        if not (self.ticket.job.shows_progress and is_due):
+            return None
+        self._told_us = us
+        n_read = n if self.has_read else self.generation.n_read
+        return Progress(n, self.generation.n_reused, n_read, us)
 
     def delta(self, step: Step) -> Delta:
         text = self.completion.record_step(step)

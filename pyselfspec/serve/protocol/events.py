@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..engine.engine import Engine
-from ..engine.jobs import Delta, Event, Failed, Finished, Job, Started, Ticket
+from ..engine.jobs import Delta, Event, Failed, Finished, Job, Progress, Started, Ticket
 from .errors import as_api_error
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class JobEvents:
         rest_s = self._heard_at + PING_S - now
         self._timer = self._loop.call_later(rest_s, self._tell_quiet)
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta | Finished | Quiet]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Progress | Delta | Finished | Quiet]]:
         while self._n_left:
             i, event = await self._events.get()
             self._heard_at = time.monotonic()

@@ -84,6 +84,7 @@ _is_not_positive = _is_number(lambda x: x <= 0)
 
 RULES = (
     _honoured("model n stream stream_options seed stop top_p logit_bias lora pyselfspec"),
+    _honoured("return_progress", note="in streams"),
     _honoured("max_tokens n_predict", note="-1: the rest of a slot's share of the context"),
     _honoured("temperature", note="less than 0 is 0"),
     _honoured("top_k", note="-1: all tokens, like 0"),
@@ -143,7 +144,7 @@ RULES = (
         "speculative.n_max speculative.n_min speculative.p_min speculative.type "
         "speculative.ngram_size_n speculative.ngram_size_m speculative.ngram_m_hits"
     ),
-    _harmless("timings_per_token return_tokens return_progress response_fields keep_alive"),
+    _harmless("timings_per_token return_tokens response_fields keep_alive"),
     _harmless("preserved_tokens"),
     _harmless(
         "metadata store service_tier safety_identifier prompt_cache_key prompt_cache_options "
@@ -158,7 +159,11 @@ RULES = (
     _honoured("model stream temperature top_p seed tool_choice pyselfspec", RESPONSES, MESSAGES),
     _honoured("input instructions previous_response_id store metadata reasoning text", RESPONSES),
     _honoured("max_output_tokens parallel_tool_calls", RESPONSES),
-    _honoured("tools", RESPONSES, note="functions; others, which OpenAI runs, are left out"),
+    _honoured(
+        "tools",
+        RESPONSES,
+        note="functions and custom tools; others, which OpenAI runs, are left out",
+    ),
     _refused("background", "false", _is_false, RESPONSES),
     _refused("conversation", "null; use `previous_response_id`", _is_empty, RESPONSES),
     _refused("prompt", "null; use `input`", _is_empty, RESPONSES),

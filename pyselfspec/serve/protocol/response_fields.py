@@ -8,7 +8,7 @@ from typing import Any
 
 from ...masks.layer_mask import LayerMask
 from ...speculate.stats import GenerationStats
-from ..engine.jobs import Finished, TokenText
+from ..engine.jobs import Finished, Progress, TokenText
 
 _STOP_REASONS = ("eog", "stop")  # of a Completion; OpenAI calls both "stop", all others "length"
 
@@ -68,6 +68,17 @@ def mask_fields(mask: LayerMask | None) -> dict[str, Any] | None:
         "skip_attn": sorted(mask.skip_attn),
         "skip_ffn": sorted(mask.skip_ffn),
     }
+
+
+def progress_fields(progress: Progress) -> dict[str, Any]:
+    """Return the field in which llama-server tells how much of a prompt has been read."""
+    fields = {
+        "total": progress.n_prompt,
+        "cache": progress.n_reused,
+        "processed": progress.n_read,
+        "time_ms": progress.us // 1000,
+    }
+    return {"prompt_progress": fields}
 
 
 def token_fields(tokens: Sequence[TokenText], us: int) -> dict[str, Any]:

@@ -153,6 +153,7 @@ class TextRequest(RuledRequest):
     n: int = Field(1, ge=1, le=N_CHOICES)
     stream: bool = False
     stream_options: StreamOptions | None = None
+    return_progress: bool = False
     max_tokens: int | None = Field(None, ge=-1)
     n_predict: int | None = Field(None, ge=-1)
     temperature: Finite | None = None
@@ -195,6 +196,10 @@ class TextRequest(RuledRequest):
     @property
     def shows(self) -> bool:
         return self.pyselfspec is not None and self.pyselfspec.show
+
+    @property
+    def shows_progress(self) -> bool:
+        return self.stream and self.return_progress
 
     def require_one_form(self) -> None:
         """Raise ApiError for a grammar beside a schema."""

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ...runtime.logprobs import LogProbs
-from ..engine.jobs import Delta, Finished, Job, TokenText
+from ..engine.jobs import Delta, Finished, Job, Progress, TokenText
 from ..service import Service
 from .auth import owner_of
 from .errors import ApiError, as_api_error, json_response, to_json
@@ -77,9 +77,19 @@ class ResponseWriter(ABC):
         """Return the events before any text of n answers."""
         return []
 
-    def chunks(self, i: int, event: Delta | Finished) -> list[Json]:
+    def chunks(self, i: int, event: Progress | Delta | Finished) -> list[Json]:
         """Return the events for an event of an answer."""
-        return self.delta(i, event) if isinstance(event, Delta) else self.end(i, event)
+        match event:
+            case Progress():
+                return self.progress(i, event)
+            case Delta():
+                return self.delta(i, event)
+            case Finished():
+                return self.end(i, event)
+
+    def progress(self, i: int, progress: Progress) -> list[Json]:
+        """Return the events for the reading of a prompt; by default the protocol has none."""
+        return []
 
     @abstractmethod
     def delta(self, i: int, delta: Delta) -> list[Json]:
@@ -191,7 +201,7 @@ async def respond(
 
     async def collect(events: JobEvents) -> None:
         async for i, event in events:
-            if not isinstance(event, Quiet):
+            if isinstance(event, Delta | Finished):
                 _observe(service, answers, i, event, start)
 
     with service.submit(jobs, owner_of(request)) as running:
@@ -220,7 +230,8 @@ async def _stream_body(
                 if isinstance(event, Quiet):
                     yield writer.PING
                     continue
-                _observe(service, answers, i, event, start)
+                if not isinstance(event, Progress):
+                    _observe(service, answers, i, event, start)
                 for chunk in writer.chunks(i, event):
                     yield writer.encode(chunk)
             for chunk in writer.last([each.finished for each in answers]):

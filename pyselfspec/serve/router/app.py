@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
-from ..endpoints import messages, ollama, ollama_request, responses
+from ..endpoints import messages, ollama, ollama_request, responses, stored_responses
 from ..endpoints.error_form import error_form
 from ..protocol.auth import require_host, require_key
 from ..protocol.errors import ApiError, error_response, json_response, to_json
@@ -154,7 +154,8 @@ class RouterApp:
             fields = json.loads(body) if body else {}
         fields = fields if isinstance(fields, dict) else {}
         name = fields.get("model", request.query_params.get("model"))
-        if name is None and request.scope["path"].startswith(f"{responses.PATH}/"):
+        is_stored = request.scope["path"].startswith(f"{stored_responses.PATH}/")
+        if name is None and is_stored and request.method != "POST":
             return await self._stored(request)
         if ollama_request.has_path(request):
             given = fields.get("name") if name is None else name  # as older clients call it
@@ -173,8 +174,8 @@ class RouterApp:
             if answer.status_code != 404:
                 return answer
             await answer.close()
-        name = on_one_line(request.scope["path"].removeprefix(f"{responses.PATH}/"))
-        raise ApiError(404, responses.not_found(name))
+        rest = request.scope["path"].removeprefix(f"{stored_responses.PATH}/")
+        raise ApiError(404, stored_responses.not_found(on_one_line(rest.partition("/")[0])))
 
     async def _answer(self, entry: Entry, request: Request, body: bytes) -> _Forwarding:
         """Send a request to a model, which is loaded if it is not; return its answer."""
@@ -232,7 +233,7 @@ def _event(request: Request, error: ApiError) -> bytes:
     """Return an error as an event of a stream, in the API of the request."""
     if ollama_request.has_path(request):
         return to_json(ollama_request.error_body(error)) + b"\n"
-    if request.scope["path"] == responses.PATH:
+    if request.scope["path"] == stored_responses.PATH:
         body = responses.error_event(error)
     else:
         body = error_form(request)(error)

@@ -27,8 +27,9 @@ export function newAnswer({draft, temperature, max_tokens, seed, system}) {
   };
 }
 
-// Generates an answer, or the rest of it; calls grown(text, marks) for each piece.
-export async function write(answer, messages, signal, grown) {
+// Generates an answer, or the rest of it; calls grown(text, marks) for each piece, and before
+// that read(share) for the share of the prompt that has been read.
+export async function write(answer, messages, signal, grown, read = () => {}) {
   const {finish, plain, part, statistics: before} = answer;
   const isFirst = !answer.text;
   answer.part = {chars: answer.text.length, marks: answer.marks.length, us: answer.us, statistics: null};
@@ -45,6 +46,7 @@ export async function write(answer, messages, signal, grown) {
       answer.finish = choice?.finish_reason ?? answer.finish;
       if (chunk.usage?.pyselfspec) answer.part.statistics = chunk.usage.pyselfspec;
       if (text || marks.length) grown(text, marks);
+      if (chunk.prompt_progress) read(share(chunk.prompt_progress));
     }
   } catch (error) {
     const isNew = isFirst || answer.marks.length > answer.part.marks;
@@ -56,6 +58,9 @@ export async function write(answer, messages, signal, grown) {
   const {statistics} = answer.part;
   answer.statistics = isFirst ? statistics : merged(before, statistics);
 }
+
+// Of the tokens that were not read before. There is at least one, since the last is always read.
+const share = ({total, cache, processed}) => (processed - cache) / (total - cache);
 
 // Returns path and body of the request.
 function request({asked, text}, messages) {

@@ -18,7 +18,13 @@ export async function props() {
 export async function* stream(path, body, signal) {
   const response = await request(path, {
     method: "POST",
-    body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true}, reasoning_format: "none"}),
+    body: JSON.stringify({
+      ...body,
+      stream: true,
+      stream_options: {include_usage: true},
+      return_progress: true,
+      reasoning_format: "none",
+    }),
     signal,
   });
   let ended = false;

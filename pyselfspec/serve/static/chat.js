@@ -99,11 +99,12 @@ async function answerTo(its, message, answer) {
   const ended = await work(its, async (signal) => {
     await server.ready;
     prepare(answer);
-    await write(answer, messages, signal, (text, marks) => {
+    const grown = (text, marks) => {
       if (shown(message) === answer) view.grow(answer, text, marks, () => its === here && followEnd());
       else adopt(message, answer), view.show();
       if (its === here) changed("sources");
-    });
+    };
+    await write(answer, messages, signal, grown, (share) => view.busy(answer, share));
   });
   const {error} = ended;
   if (!error && answer.finish !== STOPPED) adopt(message, answer); // it may have no text

@@ -106,10 +106,12 @@ export class AnswerView {
   }
 
   // Shows the progress of an answer, which is not visible yet if it replaces another one.
-  busy(answer) {
+  // share: of the prompt that has been read, null before the first report.
+  busy(answer, share = null) {
     this.element.setAttribute("aria-busy", "true");
     this.element.classList.toggle("replacing", answer !== this.#answer);
-    const text = answer.marks.length > answer.part.marks ? figures(answer) : "Reading the prompt …";
+    const reading = share === null ? "Reading the prompt …" : `Reading the prompt: ${Math.floor(100 * share)} %`;
+    const text = answer.marks.length > answer.part.marks ? figures(answer) : reading;
     this.#below.replaceChildren(h("p", {class: "figures quiet"}, text));
   }
 

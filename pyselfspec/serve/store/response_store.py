@@ -12,18 +12,18 @@ N_CHARS = 64 << 20  # characters of all their conversations
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A response. body: as JSON. messages: the conversation with its answer, without instructions.
+    """A response. body: as JSON. items: of the conversation that it answers, without instructions.
     n_chars: its size."""
 
     body: dict[str, Any]
-    messages: tuple[dict[str, Any], ...]
+    items: tuple[dict[str, Any], ...]
     n_chars: int
 
 
 class ResponseStore:
     """Keeps the latest responses; the oldest are dropped first. For one thread.
 
-    n_chars: characters of all conversations. Conversations that share messages count them each.
+    n_chars: characters of all conversations. Conversations that share items count them each.
     """
 
     def __init__(self, n_stored: int = N_STORED, n_chars: int = N_CHARS) -> None:
@@ -39,6 +39,11 @@ class ResponseStore:
     def get(self, owner: str, name: str) -> Stored | None:
         """Return the response of this id if this owner made it."""
         return self._found.get((owner, name))
+
+    def outputs(self, owner: str) -> dict[str, dict[str, Any]]:
+        """Return the items in the outputs of the responses of this owner, by id."""
+        mine = (stored for (who, _), stored in self._found.items() if who == owner)
+        return {item["id"]: item for stored in mine for item in stored.body["output"]}
 
     def pop(self, owner: str, name: str) -> Stored | None:
         """Remove and return a response."""
