@@ -36,11 +36,11 @@ from ..util.files import replacing
 from ..util.paths import shown
 from ._drafting import MaskOptions, complete_draft, parse_draft, profile_option
 from ._machine import MachineOptions
+from ._model import model_argument
 from ._options import (
     MAX_TEXT,
     command_line,
     common_options,
-    model_argument,
     n_predict_option,
     read_text,
     require_one_reader_of_stdin,

@@ -11,10 +11,8 @@ from typing import ClassVar
 import click
 import cloup
 
-from .. import hub
 from ..chat import installed
 from ..chat.conversation import Conversation
-from ..errors import UnknownModelError
 from ..gguf.chat_template import tells_speakers_apart
 from ..templates.template import ChatTemplate
 from ._chat.answers import Once
@@ -23,11 +21,11 @@ from ._chat.screen import Lines, Records, Screen
 from ._chat.typed_ahead import typing_waits
 from ._drafting import DraftOptions
 from ._machine import MachineOptions
+from ._model import model_argument
 from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
-    complete_model,
     n_predict_option,
     read_text,
     template_from,
@@ -64,14 +62,7 @@ class ConversationOptions:
 
 
 @cloup.command(name="chat")
-@cloup.argument(
-    "model",
-    envvar="PYSELFSPEC_MODEL",
-    required=False,
-    shell_complete=complete_model,
-    help="GGUF file, or a name that pyselfspec models list shows.  [default: $PYSELFSPEC_MODEL, "
-    "else the chat model on this machine that was used or pulled last]",
-)
+@model_argument
 @cloup.argument("question", required=False, help="Question to answer; without one, chat.")
 @takes(
     options=ConversationOptions,
@@ -81,7 +72,7 @@ class ConversationOptions:
 )
 @common_options
 def command(
-    model: str | None,
+    model: str,
     question: str | None,
     options: ConversationOptions,
     drafts: DraftOptions,
@@ -110,14 +101,13 @@ def command(
 
     watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
     is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
-    name, title = _choose(model, announce=not is_talk)
     with (
         typing_waits() if is_talk else nullcontext("") as typed,
-        machine.open(name) as (loaded, context),
+        machine.open(model) as (loaded, context),
     ):
         chat_template = ChatTemplate.of(loaded, template)
         if template is None:
-            _note_model(name, loaded.path, chat_template.source)
+            _note_model(model, loaded.path, chat_template.source)
         config = drafts.config(loaded.n_layer)
         conversation = Conversation(
             context, chat_template, config, n_predict=options.n_predict, sampling=params
@@ -126,11 +116,11 @@ def command(
             conversation.load(options.load)
         if options.system is not None:
             conversation.system = options.system
-        screen: Screen = Records(name) if as_json else Lines()
+        screen: Screen = Records(model) if as_json else Lines()
         if is_talk:
             from ._chat.terminal import Terminal  # prompt_toolkit is slow to load
 
-            screen = Terminal(title, COMMANDS, typed=typed, show_drafts=options.show_drafts)
+            screen = Terminal(model, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
         ChatLoop(conversation, screen).run(question, options.load)
@@ -149,29 +139,6 @@ def _question(argument: str | None, option: str | None) -> str | None:
     if not question.strip():
         raise click.UsageError("the question is empty; give one after MODEL or with -p")
     return question
-
-
-def _choose(model: str | None, *, announce: bool) -> tuple[str, str]:
-    """Return the name to open the model by, and its title for users.
-
-    announce: print the title to stderr if the model is a default.
-    """
-    if model is not None and " " in model.strip() and not Path(model).exists():
-        raise click.UsageError(
-            f"{model!r} is not a file; to ask a question, give MODEL first, or use -p"
-        )
-    if model is not None:
-        try:
-            hub.model_path(model)
-        except UnknownModelError as error:
-            hint = f"{error}; a question goes after MODEL, or with -p"
-            raise UnknownModelError(hint) from error
-        return model, model
-    name = installed.latest().name
-    title = f"{name} (used or pulled last)"
-    if announce:
-        click.echo(f"model: {title}", err=True)
-    return name, title
 
 
 def _note_model(name: str, path: Path, template: str) -> None:

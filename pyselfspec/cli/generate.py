@@ -24,11 +24,11 @@ from ..speculate.residual import MATCH, VERIFY
 from ._drafting import DraftOptions
 from ._generation_report import Explainer, closing_line, report
 from ._machine import MachineOptions
+from ._model import model_argument
 from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
-    model_argument,
     n_predict_option,
     parse_tokens,
     read_text,
@@ -160,7 +160,7 @@ def command(
     prompt.
 
     \b
-    pyselfspec generate -p "Once upon a time"
+    pyselfspec generate demo -p "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
     pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
     pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf

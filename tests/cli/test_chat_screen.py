@@ -506,7 +506,7 @@ def test_questions_that_cannot_be_asked(
 
 def test_a_question_in_the_place_of_the_model() -> None:
     outcome = run("chat", "Why is the sky blue?")
-    assert outcome.status == 2 and "give MODEL first, or use -p" in outcome.stderr
+    assert outcome.status == 2 and "text goes after MODEL, or with -p" in outcome.stderr
 
 
 def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
@@ -611,7 +611,7 @@ def test_a_model_that_does_not_chat_is_said_to_be_none(cache: Path, path: Path) 
 def test_a_question_in_place_of_the_model_is_told_where_it_goes() -> None:
     outcome = run("chat", "hello")
     assert outcome.status == 2 and "unknown model 'hello'; " in outcome.stderr
-    assert outcome.stderr.endswith("; a question goes after MODEL, or with -p\n")
+    assert outcome.stderr.endswith("; text goes after MODEL, or with -p\n")
 
 
 def test_info_and_pull_call_a_chat_model_what_chat_does(path: Path) -> None:
@@ -694,7 +694,7 @@ def busy(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[[], str]:
     monkeypatch.setattr(_machine, "_is_watched", lambda: True)
 
     def warning() -> str:
-        return run("generate", "-p", "a", "-n", "1").stderr
+        return run("generate", "demo", "-p", "a", "-n", "1").stderr
 
     return warning
 

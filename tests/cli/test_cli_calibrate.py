@@ -127,8 +127,8 @@ def test_what_the_table_means_is_said(lengths: tuple[int, ...], verdict: str) ->
 
 def test_without_a_mask_it_is_the_one_generate_takes() -> None:
     mask = calibrate(DEMO, "--json").json["key"]["drafter"]["mask"]
-    report = run("generate", "-p", "the", "-n", "1", "--json", *ONE_THREAD).json
-    assert report["mask"] == mask == run("models", "info", "--json").json["draft_mask"]
+    report = run("generate", "demo", "-p", "the", "-n", "1", "--json", *ONE_THREAD).json
+    assert report["mask"] == mask == run("models", "info", "demo", "--json").json["draft_mask"]
 
 
 def test_an_ordinary_model_has_its_full_passes_timed(tiny_path: TinyPath) -> None:

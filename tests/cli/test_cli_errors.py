@@ -224,9 +224,9 @@ CASES = [
     Case("generate @tiny.gguf -f @", FAILED, ["directory"]),
     Case(["generate", "@tiny.gguf", "-f", "", "-n", "3"], ANY, [], stdin=b"not asked for"),
     Case(["generate", "@no-bos.gguf", "-p", "", "-t", "1"], FAILED, ["prompt", "no tokens"]),
-    usage("generate -p hi -f @prompt.txt", "one prompt"),
-    usage("generate -p hi --prompt-tokens 5", "one prompt"),
-    usage("generate -f @prompt.txt --prompt-tokens 5", "one prompt"),
+    usage("generate demo -p hi -f @prompt.txt", "one prompt"),
+    usage("generate demo -p hi --prompt-tokens 5", "one prompt"),
+    usage("generate demo -f @prompt.txt --prompt-tokens 5", "one prompt"),
     Case("generate @tiny.gguf -f - --mask -", ANY, ["stdin"], stdin=b"hi"),
     Case("generate @tiny.gguf --mask -", ANY, ["stdin"], stdin=b'{"n_layer": 4}'),
     Case("generate @ids.gguf -p hi -t 1", FAILED, ["no tokenizer", "--prompt-tokens"]),
@@ -352,8 +352,8 @@ def test_unreadable_file(folder: Path, tmp_path: Path, args: str) -> None:
 @pytest.mark.skipif(not FULL_DISK.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize(
     "args",
-    ["generate -p hi -n 3 -t 1", "generate -p hi -n 3 -t 1 --json", "models info",
-     "models info --json", "--help", "generate --help", "--version"],
+    ["generate demo -p hi -n 3 -t 1", "generate demo -p hi -n 3 -t 1 --json",
+     "models info demo", "models info demo --json", "--help", "generate --help", "--version"],
 )  # fmt: skip
 def test_unwritable_output(args: str) -> None:
     with FULL_DISK.open("w") as full:

@@ -259,16 +259,15 @@ def test_options_that_choose_a_controller(generate: Generate) -> None:
 def test_model_default(tiny_path: TinyPath) -> None:
     args = ("generate", "-p", PROMPT, "-n", "1", "--json", *ONE_THREAD)
     tiny = str(tiny_path())
-    assert run(*args).json["model"] == "demo"
     assert run(*args, PYSELFSPEC_MODEL=tiny).json["model"] == tiny
-    assert run(*args, "demo", PYSELFSPEC_MODEL=tiny).json["model"] == "demo"
-    assert run(*args, PYSELFSPEC_MODEL="").json["model"] == "demo"
+    for given in (["demo"], ["-m", "demo"], ["--model=demo"]):
+        assert run(*args, *given, PYSELFSPEC_MODEL=tiny).json["model"] == "demo"
 
 
 def test_demo_drafts_with_its_own_mask() -> None:
-    report = run("generate", "-p", PROMPT, "-n", "4", "--json", *ONE_THREAD).json
+    report = run("generate", "demo", "-p", PROMPT, "-n", "4", "--json", *ONE_THREAD).json
     assert report["draft"] == "ngram+layer-skip"
-    assert report["mask"] == run("models", "info", "--json").json["draft_mask"]
+    assert report["mask"] == run("models", "info", "demo", "--json").json["draft_mask"]
 
 
 def test_model_without_a_mask_drafts_with_one_when_told_to(
@@ -523,7 +522,7 @@ def test_an_option_changes_nothing_else(
     assert (
         reports[0]["mask"]
         == reports[1]["mask"]
-        == run("models", "info", "--json").json["draft_mask"]
+        == run("models", "info", "demo", "--json").json["draft_mask"]
     )
 
 
@@ -818,8 +817,8 @@ def test_help_names_every_drafter() -> None:
 
 def test_example_in_the_help_works() -> None:
     outcome = run("generate", "-h")
-    assert 'pyselfspec generate -p "Once upon a time"' in outcome.stdout
-    assert run("generate", "-p", PROMPT, "-n", "2", *ONE_THREAD).status == 0
+    assert 'pyselfspec generate demo -p "Once upon a time"' in outcome.stdout
+    assert run("generate", "demo", "-p", PROMPT, "-n", "2", *ONE_THREAD).status == 0
 
 
 def test_version_names_program_and_library() -> None:

@@ -28,7 +28,8 @@ from ...util.files import locked, require_no_model
 from .._drafting import DraftOptions
 from .._generation_report import closing_line, report
 from .._machine import MachineOptions
-from .._options import common_options, model_argument
+from .._model import model_argument
+from .._options import common_options
 from .._sampling import SamplingOptions
 from .._types import Number, option, takes
 from ..generate import Request, TextOptions, print_notes, verify_option, write
@@ -125,8 +126,8 @@ def command(
     names that pyselfspec lab list shows, here and in pyselfspec generate.
 
     \b
-    pyselfspec lab generate -p "Once upon a time" --draft jacobi
-    pyselfspec lab generate -p "Once upon a time" --adapt --exit-layer 3
+    pyselfspec lab generate demo -p "Once upon a time" --draft jacobi
+    pyselfspec lab generate demo -p "Once upon a time" --adapt --exit-layer 3
     pyselfspec lab generate model.gguf -p "Once upon a time" --exit-layer 8 --unverified
     """
     experiments.check(drafts, verify)

@@ -23,7 +23,8 @@ from ...speculate.drafters import Drafter
 from ...util import paths, records
 from .._drafting import MaskOptions
 from .._machine import MachineOptions
-from .._options import common_options, model_argument, plot_option
+from .._model import model_or_demo_argument
+from .._options import common_options, plot_option
 from .._progress import progress
 from .._types import takes
 
@@ -31,7 +32,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 @cloup.command(name="calibrate")
-@model_argument
+@model_or_demo_argument
 @takes(masks=MaskOptions, machine=MachineOptions)
 @plot_option("Draw the times")
 @common_options

@@ -17,7 +17,8 @@ from ...selection.scanning import ScanResult, scan
 from ...selection.strategies import Prune
 from ...selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
 from ...util import paths, records
-from .._options import common_options, model_argument, plot_option
+from .._model import model_or_demo_argument
+from .._options import common_options, plot_option
 from .._types import Choice, Integer, Number, option, takes
 from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
 
@@ -94,7 +95,7 @@ class Trials:
 
 
 @cloup.command(name="scan-layers")
-@model_argument
+@model_or_demo_argument
 @takes(trials=Trials, measuring=MeasuringOptions)
 @plot_option("Draw the result")
 @common_options

@@ -18,7 +18,8 @@ from ...selection.searching import SearchResult, search
 from ...selection.tables import NOTHING_PAYS, best_line
 from ...util import paths, records
 from ...util.files import replacing
-from .._options import common_options, model_argument, plot_option, target
+from .._model import model_or_demo_argument
+from .._options import common_options, plot_option, target
 from .._types import FILE, Choice, Integer, Number, of_value, option, takes
 from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
 
@@ -64,7 +65,7 @@ class Trials:
 
 
 @cloup.command(name="search")
-@model_argument
+@model_or_demo_argument
 @takes(wanted=Trials, measuring=MeasuringOptions)
 @cloup.option(
     "--csv",
