@@ -88,18 +88,12 @@ def _refuse_draft_model(_ctx: click.Context, _param: click.Parameter, given: str
         raise click.UsageError(f"-md {given}: type --draft {shlex.quote(f'ngram+model:{given}')}")
 
 
-model_option = cloup.option(
-    "-m", "--model", "named", cls=_ModelOption, is_eager=True, expose_value=False, hidden=True
-)
+_HIDDEN = {"expose_value": False, "hidden": True}
+model_option = cloup.option("-m", "--model", "named", cls=_ModelOption, is_eager=True, **_HIDDEN)
 # Options of llama.cpp that have another form here.
 _refused_options = together(
-    *(
-        cloup.option(*names, callback=refuse, expose_value=False, hidden=True)
-        for names, refuse in (
-            (("-hf", "-hfr", "--hf-repo"), _refuse_repository),
-            (("-md", "--model-draft", "--draft-model"), _refuse_draft_model),
-        )
-    )
+    cloup.option("-hf", "-hfr", "--hf-repo", callback=_refuse_repository, **_HIDDEN),
+    cloup.option("-md", "--model-draft", "--draft-model", callback=_refuse_draft_model, **_HIDDEN),
 )
 
 

@@ -29,7 +29,7 @@ from pyselfspec import Model, SamplingParams
 from pyselfspec.chat import installed
 from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.cli import _machine
+from pyselfspec.cli import _generation_report, _machine
 from pyselfspec.cli._chat import answers as chat_answers
 from pyselfspec.cli._chat.answers import Answers
 from pyselfspec.cli._chat.loop import COMMANDS, find_command
@@ -669,6 +669,7 @@ def test_an_answer_says_what_drafts_brought(
     model: Model, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Completion, "estimated_speedup", 1.74)
+    monkeypatch.setattr(_generation_report, "N_TIMED", 2)
     chat = conversation(new_context(model, n_ctx=512), n_predict=20)
     assert "about 1.7x plain decoding" in typed(chat, "hi\r\x04")
 
