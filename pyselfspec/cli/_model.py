@@ -88,7 +88,7 @@ def _refuse_draft_model(_ctx: click.Context, _param: click.Parameter, given: str
         raise click.UsageError(f"-md {given}: type --draft {shlex.quote(f'ngram+model:{given}')}")
 
 
-_HIDDEN = {"expose_value": False, "hidden": True}
+_HIDDEN: dict[str, Any] = {"expose_value": False, "hidden": True}
 model_option = cloup.option("-m", "--model", "named", cls=_ModelOption, is_eager=True, **_HIDDEN)
 # Options of llama.cpp that have another form here.
 _refused_options = together(

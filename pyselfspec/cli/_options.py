@@ -123,6 +123,19 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
         raise ArgumentError(f"{where} is too long: {error}") from None
 
 
+def prompt_option(what: str) -> Any:
+    return option("-p", "--prompt", metavar="TEXT", help=f"{what}, in place of the argument TEXT.")
+
+
+def prompt_file_option(help: str) -> Any:
+    return option("-f", "--file", metavar="FILE", help=help)
+
+
+def text_argument(help: str) -> Callable[[F], F]:
+    """Return the argument after MODEL."""
+    return cloup.argument("text", required=False, help=help)
+
+
 def command_line() -> str:
     return without_password(shlex.join(["pyselfspec", *sys.argv[1:]]))
 

@@ -27,9 +27,12 @@ from ._options import (
     STDIN,
     common_options,
     n_predict_option,
+    prompt_file_option,
+    prompt_option,
     read_text,
     template_from,
     template_option,
+    text_argument,
 )
 from ._sampling import SamplingOptions
 from ._types import FILE, option, takes
@@ -42,12 +45,8 @@ class ConversationOptions:
     """The conversation, and how it is shown."""
 
     title: ClassVar[str] = "Conversation"
-    prompt: str | None = option(
-        "-p",
-        "--prompt",
-        metavar="QUESTION",
-        help="Question to answer, in place of the argument QUESTION.",
-    )
+    prompt: str | None = prompt_option("Question to answer")
+    prompt_file: str | None = prompt_file_option("File with the question.")
     system: str | None = option("--system", metavar="TEXT", help="System prompt.  [default: none]")
     template: str | None = template_option()
     load: Path | None = option(
@@ -63,7 +62,7 @@ class ConversationOptions:
 
 @cloup.command(name="chat")
 @model_argument
-@cloup.argument("question", required=False, help="Question to answer; without one, chat.")
+@text_argument("Question to answer; without one, chat.")
 @takes(
     options=ConversationOptions,
     drafts=DraftOptions,
@@ -73,7 +72,7 @@ class ConversationOptions:
 @common_options
 def command(
     model: str,
-    question: str | None,
+    text: str | None,
     options: ConversationOptions,
     drafts: DraftOptions,
     sampling: SamplingOptions,
@@ -83,7 +82,7 @@ def command(
     """Chat with a model, or ask it one question.
 
     Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D exits, /help lists the
-    commands. Text from a pipe is appended to QUESTION; without QUESTION, each line of the pipe is a
+    commands. Text from a pipe is appended to TEXT; without TEXT, each line of the pipe is a
     question. --json prints one object per answer.
 
     \b
@@ -92,12 +91,12 @@ def command(
     pyselfspec chat model.gguf "Why is the sky blue?"
     pyselfspec chat model.gguf "Summarize this." < notes.txt
     """
-    if STDIN in (drafts.mask_file, sampling.grammar_file, options.template):
+    if STDIN in (options.prompt_file, drafts.mask_file, sampling.grammar_file, options.template):
         raise click.UsageError("stdin is read for messages; give a file instead of -")
     drafts.check()
     params = sampling.params()  # errors in options appear before a model is loaded
     template = template_from(options.template)
-    question = _question(question, options.prompt)
+    question = _question(text, options.prompt, options.prompt_file)
 
     watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
     is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
@@ -126,18 +125,19 @@ def command(
         ChatLoop(conversation, screen).run(question, options.load)
 
 
-def _question(argument: str | None, option: str | None) -> str | None:
+def _question(argument: str | None, option: str | None, file: str | None) -> str | None:
     """Return the question to answer, with the text of a pipe; None for a conversation."""
-    if argument is not None and option is not None:
-        raise click.UsageError("two questions are given; give one, after MODEL or with -p")
-    question = option if argument is None else argument
-    if question is None:
+    given = [each for each in (argument, option, file) if each is not None]
+    if not given:
         return None
+    if len(given) > 1:
+        raise click.UsageError("give only one question: after MODEL, with -p or with -f")
+    question = given[0] if file is None else read_text(file, MAX_TEXT).rstrip("\n")
     if sys.stdin is not None and not sys.stdin.isatty():
         text = read_text(STDIN, MAX_TEXT).rstrip("\n")
         question = f"{question}\n\n{text}" if text else question
     if not question.strip():
-        raise click.UsageError("the question is empty; give one after MODEL or with -p")
+        raise click.UsageError("the question is empty; give one after MODEL, with -p or with -f")
     return question
 
 

@@ -477,11 +477,13 @@ def test_loading_shows_the_last_turns(
 OPTIONS = ("-n", str(N), "--temp", "0", "-c", "512", "--draft", "off", *ONE_THREAD)
 
 
-def test_one_question(path: Path, model: Model, new_context: NewContext) -> None:
+def test_one_question(path: Path, model: Model, new_context: NewContext, tmp_path: Path) -> None:
     """Stdout is the answer; what comes through a pipe follows the question."""
     chat = conversation(new_context(model, n_ctx=512))
     asked = said(chat.ask("hi")), said(conversation(new_context(model, n_ctx=512)).ask("/hi\n\na"))
-    for args in ((path, "hi"), (path, "-p", "hi"), (path, "--prompt", "hi")):
+    file = tmp_path / "question.txt"
+    file.write_text("hi\n")
+    for args in ((path, "hi"), (path, "-p", "hi"), (path, "-f", file)):
         outcome = run("chat", *args, *OPTIONS)
         assert (outcome.status, outcome.stdout) == (0, asked[0] + "\n"), outcome
     assert run("chat", path, "/hi", *OPTIONS, stdin=b"a\n").stdout == asked[1] + "\n"
@@ -492,7 +494,7 @@ def test_one_question(path: Path, model: Model, new_context: NewContext) -> None
 @pytest.mark.parametrize(
     ("args", "status", "error"),
     [
-        (("a", "-p", "b"), 2, "two questions are given; give one, after MODEL or with -p"),
+        (("a", "-p", "b"), 2, "give only one question: after MODEL, with -p or with -f"),
         ((" ",), 2, "the question is empty"),
         (("x" * 600,), 1, "give a larger n_ctx (-c) or a shorter message"),
     ],

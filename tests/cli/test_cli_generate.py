@@ -356,10 +356,11 @@ def test_every_way_to_give_a_prompt(generate: Generate, demo: Model, tmp_path: P
         report = generate(*args, *GREEDY, "--json", stdin=stdin).json
         assert report["n_prompt"] == base["n_prompt"], args
         assert report["tokens"] == base["tokens"], args
-    piped = run(
-        "generate", "demo", *GREEDY, *ONE_THREAD, "-n", "24", "--json", stdin=prompt.encode()
-    ).json
+    common = (*GREEDY, *ONE_THREAD, "-n", "24", "--json")
+    piped = run("generate", "demo", *common, stdin=prompt.encode()).json
     assert piped["tokens"] == base["tokens"]
+    typed = run("generate", "demo", prompt, *common).json
+    assert typed["tokens"] == base["tokens"]
 
 
 def test_ids_in_ids_out(generate: Generate, tiny_path: TinyPath) -> None:
@@ -820,8 +821,8 @@ def test_help_names_every_drafter() -> None:
 
 def test_example_in_the_help_works() -> None:
     outcome = run("generate", "-h")
-    assert 'pyselfspec generate demo -p "Once upon a time"' in outcome.stdout
-    assert run("generate", "demo", "-p", PROMPT, "-n", "2", *ONE_THREAD).status == 0
+    assert 'pyselfspec generate demo "Once upon a time"' in outcome.stdout
+    assert run("generate", "demo", PROMPT, "-n", "2", *ONE_THREAD).status == 0
 
 
 def test_version_names_program_and_library() -> None:

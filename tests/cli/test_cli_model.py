@@ -62,7 +62,7 @@ def test_m_names_the_first_argument_wherever_it_stands(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("generate a.gguf -m b.gguf -p hi", ["-m b.gguf already names the model", "'a.gguf'"]),
+        ("bench a.gguf -m b.gguf", ["-m b.gguf already names the model", "'a.gguf'"]),
         ("serve a.gguf -m b.gguf", ["a.gguf is given beside --model"]),
         (
             "generate -hf user/repo:Q8_0 -p hi",
