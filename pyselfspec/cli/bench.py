@@ -147,7 +147,13 @@ class AnswerOptions:
         default=N_ROUND,
         help="Number of times to answer each prompt with each drafter.",
     )
-    temp: float = option("--temp", type=Number(0), default=0.0, help="Temperature, 0 for greedy.")
+    temp: float = option(
+        "--temp",
+        "--temperature",
+        type=Number(0),
+        default=0.0,
+        help="Temperature, 0 for greedy.",
+    )
     seed: int = option(
         "--seed",
         type=Integer(0, SEED_MAX // 2),

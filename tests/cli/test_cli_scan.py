@@ -18,13 +18,12 @@ from pyselfspec.selection.measured_gain import measured_gain
 from pyselfspec.selection.objectives.measured_speed import Objective
 from pyselfspec.selection.results import ResultFile
 
-SMALL = ("-t", "1", "-c", "64", "--window", "8", "--chunks", "2")
+SMALL = ("-t", "1", "--chunk-size", "64", "--window", "8", "--chunks", "2")
 
 
 @pytest.fixture(autouse=True)
 def gain(monkeypatch):
-    """Make up a gain, which a toy's masks do not have. Return the function to change
-    that."""
+    """Make up a gain, which a toy's masks do not have. Return the function to change it."""
 
     def measures(gain):
         monkeypatch.setattr(_measuring, "measured_gain", lambda *_args, **_options: gain)
@@ -284,7 +283,7 @@ def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
 )
 def test_options_that_cannot_be(path, options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    outcome = run("scan-layers", path, "-t", "1", "-c", "64", "--chunks", "1", *options)
+    outcome = run("scan-layers", path, "-t", "1", "--chunk-size", "64", "--chunks", "1", *options)
     assert outcome.status in (1, 2) and message in outcome.stderr, outcome
     assert outcome.traceback is None
     assert list(tmp_path.glob("*.lock")) == []

@@ -149,7 +149,7 @@ def test_every_strategy_runs_on_a_model(tiny, new_context, token_ids):
 
 # --- the command -----------------------------------------------------------------------------
 
-SMALL = ("-t", "1", "-c", "64", "--window", "8", "--chunks", "2", "--trials", "12")
+SMALL = ("-t", "1", "--chunk-size", "64", "--window", "8", "--chunks", "2", "--trials", "12")
 
 
 @pytest.fixture

@@ -71,8 +71,7 @@ class MeasuringOptions(DeviceOptions):
     title: ClassVar[str] = "Text and results"
     chunks: int | None = option("--chunks", type=Integer(1), help=_chunks_help())
     n_ctx: int | None = option(
-        "-c",
-        "--ctx-size",
+        "--chunk-size",
         type=Integer(4),
         help=f"Number of tokens in a chunk; the second half is scored.  [default: {N_CHUNK}]",
     )
