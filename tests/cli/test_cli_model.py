@@ -10,6 +10,7 @@ import pytest
 from command_line import ONE_THREAD, USAGE, check_error, run
 
 from pyselfspec.chat import installed
+from pyselfspec.cli.serve import _options_of_all
 
 SHORT = ("-n", "2", "--temp", "0", *ONE_THREAD)
 
@@ -75,3 +76,8 @@ def test_m_names_the_first_argument_wherever_it_stands(
 )
 def test_what_llama_cpp_takes_is_told_what_to_type(args: str, words: list[str]) -> None:
     check_error(run(*args.split()), USAGE, *words)
+
+
+def test_a_server_of_several_models_passes_on_all_options_but_their_names() -> None:
+    line = "pyselfspec serve -m a=a.gguf -mb=b.gguf --model c=c.gguf -mg 1 --json -t 2"
+    assert _options_of_all(line.split()) == ["-mg", "1", "-t", "2"]
