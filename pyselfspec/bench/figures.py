@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from .types import PLAIN, Results, Run
+from .types import PLAIN, UPSTREAM, Results, Run
 
 ALL = "all"  # the row over all tasks
 # A ratio of the fastest to the slowest round of plain decoding that other programs must explain.
@@ -44,7 +44,7 @@ class Row:
     spreads overlap, so that the difference may be chance; False after one round. acceptance: the
     acceptance rate, None without drafts. at: acceptance rate by position in the draft. by_source:
     (drafted, accepted) tokens by drafter. n_same: answers, of n_answers, equal to those of plain
-    decoding.
+    decoding; None for UPSTREAM, since other kernels round differently.
     """
 
     variant: str
@@ -58,7 +58,7 @@ class Row:
     acceptance: float | None
     at: tuple[float, ...]
     by_source: dict[str, tuple[int, int]]
-    n_same: int
+    n_same: int | None
     n_answers: int
 
 
@@ -157,7 +157,9 @@ def _row(
         acceptance=sum(accepted) / sum(drafted) if drafted else None,
         at=_rates(accepted, drafted),
         by_source=_by_source(runs),
-        n_same=sum(texts.get((run.round, run.prompt)) == run.text_sha256 for run in runs),
+        n_same=None
+        if variant == UPSTREAM
+        else sum(texts.get((run.round, run.prompt)) == run.text_sha256 for run in runs),
         n_answers=len(runs),
     )
 

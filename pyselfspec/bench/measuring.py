@@ -14,7 +14,8 @@ from ..speculate.completion import Completion
 from ..speculate.controllers import Controller
 from ..speculate.types import Step
 from ..util import records
-from .types import Key, Run, SourceCounts, StepRecord
+from .types import UPSTREAM, Key, Run, SourceCounts, StepRecord
+from .upstream import UpstreamKernels
 from .variants import Variant
 
 N_WARM_UP = 16  # tokens of an answer that is not measured
@@ -47,12 +48,24 @@ PlannedRun = tuple[int, TokenizedPrompt, Variant]  # round, prompt, variant
 @dataclass(frozen=True, slots=True)
 class Runner:
     """Answers prompts in a context, each as the first of a session: reads the whole prompt and
-    copies nothing from earlier answers. Keeps statistics of costs and acceptance."""
+    copies nothing from earlier answers. Keeps statistics of costs and acceptance.
+
+    upstream: answers for the variant UPSTREAM; None answers for it like for any other.
+    """
 
     context: Context
     n_predict: int
     temperature: float
     controller: Controller | str
+    upstream: UpstreamKernels | None = None
+
+    def run(self, variant: Variant, prompt: TokenizedPrompt, i: int, seed: int) -> Run:
+        """Return the record of an answer in round i. Raises the errors of Completion."""
+        if variant.name == UPSTREAM and self.upstream is not None:
+            options = (self.n_predict, self.temperature, self.controller)
+            [run] = self.upstream.each(_runs, *options, variant, prompt, i, seed)
+            return run
+        return make_run(self.answer(variant, prompt.tokens, seed), prompt, variant.name, i)
 
     def answer(self, variant: Variant, prompt: Sequence[int], seed: int) -> RecordedCompletion:
         """Return the whole answer. Raises the errors of Completion."""
@@ -68,11 +81,22 @@ class Runner:
             pass
         return made
 
-    def warm_up(self, variants: Sequence[Variant], prompt: Sequence[int]) -> None:
+    def warm_up(self, variants: Sequence[Variant], prompt: TokenizedPrompt) -> None:
         """Generate short answers, which build graphs and load the weights into memory."""
         short = replace(self, n_predict=min(self.n_predict, N_WARM_UP))
         for variant in variants:
-            short.answer(variant, prompt, 0)
+            short.run(variant, prompt, 0, 0)
+
+
+def _runs(
+    context: Context,
+    n_predict: int,
+    temperature: float,
+    controller: Controller | str,
+    *planned: Any,
+) -> Iterator[Run]:
+    """Yield one run, in a process whose context this is. planned: arguments of `Runner.run`."""
+    yield Runner(context, n_predict, temperature, controller).run(*planned)
 
 
 def plan(
@@ -99,9 +123,9 @@ def measure(runner: Runner, todo: Sequence[PlannedRun], seed: int) -> Iterator[R
     """Yield a run for each planned one, as soon as it is measured."""
     if todo:
         variants = tuple(dict.fromkeys(variant for _, _, variant in todo))
-        runner.warm_up(variants, todo[0][1].tokens)
+        runner.warm_up(variants, todo[0][1])
     for i, prompt, variant in todo:
-        yield make_run(runner.answer(variant, prompt.tokens, seed + i), prompt, variant.name, i)
+        yield runner.run(variant, prompt, i, seed + i)
 
 
 def make_run(made: RecordedCompletion, prompt: TokenizedPrompt, variant: str, i: int) -> Run:

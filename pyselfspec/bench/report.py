@@ -13,7 +13,7 @@ from ..speculate.draft_names import SIGN
 from ..util import paths
 from .figures import ALL, Row, complete, overall, rows
 from .tables import notes, provenance, short, tables
-from .types import PLAIN, Results, Run, StepRecord
+from .types import PLAIN, UPSTREAM, Results, Run, StepRecord
 
 # Colours are CSS classes of the page.
 OWN = "own"  # plain decoding and tokens of the full model
@@ -80,6 +80,7 @@ def html(results: Results) -> str:
         setup=results.setup,
         best=best,
         plain=all_tasks.get(PLAIN),
+        upstream=all_tasks.get(UPSTREAM),
         short=short,
         tables=tables(results),
         notes=notes(results),
@@ -90,7 +91,7 @@ def html(results: Results) -> str:
 
 
 def _best(found: Iterable[Row]) -> Row | None:
-    drafted = (row for row in found if row.speed is not None)
+    drafted = (row for row in found if row.variant not in (PLAIN, UPSTREAM))
     return max(drafted, key=lambda row: row.speed or 0.0, default=None)
 
 

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from ..costs.table import N_WIDTH
 from ..util.sizes import size_text
 from .figures import Row, Spread, is_busy, overall, rows
-from .types import PLAIN, Results, Setup, Widths
+from .types import PLAIN, UPSTREAM, Results, Setup, Widths
 
 POSITIONS = (0, 1, 3)  # in a draft
 NOISE = ", within noise"
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, N_WIDTH)
 NOTHING = "-"
+UPSTREAM_MEANS = (
+    "plain decoding with its own kernels in place of ours; the file, the threads and the build are "
+    "the same"
+)
 RULES = {"<": "---", ">": "---:"}
 
 
@@ -70,7 +74,7 @@ def speeds(found: Sequence[Row]) -> Table:
 
 
 def _cells(row: Row) -> list[str]:
-    own = row.variant == PLAIN
+    is_compared = row.variant != PLAIN and row.n_same is not None
     read = row.prompt_per_second
     return [
         row.variant,
@@ -82,7 +86,7 @@ def _cells(row: Row) -> list[str]:
         f"{row.tokens_per_pass:.2f}",
         NOTHING if row.acceptance is None else f"{row.acceptance:.0%}",
         " ".join(f"{row.at[i]:.0%}" for i in POSITIONS if i < len(row.at)) or NOTHING,
-        NOTHING if own else f"{row.n_same} of {row.n_answers}",
+        f"{row.n_same} of {row.n_answers}" if is_compared else NOTHING,
     ]
 
 
@@ -115,6 +119,7 @@ def provenance(setup: Setup) -> list[tuple[str, str]]:
     template = "with the model's chat template" if setup.template else "as plain text"
     sampling = "greedy" if not setup.temperature else f"temperature {setup.temperature:g}"
     stands = [f"{w.name} = {w.drafters}" for w in setup.variants if w.drafters not in ("", w.name)]
+    compared = [(UPSTREAM, UPSTREAM_MEANS)] if UPSTREAM in setup.variant_names else []
     return [
         (
             "model",
@@ -140,6 +145,7 @@ def provenance(setup: Setup) -> list[tuple[str, str]]:
             f"up to {_count(setup.n_predict, 'token')}, {sampling}, seed {setup.seed}, "
             f"controller {setup.controller}" + "".join(f", {each}" for each in stands),
         ),
+        *compared,
         ("command", setup.command),
         ("date", setup.date),
     ]
@@ -159,7 +165,7 @@ def notes(results: Results) -> list[str]:
             "the speed of plain decoding differs much between rounds, so other programs were "
             "running; measure again without them"
         )
-    if any(row.n_same < row.n_answers for row in every):
+    if any(row.n_same not in (None, row.n_answers) for row in every):
         found.append(
             "some texts differ from those of plain decoding: logits depend on the width of a pass "
             "here, and a near-tie was decided differently (see docs/limits.md)"

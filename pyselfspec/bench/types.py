@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from ..costs.table import CostTable
 
 PLAIN = "plain"  # the name of the variant without drafts
+UPSTREAM = "llama.cpp"  # that of plain decoding with llama.cpp's kernels in place of ours
 Key = tuple[int, str, str]  # of a run: round, prompt and variant
 # Fields of Setup that must be equal for runs to be comparable, and their names in messages.
 MUST_MATCH = {
@@ -36,7 +37,7 @@ MUST_MATCH = {
 
 @dataclass(frozen=True, slots=True)
 class VariantName:
-    """The name of a variant, and its drafters joined by +, "" for PLAIN."""
+    """The name of a variant, and its drafters joined by +, "" without drafts."""
 
     name: str
     drafters: str

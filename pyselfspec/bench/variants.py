@@ -12,14 +12,14 @@ from ..speculate import drafters
 from ..speculate.config import AUTO, DraftConfig
 from ..speculate.draft_names import SIGN, split
 from ..speculate.resolve import resolve
-from .types import PLAIN
+from .types import PLAIN, UPSTREAM
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A way to generate text.
 
-    drafters: names joined by +, "" for PLAIN. config: how it drafts, without memory of earlier
+    drafters: names joined by +, "" without drafts. config: how it drafts, without memory of earlier
     texts of the session: a repeated prompt would find its own answer there. skips: the mask of its
     drafts, None if they have none.
     """
@@ -38,17 +38,23 @@ class Variant:
 
 
 def make_variants(
-    context: Context, names: Sequence[str], *, mask: LayerMask | None, profile: bool
+    context: Context,
+    names: Sequence[str],
+    *,
+    mask: LayerMask | None,
+    profile: bool,
+    upstream: bool,
 ) -> list[Variant]:
     """Return plain decoding and one variant per name; without names, AUTO and, if that combines
     several drafters, each of these alone.
 
-    mask: for drafters that take one. profile: False ignores the model's profile.
+    mask: for drafters that take one. profile: False ignores the model's profile. upstream: whether
+    to compare with llama.cpp's kernels too.
 
     Raises ArgumentError for a repeated name, and the errors of `resolve`.
     """
     chosen = list(names) or [AUTO]
-    found = [Variant(PLAIN, "")]
+    found = [*[Variant(UPSTREAM, "")] * upstream, Variant(PLAIN, "")]
     for name in chosen:
         if name in (variant.name for variant in found):
             raise ArgumentError(f"variant {name} is given twice; give each variant once")

@@ -151,6 +151,18 @@ class DeviceOptions:
             lora=lora,
         )
 
+    @contextmanager
+    def open(self, name: str | Path) -> Iterator[tuple[Model, Context]]:
+        """Yield a model, opened by path or name, and a context."""
+        with self.model(name) as model, self.context(model) as context:
+            yield model, context
+
+    def model(self, name: str | Path) -> Model:
+        return self.open_model(name)
+
+    def context(self, model: Model) -> Context:
+        return model.context(**self.context_params())
+
     def context_params(self) -> dict[str, Any]:
         """Return the parameters of a Context. Warns if other programs use the cores, which makes
         one thread per core slow."""
@@ -199,13 +211,7 @@ class MachineOptions(DeviceOptions):
         help="File of a LoRA adapter to use with this scale; repeatable.",
     )
 
-    @contextmanager
-    def open(self, name: str) -> Iterator[tuple[Model, Context]]:
-        """Yield a model, opened by path or name, and a context."""
-        with self.model(name) as model, self.context(model) as context:
-            yield model, context
-
-    def model(self, name: str, n_slots: int = 1) -> Model:
+    def model(self, name: str | Path, n_slots: int = 1) -> Model:
         """Open a model, for a context that n_slots slots share."""
         n_ctx = N_CTX * n_slots if self.ctx_size is None else self.ctx_size
         return self.open_model(name, n_ctx, (*self.lora, *self.lora_scaled))

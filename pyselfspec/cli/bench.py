@@ -1,10 +1,12 @@
-"""pyselfspec bench: compare drafters with plain decoding on this machine."""
+"""pyselfspec bench: compare drafters with plain decoding, and with llama.cpp's own kernels, on this
+machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +21,7 @@ from rich.text import Text
 from ..bench import pass_times
 from ..bench import prompts as prompt_files
 from ..bench import tables as bench_tables
+from ..bench.figures import overall
 from ..bench.file import BenchFile
 from ..bench.formats import FORMATS
 from ..bench.measuring import PlannedRun, Runner, measure, plan
@@ -48,6 +51,7 @@ from ._options import (
     target,
 )
 from ._progress import progress
+from ._speeds import Speed, bars, upstream_kernels
 from ._types import FILE, Choice, Integer, Number, of_value, option, takes
 
 N_PREDICT = 128  # tokens
@@ -215,7 +219,8 @@ def command(
     """Compare drafters with plain decoding, on your own prompts.
 
     Answers each prompt with each drafter in turn, in several rounds; no drafter remembers earlier
-    answers. The speed-up of a drafter is its median speed divided by that of plain decoding.
+    answers. The speed-up of a drafter is its median speed divided by that of plain decoding. On
+    CPUs, llama.cpp is plain decoding with its own kernels in place of ours, in a second process.
 
     \b
     pyselfspec bench model.gguf
@@ -225,12 +230,16 @@ def command(
     if as_json and wanted.format_name not in (None, "json"):
         raise click.UsageError("--json prints JSON; leave out --format, or leave out --json")
     prompts, source = asked.read(drafting.mask_file)
-    with machine.open(model) as (loaded, context):
+    with ExitStack() as stack:
+        loaded, context = stack.enter_context(machine.open(model))
         mask, profile = drafting.mask(loaded.n_layer), drafting.profile == "auto"
-        variants = make_variants(context, drafting.drafts, mask=mask, profile=profile)
-        runner = Runner(context, answers.n_predict, answers.temp, drafting.controller)
         template = None if asked.plain_text else template_of(loaded)
         texts = tokenize_prompts(context, prompts, template)
+        there = stack.enter_context(upstream_kernels(loaded, partial(machine.open, model)))
+        variants = make_variants(
+            context, drafting.drafts, mask=mask, profile=profile, upstream=there is not None
+        )
+        runner = Runner(context, answers.n_predict, answers.temp, drafting.controller, there)
         setup = make_setup(
             runner,
             variants,
@@ -326,6 +335,7 @@ def _show(results: Results, format_name: str | None) -> None:
     if format_name in FORMATS:
         click.echo(FORMATS[format_name](results), nl=False)
         return
+    console.print(bars([Speed.of(row) for row in overall(results)]))
     for table in bench_tables.tables(results):
         console.print(_table(table))
     for note in notes(results):

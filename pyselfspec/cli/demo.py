@@ -1,14 +1,15 @@
-"""pyselfspec demo: plain and speculative decoding of one prompt, side by side."""
+"""pyselfspec demo: one prompt with llama.cpp's kernels, plainly and with drafts, side by side."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol, TypeVar
 
 import click
 import cloup
@@ -19,13 +20,17 @@ from rich.progress import DownloadColumn, Progress
 from rich.table import Table
 from rich.text import Text
 
+from ..bench.types import PLAIN, UPSTREAM
+from ..bench.upstream import UpstreamKernels
 from ..convert.stream import read_model
 from ..convert.widen import widen
 from ..errors import ModelFileError
 from ..gguf.file import check
+from ..runtime.context import Context
 from ..runtime.sampling import SEED_MAX, SamplingParams
 from ..speculate.completion import Completion
 from ..speculate.config import AUTO
+from ..speculate.stats import GenerationStats
 from ..util import paths
 from ..util.paths import DEMO
 from ._generation_report import closing_line, report
@@ -33,6 +38,7 @@ from ._machine import DeviceOptions
 from ._options import common_options, n_predict_option
 from ._progress import progress
 from ._sampling import DEFAULT
+from ._speeds import Speed, bars, upstream_kernels
 from ._types import Integer, Number, option, takes
 
 # Factor of the width by the approximate number of parameters of the result. Powers of two keep the
@@ -43,6 +49,7 @@ SIZE = "0.6B"
 N_PREDICT = 240  # tokens
 N_WARM_UP = 16  # tokens
 N_BAR = 40  # characters
+DRAFTED = "with drafts"
 PROMPT = """\
 The people of the village, one on each line:
 
@@ -64,7 +71,7 @@ NEXT = "next, with your own model: pyselfspec generate MODEL.gguf -f PROMPT.txt 
 
 @dataclass(frozen=True, slots=True)
 class RaceOptions:
-    """The text that both complete, and the model."""
+    """The text that all complete, and the model."""
 
     title: ClassVar[str] = "Text"
     prompt: str | None = option(
@@ -93,11 +100,12 @@ class RaceOptions:
 @takes(text=RaceOptions, device=DeviceOptions)
 @common_options
 def command(text: RaceOptions, device: DeviceOptions, as_json: bool) -> None:
-    """Compare plain decoding with drafting, on a bundled model.
+    """Compare llama.cpp's kernels with ours, and with drafts.
 
     First writes a wider copy of the bundled model. The copy has --size parameters, and generates
     the same text at the speed of any model of that size. It is written once and kept in the user's
-    cache folder.
+    cache folder. On CPUs, llama.cpp is plain decoding with its own kernels in place of ours, in a
+    second process.
     """
     path = wide_path(FACTORS[text.size])
     _make(path, text.size)
@@ -105,26 +113,28 @@ def command(text: RaceOptions, device: DeviceOptions, as_json: bool) -> None:
     sampling = replace(free, grammar=GRAMMAR) if text.prompt is None else free
     prompt = PROMPT if text.prompt is None else text.prompt
     with (
-        device.open_model(path) as model,
-        model.context(**device.context_params()) as plain_context,
-        model.context(**device.context_params()) as context,
+        device.open(path) as (model, plain_context),
+        device.context(model) as context,
+        upstream_kernels(model, partial(device.open, path)) as process,
     ):
-        contexts = ((plain_context, None), (context, AUTO))
         tokens = model.tokenize(prompt)
-        warm_up = [  # another text, so that no drafter has seen the prompt before the race
-            Completion(each, tokens[::-1], draft, n_predict=N_WARM_UP, sampling=free)
-            for each, draft in contexts
-        ]
-        for _ in race(warm_up):
-            pass
-        plain, speculative = (
-            Completion(each, tokens, draft, n_predict=text.n_predict, sampling=sampling)
-            for each, draft in contexts
-        )
-        _show(plain, speculative, prompt, quiet=as_json)
+        # another text, so that no drafter has seen the prompt before the race
+        warm_up = Task(tokens[::-1], N_WARM_UP, free)
+        for task in (warm_up, Task(tokens, text.n_predict, sampling)):
+            plain, speculative = task.completion(plain_context), task.completion(context, AUTO)
+            racers: dict[str, Racer] = {PLAIN: plain, DRAFTED: speculative}
+            if process is not None:
+                racers = {UPSTREAM: UpstreamCompletion(process, task)} | racers
+            _show(racers, prompt, quiet=as_json or task is warm_up)
+    speeds = [
+        Speed(name, racer.stats.tokens_per_second or 0.0, racer.stats.prompt_per_second)
+        for name, racer in racers.items()
+    ]
     if as_json:
-        click.echo(json.dumps(report(speculative, str(path), plain)))
+        compared = {"speeds": [asdict(each) for each in speeds]}
+        click.echo(json.dumps(report(speculative, str(path), plain) | compared))
     else:
+        Console().print(bars(speeds))
         click.echo(f"{closing_line(speculative, plain)}\n{NEXT}")
 
 
@@ -152,7 +162,55 @@ def make_wide(path: Path, factor: int) -> Generator[tuple[int, int], None, None]
                 yield done, copy.n_bytes
 
 
-def race(completions: Sequence[Completion]) -> Iterator[Completion]:
+class Racer(Protocol):
+    """A text that grows while it is iterated over."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def stats(self) -> GenerationStats: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+RacerT = TypeVar("RacerT", bound=Racer)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to complete, as tokens."""
+
+    prompt: Sequence[int]
+    n_predict: int
+    sampling: SamplingParams
+
+    def completion(self, context: Context, draft: str | None = None) -> Completion:
+        return Completion(
+            context, self.prompt, draft, n_predict=self.n_predict, sampling=self.sampling
+        )
+
+
+class UpstreamCompletion:
+    """A plain completion in the process with llama.cpp's kernels, as far as it has come."""
+
+    def __init__(self, process: UpstreamKernels, task: Task) -> None:
+        self._process, self._task = process, task
+        self.text, self.stats = "", GenerationStats()
+
+    def __iter__(self) -> Iterator[str]:
+        for piece, stats in self._process.each(_grow, self._task):
+            self.text += piece
+            self.stats = stats
+            yield piece
+
+
+def _grow(context: Context, task: Task) -> Iterator[tuple[str, GenerationStats]]:
+    completion = task.completion(context)
+    return ((piece, completion.stats) for piece in completion)
+
+
+def race(completions: Iterable[RacerT]) -> Iterator[RacerT]:
     """Advance the completion that has used the least time, and yield it, until all are complete.
 
     So all completions show their text after about the same time.
@@ -178,30 +236,31 @@ def _make(path: Path, size: str) -> None:
             bar.update(task, completed=done, total=total)
 
 
-def _show(plain: Completion, speculative: Completion, prompt: str, *, quiet: bool) -> None:
-    """Show both texts while they grow; without a terminal, print the finished text."""
+def _show(racers: Mapping[str, Racer], prompt: str, *, quiet: bool) -> None:
+    """Show all texts while they grow; without a terminal, print the text of the drafts."""
     console = Console()
     if quiet or not console.is_terminal:
-        for _ in race((plain, speculative)):
+        for _ in race(racers.values()):
             pass
         if not quiet:
-            click.echo(prompt + speculative.text)
+            click.echo(prompt + racers[DRAFTED].text)
         return
     console.print(Text(prompt, style="bold"))
     with Live(console=console, auto_refresh=False) as live:
-        for _ in race((plain, speculative)):
-            live.update(_picture(plain, speculative, console.width), refresh=True)
+        for _ in race(racers.values()):
+            live.update(_picture(racers, console.width), refresh=True)
 
 
-def _picture(plain: Completion, speculative: Completion, width: int) -> Group:
-    """Return the ends and the speeds of both texts, above a bar of accepted and rejected tokens."""
+def _picture(racers: Mapping[str, Racer], width: int) -> Group:
+    """Return the ends and the speeds of all texts, above a bar of accepted and rejected tokens."""
     table = Table.grid(padding=(0, 2))
-    room = max(10, width - len("speculative  1234.5 tokens/s  "))
-    for label, completion in (("plain", plain), ("speculative", speculative)):
-        speed = completion.stats.tokens_per_second or 0.0
-        tail = " ".join(completion.text.split())[-room:]
-        table.add_row(label, f"{speed:.1f} tokens/s", Text(tail, no_wrap=True))
-    n_drafted, n_accepted = speculative.stats.n_drafted, speculative.stats.n_accepted
+    room = max(10, width - len(f"{DRAFTED}  1234.5 tokens/s  "))
+    for name, racer in racers.items():
+        speed = racer.stats.tokens_per_second or 0.0
+        tail = " ".join(racer.text.split())[-room:]
+        table.add_row(name, f"{speed:.1f} tokens/s", Text(tail, no_wrap=True))
+    stats = racers[DRAFTED].stats
+    n_drafted, n_accepted = stats.n_drafted, stats.n_accepted
     n_green = round(N_BAR * n_accepted / max(1, n_drafted))
     bar = Text.assemble(
         ("█" * n_green, "green"),

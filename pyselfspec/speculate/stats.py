@@ -122,6 +122,13 @@ class GenerationStats:
         us = self.total_us - self.prefill_us
         return self.n_generated * 1e6 / us if self.n_generated and us > 0 else None
 
+    @property
+    def prompt_per_second(self) -> float | None:
+        """Prompt tokens read per second; None if unknown. The last one is part of the first pass
+        of the text, and those in the K/V cache are not read."""
+        n_read = self.n_prompt - self.n_prompt_reused - 1
+        return n_read * 1e6 / self.prefill_us if n_read > 0 and self.prefill_us > 0 else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return counts, times and ratios as JSON values."""
         return asdict(self) | {

@@ -13,7 +13,7 @@ from command_line import run, run_alone
 from rich.cells import cell_len
 from rich.console import Console
 
-from pyselfspec.bench import formats, pass_times
+from pyselfspec.bench import formats, pass_times, upstream
 from pyselfspec.bench.tables import Table, speeds
 from pyselfspec.cli import bench as command
 
@@ -29,11 +29,12 @@ def test_everything_at_once(tmp_path: Path) -> None:
     done = bench("-r", "2", "--json", "--no-widths", "--out", out, "--report", report)
     data = done.json
     variants = [variant["name"] for variant in data["setup"]["variants"]]
-    assert variants == ["plain", "auto", "ngram", "layer-skip"]
+    assert variants == ["llama.cpp", "plain", "auto", "ngram", "layer-skip"]
     assert data["setup"]["template"] is True and data["setup"]["mask"] is not None
-    assert len(data["runs"]) == 2 * 2 * 4
+    assert len(data["runs"]) == 2 * 2 * 5
     for row in data["rows"]:
-        assert row["n_same"] == row["n_answers"] == 4
+        assert row["n_same"] == (None if row["variant"] == "llama.cpp" else row["n_answers"])
+        assert row["n_answers"] == 4
         assert row["tokens_per_second"]["least"] <= row["tokens_per_second"]["most"]
         assert (row["speed"] is None) is (row["variant"] == "plain")
     by_variant = {row["variant"]: row for row in data["rows"]}
@@ -55,18 +56,19 @@ def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_pat
     first = bench(*options, "-r", "1", "--format", "jsonl")
     assert first.status == 0, first
     assert from_json_lines(first.stdout) == from_json_lines(out.read_text())
-    assert len(from_json_lines(first.stdout).runs) == 4
+    assert len(from_json_lines(first.stdout).runs) == 6
     lines = out.read_bytes()
     second = bench(*options, "-r", "2", "--format", "csv")
-    assert out.read_bytes().startswith(lines) and "already has 4 runs" in second.stderr
-    assert [each["round"] for each in from_csv(second.stdout)] == [0] * 4 + [1] * 4
+    assert out.read_bytes().startswith(lines) and "already has 6 runs" in second.stderr
+    assert [each["round"] for each in from_csv(second.stdout)] == [0] * 6 + [1] * 6
     third = bench(*options, "-r", "2")  # no terminal: Markdown; nothing is left to measure
-    assert out.read_bytes().count(b"\n") == 9
+    assert out.read_bytes().count(b"\n") == 13
     assert third.stdout == formats.markdown(from_json_lines(out.read_text()))
     other = bench(*options, "-r", "2", "--temp", "0.5")
     assert other.status == 1 and "another temperature" in other.stderr and "--out" in other.stderr
     more = bench(*options, "-r", "2", "--draft", "layer-skip")
-    assert "another choice of variants (plain, ngram, not plain, ngram, layer-skip)" in more.stderr
+    given = "llama.cpp, plain, ngram"
+    assert f"another choice of variants ({given}, not {given}, layer-skip)" in more.stderr
 
 
 def test_widths_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,7 @@ def test_what_was_measured_before_ctrl_c_is_shown_and_kept(
 
     def cut_off(*args: Any) -> Any:
         for n, each in enumerate(measure(*args)):
-            if n == 5:  # in the middle of the first round's second prompt, or the second round
+            if n == 7:  # in the middle of the first round's second prompt, or the second round
                 raise KeyboardInterrupt
             yield each
 
@@ -93,9 +95,19 @@ def test_what_was_measured_before_ctrl_c_is_shown_and_kept(
     out = tmp_path / "out.jsonl"
     done = bench("--draft", "ngram", "-r", "3", "--out", out, "--json")
     assert done.status == 130 and "stopped" in done.stderr
-    assert len(from_json_lines(out.read_text()).runs) == 5
+    assert len(from_json_lines(out.read_text()).runs) == 7
     rows = json.loads(done.stdout)["rows"]
-    assert [row["n_rounds"] for row in rows] == [1, 1]
+    assert [row["n_rounds"] for row in rows] == [1, 1, 1]
+
+
+def test_if_the_second_process_cannot_start_all_else_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(upstream.ENVIRONMENT, "PYTHONHOME", "/nowhere")
+    done = bench("--draft", "ngram", "-r", "1", "--json")
+    assert [row["variant"] for row in done.json["rows"]] == ["plain", "ngram"]
+    reason = "the process that uses them ended with status 1"
+    assert done.stderr == f"llama.cpp's kernels are not measured: {reason}\n"
 
 
 def test_answers_copy_nothing_from_earlier_rounds() -> None:

@@ -104,6 +104,9 @@ def test_the_command_reports_both_runs_as_json(cache):
     assert found["plain"]["draft"] == "off" != found["draft"]
     speeds = [run["tokens_per_second"] for run in (found, found["plain"])]
     assert found["speedup"] == pytest.approx(speeds[0] / speeds[1])
+    assert [each["name"] for each in found["speeds"]] == ["llama.cpp", "plain", "with drafts"]
+    assert [each["tokens_per_second"] for each in found["speeds"][:0:-1]] == speeds
+    assert all(each["prompt_per_second"] > 0 for each in found["speeds"])
 
 
 def test_the_command_shows_the_text_and_what_was_measured(cache):
@@ -113,6 +116,9 @@ def test_the_command_shows_the_text_and_what_was_measured(cache):
     assert result.stdout.startswith("Once upon a time")
     assert "same text" in result.stdout
     assert "x plain decoding (measured" in result.stdout
+    bars = [line for line in result.stdout.splitlines() if "█" in line]
+    assert [line.split()[0] for line in bars] == ["llama.cpp", "plain", "with"]
+    assert all(line.count(" tokens/s") == 2 for line in bars)
 
 
 def test_the_task_of_the_command_is_json_that_does_not_repeat_itself(cache):

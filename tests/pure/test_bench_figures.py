@@ -28,7 +28,7 @@ from pyselfspec.bench.figures import ALL, Spread, complete, is_busy, rows
 from pyselfspec.bench.file import BenchFile
 from pyselfspec.bench.measuring import TokenizedPrompt, plan
 from pyselfspec.bench.report import html
-from pyselfspec.bench.types import PLAIN, Results, Setup
+from pyselfspec.bench.types import PLAIN, UPSTREAM, Results, Setup, VariantName
 from pyselfspec.bench.variants import Variant
 from pyselfspec.errors import ArgumentError, SelfSpecError
 from pyselfspec.util.records import encode
@@ -82,6 +82,17 @@ def test_another_text_than_that_of_plain_decoding_is_told() -> None:
     assert (row(found, "auto").n_same, row(found, "ngram").n_same) == (5, 6)
     assert any("texts differ" in note for note in tables.notes(found))
     assert not any("texts differ" in note for note in tables.notes(RESULTS))
+
+
+def test_llama_cpps_kernels_are_compared_by_speed_only() -> None:
+    names = [VariantName(UPSTREAM, ""), *VARIANTS]
+    runs = tuple(run(UPSTREAM, p, i, us=2_000, text_sha256="x") for i in range(3) for p in "pq")
+    found = Results(replace(SETUP, variants=tuple(names)), (*runs, *EVERY))
+    assert row(found, UPSTREAM).speed == 10 and row(found, UPSTREAM).n_same is None
+    assert not any("texts differ" in note for note in tables.notes(found))
+    assert "with its own kernels" in dict(tables.provenance(found.setup))[UPSTREAM]
+    assert [cells[-1] for cells in tables.tables(found)[0].rows[:2]] == ["-", "-"]
+    assert "with auto" in html(found)  # the fastest drafter
 
 
 def test_a_round_that_was_cut_off_does_not_count() -> None:

@@ -1,0 +1,61 @@
+"""The process of bench and demo that computes with llama.cpp's own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import other_process
+import pytest
+
+from pyselfspec.bench.upstream import UpstreamKernels
+from pyselfspec.errors import SelfSpecError, UnsupportedError
+from pyselfspec.util import memory
+
+
+@pytest.fixture
+def start(demo: Any, demo_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PYTHONPATH", str(Path(other_process.__file__).parent))
+    return lambda path=demo_path: UpstreamKernels(demo, partial(other_process.opened, path))
+
+
+@pytest.fixture
+def process(start: Any) -> Iterator[UpstreamKernels]:
+    with start() as process:
+        yield process
+
+
+def test_it_rounds_otherwise_than_our_kernels(
+    process: UpstreamKernels, demo: Any, new_context: Any
+) -> None:
+    [theirs] = process.each(other_process.logits, 5)
+    [ours] = other_process.logits(new_context(demo), 5)
+    np.testing.assert_allclose(theirs, ours, atol=0.5)
+    assert (theirs != ours).any()
+
+
+def test_it_computes_an_item_when_it_is_asked_for(process: UpstreamKernels, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for item in process.each(other_process.writes, path):
+        assert path.read_text() == str(item)
+    assert len(list(process.each(other_process.writes, path))) == 2
+
+
+def test_one_that_ends_early_or_cannot_open_the_model_is_an_error(start: Any) -> None:
+    with start() as process, pytest.raises(SelfSpecError, match="ended with status 3"):
+        list(process.each(other_process.ends, 3))
+    with pytest.raises(SelfSpecError, match=r"missing\.gguf"):
+        start(Path("missing.gguf"))
+
+
+def test_it_is_not_started_for_gpus_or_without_room(demo: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    with pytest.raises(UnsupportedError, match=r"loaded twice .* 1\.0 kB are free"):
+        UpstreamKernels(demo, partial(pytest.fail, "opened"))
+    on_gpu: Any = SimpleNamespace(n_gpu_layers=2)
+    with pytest.raises(UnsupportedError, match="on CPUs only"):
+        UpstreamKernels(on_gpu, partial(pytest.fail, "opened"))
