@@ -20,12 +20,14 @@ from typing import Any, TypeVar
 
 from ..errors import SelfSpecError, UnsupportedError
 from ..runtime.context import Context
+from ..runtime.ffi.devices import system_info
 from ..runtime.model import Model
 from ..util import memory
 from ..util.closable import Closing
 from ..util.sizes import size_text
 
 ENVIRONMENT = {"PYSELFSPEC_KERNELS": "off"}
+REPACKS = "REPACK = 1"  # of llama.cpp's description of a build
 
 Opener = Callable[[], AbstractContextManager[tuple[Model, Context]]]
 T = TypeVar("T")
@@ -37,8 +39,8 @@ class UpstreamKernels(Closing):
     model: what this process has opened. opener: opens the same there. What is sent there is
     pickled, so functions are those of modules.
 
-    Raises UnsupportedError where a second process would not compute on the CPU, or has no room for
-    the weights, and SelfSpecError if it cannot open the model.
+    Raises UnsupportedError where the kernels would not be used or not as fast as in llama.cpp, or
+    the weights have no room, and SelfSpecError if the process cannot open the model.
     """
 
     def __init__(self, model: Model, opener: Opener) -> None:
@@ -87,6 +89,8 @@ class UpstreamKernels(Closing):
 
 
 def _require_use(model: Model) -> None:
+    if REPACKS not in system_info():  # as on ARM, where our build leaves it out
+        raise UnsupportedError("this build lacks the layout of weights that they are made for")
     if model.n_gpu_layers:
         raise UnsupportedError("they differ from ours on CPUs only; use -ngl 0 without --rpc")
     n_free, n_bytes = memory.available(), model.file.n_bytes

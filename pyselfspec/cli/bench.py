@@ -219,8 +219,8 @@ def command(
     """Compare drafters with plain decoding, on your own prompts.
 
     Answers each prompt with each drafter in turn, in several rounds; no drafter remembers earlier
-    answers. The speed-up of a drafter is its median speed divided by that of plain decoding. On
-    CPUs, llama.cpp is plain decoding with its own kernels in place of ours, in a second process.
+    answers. The speed-up of a drafter is its median speed divided by that of plain decoding.
+    llama.cpp is plain decoding with its own kernels in place of ours, in a second process.
 
     \b
     pyselfspec bench model.gguf

@@ -104,8 +104,8 @@ def command(text: RaceOptions, device: DeviceOptions, as_json: bool) -> None:
 
     First writes a wider copy of the bundled model. The copy has --size parameters, and generates
     the same text at the speed of any model of that size. It is written once and kept in the user's
-    cache folder. On CPUs, llama.cpp is plain decoding with its own kernels in place of ours, in a
-    second process.
+    cache folder. llama.cpp is plain decoding with its own kernels in place of ours, in a second
+    process.
     """
     path = wide_path(FACTORS[text.size])
     _make(path, text.size)

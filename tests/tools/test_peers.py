@@ -91,13 +91,17 @@ def test_rows_beside_transformers() -> None:
 def test_plain_decoding_over_stock_and_memory() -> None:
     times = {
         "token": {plain_peers.STOCK: [30, 20, 40], plain_peers.OURS: [10, 20, 30]},
-        "prompt": {plain_peers.STOCK: [900], plain_peers.OURS: [600]},
+        "prompt": {
+            plain_peers.STOCK: [900],
+            plain_peers.OURS: [600],
+            plain_peers.UPSTREAM: [910],
+        },
     }
     record = {"machine": "a processor, 2 cores", "model": "m.gguf", "threads": 2, "bytes": 80_000}
     [row] = plain_peers.cells(record | {"us": times, "read": [5 * 10**9]})
     assert row[:3] == ["a processor", "m.gguf", "2"]
     assert row[3:6] == ["33333.3", "50000.0", "1.50"]
-    assert row[6:] == ["1.00 to 3.00", "1.50", "5.0", "0.80"]
+    assert row[6:] == ["1.00 to 3.00", "1.50", "5.0", "0.80", "-", "0.99"]
 
 
 def test_memory_is_read_faster_than_a_disk(tmp_path: Path) -> None:

@@ -19,7 +19,13 @@ def of_package(model: str, threads: int, draft: str | None) -> Iterator[int]:
     """How many tokens there are, after every piece."""
     from pyselfspec import GREEDY, Completion, Model
 
-    with Model(model) as loaded, loaded.context(n_ctx=N_CTX, n_threads=threads) as context:
+    class Endless(Model):
+        """A model whose texts do not end, as stock's."""
+
+        def is_eog(self, token: int) -> bool:
+            return False
+
+    with Endless(model) as loaded, loaded.context(n_ctx=N_CTX, n_threads=threads) as context:
         completion = Completion(context, [1], n_predict=N_CTX, draft=draft, sampling=GREEDY)
         for _ in completion:
             yield len(completion.tokens)

@@ -9,9 +9,9 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -25,7 +25,8 @@ from ._table import Table
 from ._timed_text import PLAIN, STOCK
 
 HERE = Path(__file__).resolve().parent
-SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+SPINS = "GOMP_SPINCOUNT"
+SETTINGS = (SPINS, "OMP_WAIT_POLICY")
 LIBGOMP_SPINS = "300000"  # what libgomp does where nothing is set
 DRAFTS = "auto"
 QUIET, BUSY = "quiet", "busy"
@@ -33,19 +34,19 @@ QUIET, BUSY = "quiet", "busy"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A program's way of decoding. spins: None for what it does where the user has set nothing."""
+    """A program's way of decoding, in an environment where the user has set nothing else."""
 
     name: str
     text: str  # of _timed_text.py
     libraries: Path = LIB_DIR
-    spins: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def ways(stock: Path | None, spins: Sequence[int]) -> list[Way]:
     return [
         *([] if stock is None else [Way("stock", STOCK, stock)]),
-        Way("pyselfspec, plain, libgomp's default", PLAIN, spins=LIBGOMP_SPINS),
-        *(Way(f"pyselfspec, plain, {n} rounds", PLAIN, spins=str(n)) for n in spins),
+        Way("pyselfspec, plain, libgomp's default", PLAIN, environment={SPINS: LIBGOMP_SPINS}),
+        *(Way(f"pyselfspec, plain, {n} rounds", PLAIN, environment={SPINS: str(n)}) for n in spins),
         Way("pyselfspec, plain", PLAIN),
         Way("pyselfspec, drafts", DRAFTS),
     ]
@@ -53,9 +54,7 @@ def ways(stock: Path | None, spins: Sequence[int]) -> list[Way]:
 
 def us_per_token(way: Way, model: Path, threads: int, n_tokens: int, seconds: float) -> int:
     env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    env["LLAMA_CPP_LIB_PATH"] = str(way.libraries)
-    if way.spins is not None:
-        env["GOMP_SPINCOUNT"] = way.spins
+    env |= {"LLAMA_CPP_LIB_PATH": str(way.libraries), **way.environment}
     program = [sys.executable, "-P", str(HERE / "_timed_text.py"), str(model), str(threads)]
     program += [str(n_tokens), str(seconds), way.text]
     run = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True, env=env)

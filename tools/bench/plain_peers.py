@@ -1,5 +1,5 @@
-"""Plain decoding and prompts beside unpatched llama.cpp with flash attention, and beside the speed
-at which this machine's memory is read.
+"""Plain decoding and prompts beside unpatched llama.cpp with flash attention, beside the same with
+llama.cpp's kernels in our build, and beside the speed at which this machine's memory is read.
 
 Stock's tokens are those of llama-bench; its prompts are read by the same program as ours.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from pyselfspec.bench.upstream import ENVIRONMENT
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.runtime.ffi.devices import system_info
 from pyselfspec.runtime.kv_types import CACHE_TYPES
@@ -30,6 +31,7 @@ from .widths import alternate
 
 READ = Path(__file__).resolve().with_name("_read_speed.cpp")
 STOCK, OURS = "llama-bench", "pyselfspec"
+UPSTREAM = "llama.cpp's kernels"  # in our build, as in `pyselfspec bench`
 CACHE_TYPE = str(CACHE_TYPES["f16"])
 SECONDS = 20.0  # at most for the tokens of a round
 
@@ -48,17 +50,21 @@ def measured(
     """Microseconds per token and of the prompt by program, and bytes read per second, each with a
     value per round; programs take turns."""
     arguments = [str(model), str(threads), str(n_prompt), CACHE_TYPE]
-    builds = {STOCK: stock, OURS: LIB_DIR}
-    token: dict[str, list[int]] = {STOCK: [], OURS: []}
-    prompt: dict[str, list[int]] = {STOCK: [], OURS: []}
+    builds = {STOCK: stock, UPSTREAM: LIB_DIR, OURS: LIB_DIR}
+    environments = {UPSTREAM: ENVIRONMENT}
+    ways = [Way(UPSTREAM, PLAIN, environment=ENVIRONMENT), Way(OURS, PLAIN)]
+    token: dict[str, list[int]] = {name: [] for name in builds}
+    prompt: dict[str, list[int]] = {name: [] for name in builds}
     read: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         reader = compiled_reader(Path(folder))
         for _ in progress(range(rounds), "rounds"):
             bench = peers.plain(stock, model, threads, n_tokens, 1, "-fa", "1")
             token[STOCK].append(round(1e6 / bench.tokens_per_second[0]))
-            token[OURS].append(us_per_token(Way(OURS, PLAIN), model, threads, n_tokens, SECONDS))
-            for name, us in alternate(builds, 1, arguments, prompts.PROGRAM).items():
+            for way in ways:
+                token[way.name].append(us_per_token(way, model, threads, n_tokens, SECONDS))
+            times = alternate(builds, 1, arguments, prompts.PROGRAM, environments)
+            for name, us in times.items():
                 prompt[name] += us[CACHE_TYPE]
             words = [str(reader), str(threads)]
             read.append(round(float(subprocess.check_output(words, text=True))))
@@ -93,6 +99,13 @@ def command(
 #
 
 
+def _ratio(us: dict[str, list[int]], slow: str, fast: str) -> str:
+    """How many times as fast, by medians; - where older records have no times."""
+    if fast not in us:
+        return "-"
+    return f"{statistics.median(us[slow]) / statistics.median(us[fast]):.2f}"
+
+
 def cells(record: Record) -> list[list[str]]:
     token, prompt = record["us"]["token"], record["us"]["prompt"]
     ms = {name: statistics.median(us) / 1000 for name, us in token.items()}
@@ -106,11 +119,13 @@ def cells(record: Record) -> list[list[str]]:
             str(record["threads"]),
             f"{1000 / ms[STOCK]:.1f}",
             f"{1000 / ms[OURS]:.1f}",
-            f"{ms[STOCK] / ms[OURS]:.2f}",
+            _ratio(token, STOCK, OURS),
             f"{min(ratios):.2f} to {max(ratios):.2f}",
-            f"{statistics.median(prompt[STOCK]) / statistics.median(prompt[OURS]):.2f}",
+            _ratio(prompt, STOCK, OURS),
             f"{memory / 1e9:.1f}",
             f"{bytes_per_second / memory:.2f}",
+            _ratio(token, STOCK, UPSTREAM),
+            _ratio(prompt, STOCK, UPSTREAM),
         ]
     ]
 
@@ -129,8 +144,10 @@ TABLES = (
             "prompt, ratio",
             "memory, GB/s",
             "share of it",
+            "llama.cpp's kernels here",
+            "prompt with them",
         ),
-        "<<>>>><>>>",
+        "<<>>>><>>>>>",
         cells,
     ),
 )

@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -25,24 +26,33 @@ PROGRAM = Path(__file__).resolve().with_name("_pass_times.py")
 
 
 def alternate(
-    builds: dict[str, Path], n_rounds: int, arguments: Sequence[str], program: Path = PROGRAM
+    builds: dict[str, Path],
+    n_rounds: int,
+    arguments: Sequence[str],
+    program: Path = PROGRAM,
+    environments: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> dict[str, Times]:
     """Run the program with each build in each round; return its outputs by the names of the builds.
 
-    arguments: of the program; _pass_times.py prints the fastest pass of each width.
+    arguments: of the program; _pass_times.py prints the fastest pass of each width. environments:
+    variables to set, by the names of builds.
     """
     times: dict[str, Times] = {name: {} for name in builds}
     for _ in range(n_rounds):
         for name, libraries in builds.items():
-            for width, us in _in_own_process(program, libraries, arguments).items():
+            env = {"LLAMA_CPP_LIB_PATH": str(libraries), **environments.get(name, {})}
+            for width, us in _in_own_process(program, arguments, env).items():
                 times[name].setdefault(width, []).append(round(us))
     return times
 
 
-def _in_own_process(program: Path, libraries: Path, arguments: Sequence[str]) -> dict[str, float]:
+def _in_own_process(
+    program: Path, arguments: Sequence[str], env: Mapping[str, str]
+) -> dict[str, float]:
     command = [sys.executable, "-P", str(program), *arguments]
-    env = os.environ | {"LLAMA_CPP_LIB_PATH": str(libraries)}
-    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
+    run = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
+    )
     times: dict[str, float] = json.loads(run.stdout)
     return times
 
