@@ -36,8 +36,8 @@ T = TypeVar("T")
 class UpstreamKernels(Closing):
     """The other process. It ends with this one, or when it is closed.
 
-    model: what this process has opened. opener: opens the same there. What is sent there is
-    pickled, so functions are those of modules.
+    model: what this process has opened. opener: opens the same there. Functions are sent there by
+    name, so they are those of modules.
 
     Raises UnsupportedError where the kernels would not be used or not as fast as in llama.cpp, or
     the weights have no room, and SelfSpecError if the process cannot open the model.
@@ -80,7 +80,7 @@ class UpstreamKernels(Closing):
             pickle.dump(request, requests)
             requests.flush()
             answer = pickle.load(answers)
-        except (OSError, EOFError):
+        except (OSError, EOFError, pickle.UnpicklingError):
             status = self._process.wait()
             raise SelfSpecError(f"the process that uses them ended with status {status}") from None
         if isinstance(answer, SelfSpecError):
@@ -89,10 +89,10 @@ class UpstreamKernels(Closing):
 
 
 def _require_use(model: Model) -> None:
-    if REPACKS not in system_info():  # as on ARM, where our build leaves it out
-        raise UnsupportedError("this build lacks the layout of weights that they are made for")
     if model.n_gpu_layers:
         raise UnsupportedError("they differ from ours on CPUs only; use -ngl 0 without --rpc")
+    if REPACKS not in system_info():  # as on ARM, where our kernels read weights as in the file
+        raise UnsupportedError("this build lacks the layout of weights that they are made for")
     n_free, n_bytes = memory.available(), model.file.n_bytes
     if n_free is not None and n_free < n_bytes:
         raise UnsupportedError(

@@ -36,7 +36,7 @@ class Speed:
 
 def bars(speeds: Sequence[Speed]) -> Table:
     """Return a line for each speed: a bar, and tokens per second of the text and of the prompt."""
-    highest = max((each.tokens_per_second for each in speeds), default=1.0)
+    highest = max((each.tokens_per_second for each in speeds), default=0.0) or 1.0
     table = Table.grid(padding=(0, 1))
     for justify in ("left", "left", "right", "right"):
         table.add_column(justify=justify)

@@ -126,15 +126,10 @@ def command(text: RaceOptions, device: DeviceOptions, as_json: bool) -> None:
             if process is not None:
                 racers = {UPSTREAM: UpstreamCompletion(process, task)} | racers
             _show(racers, prompt, quiet=as_json or task is warm_up)
-    speeds = [
-        Speed(name, racer.stats.tokens_per_second or 0.0, racer.stats.prompt_per_second)
-        for name, racer in racers.items()
-    ]
     if as_json:
-        compared = {"speeds": [asdict(each) for each in speeds]}
-        click.echo(json.dumps(report(speculative, str(path), plain) | compared))
+        speeds = {"speeds": [asdict(each) for each in _speeds(racers)]}
+        click.echo(json.dumps(report(speculative, str(path), plain) | speeds))
     else:
-        Console().print(bars(speeds))
         click.echo(f"{closing_line(speculative, plain)}\n{NEXT}")
 
 
@@ -237,13 +232,14 @@ def _make(path: Path, size: str) -> None:
 
 
 def _show(racers: Mapping[str, Racer], prompt: str, *, quiet: bool) -> None:
-    """Show all texts while they grow; without a terminal, print the text of the drafts."""
+    """Show texts and speeds while they grow; without a terminal, print one text and the speeds."""
     console = Console()
     if quiet or not console.is_terminal:
         for _ in race(racers.values()):
             pass
         if not quiet:
             click.echo(prompt + racers[DRAFTED].text)
+            console.print(bars(_speeds(racers)))
         return
     console.print(Text(prompt, style="bold"))
     with Live(console=console, auto_refresh=False) as live:
@@ -252,13 +248,11 @@ def _show(racers: Mapping[str, Racer], prompt: str, *, quiet: bool) -> None:
 
 
 def _picture(racers: Mapping[str, Racer], width: int) -> Group:
-    """Return the ends and the speeds of all texts, above a bar of accepted and rejected tokens."""
-    table = Table.grid(padding=(0, 2))
-    room = max(10, width - len(f"{DRAFTED}  1234.5 tokens/s  "))
+    """Return the ends of all texts, and bars: their speeds, and accepted and rejected tokens."""
+    tails = Table.grid(padding=(0, 1))
+    room = max(10, width - len(f"{DRAFTED} "))
     for name, racer in racers.items():
-        speed = racer.stats.tokens_per_second or 0.0
-        tail = " ".join(racer.text.split())[-room:]
-        table.add_row(name, f"{speed:.1f} tokens/s", Text(tail, no_wrap=True))
+        tails.add_row(name, Text(" ".join(racer.text.split())[-room:], no_wrap=True))
     stats = racers[DRAFTED].stats
     n_drafted, n_accepted = stats.n_drafted, stats.n_accepted
     n_green = round(N_BAR * n_accepted / max(1, n_drafted))
@@ -267,4 +261,11 @@ def _picture(racers: Mapping[str, Racer], width: int) -> Group:
         ("█" * (N_BAR - n_green if n_drafted else 0), "red"),
         f" {n_drafted} drafted, {n_accepted} accepted, {n_drafted - n_accepted} rejected",
     )
-    return Group(table, bar)
+    return Group(tails, bars(_speeds(racers)), bar)
+
+
+def _speeds(racers: Mapping[str, Racer]) -> list[Speed]:
+    return [
+        Speed(name, racer.stats.tokens_per_second or 0.0, racer.stats.prompt_per_second)
+        for name, racer in racers.items()
+    ]

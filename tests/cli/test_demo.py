@@ -2,13 +2,16 @@
 
 import json
 from dataclasses import dataclass, field
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.cli import demo, main
+from pyselfspec.cli._speeds import Speed, bars
 from pyselfspec.util.paths import DEMO
 
 SMALLEST = "40M"
@@ -119,6 +122,12 @@ def test_the_command_shows_the_text_and_what_was_measured(cache):
     bars = [line for line in result.stdout.splitlines() if "█" in line]
     assert [line.split()[0] for line in bars] == ["llama.cpp", "plain", "with"]
     assert all(line.count(" tokens/s") == 2 for line in bars)
+
+
+def test_speeds_are_shown_before_they_are_known():
+    console = Console(file=StringIO(), width=80)
+    console.print(bars([Speed("plain", 0.0, None)]))
+    assert console.file.getvalue().split() == ["plain", "0", "tokens/s"]
 
 
 def test_the_task_of_the_command_is_json_that_does_not_repeat_itself(cache):

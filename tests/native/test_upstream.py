@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,17 @@ def test_one_that_ends_early_or_cannot_open_the_model_is_an_error(start: Any) ->
         list(process.each(other_process.ends, 3))
     with pytest.raises(SelfSpecError, match=r"missing\.gguf"):
         start(Path("missing.gguf"))
+
+
+def test_ctrl_c_and_the_end_of_this_process_end_it(start: Any) -> None:
+    """Ctrl-C reaches both, and this one may still want to show what was measured."""
+    with start() as process:
+        process._process.send_signal(signal.SIGINT)
+        assert len(list(process.each(other_process.logits, 5))) == 1
+    assert process._process.poll() is not None
+    alone = start()._process
+    alone.communicate()  # closes its stdin, as the end of this process does
+    assert alone.returncode == 0
 
 
 def test_it_is_not_started_for_gpus_or_without_room(demo: Any, monkeypatch: Any) -> None:
