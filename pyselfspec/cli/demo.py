@@ -174,7 +174,7 @@ RacerT = TypeVar("RacerT", bound=Racer)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to complete, as tokens."""
+    """A prompt as tokens, and how to complete it."""
 
     prompt: Sequence[int]
     n_predict: int
