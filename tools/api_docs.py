@@ -49,6 +49,7 @@ OTHERS = {  # names without a place at the top of the package
     "ContextOptions": "runtime.context_options",
     "TextRecord": "speculate.output.record",
 }
+STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 PARAMETERS = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*): ")
 SENTENCE_ENDS = (".", ":", ";")
 Members = dict[str, Any]
@@ -140,13 +141,12 @@ def signature(name: str, found: Any, *, one_line: bool = False, bound: bool = Fa
 
 def _parameters(found: list[inspect.Parameter]) -> Iterator[str]:
     """Yield each parameter as in its source, and the star before those that need their name."""
-    before = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    before: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
     for each in found:
         if each.kind is each.KEYWORD_ONLY and before is each.POSITIONAL_OR_KEYWORD:
             yield "*"
         before = each.kind
-        stars = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
-        text = stars + each.name
+        text = STARS.get(each.kind, "") + each.name
         if each.annotation is not each.empty:
             text += f": {_type(each.annotation)}"
         if each.default is not each.empty:
@@ -172,8 +172,9 @@ def markdown(doc: str) -> str:
 
 def _block(text: str) -> str:
     if text.startswith(">>>"):
-        return f"```pycon\n{re.sub('  +# doctest:.*', '', text)}\n```"
-    lines, in_list = [], False
+        return f"```text\n{re.sub('  +# doctest:.*', '', text)}\n```"
+    lines: list[str] = []
+    in_list = False
     for line in text.splitlines():
         is_new = not lines or lines[-1].endswith(SENTENCE_ENDS)
         if is_new and (match := PARAMETERS.match(line)):
