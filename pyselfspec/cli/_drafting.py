@@ -21,7 +21,8 @@ from ..speculate.config import AUTO, OFF, DraftConfig
 from ..speculate.controllers.fixed import Fixed
 from ..speculate.draft_names import SIGN, Named, split
 from ..speculate.residual import MATCH, RESIDUAL
-from ._options import complete_model, read_text
+from ._model import complete_model
+from ._options import read_text
 from ._types import Choice, Integer, Number, of_value, option
 
 

@@ -13,6 +13,7 @@ from ..speculate.stats import SourceStats
 from ..util import build
 
 N_PHASE = 64  # tokens per line of an explanation
+N_TIMED = 50  # tokens of the shortest text whose speed says anything
 
 
 def report(completion: Completion, model: str, plain: Completion | None = None) -> dict[str, Any]:
@@ -41,11 +42,16 @@ def closing_line(
 ) -> str:
     """Return one line: tokens, speed, accepted draft tokens, and the comparison with a plain run.
 
-    verbose: also draft tokens by drafter, tokens per pass, and why a mask is not used.
+    verbose: also the speed of short texts, draft tokens by drafter, tokens per pass, and why a mask
+        is not used.
     """
-    stats = completion.stats
-    tokens = "1 token" if stats.n_generated == 1 else f"{stats.n_generated} tokens"
-    parts = [tokens, _speed(stats.tokens_per_second), *_gain(completion, plain)]
+    n = completion.stats.n_generated
+    parts = ["1 token" if n == 1 else f"{n} tokens"]
+    if verbose or n >= N_TIMED:
+        parts += [_speed(completion.stats.tokens_per_second), *_gain(completion, plain)]
+    elif plain is not None:
+        parts.append(f"too short to compare speeds, which takes {N_TIMED} tokens")
+    parts += _drafts(completion)
     if verbose and completion.draft is not None:
         parts += _details(completion)
     if plain is not None:
@@ -63,20 +69,19 @@ def closing_line(
 
 
 def _gain(completion: Completion, plain: Completion | None) -> list[str]:
-    """Return the speed-up over plain decoding, measured or estimated, and the draft tokens."""
-    stats, parts = completion.stats, []
+    """Return the speed-up over plain decoding, measured or estimated."""
     if plain is not None:
-        ratio = speedup(completion, plain)
-        if ratio is not None:
-            plain_speed = _speed(plain.stats.tokens_per_second)
-            parts.append(f"{ratio:.2f}x plain decoding (measured, {plain_speed})")
-    elif completion.estimated_speedup is not None:
-        parts.append(f"about {completion.estimated_speedup:.1f}x plain decoding")
+        ratio, plain_speed = speedup(completion, plain), _speed(plain.stats.tokens_per_second)
+        return [] if ratio is None else [f"{ratio:.2f}x plain decoding (measured, {plain_speed})"]
+    estimate = completion.estimated_speedup
+    return [] if estimate is None else [f"about {estimate:.1f}x plain decoding"]
+
+
+def _drafts(completion: Completion) -> list[str]:
+    stats = completion.stats
     if stats.n_drafted:
-        parts.append(f"{stats.n_accepted} of {stats.n_drafted} draft tokens accepted")
-    elif completion.draft is not None and stats.n_generated:
-        parts.append("nothing was drafted")
-    return parts
+        return [f"{stats.n_accepted} of {stats.n_drafted} draft tokens accepted"]
+    return ["nothing was drafted"] if completion.draft is not None and stats.n_generated else []
 
 
 def _details(completion: Completion) -> list[str]:

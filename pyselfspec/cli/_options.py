@@ -1,8 +1,7 @@
-"""Arguments and options that several commands share, and functions that read their values."""
+"""Options that several commands share, and functions that read their values."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -12,11 +11,9 @@ from typing import Any
 
 import click
 import cloup
-from click.shell_completion import CompletionItem
 
-from .. import hub, plots
+from .. import plots
 from ..errors import ArgumentError
-from ..hub import DEMO_NAME, packages
 from ..runtime.ffi import load
 from ..templates.fallbacks import FALLBACKS
 from ..util.files import read_limited, require_no_model
@@ -26,39 +23,6 @@ from ..util.sizes import INT32_MAX
 from ._types import FILE, F, Integer, of_value, option
 
 MAX_TEXT = 1 << 30  # bytes of a text or prompt
-
-
-def complete_model(
-    _ctx: click.Context, _param: click.Parameter, incomplete: str
-) -> list[CompletionItem[str]]:
-    """Return downloaded models and GGUF files; if none fits, let the shell complete file names."""
-    folder = os.path.dirname(incomplete)
-    try:
-        files = sorted(os.path.join(folder, p.name) for p in Path(folder).glob("*.gguf"))
-    except OSError:  # no permission to read the folder
-        files = []
-    fits = [name for name in (*hub.names(), *files) if name.startswith(incomplete)]
-    return [CompletionItem(fit) for fit in fits] or [CompletionItem(incomplete, type="file")]
-
-
-def complete_name(*, fetched: bool) -> Callable[..., list[CompletionItem[str]]]:
-    """Return a completer of the models with names that are downloaded, or are not."""
-
-    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        fits = (name for name in packages.MODELS if name.startswith(incomplete))
-        return [CompletionItem(f) for f in fits if (packages.find(f) is not None) == fetched]
-
-    return complete
-
-
-model_argument = cloup.argument(
-    "model",
-    envvar="PYSELFSPEC_MODEL",
-    default=DEMO_NAME,
-    shell_complete=complete_model,
-    help=f"GGUF file, or a name that pyselfspec models list shows.  "
-    f"[default: $PYSELFSPEC_MODEL, else {DEMO_NAME}]",
-)
 
 
 def parse_tokens(text: str) -> tuple[int, ...]:
@@ -157,6 +121,19 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
         ) from None
     except ArgumentError as error:
         raise ArgumentError(f"{where} is too long: {error}") from None
+
+
+def prompt_option(what: str) -> Any:
+    return option("-p", "--prompt", metavar="TEXT", help=f"{what}, in place of the argument TEXT.")
+
+
+def prompt_file_option(help: str) -> Any:
+    return option("-f", "--file", metavar="FILE", help=help)
+
+
+def text_argument(help: str) -> Callable[[F], F]:
+    """Return the argument after MODEL."""
+    return cloup.argument("text", required=False, help=help)
 
 
 def command_line() -> str:

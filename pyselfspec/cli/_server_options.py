@@ -116,11 +116,12 @@ class ServerOptions:
         help="Name of the model in the API.  [default: the name of its file without .gguf]",
     )
     models: tuple[str, ...] = option(
+        "-m",
         "--model",
-        metavar="NAME=PATH",
+        metavar="MODEL|NAME=PATH",
         multiple=True,
-        help="Serve this model under a name, loaded when a request asks for it; repeatable, in "
-        "place of MODEL.",
+        help="The model, or with a name one of several, each loaded when a request asks for it; "
+        "repeatable.",
     )
     models_dir: Path | None = option(
         "--models-dir",
@@ -176,6 +177,14 @@ class ServerOptions:
         default=GRACE_S,
         help="Seconds to let running requests finish after SIGTERM or Ctrl-C.",
     )
+
+    @property
+    def only_model(self) -> str | None:
+        """Return the model of a single --model without a name for it, None for any other use."""
+        if len(self.models) != 1 or self.models_dir is not None:
+            return None
+        (given,) = self.models
+        return given if "=" not in given or Path(given).exists() else None
 
     def settings(self, name: str, sampling: SamplingParams) -> Settings:
         """Return how requests are treated; the API keys are the lines of a file, or the one of the

@@ -37,11 +37,11 @@ from ..util.files import replacing
 from ..util.paths import shown
 from ._drafting import MaskOptions, complete_draft, parse_draft, profile_option
 from ._machine import MachineOptions
+from ._model import model_argument
 from ._options import (
     MAX_TEXT,
     command_line,
     common_options,
-    model_argument,
     n_predict_option,
     read_text,
     require_one_reader_of_stdin,
@@ -148,7 +148,13 @@ class AnswerOptions:
         default=N_ROUND,
         help="Number of times to answer each prompt with each drafter.",
     )
-    temp: float = option("--temp", type=Number(0), default=0.0, help="Temperature, 0 for greedy.")
+    temp: float = option(
+        "--temp",
+        "--temperature",
+        type=Number(0),
+        default=0.0,
+        help="Temperature, 0 for greedy.",
+    )
     seed: int = option(
         "--seed",
         type=Integer(0, SEED_MAX // 2),

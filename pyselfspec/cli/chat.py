@@ -11,10 +11,8 @@ from typing import ClassVar
 import click
 import cloup
 
-from .. import hub
 from ..chat import installed
 from ..chat.conversation import Conversation
-from ..errors import UnknownModelError
 from ..gguf.chat_template import tells_speakers_apart
 from ..templates.template import ChatTemplate
 from ._chat.answers import Once
@@ -23,15 +21,18 @@ from ._chat.screen import Lines, Records, Screen
 from ._chat.typed_ahead import typing_waits
 from ._drafting import DraftOptions
 from ._machine import MachineOptions
+from ._model import model_argument
 from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
-    complete_model,
     n_predict_option,
+    prompt_file_option,
+    prompt_option,
     read_text,
     template_from,
     template_option,
+    text_argument,
 )
 from ._sampling import SamplingOptions
 from ._types import FILE, option, takes
@@ -44,12 +45,8 @@ class ConversationOptions:
     """The conversation, and how it is shown."""
 
     title: ClassVar[str] = "Conversation"
-    prompt: str | None = option(
-        "-p",
-        "--prompt",
-        metavar="QUESTION",
-        help="Question to answer, in place of the argument QUESTION.",
-    )
+    prompt: str | None = prompt_option("Question to answer")
+    prompt_file: str | None = prompt_file_option("File with the question.")
     system: str | None = option("--system", metavar="TEXT", help="System prompt.  [default: none]")
     template: str | None = template_option()
     load: Path | None = option(
@@ -64,15 +61,8 @@ class ConversationOptions:
 
 
 @cloup.command(name="chat")
-@cloup.argument(
-    "model",
-    envvar="PYSELFSPEC_MODEL",
-    required=False,
-    shell_complete=complete_model,
-    help="GGUF file, or a name that pyselfspec models list shows.  [default: $PYSELFSPEC_MODEL, "
-    "else the chat model on this machine that was used or pulled last]",
-)
-@cloup.argument("question", required=False, help="Question to answer; without one, chat.")
+@model_argument
+@text_argument("Question to answer; without one, chat.")
 @takes(
     options=ConversationOptions,
     drafts=DraftOptions,
@@ -81,8 +71,8 @@ class ConversationOptions:
 )
 @common_options
 def command(
-    model: str | None,
-    question: str | None,
+    model: str,
+    text: str | None,
     options: ConversationOptions,
     drafts: DraftOptions,
     sampling: SamplingOptions,
@@ -92,7 +82,7 @@ def command(
     """Chat with a model, or ask it one question.
 
     Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D exits, /help lists the
-    commands. Text from a pipe is appended to QUESTION; without QUESTION, each line of the pipe is a
+    commands. Text from a pipe is appended to TEXT; without TEXT, each line of the pipe is a
     question. --json prints one object per answer.
 
     \b
@@ -101,23 +91,22 @@ def command(
     pyselfspec chat model.gguf "Why is the sky blue?"
     pyselfspec chat model.gguf "Summarize this." < notes.txt
     """
-    if STDIN in (drafts.mask_file, sampling.grammar_file, options.template):
+    if STDIN in (options.prompt_file, drafts.mask_file, sampling.grammar_file, options.template):
         raise click.UsageError("stdin is read for messages; give a file instead of -")
     drafts.check()
     params = sampling.params()  # errors in options appear before a model is loaded
     template = template_from(options.template)
-    question = _question(question, options.prompt)
+    question = _question(text, options.prompt, options.prompt_file)
 
     watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
     is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
-    name, title = _choose(model, announce=not is_talk)
     with (
         typing_waits() if is_talk else nullcontext("") as typed,
-        machine.open(name) as (loaded, context),
+        machine.open(model) as (loaded, context),
     ):
         chat_template = ChatTemplate.of(loaded, template)
         if template is None:
-            _note_model(name, loaded.path, chat_template.source)
+            _note_model(model, loaded.path, chat_template.source)
         config = drafts.config(loaded.n_layer)
         conversation = Conversation(
             context, chat_template, config, n_predict=options.n_predict, sampling=params
@@ -126,52 +115,30 @@ def command(
             conversation.load(options.load)
         if options.system is not None:
             conversation.system = options.system
-        screen: Screen = Records(name) if as_json else Lines()
+        screen: Screen = Records(model) if as_json else Lines()
         if is_talk:
             from ._chat.terminal import Terminal  # prompt_toolkit is slow to load
 
-            screen = Terminal(title, COMMANDS, typed=typed, show_drafts=options.show_drafts)
+            screen = Terminal(model, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
         ChatLoop(conversation, screen).run(question, options.load)
 
 
-def _question(argument: str | None, option: str | None) -> str | None:
+def _question(argument: str | None, option: str | None, file: str | None) -> str | None:
     """Return the question to answer, with the text of a pipe; None for a conversation."""
-    if argument is not None and option is not None:
-        raise click.UsageError("two questions are given; give one, after MODEL or with -p")
-    question = option if argument is None else argument
-    if question is None:
+    given = [each for each in (argument, option, file) if each is not None]
+    if not given:
         return None
+    if len(given) > 1:
+        raise click.UsageError("give only one question: after MODEL, with -p or with -f")
+    question = given[0] if file is None else read_text(file, MAX_TEXT).rstrip("\n")
     if sys.stdin is not None and not sys.stdin.isatty():
         text = read_text(STDIN, MAX_TEXT).rstrip("\n")
         question = f"{question}\n\n{text}" if text else question
     if not question.strip():
-        raise click.UsageError("the question is empty; give one after MODEL or with -p")
+        raise click.UsageError("the question is empty; give one after MODEL, with -p or with -f")
     return question
-
-
-def _choose(model: str | None, *, announce: bool) -> tuple[str, str]:
-    """Return the name to open the model by, and its title for users.
-
-    announce: print the title to stderr if the model is a default.
-    """
-    if model is not None and " " in model.strip() and not Path(model).exists():
-        raise click.UsageError(
-            f"{model!r} is not a file; to ask a question, give MODEL first, or use -p"
-        )
-    if model is not None:
-        try:
-            hub.model_path(model)
-        except UnknownModelError as error:
-            hint = f"{error}; a question goes after MODEL, or with -p"
-            raise UnknownModelError(hint) from error
-        return model, model
-    name = installed.latest().name
-    title = f"{name} (used or pulled last)"
-    if announce:
-        click.echo(f"model: {title}", err=True)
-    return name, title
 
 
 def _note_model(name: str, path: Path, template: str) -> None:

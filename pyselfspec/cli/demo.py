@@ -32,6 +32,7 @@ from ._generation_report import closing_line, report
 from ._machine import DeviceOptions
 from ._options import common_options, n_predict_option
 from ._progress import progress
+from ._sampling import DEFAULT
 from ._types import Integer, Number, option, takes
 
 # Factor of the width by the approximate number of parameters of the result. Powers of two keep the
@@ -42,7 +43,6 @@ SIZE = "0.6B"
 N_PREDICT = 240  # tokens
 N_WARM_UP = 16  # tokens
 N_BAR = 40  # characters
-TEMPERATURE = 0.8
 PROMPT = """\
 The people of the village, one on each line:
 
@@ -77,7 +77,7 @@ class RaceOptions:
         "--temp",
         "--temperature",
         type=Number(0),
-        default=TEMPERATURE,
+        default=DEFAULT.temperature,
         help="Temperature, 0 for greedy.",
     )
     seed: int = option("--seed", type=Integer(0, SEED_MAX), default=1, help="Seed of the sampler.")

@@ -24,15 +24,18 @@ from ..speculate.residual import MATCH, VERIFY
 from ._drafting import DraftOptions
 from ._generation_report import Explainer, closing_line, report
 from ._machine import MachineOptions
+from ._model import model_argument
 from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
-    model_argument,
     n_predict_option,
     parse_tokens,
+    prompt_file_option,
+    prompt_option,
     read_text,
     require_one_reader_of_stdin,
+    text_argument,
 )
 from ._sampling import SamplingOptions
 from ._types import of_value, option, takes
@@ -73,10 +76,8 @@ class TextOptions:
     """The prompt, and where the text ends."""
 
     title: ClassVar[str] = "Text"
-    prompt: str | None = option("-p", "--prompt", help="Text to continue.")
-    prompt_file: str | None = option(
-        "-f", "--file", metavar="FILE", help="File with the prompt, - for stdin."
-    )
+    prompt: str | None = prompt_option("Text to continue")
+    prompt_file: str | None = prompt_file_option("File with the text, - for stdin.")
     prompt_tokens: tuple[int, ...] | None = option(
         "--prompt-tokens",
         metavar="IDS",
@@ -88,25 +89,26 @@ class TextOptions:
         "--stop", multiple=True, help="End the text before this string; repeatable."
     )
 
-    def read_prompt(self, *others: str | None) -> Prompt:
+    def read_prompt(self, text: str | None, *others: str | None) -> Prompt:
         """Return the prompt of the command line, of a file or of stdin.
 
-        others: files of other options, of which stdin is one at most. Raises UsageError without or
-        with several prompts.
+        text: the argument. others: files of other options, of which stdin is one at most. Raises
+        UsageError without or with several prompts.
         """
-        prompts = (self.prompt, self.prompt_tokens, self.prompt_file)
+        prompts = (text, self.prompt, self.prompt_tokens, self.prompt_file)
         n_given = sum(each is not None for each in prompts)
         if n_given > 1:
-            raise click.UsageError("give only one prompt: -p, -f or --prompt-tokens")
+            raise click.UsageError("give only one prompt: after MODEL, -p, -f or --prompt-tokens")
         if not n_given and sys.stdin is not None and sys.stdin.isatty():
             raise click.UsageError(
-                "give a prompt: -p TEXT, -f FILE, --prompt-tokens IDS, or through a pipe"
+                "give a prompt: after MODEL, -p TEXT, -f FILE, --prompt-tokens IDS, or through a "
+                "pipe"
             )
         file = self.prompt_file if n_given else STDIN
         require_one_reader_of_stdin(file, *others)
         if file is not None:
             return read_text(file, MAX_TEXT)
-        return self.prompt if self.prompt is not None else self.prompt_tokens or ()
+        return next(each for each in prompts if each is not None)
 
 
 verify_option = cloup.option_group(
@@ -124,7 +126,8 @@ verify_option = cloup.option_group(
 
 @cloup.command(name="generate")
 @model_argument
-@takes(text=TextOptions)
+@text_argument("Text to continue.")
+@takes(options=TextOptions)
 @cloup.option_group(
     "Comparison and explanation",
     cloup.option(
@@ -144,7 +147,8 @@ verify_option = cloup.option_group(
 @common_options
 def command(
     model: str,
-    text: TextOptions,
+    text: str | None,
+    options: TextOptions,
     drafts: DraftOptions,
     sampling: SamplingOptions,
     machine: MachineOptions,
@@ -160,17 +164,17 @@ def command(
     prompt.
 
     \b
-    pyselfspec generate -p "Once upon a time"
+    pyselfspec generate demo "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
     pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
     pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf
     """
     drafts.check(verify)
-    prompt = text.read_prompt(drafts.mask_file, sampling.grammar_file)
+    prompt = options.read_prompt(text, drafts.mask_file, sampling.grammar_file)
     params = sampling.params().with_seed()
     with machine.open(model) as (loaded, context):
         config = drafts.config(loaded.n_layer, verify)
-        request = Request(prompt, text.n_predict, config, params, text.stop)
+        request = Request(prompt, options.n_predict, config, params, options.stop)
         completion = request.completion(context)
         if compare:
             if completion.draft is None:

@@ -25,18 +25,19 @@ from ..util import memory
 from ..util.extras import install_command
 from ._drafting import DraftOptions
 from ._machine import MachineOptions
-from ._options import common_options, model_argument, template_from
+from ._model import LATEST, latest_model, optional_model
+from ._options import common_options, template_from
 from ._sampling import SamplingOptions
 from ._server_options import KEY_VARIABLE, MIB, ServerOptions
 from ._types import takes
 
 
 @cloup.command(name="serve")
-@model_argument
+@optional_model(LATEST, lambda: None)  # --model and --models-dir name others
 @takes(options=ServerOptions, sampling=SamplingOptions, machine=MachineOptions, drafts=DraftOptions)
 @common_options
 def command(
-    model: str,
+    model: str | None,
     options: ServerOptions,
     sampling: SamplingOptions,
     machine: MachineOptions,
@@ -59,17 +60,17 @@ def command(
     except ModuleNotFoundError as error:
         raise ArgumentError(f"{error.name} is not installed: {install_command('serve')}") from None
     drafts.check()
-    if options.models or options.models_dir:
-        if (
-            click.get_current_context().get_parameter_source("model")
-            is click.core.ParameterSource.COMMANDLINE
-        ):
-            raise click.UsageError(
-                f"{model} is given beside --model or --models-dir; name it as --model NAME=PATH"
-            )
+    named, alone = options.models or options.models_dir, options.only_model
+    source = click.get_current_context().get_parameter_source("model")
+    if named and source is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            f"{model} is given beside --model or --models-dir; name it as --model NAME=PATH"
+        )
+    if named and alone is None:
         _serve_several(options, machine.ctx_size, as_json=as_json)
     else:
-        _serve_one(model, options, sampling.params(), machine, drafts, as_json=as_json)
+        name = alone or model or latest_model()
+        _serve_one(name, options, sampling.params(), machine, drafts, as_json=as_json)
 
 
 def _serve_one(
@@ -161,7 +162,7 @@ def _serve_several(options: ServerOptions, n_ctx: int | None, *, as_json: bool) 
 
 def _options_of_all(argv: Sequence[str]) -> list[str]:
     """Return the options of this command that the processes of all models get too."""
-    own = {"--model", "--models-dir", "--max-memory", "--keep-alive", "--host", "--port"}
+    own = {"-m", "--model", "--models-dir", "--max-memory", "--keep-alive", "--host", "--port"}
     own |= {"--alias", "--cors"}
     given = iter(argv[argv.index("serve") + 1 :] if "serve" in argv else ())
     kept = []
@@ -170,7 +171,7 @@ def _options_of_all(argv: Sequence[str]) -> list[str]:
         if name in own:
             if not sign:
                 next(given, None)
-        elif each != "--json":
+        elif each != "--json" and (name == "-mg" or not each.startswith("-m")):  # -mNAME=PATH
             kept.append(each)
     return kept
 

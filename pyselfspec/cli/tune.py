@@ -20,7 +20,8 @@ from ..util.extras import install_command
 from ..util.files import require_target
 from ..util.progress import OnProgress
 from ._machine import DeviceOptions
-from ._options import common_options, model_argument, parse_tokens
+from ._model import model_argument
+from ._options import common_options, parse_tokens
 from ._progress import stages
 from ._types import FILE, Integer, Number, of_value, takes
 

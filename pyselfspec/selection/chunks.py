@@ -25,7 +25,7 @@ def cut(tokens: Sequence[int], n_ctx: int, start_token: int | None) -> list[tupl
     if len(tokens) < n_ctx:
         raise ArgumentError(
             f"the text has {len(tokens)} tokens, one chunk takes {n_ctx}; "
-            "give a longer text or a smaller n_ctx (-c)"
+            "give a longer text or a smaller n_ctx (--chunk-size)"
         )
     starts = range(0, len(tokens) - n_ctx + 1, n_ctx)
     chunks = [tuple(tokens[start : start + n_ctx]) for start in starts]

@@ -36,7 +36,7 @@ class Scorer:
         if not 1 <= n_chunks <= objective.n_chunks:
             raise ArgumentError(
                 f"the text has {objective.n_chunks} chunks, but n_chunks is {n_chunks}; "
-                "give a longer text, a smaller n_ctx (-c) or fewer chunks"
+                "give a longer text, a smaller n_ctx (--chunk-size) or fewer chunks"
             )
         self.n_chunks = n_chunks
         self._objective = objective

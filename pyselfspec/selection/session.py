@@ -157,14 +157,14 @@ def _cut(model: Model, text: str, n_ctx: int | None, n_chunks: int) -> list[tupl
     size = min(cutting.N_CHUNK, model.n_ctx_train) if n_ctx is None else n_ctx
     if model.within_positions(size) < size:
         raise ArgumentError(
-            f"n_ctx (-c) is at most {model.n_positions}, all of the model's positions"
+            f"n_ctx (--chunk-size) is at most {model.n_positions}, all of the model's positions"
         )
     tokens = model.first_tokens(text, size * max(1, n_chunks), parse_special=False)
     cut = cutting.cut(tokens, size, model.start_token)
     if not 1 <= n_chunks <= len(cut):
         raise ArgumentError(
             f"the text has {len(cut)} chunks of {size} tokens, but chunks is {n_chunks}; "
-            "give a longer text, fewer chunks or a smaller n_ctx (-c)"
+            "give a longer text, fewer chunks or a smaller n_ctx (--chunk-size)"
         )
     return cut[:n_chunks]
 

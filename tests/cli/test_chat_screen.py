@@ -29,7 +29,7 @@ from pyselfspec import Model, SamplingParams
 from pyselfspec.chat import installed
 from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.cli import _machine
+from pyselfspec.cli import _generation_report, _machine
 from pyselfspec.cli._chat import answers as chat_answers
 from pyselfspec.cli._chat.answers import Answers
 from pyselfspec.cli._chat.loop import COMMANDS, find_command
@@ -477,11 +477,13 @@ def test_loading_shows_the_last_turns(
 OPTIONS = ("-n", str(N), "--temp", "0", "-c", "512", "--draft", "off", *ONE_THREAD)
 
 
-def test_one_question(path: Path, model: Model, new_context: NewContext) -> None:
+def test_one_question(path: Path, model: Model, new_context: NewContext, tmp_path: Path) -> None:
     """Stdout is the answer; what comes through a pipe follows the question."""
     chat = conversation(new_context(model, n_ctx=512))
     asked = said(chat.ask("hi")), said(conversation(new_context(model, n_ctx=512)).ask("/hi\n\na"))
-    for args in ((path, "hi"), (path, "-p", "hi"), (path, "--prompt", "hi")):
+    file = tmp_path / "question.txt"
+    file.write_text("hi\n")
+    for args in ((path, "hi"), (path, "-p", "hi"), (path, "-f", file)):
         outcome = run("chat", *args, *OPTIONS)
         assert (outcome.status, outcome.stdout) == (0, asked[0] + "\n"), outcome
     assert run("chat", path, "/hi", *OPTIONS, stdin=b"a\n").stdout == asked[1] + "\n"
@@ -492,7 +494,7 @@ def test_one_question(path: Path, model: Model, new_context: NewContext) -> None
 @pytest.mark.parametrize(
     ("args", "status", "error"),
     [
-        (("a", "-p", "b"), 2, "two questions are given; give one, after MODEL or with -p"),
+        (("a", "-p", "b"), 2, "give only one question: after MODEL, with -p or with -f"),
         ((" ",), 2, "the question is empty"),
         (("x" * 600,), 1, "give a larger n_ctx (-c) or a shorter message"),
     ],
@@ -506,7 +508,7 @@ def test_questions_that_cannot_be_asked(
 
 def test_a_question_in_the_place_of_the_model() -> None:
     outcome = run("chat", "Why is the sky blue?")
-    assert outcome.status == 2 and "give MODEL first, or use -p" in outcome.stderr
+    assert outcome.status == 2 and "text goes after MODEL, or with -p" in outcome.stderr
 
 
 def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
@@ -611,7 +613,7 @@ def test_a_model_that_does_not_chat_is_said_to_be_none(cache: Path, path: Path) 
 def test_a_question_in_place_of_the_model_is_told_where_it_goes() -> None:
     outcome = run("chat", "hello")
     assert outcome.status == 2 and "unknown model 'hello'; " in outcome.stderr
-    assert outcome.stderr.endswith("; a question goes after MODEL, or with -p\n")
+    assert outcome.stderr.endswith("; text goes after MODEL, or with -p\n")
 
 
 def test_info_and_pull_call_a_chat_model_what_chat_does(path: Path) -> None:
@@ -669,6 +671,7 @@ def test_an_answer_says_what_drafts_brought(
     model: Model, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Completion, "estimated_speedup", 1.74)
+    monkeypatch.setattr(_generation_report, "N_TIMED", 2)
     chat = conversation(new_context(model, n_ctx=512), n_predict=20)
     assert "about 1.7x plain decoding" in typed(chat, "hi\r\x04")
 
@@ -694,7 +697,7 @@ def busy(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[[], str]:
     monkeypatch.setattr(_machine, "_is_watched", lambda: True)
 
     def warning() -> str:
-        return run("generate", "-p", "a", "-n", "1").stderr
+        return run("generate", "demo", "-p", "a", "-n", "1").stderr
 
     return warning
 

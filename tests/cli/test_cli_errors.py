@@ -224,9 +224,9 @@ CASES = [
     Case("generate @tiny.gguf -f @", FAILED, ["directory"]),
     Case(["generate", "@tiny.gguf", "-f", "", "-n", "3"], ANY, [], stdin=b"not asked for"),
     Case(["generate", "@no-bos.gguf", "-p", "", "-t", "1"], FAILED, ["prompt", "no tokens"]),
-    usage("generate -p hi -f @prompt.txt", "one prompt"),
-    usage("generate -p hi --prompt-tokens 5", "one prompt"),
-    usage("generate -f @prompt.txt --prompt-tokens 5", "one prompt"),
+    usage("generate demo -p hi -f @prompt.txt", "one prompt"),
+    usage("generate demo -p hi --prompt-tokens 5", "one prompt"),
+    usage("generate demo -f @prompt.txt --prompt-tokens 5", "one prompt"),
     Case("generate @tiny.gguf -f - --mask -", ANY, ["stdin"], stdin=b"hi"),
     Case("generate @tiny.gguf --mask -", ANY, ["stdin"], stdin=b'{"n_layer": 4}'),
     Case("generate @ids.gguf -p hi -t 1", FAILED, ["no tokenizer", "--prompt-tokens"]),
@@ -297,7 +297,9 @@ CASES = [
     usage("gnerate", "No such command 'gnerate'", "did you mean 'generate'"),
     usage("scan", "did you mean 'layers scan'"),
     usage("run", "did you mean 'chat'"),
-    usage("generate -p hi @tiny.gguf more", "more"),
+    usage("generate @tiny.gguf hi more", "more"),
+    usage("generate -p hi @tiny.gguf more", "one prompt"),
+    usage("generate Once", "unknown model", "text goes after MODEL, or with -p"),
     usage("generate -p hi --frob", "--frob"),
     usage("generate -p hi --draft frob", "frob", "layer-skip", "off"),
     usage("generate -p", "-p"),
@@ -352,8 +354,8 @@ def test_unreadable_file(folder: Path, tmp_path: Path, args: str) -> None:
 @pytest.mark.skipif(not FULL_DISK.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize(
     "args",
-    ["generate -p hi -n 3 -t 1", "generate -p hi -n 3 -t 1 --json", "models info",
-     "models info --json", "--help", "generate --help", "--version"],
+    ["generate demo -p hi -n 3 -t 1", "generate demo -p hi -n 3 -t 1 --json",
+     "models info demo", "models info demo --json", "--help", "generate --help", "--version"],
 )  # fmt: skip
 def test_unwritable_output(args: str) -> None:
     with FULL_DISK.open("w") as full:
@@ -497,7 +499,7 @@ def test_a_device_without_room_is_named(folder: Path, tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    small = "-t 1 -c 64 --window 8 --chunks 1 --out".split()
+    small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --out".split()
     outcome = run("scan-layers", folder / "tiny.gguf", *small, tmp_path / "scan.jsonl")
     check_error(outcome, FAILED, "scan.jsonl: No space left")
 
@@ -550,7 +552,7 @@ def test_passwords_of_databases_stay_secret(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("optuna")
-    small = "-t 1 -c 64 --window 8 --chunks 1 --trials 1 --strategy optuna".split()
+    small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --trials 1 --strategy optuna".split()
     out = tmp_path / "search.jsonl"
     storage = "nosuchdb://me:sesame@localhost/db"
     args = ["layers", "search", str(folder / "tiny.gguf"), *small, "--out", str(out)]

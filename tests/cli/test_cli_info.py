@@ -124,8 +124,8 @@ def test_shares_of_the_bytes_add_up(tiny_path: TinyPath) -> None:
     assert len(shares) == 3 and sum(shares) == pytest.approx(100, abs=1.5)
 
 
-def test_demo_is_the_default_and_brings_a_mask() -> None:
-    facts = run("models", "info", "--json").json
+def test_demo_brings_a_mask() -> None:
+    facts = run("models", "info", "demo", "--json").json
     assert facts["model"] == "demo"
     assert facts["file_type"] == "Q8_0"
     assert facts["has_tokenizer"] is True
@@ -144,7 +144,6 @@ def test_environment_names_the_default(tiny_path: TinyPath) -> None:
     assert (
         run("models", "info", "demo", "--json", PYSELFSPEC_MODEL=str(path)).json["model"] == "demo"
     )
-    assert run("models", "info", "--json", PYSELFSPEC_MODEL="").json["model"] == "demo"
 
 
 def test_model_without_tokenizer(tiny_path: TinyPath) -> None:

@@ -11,11 +11,25 @@ import pytest
 from command_line import PROGRAM, environment, run, run_alone
 
 from pyselfspec import LayerMask, Model, plots
+from pyselfspec.cli.layers import _measuring
 from pyselfspec.masks import profiles
 from pyselfspec.selection import objectives
+from pyselfspec.selection.measured_gain import measured_gain
+from pyselfspec.selection.objectives.measured_speed import Objective
 from pyselfspec.selection.results import ResultFile
 
-SMALL = ("-t", "1", "-c", "64", "--window", "8", "--chunks", "2")
+SMALL = ("-t", "1", "--chunk-size", "64", "--window", "8", "--chunks", "2")
+
+
+@pytest.fixture(autouse=True)
+def gain(monkeypatch):
+    """Make up a gain, which a toy's masks do not have. Return the function to change it."""
+
+    def measures(gain):
+        monkeypatch.setattr(_measuring, "measured_gain", lambda *_args, **_options: gain)
+
+    measures(1.2)
+    return measures
 
 
 @pytest.fixture
@@ -40,7 +54,7 @@ def test_a_scan_leaves_a_table_results_and_a_profile_that_generate_uses(path, te
     outcome = scan(path, "--text", text, "--out", out)
     assert outcome.status == 0 and outcome.stderr.strip() == f"results: {out}"
     assert "feed-forward  rank" in outcome.stdout
-    assert "saved as profile" in outcome.stdout.splitlines()[-1]
+    assert outcome.stdout.splitlines()[-1].endswith(" · measured 1.20x · saved as profile")
     header, *lines = map(json.loads, out.read_text().splitlines())
     assert header["objective"] == "agreement" and header["format"] == 1
     assert header["text"] == str(text)
@@ -94,6 +108,28 @@ def test_strategies_and_objectives_print_json(path, text, strategy, objective):
         if unit["block"] == 1 and unit["unit"] == "attention" and not about.weighs_cost:  # planted
             assert unit[value] == got["full"][value]
     assert (got["profile"] is not None) == (about.counts_drafts and strategy != "single")
+
+
+def test_a_mask_is_saved_only_if_it_was_measured_to_be_faster(path, text, gain):
+    gain(0.93)
+    last = scan(path, "--text", text).stdout.splitlines()[-1]
+    assert " · expected " in last and last.endswith(" · measured 0.93x · not saved: no gain here")
+    assert run("layers", "profile", "list", "--json").json == {"profiles": []}
+
+
+def test_the_same_mask_as_before_is_said_to_be_it(path, text):
+    first, second = (scan(path, "--text", text).stdout for _ in range(2))
+    assert first.endswith(" · saved as profile\n")
+    assert second.endswith(" · measured 1.20x · the same mask as before\n")
+
+
+def test_one_disturbed_text_does_not_decide_the_gain(path, text, monkeypatch):
+    """Plain decoding takes 90 us for a token; texts with the mask 30, 45 and 180."""
+    mask, full = LayerMask.skipping(4, attn=[1, 2]), LayerMask.full(4)
+    us = {full: (90.0, 90.0, 90.0), mask: (30.0, 45.0, 180.0)}
+    monkeypatch.setattr(Objective, "_generate", lambda _, chunk, mask: (8, us[mask][chunk]))
+    with Model(path) as model:
+        assert measured_gain(model, mask, text=text, n_ctx=64, chunks=3) == pytest.approx(2)
 
 
 def test_no_profile_leaves_profiles_alone(path, text):
@@ -247,7 +283,7 @@ def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
 )
 def test_options_that_cannot_be(path, options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    outcome = run("scan-layers", path, "-t", "1", "-c", "64", "--chunks", "1", *options)
+    outcome = run("scan-layers", path, "-t", "1", "--chunk-size", "64", "--chunks", "1", *options)
     assert outcome.status in (1, 2) and message in outcome.stderr, outcome
     assert outcome.traceback is None
     assert list(tmp_path.glob("*.lock")) == []

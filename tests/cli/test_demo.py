@@ -107,7 +107,7 @@ def test_the_command_reports_both_runs_as_json(cache):
 
 
 def test_the_command_shows_the_text_and_what_was_measured(cache):
-    arguments = ["demo", "--size", SMALLEST, "-n", "12", "-t", "1", "-p", "Once upon a time"]
+    arguments = ["demo", "--size", SMALLEST, "-n", "60", "-t", "1", "-p", "Once upon a time"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("Once upon a time")

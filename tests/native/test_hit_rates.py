@@ -160,7 +160,7 @@ def test_generate_keeps_what_it_learned(cache, monkeypatch):
     # whether copies of this text pay, and so are timed, is a matter of the machine
     monkeypatch.setattr(TimedCosts, "knows_widths", True)
     prompt = ("-p", "One king, two kings,", "-n", "8", "--temp", "0")
-    outcome = run("generate", *prompt, *ONE_THREAD)
+    outcome = run("generate", "demo", *prompt, *ONE_THREAD)
     assert outcome.status == 0
     (kept,) = (cache / "pyselfspec" / "costs").glob("*.json")
     assert len(json.loads(kept.read_text())["widths"]) == N_WIDTH

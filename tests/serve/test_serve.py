@@ -51,6 +51,7 @@ TOOLS: list[Any] = [
 ]
 KEY = "open sesame"
 JSON = {"Content-Type": "application/json"}
+SERVE = (sys.executable, "-m", "pyselfspec", "serve", "-m", "demo", "--port", "0", "-t", "1")
 
 
 @pytest.fixture(scope="module")
@@ -508,7 +509,7 @@ def test_an_answer_has_its_time(demo: Model) -> None:
 @pytest.mark.parametrize("grace", ["60", "0"])
 def test_a_signal_ends_the_server(grace: str) -> None:
     """Answers that have begun are finished or cut with a reason; the exit status is 0."""
-    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    command = [*SERVE, "--json"]
     with subprocess.Popen(
         [*command, "--grace", grace], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -534,7 +535,7 @@ def test_a_signal_ends_a_server_whose_template_does_not_end(tmp_path: Path) -> N
     """Requests that render it are answered, and hold up the end of the process no longer."""
     source = "{% macro f(n) %}{% if n > 0 %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
     (tmp_path / "hostile.jinja").write_text(source + "{{ f(60) }}")
-    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    command = [*SERVE, "--json"]
     command += ["--chat-template", str(tmp_path / "hostile.jinja"), "--grace", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -555,7 +556,7 @@ def test_a_signal_ends_a_server_whose_template_does_not_end(tmp_path: Path) -> N
 @pytest.mark.parametrize(("options", "warns"), [(["-np", "2"], True), (["-np", "1"], False)])
 def test_serving_without_flash_attention_warns(options: list[str], warns: bool) -> None:
     """Several answers at once then are not those that the model gives alone."""
-    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "-t", "1", "-fa", "off"]
+    command = [*SERVE, "-fa", "off"]
     with subprocess.Popen(
         [*command, "-c", "512", *options], stderr=subprocess.PIPE, text=True
     ) as process:
@@ -574,7 +575,7 @@ def test_serving_without_flash_attention_warns(options: list[str], warns: bool) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_under_load_leaves_no_traceback(number: int) -> None:
     """Open streams, one that nobody reads, and a request that never arrives whole."""
-    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    command = [*SERVE, "--json"]
     with (
         subprocess.Popen(
             [*command, "--grace", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -670,7 +671,7 @@ def test_a_grammar_that_becomes_too_ambiguous_ends_one_answer(served: Served, de
 
 def test_the_start_of_a_server_and_its_log_of_requests() -> None:
     """Addresses on labelled lines; with -v, requests on stderr, so that stdout stays JSON."""
-    command = [sys.executable, "-m", "pyselfspec", "serve", "--port", "0", "--json", "-t", "1"]
+    command = [*SERVE, "--json"]
     with subprocess.Popen(
         [*command, "-v"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

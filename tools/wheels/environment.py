@@ -81,7 +81,7 @@ def say_seconds(wheel: Path, seconds: float) -> None:
 
 def generate(environment: Environment, timeout: float = 120) -> None:
     """Generate a text on the command line of an environment that holds nothing else."""
-    command = [*environment.command, "-m", "pyselfspec", "generate"]
+    command = [*environment.command, "-m", "pyselfspec", "generate", "demo"]
     begun = time.monotonic()
     run = subprocess.run(
         [*command, "-p", PROMPT, "-n", str(N_PREDICT)],

@@ -71,7 +71,7 @@ class Lines(Screen):
 
     def _line(self) -> str | None:
         if sys.stdin is None:
-            raise ArgumentError("stdin is closed; give a question after MODEL or with -p")
+            raise ArgumentError("stdin is closed; give a question after MODEL, with -p or with -f")
         data = sys.stdin.buffer.readline(MAX_TEXT)
         try:
             return data.decode() if data else None

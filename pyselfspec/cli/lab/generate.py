@@ -28,7 +28,8 @@ from ...util.files import locked, require_no_model
 from .._drafting import DraftOptions
 from .._generation_report import closing_line, report
 from .._machine import MachineOptions
-from .._options import common_options, model_argument
+from .._model import model_argument
+from .._options import common_options, text_argument
 from .._sampling import SamplingOptions
 from .._types import Number, option, takes
 from ..generate import Request, TextOptions, print_notes, verify_option, write
@@ -105,13 +106,15 @@ class ExperimentOptions:
 
 @cloup.command(name="generate")
 @model_argument
-@takes(text=TextOptions, experiments=ExperimentOptions, drafts=DraftOptions)
+@text_argument("Text to continue.")
+@takes(options=TextOptions, experiments=ExperimentOptions, drafts=DraftOptions)
 @verify_option
 @takes(sampling=SamplingOptions, machine=MachineOptions)
 @common_options
 def command(
     model: str,
-    text: TextOptions,
+    text: str | None,
+    options: TextOptions,
     experiments: ExperimentOptions,
     drafts: DraftOptions,
     verify: str,
@@ -125,12 +128,12 @@ def command(
     names that pyselfspec lab list shows, here and in pyselfspec generate.
 
     \b
-    pyselfspec lab generate -p "Once upon a time" --draft jacobi
-    pyselfspec lab generate -p "Once upon a time" --adapt --exit-layer 3
+    pyselfspec lab generate demo -p "Once upon a time" --draft jacobi
+    pyselfspec lab generate demo -p "Once upon a time" --adapt --exit-layer 3
     pyselfspec lab generate model.gguf -p "Once upon a time" --exit-layer 8 --unverified
     """
     experiments.check(drafts, verify)
-    prompt = text.read_prompt(drafts.mask_file, sampling.grammar_file)
+    prompt = options.read_prompt(text, drafts.mask_file, sampling.grammar_file)
     params = sampling.params().with_seed()
     unverified, file = experiments.unverified, experiments.adapt_state
     with (
@@ -139,7 +142,7 @@ def command(
     ):
         n_layer = loaded.n_layer
         config = DraftConfig.plain() if unverified else drafts.config(n_layer, verify)
-        request = Request(prompt, text.n_predict, config, params, text.stop)
+        request = Request(prompt, options.n_predict, config, params, options.stop)
         alone = drafts.mask(n_layer) if unverified else None
         adapt = experiments.settings(loaded, has_mask=drafts.has_mask)
         with _started(request, context, alone, adapt) as (completion, masks):

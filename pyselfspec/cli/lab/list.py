@@ -29,9 +29,9 @@ def command(as_json: bool) -> None:
 
     \b
     pyselfspec lab list
-    pyselfspec lab generate -p "Once upon a time" --draft lookahead
-    pyselfspec lab generate -p "Once upon a time" --adapt-share 0.05 --adapt-state masks.json
-    pyselfspec lab generate -p "Once upon a time" --exit-layer 3 --unverified
+    pyselfspec lab generate demo -p "Once upon a time" --draft lookahead
+    pyselfspec lab generate demo -p "Once upon a time" --adapt-share 0.05 --adapt-state masks.json
+    pyselfspec lab generate demo -p "Once upon a time" --exit-layer 3 --unverified
     """
     if as_json:
         click.echo(json.dumps({"experiments": [asdict(each) for each in EXPERIMENTS]}))

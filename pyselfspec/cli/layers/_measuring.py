@@ -11,9 +11,13 @@ from typing import Any, ClassVar
 import click
 from rich.progress import MofNCompleteColumn
 
+from ...masks import profiles
+from ...masks.profiles import Profile
 from ...masks.space import Unit
+from ...runtime.model import Model
 from ...selection import objectives
 from ...selection.chunks import N_CHUNK
+from ...selection.measured_gain import measured_gain
 from ...selection.options import ScanOptions
 from ...selection.session import Interrupted
 from ...util.progress import OnProgress
@@ -67,8 +71,7 @@ class MeasuringOptions(DeviceOptions):
     title: ClassVar[str] = "Text and results"
     chunks: int | None = option("--chunks", type=Integer(1), help=_chunks_help())
     n_ctx: int | None = option(
-        "-c",
-        "--ctx-size",
+        "--chunk-size",
         type=Integer(4),
         help=f"Number of tokens in a chunk; the second half is scored.  [default: {N_CHUNK}]",
     )
@@ -120,6 +123,40 @@ class MeasuringOptions(DeviceOptions):
             context=self.context_params(),
             command=command_line(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The fate of the best mask. profile: the file that holds it. measured: its speed over that of
+    plain decoding. note: both, for the line about the mask."""
+
+    profile: Path | None = None
+    measured: float | None = None
+    note: str = ""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The outcome as data for JSON."""
+        file = None if self.profile is None else str(self.profile)
+        return {"profile": file, "measured_speed": self.measured}
+
+
+def save_if_faster(found: Profile | None, model: Model, options: ScanOptions) -> Outcome:
+    """Measure the gain of a mask, and make it the model's profile if there is one.
+
+    found: None if no mask is expected to be faster.
+    """
+    if found is None:
+        return Outcome()
+    measured = measured_gain(model, found.mask, **options)
+    note = f" · measured {measured:.2f}x · "
+    if found.mask == profiles.mask_for(model):
+        return Outcome(
+            profiles.path_of(model.fingerprint), measured, f"{note}the same mask as before"
+        )
+    if measured <= 1:
+        return Outcome(None, measured, f"{note}not saved: no gain here")
+    return Outcome(profiles.save(found), measured, f"{note}saved as profile")
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from ...masks.profiles import Profile
 from ...runtime.model import Model
 from ...util import paths, records
 from ...util.files import replacing, require_no_model
-from .._options import command_line, complete_model, json_option, model_argument, read_text
+from .._model import complete_model, model_option, model_or_demo_argument
+from .._options import command_line, json_option, read_text
 from .._types import FILE
 
 
@@ -43,7 +44,7 @@ def list_all(as_json: bool) -> None:
 
 
 @command.command()
-@model_argument
+@model_or_demo_argument
 @json_option
 def show(model: str, as_json: bool) -> None:
     """Show the profile of a model."""
@@ -60,7 +61,7 @@ def show(model: str, as_json: bool) -> None:
 
 
 @command.command()
-@model_argument
+@model_or_demo_argument
 @cloup.option(
     "--format",
     "form",
@@ -87,8 +88,9 @@ def export(model: str, form: str, out: Path | None) -> None:
 @cloup.argument(
     "model",
     shell_complete=complete_model,
-    help="GGUF file, or a name that pyselfspec models list shows.",
+    help="GGUF file, or a name that pyselfspec models list shows; also as -m MODEL.",
 )
+@model_option
 @cloup.argument("file", help="File with a mask in any format that export writes, - for stdin.")
 @cloup.option("--entry", help="Name of the mask, for a file that has several.")
 @json_option
@@ -111,7 +113,7 @@ def import_mask(model: str, file: str, entry: str | None, as_json: bool) -> None
 
 
 @command.command()
-@model_argument
+@model_or_demo_argument
 def remove(model: str) -> None:
     """Remove the profile of a model."""
     with Model(model) as loaded:

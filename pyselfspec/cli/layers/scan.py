@@ -17,9 +17,18 @@ from ...selection.scanning import ScanResult, scan
 from ...selection.strategies import Prune
 from ...selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
 from ...util import paths, records
-from .._options import common_options, model_argument, plot_option
+from .._model import model_or_demo_argument
+from .._options import common_options, plot_option
 from .._types import Choice, Integer, Number, option, takes
-from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
+from ._measuring import (
+    MeasuringOptions,
+    Outcome,
+    objective_option,
+    progress_bar,
+    save_if_faster,
+    share_option,
+    unit_option,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ class Trials:
 
 
 @cloup.command(name="scan-layers")
-@model_argument
+@model_or_demo_argument
 @takes(trials=Trials, measuring=MeasuringOptions)
 @plot_option("Draw the result")
 @common_options
@@ -103,9 +112,9 @@ def command(
 ) -> None:
     """Score each layer, and find the layers that drafts can skip.
 
-    Scores masks that skip attention and feed-forward sublayers. Saves the best one as the model's
-    profile: generate and the other commands then draft with it. After Ctrl-C, run the same command
-    to resume.
+    Scores masks that skip attention and feed-forward sublayers. Then generates some
+    text with the best one; if that is faster, it becomes the model's profile: generate and the
+    other commands then draft with it. After Ctrl-C, run the same command to resume.
 
     \b
     pyselfspec scan-layers model.gguf --plot scan.png
@@ -124,29 +133,30 @@ def command(
             progress=follow,
             **options,
         )
-    saved = None if measuring.no_profile else found.save()
-    _show(model, found, saved, as_json)
+        best = None if measuring.no_profile else found.profile
+        outcome = save_if_faster(best, loaded, options)
+    _show(model, found, outcome, as_json)
     if plot is not None:
         from ...plots import scan as picture
 
         plots.save(picture.draw(found.report, f"{model}, {trials.strategy}"), plot)
 
 
-def _show(model: str, found: ScanResult, saved: Path | None, as_json: bool) -> None:
+def _show(model: str, found: ScanResult, outcome: Outcome, as_json: bool) -> None:
     if as_json:
         what = {
             "model": paths.shown(model),
             "strategy": found.strategy,
             "objective": found.objective,
             "results": paths.shown(str(found.results)),
-            "profile": None if saved is None else str(saved),
+            **outcome.fields,
         }
         click.echo(records.encode(what | to_dict(found.report)).decode())
         return
     click.echo("\n".join(to_lines(found.report)))
     if found.best is not None:
         line = best_line(found.best, found.report.about.label)
-        click.echo(f"\n{line}" + (" · saved as profile" if saved else ""))
+        click.echo(f"\n{line}{outcome.note}")
     elif found.report.about.counts_drafts:
         click.echo(f"\n{NOTHING_PAYS}")
     click.echo(f"results: {found.results}", err=True)

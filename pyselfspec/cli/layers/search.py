@@ -18,9 +18,18 @@ from ...selection.searching import SearchResult, search
 from ...selection.tables import NOTHING_PAYS, best_line
 from ...util import paths, records
 from ...util.files import replacing
-from .._options import common_options, model_argument, plot_option, target
+from .._model import model_or_demo_argument
+from .._options import common_options, plot_option, target
 from .._types import FILE, Choice, Integer, Number, of_value, option, takes
-from ._measuring import MeasuringOptions, objective_option, progress_bar, share_option, unit_option
+from ._measuring import (
+    MeasuringOptions,
+    Outcome,
+    objective_option,
+    progress_bar,
+    save_if_faster,
+    share_option,
+    unit_option,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ class Trials:
 
 
 @cloup.command(name="search")
-@model_argument
+@model_or_demo_argument
 @takes(wanted=Trials, measuring=MeasuringOptions)
 @cloup.option(
     "--csv",
@@ -85,9 +94,9 @@ def command(
 ) -> None:
     """Search for the mask that makes generation fastest.
 
-    Saves the mask as the model's profile: generate and the other commands then draft with it.
-    Starts from the results of scan-layers on the same text, if any. After Ctrl-C, run the same
-    command to resume.
+    Then generates some text with it; if that is faster, it becomes the model's profile: generate
+    and the other commands then draft with it. Starts from the results of scan-layers on the same
+    text, if any. After Ctrl-C, run the same command to resume.
 
     \b
     pyselfspec layers search model.gguf --minutes 10
@@ -116,8 +125,9 @@ def command(
             progress=follow,
             **options,
         )
-    saved = None if measuring.no_profile else found.save()
-    _show(model, found, saved, wanted.max_cost, as_json)
+        best = None if measuring.no_profile else found.profile
+        outcome = save_if_faster(best, loaded, options)
+    _show(model, found, outcome, wanted.max_cost, as_json)
     if csv_file is not None:
         with (
             replacing(csv_file) as unfinished,
@@ -134,7 +144,7 @@ def command(
 
 
 def _show(
-    model: str, found: SearchResult, saved: Path | None, max_cost: float, as_json: bool
+    model: str, found: SearchResult, outcome: Outcome, max_cost: float, as_json: bool
 ) -> None:
     if as_json:
         result = {
@@ -144,12 +154,12 @@ def _show(
             "trials": [_row(trial, found) for trial in found.trials],
             "best": _row(found.best, found),
             "results": paths.shown(str(found.results)),
-            "profile": None if saved is None else str(saved),
+            **outcome.fields,
         }
         click.echo(records.encode(result).decode())
         return
     line = best_line(found.point, found.about.label)
-    click.echo(line + (" · saved as profile" if saved else ""))
+    click.echo(line + outcome.note)
     if found.point.speed is not None and found.point.speed <= 1:
         click.echo(NOTHING_PAYS)
     if not found.about.weighs_cost and found.costs.draft(found.mask) > max_cost:

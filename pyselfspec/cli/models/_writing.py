@@ -14,7 +14,8 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from ...convert.stream import Copy
 from ...gguf.file import check
 from ...util.sizes import size_text
-from .._options import complete_model, json_option
+from .._model import complete_model
+from .._options import json_option
 from .._progress import progress
 from .._types import FILE, together
 

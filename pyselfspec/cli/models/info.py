@@ -21,7 +21,8 @@ from ...runtime.processor import cpu_backend, variant
 from ...runtime.width_check import exact_types, same_at_widths
 from ...util.sizes import size_text
 from .._machine import DeviceOptions
-from .._options import common_options, model_argument
+from .._model import model_argument
+from .._options import common_options
 from .._types import takes
 
 # Keys: whether logits are the same at all widths, as tested on this machine.

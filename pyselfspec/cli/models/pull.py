@@ -14,7 +14,8 @@ from ... import hub
 from ...errors import ModelFileError
 from ...gguf.file import check
 from ...util.sizes import size_text
-from .._options import complete_name, json_option, yes_option
+from .._model import complete_name
+from .._options import json_option, yes_option
 
 
 @cloup.command(name="pull")

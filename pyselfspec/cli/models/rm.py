@@ -10,7 +10,8 @@ import cloup
 
 from ... import hub
 from ...util.sizes import size_text
-from .._options import complete_name, json_option, yes_option
+from .._model import complete_name
+from .._options import json_option, yes_option
 
 
 @cloup.command(name="rm")

@@ -97,7 +97,7 @@ class Objective:
         if not starts:
             raise ArgumentError(
                 f"a window of {n} tokens does not fit into the second half of a chunk of "
-                f"{len(tokens)} tokens; give a smaller window or a larger n_ctx (-c)"
+                f"{len(tokens)} tokens; give a smaller window or a larger n_ctx (--chunk-size)"
             )
         return [TextPart(tokens[pos : pos + n], pos, "all") for pos in starts]
 
