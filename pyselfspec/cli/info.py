@@ -14,7 +14,7 @@ from .. import __version__
 from ..runtime.ffi import devices
 from ..runtime.processor import cpu_backend, variant
 from ..util import build, memory
-from ..util.machine import usable_cores
+from ..util.machine import load, usable_cores
 from ..util.processor_name import processor_name
 from ..util.sizes import size_text
 from ._options import json_option
@@ -53,7 +53,7 @@ def _facts() -> dict[str, Any]:
         "processor": processor_name(),
         "n_usable_cores": usable_cores(),
         "n_cores": os.cpu_count(),
-        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "load": load(),
         "cpu_code": variant(cpu_backend()),
         "features": devices.system_info(),
         "memory_bytes": memory.total(),
@@ -66,7 +66,7 @@ def _facts() -> dict[str, Any]:
 def _text(facts: dict[str, Any]) -> str:
     total, free = facts["memory_bytes"], facts["free_bytes"]
     known = "unknown" if total is None else f"{size_text(total)}, {size_text(free or 0)} free"
-    load = "" if facts["load"] is None else f", load {facts['load'][0]:.1f}"
+    busy = "" if facts["load"] is None else f", load {facts['load']:.1f}"
     return "\n".join(
         [
             f"pyselfspec: {facts['version']}, library {facts['build']} ({facts['target']})",
@@ -75,7 +75,7 @@ def _text(facts: dict[str, Any]) -> str:
             f"CMAKE_ARGS {facts['cmake_args'] or 'not set'}",
             f"system: {facts['system']}, Python {facts['python']}",
             f"processor: {facts['processor']}, {facts['n_usable_cores']} of {facts['n_cores']} "
-            f"cores usable{load}",
+            f"cores usable{busy}",
             f"CPU code: {facts['cpu_code']}; {facts['features']}",
             f"memory: {known}, huge pages {'on' if facts['huge_pages'] else 'off'}",
             f"GPUs: {', '.join(facts['gpus']) or 'none that this build can use'}",
