@@ -51,6 +51,9 @@ class CommandFolder(click.Group):
             assert isinstance(root.command, CommandFolder)
             paths = reversed([*root.command.paths(root)])
             by_last_word = {path.rpartition(" ")[2]: path for path in paths}
+            if self is not root.command:  # its own commands come first: models info, not info
+                group = ctx.command_path.removeprefix(f"{root.command_path} ")
+                by_last_word |= {name: f"{group} {name}" for name in self.list_commands(ctx)}
             near = get_close_matches(typed, by_last_word, 1, 0.4)
             if typed not in SYNONYMS and not near:
                 raise

@@ -22,6 +22,7 @@ from ..runtime.ffi import load
 from ..runtime.sampling import SamplingParams
 from ..speculate.batching import warning_of
 from ..util import memory
+from ..util.extras import install_command
 from ._drafting import DraftOptions
 from ._machine import MachineOptions
 from ._model import LATEST, latest_model, optional_model
@@ -57,9 +58,7 @@ def command(
     try:
         from ..serve import server  # noqa: F401  # or a line that tells how to install it
     except ModuleNotFoundError as error:
-        raise ArgumentError(
-            f"{error.name} is not installed: pip install 'pyselfspec[serve]'"
-        ) from None
+        raise ArgumentError(f"{error.name} is not installed: {install_command('serve')}") from None
     drafts.check()
     named, alone = options.models or options.models_dir, options.only_model
     source = click.get_current_context().get_parameter_source("model")

@@ -16,6 +16,7 @@ from ..errors import ArgumentError
 from ..gguf.heads import N_BLOCKS_READ
 from ..tune.config import DEVICES, DRAFT_VOCAB_SIZE, MINUTES, SEED, TYPE, TuneConfig
 from ..util import paths, records
+from ..util.extras import install_command
 from ..util.files import require_target
 from ..util.progress import OnProgress
 from ._machine import DeviceOptions
@@ -141,7 +142,7 @@ def _load_run() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ArgumentError("tune needs torch: pip install 'pyselfspec[tune]'") from None
+        raise ArgumentError(f"tune needs torch: {install_command('tune')}") from None
     return run
 
 

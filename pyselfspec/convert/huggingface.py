@@ -15,6 +15,7 @@ from pathlib import Path
 from ..errors import ModelFileError, SelfSpecError, UnsupportedError
 from ..gguf import file as gguf_file
 from ..util import build
+from ..util.extras import install_command
 from ..util.files import replacing
 from ..util.progress import Progress
 from . import subprogram
@@ -90,9 +91,7 @@ def _is_repository(path: Path) -> bool:
 def _require_packages() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise SelfSpecError(
-            f"converting needs {', '.join(missing)}: pip install 'pyselfspec[convert]'"
-        )
+        raise SelfSpecError(f"converting needs {', '.join(missing)}: {install_command('convert')}")
 
 
 def _run(checkpoint: Path, written: Path, outtype: str, target: Path) -> Steps:

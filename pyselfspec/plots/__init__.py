@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
+from ..util.extras import install_command
 from ..util.files import replacing, require_no_model
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def require(path: Path) -> Path:
         raise ArgumentError(f"a picture is a {' or '.join(SUFFIXES)} file, got {path.name!r}")
     require_no_model(path.absolute())
     if find_spec("matplotlib") is None:
-        raise ArgumentError("pictures need matplotlib: pip install 'pyselfspec[plot]'")
+        raise ArgumentError(f"pictures need matplotlib: {install_command('plot')}")
     return path
 
 

@@ -22,8 +22,15 @@ DYNAMIC: bool  # backends are files to load, none is linked
 LIB_DIR: Path
 TARGET: str  # system and processor that it was built for, such as "Linux x86_64"
 UPSTREAM: str  # requirement of the bindings, such as "llama-cpp-python==1.0"
+LLAMA_CPP_VERSION: str
+COMPILER: str  # such as "GNU 12.2.0"
+BUILD_TYPE: str  # of CMake
+CMAKE_ARGS: str  # "" for the defaults
 
-_WRITTEN = ("BUILD_ID", "BACKENDS", "CPU_BACKENDS", "DYNAMIC", "TARGET", "UPSTREAM")
+_WRITTEN = (
+    *("BUILD_ID", "BACKENDS", "CPU_BACKENDS", "DYNAMIC", "TARGET", "UPSTREAM"),
+    *("LLAMA_CPP_VERSION", "COMPILER", "BUILD_TYPE", "CMAKE_ARGS"),
+)
 
 
 def __getattr__(name: str) -> Any:

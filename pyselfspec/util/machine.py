@@ -14,7 +14,12 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def load() -> float | None:
+    """Return the load average of the last minute; None where the system has none."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
 def overload() -> float | None:
     """Return the load average of the last minute if it exceeds the number of cores, else None."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return load if load > BUSY * (os.cpu_count() or 1) else None
+    now = load()
+    return now if now is not None and now > BUSY * (os.cpu_count() or 1) else None

@@ -39,6 +39,12 @@ def available(root: Path = ROOT) -> int | None:
     return max(0, min([machine * KIB, *_left_in_cgroups(root)]))
 
 
+def total(root: Path = ROOT) -> int | None:
+    """Bytes of the machine's memory; None where the system does not say."""
+    n_kib = _numbers(root / "proc/meminfo").get("MemTotal:")
+    return None if n_kib is None else n_kib * KIB
+
+
 def has_huge_pages(root: Path = ROOT) -> bool:
     """Whether the system gives pages of 2 MB to memory that is marked for them."""
     found = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")

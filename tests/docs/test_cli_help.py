@@ -35,7 +35,7 @@ def test_commands_are_in_their_groups():
     top = {path[0] for path in COMMANDS}
     assert top == {
         *("generate", "chat", "serve", "bench", "tune", "demo", "lab"),
-        *("scan-layers", "rpc-serve", "models", "layers"),
+        *("scan-layers", "rpc-serve", "models", "layers", "info"),
     }
     assert {"list", "pull", "rm", "info", "convert", "relayer", "widen"} == {
         path[1] for path in COMMANDS if path[0] == "models"
@@ -58,7 +58,7 @@ def test_the_list_of_commands_loads_none_of_a_group(run_python):
     ("typed", "meant"),
     [
         ("pull smollm2-135m", "models pull"),
-        ("info", "models info"),
+        ("models inf", "models info"),
         ("models search", "layers search"),
         ("models pul", "models pull"),
         ("scan-layer", "scan-layers"),

@@ -17,7 +17,7 @@ from pyselfspec.util import plugins
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
-MEASURED = DOCS["measured.md"]
+MEASURED = DOCS["bench.md"]
 SHELL = [
     line
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)

@@ -159,6 +159,7 @@ def test_address_space_is_not_limited_where_the_module_is_missing(
     monkeypatch.setitem(sys.modules, "resource", None)
     assert address_space(tmp_path) is None
     assert memory.available(tmp_path / "none") is None
+    assert memory.total(tmp_path / "none") is None
 
 
 # --- streams --------------------------------------------------------------------------------------

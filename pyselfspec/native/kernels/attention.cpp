@@ -17,6 +17,8 @@
 #include "chunks.h"
 #include "vec.h"
 
+#define GGML_COMMON_DECL_CPP
+#include "ggml-common.h"
 #include "ggml-cpu-impl.h"
 
 #include <algorithm>
@@ -30,9 +32,11 @@ namespace {
 constexpr int         CELLS          = 32;  // cells of a block
 constexpr int         QUERIES        = 4;   // queries that are multiplied at once
 constexpr int         VECTORS        = VB == 32 ? 2 : 4;  // vectors of a result that are summed at once
+constexpr int         DIRECT         = 2*QUERIES;  // most queries for which rows are converted whenever they are multiplied
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 constexpr float       ONE            = 1 << 30;    // the integer for a weight of one in sums of weights
 constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
+constexpr int64_t     TOTALS         = 4096;       // totals of several heads that fit in the first-level cache beside rows
 constexpr int64_t     MOST_SCORES    = 64 << 20;   // bytes of scores that more than one token may have
 
 int64_t up(int64_t n, int64_t unit = VL) { return (n + unit - 1)/unit*unit; }
@@ -108,6 +112,10 @@ struct Task {
 
     int64_t cells_in(int64_t block) const { return std::min<int64_t>(CELLS, n_cells - block*CELLS); }
 
+    // Whether rows are multiplied as they are in the cache, n values of each: so few queries share them that storing the
+    // converted rows and loading them again would cost more than converting them for each tile of queries.
+    bool takes_stored(int64_t n, int64_t block) const { return n%VL == 0 && n_queries <= DIRECT && cells_in(block) == CELLS; }
+
     // Returns a bit mask of the cells of a block that a query sees.
     uint32_t seen(const Query & query, int64_t block) const {
         const int64_t n = cells_in(block);
@@ -165,11 +173,10 @@ struct Work {
     int64_t   n_blocks = 0;
     int64_t   at_once  = 0;  // number of heads that are computed at once
 
-    // of the present head
-    int64_t    head = -1;  // its number
-    Query *    queries;
-    float *    tops;       // largest score of each query
+    Query *    queries;    // of all heads
+    float *    tops;       // largest score of each query of the head `topped`
     int64_t    topped = -1;
+    const Query * looking_at = nullptr;  // the queries of the head, or of a head with an equal mask, for which these are known:
     uint32_t * seen;       // by block of the cache and view: bit mask of the cells that the view sees
     int32_t *  views;      // by block of the cache: the first view that sees a cell of it, and the last one plus one
     int32_t *  looking;    // space for the queries of VisibleCells
@@ -181,13 +188,13 @@ struct Work {
         largest = memory.take<float>(most_pairs*up(task.n_queries));
         sums    = memory.take<int64_t>(most_pairs*task.n_queries);
         const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = QUERIES*up(task.dk);
-        const int64_t of_totals = task.n_queries*up(task.dv);
+        const int64_t of_totals = std::max(TOTALS, task.n_queries*up(task.dv));
         float * const own = memory.take<float>(n_threads*up(of_rows + of_queries + of_totals, 16)) +
                             ith*up(of_rows + of_queries + of_totals, 16);
         rows    = own;
         padded  = rows + of_rows;
         totals  = padded + of_queries;
-        queries = memory.take<Query>(n_threads*task.n_queries) + ith*task.n_queries;
+        queries = memory.take<Query>(n_threads*task.n_heads*task.n_queries) + ith*task.n_heads*task.n_queries;
         tops    = memory.take<float>(n_threads*up(task.n_queries)) + ith*up(task.n_queries);
         seen    = memory.take<uint32_t>(n_threads*task.n_views()*task.n_blocks) + ith*task.n_views()*task.n_blocks;
         views   = memory.take<int32_t>(n_threads*2*task.n_blocks) + ith*2*task.n_blocks;
@@ -197,6 +204,9 @@ struct Work {
 
     // Finds the blocks to compute, with equal results in every thread.
     void plan(const Task & task) {
+        for (int64_t i = 0; i < task.n_heads*task.n_queries; i++) {
+            queries[i] = task.query(i/task.n_queries, i%task.n_queries);
+        }
         std::fill_n(blocks, task.n_blocks, 0);
         for (int64_t i = 0; i < task.n_masked_apart(); i++) {
             queries_of(task, i);
@@ -214,20 +224,13 @@ struct Work {
         at_once = (task.n_heads + times - 1)/times;
     }
 
-    const Query * queries_of(const Task & task, int64_t of_head) {
-        if (head == of_head) {
-            return queries;
-        }
-        const bool is_first = head < 0;
-        const ggml_fp16_t * const before = is_first ? nullptr : queries[0].mask;
-        head = of_head;
-        for (int64_t j = 0; j < task.n_queries; j++) {
-            queries[j] = task.query(head, j);
-        }
-        if (is_first || queries[0].mask != before) {  // heads mostly share a mask
+    const Query * queries_of(const Task & task, int64_t head) {
+        const Query * const of_head = queries + head*task.n_queries;
+        if (!looking_at || looking_at->mask != of_head->mask) {  // heads mostly share a mask
+            looking_at = of_head;
             look(task);
         }
-        return queries;
+        return of_head;
     }
 
     void look(const Task & task) {
@@ -236,7 +239,7 @@ struct Work {
             int32_t * const range = views + 2*block;
             range[0] = range[1] = 0;
             for (int64_t view = 0; view < n; view++) {
-                seen[block*n + view] = task.seen(queries[view], block);
+                seen[block*n + view] = task.seen(looking_at[view], block);
                 if (seen[block*n + view]) {
                     range[0] = range[1] ? range[0] : (int32_t) view;
                     range[1] = (int32_t) view + 1;
@@ -314,28 +317,65 @@ inline void unpack_row(ggml_type type, const char * row, int64_t n, float * out)
     }
 }
 
-// The cells of a block whose bits are set.
-struct Cells {
-    int n = 0;
-    int of[CELLS];
-    explicit Cells(uint32_t bits) {
-        for (int c = 0; bits != 0; bits >>= 1, c++) {
-            of[n] = c;
-            n += bits & 1;
+// Calls f(c) for each set bit c of the cells of a block.
+template <typename F> [[gnu::always_inline]] inline void each_cell(uint32_t cells, F f) {
+    for (; cells != 0; cells &= cells - 1) {
+        f(__builtin_ctz(cells));
+    }
+}
+
+// Converts n values of the rows of these cells, each to its place; `block` points to the row of the first cell.
+void unpack(const ggml_tensor * t, const char * block, uint32_t cells, int64_t n, float * out) {
+    const size_t  stride = t->nb[1], bytes = ggml_row_size(t->type, n);
+    const int64_t width  = up(n);
+    each_cell(cells, [&](int64_t cell) {
+        const char * const row = block + cell*stride;
+        for (size_t at = 0; at < bytes; at += 64) {
+            fetch_near(row + CELLS*stride + at);  // the row in the next block
+        }
+        unpack_row(t->type, row, n, out + cell*width);
+    });
+}
+
+// The rows of a block that were converted before.
+struct Floats {
+    const float * rows;
+    int64_t       width;
+    vf   load(int64_t cell, int64_t i) const { return load_f(rows + cell*width + i); }
+    void fetch(int64_t, int64_t, int64_t) const {}
+};
+
+// The rows of a block as they are in the cache, converted whenever they are multiplied.
+template <typename T> struct Stored {
+    const char * rows;
+    size_t       stride;
+    const char * at(int64_t cell, int64_t i) const { return rows + cell*stride + i/T::UNIT*sizeof(typename T::block); }
+    vf   load(int64_t cell, int64_t i) const { return T::load(*(const typename T::block *) at(cell, i), i%T::UNIT); }
+    void fetch(int64_t cell, int64_t i, int64_t n) const {  // n values of the row in the next block
+        for (const char * p = at(CELLS + cell, i); p < at(CELLS + cell, i + n); p += 64) {
+            fetch_near(p);
         }
     }
 };
 
-// Converts n values of the rows of these cells, each to its place; `block` points to the row of the first cell.
-void unpack(const ggml_tensor * t, const char * block, const Cells & cells, int64_t n, float * out) {
-    const size_t  stride = t->nb[1], bytes = ggml_row_size(t->type, n);
-    const int64_t width  = up(n);
-    for (int i = 0; i < cells.n; i++) {
-        const char * const row = block + cells.of[i]*stride;
-        for (size_t at = 0; at < bytes; at += 64) {
-            fetch_near(row + CELLS*stride + at);  // the row in the next block
-        }
-        unpack_row(t->type, row, n, out + cells.of[i]*width);
+struct Halves {
+    using block = ggml_fp16_t;
+    static constexpr int UNIT = 1;
+    static vf load(const block & first, int64_t) { return load_f16(&first); }
+};
+
+struct Bytes {
+    using block = block_q8_0;
+    static constexpr int UNIT = 32;
+    static vf load(const block & b, int64_t i) { return mul(repeat_f(from_half(b.d)), load_i8(b.qs + i)); }
+};
+
+// Calls f with the rows at `rows`, if rows of their type can be multiplied as they are.
+template <typename F> bool with_stored(const ggml_tensor * t, const char * rows, F f) {
+    switch (t->type) {
+        case GGML_TYPE_F16:  f(Stored<Halves>{rows, t->nb[1]}); return true;
+        case GGML_TYPE_Q8_0: f(Stored<Bytes>{rows, t->nb[1]});  return true;
+        default: return false;
     }
 }
 
@@ -369,9 +409,10 @@ float largest_of(const float * scores) {
     return *std::max_element(of_lane, of_lane + VL);
 }
 
-// Computes the scores of the rows in work.rows for some queries: the products that fill a vector are summed at once.
-template <int T>
-void score(const Task & task, const Work & work, const Query * const * queries, int64_t block, float * const * scores) {
+// Computes the scores of the rows of a block for some queries: the products that fill a vector are summed at once.
+template <int T, typename Rows>
+void score(const Task & task, const Work & work, const Query * const * queries, int64_t block, const Rows & rows,
+           float * const * scores) {
     constexpr int AT_ONCE = VL/(T == 3 ? 4 : T);  // cells
     const int64_t stride  = up(task.dk);
     const float * q[T];
@@ -383,12 +424,12 @@ void score(const Task & task, const Work & work, const Query * const * queries, 
         }
     }
     for (int64_t cell = 0; cell < CELLS; cell += AT_ONCE) {
-        const float * const k = work.rows + cell*stride;
         vf products[VL];
         each<VL>([&](auto j) { products[j] = zero(); });
+        each<AT_ONCE>([&](auto c) { rows.fetch(cell + c, 0, task.dk); });
         for (int64_t i = 0; i < stride; i += VL) {
             each<AT_ONCE>([&](auto c) {
-                const vf x = load_f(k + c*stride + i);
+                const vf x = rows.load(cell + c, i);
                 each<T>([&](auto t) { products[t*AT_ONCE + c] = fma(x, load_f(q[t] + i), products[t*AT_ONCE + c]); });
             });
         }
@@ -399,12 +440,16 @@ void score(const Task & task, const Work & work, const Query * const * queries, 
     const auto & [scale, bias, softcap] = task.parameters;
     const int64_t n = task.cells_in(block);
     for (int t = 0; t < T; t++) {
-        ggml_fp16_t mask[CELLS];
-        std::fill_n(mask, CELLS, MINUS_INFINITY);
-        if (queries[t]->mask) {
-            std::copy_n(queries[t]->mask + block*CELLS, n, mask);
-        } else {
-            std::fill_n(mask, n, 0);
+        ggml_fp16_t part[CELLS];
+        const ggml_fp16_t * mask = queries[t]->mask + block*CELLS;
+        if (!queries[t]->mask || n < CELLS) {
+            std::fill_n(part, CELLS, MINUS_INFINITY);
+            if (queries[t]->mask) {
+                std::copy_n(mask, n, part);
+            } else {
+                std::fill_n(part, n, 0);
+            }
+            mask = part;
         }
         if (softcap != 0) {
             for (int c = 0; c < CELLS; c++) {
@@ -427,20 +472,26 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
     float * const  largest = work.largest_in(task, of_heads, i);
     const VisibleCells visible(task, work, 0, task.n_queries, block);
     std::fill_n(largest, up(task.n_queries), -INFINITY);
-    unpack(task.k, task.rows(task.k, head) + block*CELLS*task.k->nb[1], Cells(visible.cells), task.dk, work.rows);
-    in_tiles<QUERIES>(visible.n, [&](auto n, int first) {
-        const Query * looking[n];
-        float *       scores[n];
-        for (int t = 0; t < n; t++) {
-            const int64_t j = visible.queries[first + t];
-            looking[t] = queries + j;
-            scores[t]  = work.weights_in(task, of_heads, j, i);
-        }
-        score<n>(task, work, looking, block, scores);
-        for (int t = 0; t < n; t++) {
-            largest[visible.queries[first + t]] = largest_of(scores[t]);
-        }
-    });
+    const char * const k = task.rows(task.k, head) + block*CELLS*task.k->nb[1];
+    const auto score_all = [&](const auto & rows) {
+        in_tiles<QUERIES>(visible.n, [&](auto n, int first) {
+            const Query * looking[n];
+            float *       scores[n];
+            for (int t = 0; t < n; t++) {
+                const int64_t j = visible.queries[first + t];
+                looking[t] = queries + j;
+                scores[t]  = work.weights_in(task, of_heads, j, i);
+            }
+            score<n>(task, work, looking, block, rows, scores);
+            for (int t = 0; t < n; t++) {
+                largest[visible.queries[first + t]] = largest_of(scores[t]);
+            }
+        });
+    };
+    if (!task.takes_stored(task.dk, block) || !with_stored(task.k, k, score_all)) {
+        unpack(task.k, k, visible.cells, task.dk, work.rows);
+        score_all(Floats{work.rows, up(task.dk)});
+    }
 }
 
 //
@@ -486,42 +537,42 @@ int64_t to_weights(float * block, float largest) {
 //
 
 // Adds the rows, times the weights of some queries, to values [i, i + N*VL) of the queries' totals.
-template <int T, int N>
-void mix(const float * rows, int64_t width, int64_t i, const Cells & cells, const float * const * weights, float * const * totals) {
+template <int T, int N, typename Rows>
+void mix(const Rows & rows, int64_t i, uint32_t cells, const float * const * weights, float * const * totals) {
     vf added[T][N];
     each<T>([&](auto t) { each<N>([&](auto j) { added[t][j] = load_f(totals[t] + i + j*VL); }); });
-    for (int c = 0; c < cells.n; c++) {
-        const int cell = cells.of[c];
+    each_cell(cells, [&](int64_t cell) {
+        rows.fetch(cell, i, N*VL);
         vf x[N];
-        each<N>([&](auto j) { x[j] = load_f(rows + cell*width + i + j*VL); });
+        each<N>([&](auto j) { x[j] = rows.load(cell, i + j*VL); });
         each<T>([&](auto t) {
             const vf weight = repeat_f(weights[t][cell]);
             each<N>([&](auto j) { added[t][j] = fma(x[j], weight, added[t][j]); });
         });
-    }
+    });
     each<T>([&](auto t) { each<N>([&](auto j) { store_f(totals[t] + i + j*VL, added[t][j]); }); });
 }
 
 // Adds the rows, times the weights of some queries, to all values of the queries' totals.
-template <int T>
-void mix_all(const float * rows, int64_t width, const Cells & cells, const float * const * weights, float * const * totals) {
+template <int T, typename Rows>
+void mix_all(const Rows & rows, int64_t width, uint32_t cells, const float * const * weights, float * const * totals) {
     int64_t i = 0;
     for (; i + VECTORS*VL <= width; i += VECTORS*VL) {
-        mix<T, VECTORS>(rows, width, i, cells, weights, totals);
+        mix<T, VECTORS>(rows, i, cells, weights, totals);
     }
     for (; i < width; i += VL) {
-        mix<T, 1>(rows, width, i, cells, weights, totals);
+        mix<T, 1>(rows, i, cells, weights, totals);
     }
 }
 
 // Whether all values of these cells are finite. Those of another sequence with broken results may not be.
-bool all_numbers(const float * rows, int64_t width, const Cells & cells) {
+bool all_numbers(const float * rows, int64_t width, uint32_t cells) {
     vf bad = zero();
-    for (int c = 0; c < cells.n; c++) {
+    each_cell(cells, [&](int64_t cell) {
         for (int64_t i = 0; i < width; i += VL) {
-            bad = fma(load_f(rows + cells.of[c]*width + i), zero(), bad);
+            bad = fma(load_f(rows + cell*width + i), zero(), bad);
         }
-    }
+    });
     return nonzero(bad) == 0;
 }
 
@@ -560,50 +611,102 @@ float factor_of(float top, int64_t sum, const float * sink) {
     return 1/(sink ? total + expf(*sink - top) : total);
 }
 
-void values_of(const Task & task, Work & work, int64_t first_head, const HeadPiece & piece) {
-    const int64_t head = first_head + piece.head;
-    const Query * const queries = work.queries_of(task, head);
-    const int64_t begin = piece.unit0*unit_of(task.v), n = std::min(piece.unit1*unit_of(task.v), task.dv) - begin;
-    const int64_t width = up(n);
-    const char * const v = task.rows(task.v, head) + begin/ggml_blck_size(task.v->type)*task.v->nb[0];
-    std::fill_n(work.totals, (piece.query1 - piece.query0)*width, 0.0f);
-    for (int64_t i = 0; i < work.n_blocks; i++) {
-        const int64_t block = work.blocks[i];
-        const VisibleCells visible(task, work, piece.query0, piece.query1, block);
-        const Cells cells(visible.cells);
-        unpack(task.v, v + block*CELLS*task.v->nb[1], cells, n, work.rows);
-        const auto weights_of = [&](int64_t j) { return work.weights_in(task, piece.head, j, i); };
-        const auto totals_of  = [&](int64_t j) { return work.totals + (j - piece.query0)*width; };
-        if (!all_numbers(work.rows, width, cells)) {
-            // zero times such a value is NaN: each query sums only the cells that it sees
-            for (int n_done = 0; n_done < visible.n; n_done++) {
-                const float * weights[] = {weights_of(visible.queries[n_done])};
-                float *       totals[]  = {totals_of(visible.queries[n_done])};
-                mix_all<1>(work.rows, width, Cells(used(weights[0])), weights, totals);
-            }
-            continue;
-        }
-        in_tiles<QUERIES>(visible.n, [&](auto n_tile, int first) {
-            const float * weights[n_tile];
-            float *       totals[n_tile];
-            for (int t = 0; t < n_tile; t++) {
-                weights[t] = weights_of(visible.queries[first + t]);
-                totals[t]  = totals_of(visible.queries[first + t]);
-            }
-            mix_all<n_tile>(work.rows, width, cells, weights, totals);
-        });
+// Values of a head that a thread sums: rows of V from their place `begin` on, n of each.
+struct Values {
+    HeadPiece    piece;
+    int64_t      begin, n, width;
+    const char * v;
+    float *      totals;  // by query
+
+    Values(const Task & task, int64_t first_head, const HeadPiece & piece, float * totals) : piece(piece), totals(totals) {
+        begin = piece.unit0*unit_of(task.v);
+        n     = std::min(piece.unit1*unit_of(task.v), task.dv) - begin;
+        width = up(n);
+        v     = task.rows(task.v, first_head + piece.head) + begin/ggml_blck_size(task.v->type)*task.v->nb[0];
     }
+    int64_t n_queries() const          { return piece.query1 - piece.query0; }
+    float * totals_of(int64_t j) const { return totals + (j - piece.query0)*width; }
+};
+
+// Adds the values of computed block i, times their weights. stored: whether rows may be read as they are. Zero times a value
+// that is no number is NaN, so such rows are mixed for each query by itself, with the cells that it sees.
+void add_values(const Task & task, const Work & work, const Values & of, int64_t i, bool stored) {
+    const int64_t block = work.blocks[i];
+    const VisibleCells visible(task, work, of.piece.query0, of.piece.query1, block);
+    const char * const v = of.v + block*CELLS*task.v->nb[1];
+    const auto weights_of = [&](int64_t j) { return work.weights_in(task, of.piece.head, j, i); };
+    const auto mix_tiles  = [&](const auto & rows) {
+        in_tiles<QUERIES>(visible.n, [&](auto n, int first) {
+            const float * weights[n];
+            float *       totals[n];
+            for (int t = 0; t < n; t++) {
+                weights[t] = weights_of(visible.queries[first + t]);
+                totals[t]  = of.totals_of(visible.queries[first + t]);
+            }
+            mix_all<n>(rows, of.width, visible.cells, weights, totals);
+        });
+    };
+    if (stored && task.takes_stored(of.n, block) && with_stored(task.v, v, mix_tiles)) {
+        return;
+    }
+    unpack(task.v, v, visible.cells, of.n, work.rows);
+    const Floats rows{work.rows, of.width};
+    if (all_numbers(work.rows, of.width, visible.cells)) {
+        mix_tiles(rows);
+        return;
+    }
+    for (int n_done = 0; n_done < visible.n; n_done++) {
+        const float * weights[] = {weights_of(visible.queries[n_done])};
+        float *       totals[]  = {of.totals_of(visible.queries[n_done])};
+        mix_all<1>(rows, of.width, used(weights[0]), weights, totals);
+    }
+}
+
+// Divides the totals by the sums of the weights.
+void finish(const Task & task, Work & work, int64_t first_head, const Values & of) {
+    const int64_t head = first_head + of.piece.head;
+    const Query * const queries = work.queries_of(task, head);
     const float * const tops = tops_of(task, work, first_head, head);
-    for (int64_t j = piece.query0; j < piece.query1; j++) {
+    for (int64_t j = of.piece.query0; j < of.piece.query1; j++) {
         const Query & query = queries[j];
-        const float * total = work.totals + (j - piece.query0)*width;
+        const float * total = of.totals_of(j);
         int64_t sum = 0;
         for (int64_t i = 0; i < work.n_blocks; i++) {
-            sum += work.sums_in(task, piece.head, i)[j];
+            sum += work.sums_in(task, of.piece.head, i)[j];
         }
         const float factor = factor_of(tops[j], sum, query.sink);
-        for (int64_t i = 0; i < n; i++) {
-            query.out[begin + i] = total[i]*factor;
+        for (int64_t i = 0; i < of.n; i++) {
+            query.out[of.begin + i] = total[i]*factor;
+        }
+    }
+}
+
+// Computes pieces [begin, end). Block by block for several heads at once: the rows of V of all heads are side by side, and a
+// processor fetches twice as much of one stream as of every third piece of it.
+void values_of(const Task & task, Work & work, int64_t first_head, const HeadPieces & pieces, int64_t begin, int64_t end) {
+    const int64_t at_once = task.n_masked_apart() > 1 ? 1 : std::max<int64_t>(1, TOTALS/(task.n_queries*up(task.dv)));
+    const auto values = [&](int64_t i) {
+        return Values(task, first_head, pieces.piece(i), work.totals + (i - begin)%at_once*task.n_queries*up(task.dv));
+    };
+    for (int64_t first = begin; first < end; first += at_once) {
+        const int64_t last = std::min(first + at_once, end);
+        work.queries_of(task, first_head + pieces.piece(first).head);
+        std::fill_n(work.totals, (last - first)*task.n_queries*up(task.dv), 0.0f);
+        for (int64_t i = 0; i < work.n_blocks; i++) {
+            for (int64_t j = first; j < last; j++) {
+                add_values(task, work, values(j), i, true);
+            }
+        }
+        for (int64_t j = first; j < last; j++) {
+            const Values of = values(j);
+            const int64_t n = of.n_queries()*of.width;
+            if (task.n_queries <= DIRECT && !all_numbers(of.totals, of.width, ~(~uint32_t(0) << of.n_queries()))) {
+                std::fill_n(of.totals, n, 0.0f);
+                for (int64_t i = 0; i < work.n_blocks; i++) {
+                    add_values(task, work, of, i, false);
+                }
+            }
+            finish(task, work, first_head, of);
         }
     }
 }
@@ -644,14 +747,17 @@ static void attention_from(const ggml_compute_params * params, const ggml_tensor
         if (first > 0) {
             ggml_barrier(params->threadpool);
         }
-        share(work.n_blocks*n_heads, [&](int64_t i) { scores_of_block(task, work, first, i/work.n_blocks, i%work.n_blocks); });
+        share(work.n_blocks*n_heads, [&](int64_t i) {
+            const bool is_one_mask = task.n_masked_apart() == 1;  // then the rows of all heads are read in one stream
+            scores_of_block(task, work, first, is_one_mask ? i%n_heads : i/work.n_blocks, is_one_mask ? i/n_heads : i%work.n_blocks);
+        });
         ggml_barrier(params->threadpool);
 
         share(work.n_blocks*n_heads, [&](int64_t i) { weights_of_block(task, work, first, i/work.n_blocks, i%work.n_blocks); });
         ggml_barrier(params->threadpool);
 
         const HeadPieces pieces(n_heads, (task.dv + unit_of(task.v) - 1)/unit_of(task.v), task.n_queries, params->nth);
-        share(pieces.n, [&](int64_t i) { values_of(task, work, first, pieces.piece(i)); });
+        values_of(task, work, first, pieces, pieces.n*params->ith/params->nth, pieces.n*(params->ith + 1)/params->nth);
     }
 }
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ArgumentError
 from ...masks.layer_mask import LayerMask
+from ...util.extras import install_command
 from ...util.paths import without_password
 from ..rounds import Round
 from . import Rounds, Setting, from_rounds
@@ -67,7 +68,7 @@ def _study(seed: int, storage: str | None) -> Study:
         import optuna
     except ImportError:
         raise ArgumentError(
-            "the strategy optuna needs Optuna: pip install 'pyselfspec[search]'"
+            f"the strategy optuna needs Optuna: {install_command('search')}"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
