@@ -5,8 +5,8 @@
 // them: scores, weights, and values times weights. Scores are independent; the weights of a query are summed as integers,
 // which is exact in any order; and a result sums the cells in sequence, on any thread. The result thus depends on the cells
 // that a query sees and on their order, but not on their places in the cache. Queries that read equal K and V (the heads of a
-// group, and the tokens) process a block of cells together: it is read and unpacked once for all of them. Blocks that no
-// query sees are skipped, and so are, in each block, the queries that see nothing of it, such as those of other sequences: a
+// group, and the tokens) process a block of cells together, and all heads of a thread one block after the other, so that it reads
+// one stream. Blocks that no query sees are skipped, and so are, in each block, the queries that see nothing of it, such as those of other sequences: a
 // pass over 16 sequences costs about as much as the cells that they see, not 16 times as much.
 // A prompt is computed as several narrow passes, so a token's bits do not depend on the other tokens of its batch.
 #include "product.h"
@@ -14,379 +14,18 @@
 #if defined(SELFSPEC_KERNELS)
 
 #include "attention.h"
+#include "attention_rows.h"
 #include "chunks.h"
 #include "vec.h"
 
-#define GGML_COMMON_DECL_CPP
-#include "ggml-common.h"
-#include "ggml-cpu-impl.h"
-
-#include <algorithm>
-#include <cmath>
 #include <iterator>
 
 namespace selfspec {
 
 namespace {
 
-constexpr int         CELLS          = 32;  // cells of a block
-constexpr int         QUERIES        = 4;   // queries that are multiplied at once
-constexpr int         VECTORS        = VB == 32 ? 2 : 4;  // vectors of a result that are summed at once
-constexpr int         DIRECT         = 2*QUERIES;  // most queries for which rows are converted whenever they are multiplied
-constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
-constexpr float       ONE            = 1 << 30;    // the integer for a weight of one in sums of weights
-constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
-constexpr int64_t     TOTALS         = 4096;       // totals of several heads that fit in the first-level cache beside rows
-constexpr int64_t     MOST_SCORES    = 64 << 20;   // bytes of scores that more than one token may have
-
-int64_t up(int64_t n, int64_t unit = VL) { return (n + unit - 1)/unit*unit; }
-
-//
-// the task
-//
-
-// The query of a token and a head.
-struct Query {
-    const float *       q;
-    const ggml_fp16_t * mask;
-    float               slope;
-    const float *       sink;  // a score without a value, or none
-    float *             out;
-};
-
-// How many tokens of an op are computed at once: fewer where many heads share K and V of a long text.
-int64_t most_tokens(const ggml_tensor * op) {
-    const ggml_tensor * q = op->src[0], * k = op->src[1];
-    const int64_t of_token = q->ne[2]/k->ne[2]*up(k->ne[1], CELLS)*(int64_t) sizeof(float);
-    return std::clamp<int64_t>(MOST_SCORES/of_token, 1, MAX_WIDTH);
-}
-
-// Tokens [first_token, first_token + n_tokens) of an op. `Head` here means a head of K and V in one stream; its queries are
-// numbered.
-struct Task {
-    const ggml_tensor * op;
-    int64_t             first_token;
-    const ggml_tensor * q     = op->src[0];
-    const ggml_tensor * k     = op->src[1];
-    const ggml_tensor * v     = op->src[2];
-    const ggml_tensor * mask  = op->src[3];
-    const ggml_tensor * sinks = op->src[4];
-    struct { float scale, max_bias, softcap; } parameters;
-    int64_t dk = k->ne[0], dv = v->ne[0], n_cells = k->ne[1];
-    int64_t group     = q->ne[2]/k->ne[2];
-    int64_t n_tokens  = std::min(most_tokens(op), q->ne[1] - first_token);
-    int64_t n_queries = group*n_tokens, n_heads = k->ne[2]*q->ne[3], n_blocks = (n_cells + CELLS - 1)/CELLS;
-
-    Task(const ggml_tensor * op, int64_t first_token) : op(op), first_token(first_token) {
-        memcpy(&parameters, op->op_params, sizeof(parameters));
-        if (parameters.softcap != 0) {
-            parameters.scale /= parameters.softcap;
-        }
-    }
-
-    const char * rows(const ggml_tensor * t, int64_t head) const {
-        const int64_t i2 = head%t->ne[2], i3 = head/t->ne[2]/(q->ne[3]/t->ne[3]);
-        return (const char *) t->data + i2*t->nb[2] + i3*t->nb[3];
-    }
-
-    Query query(int64_t head, int64_t query) const {
-        const int64_t i1 = first_token + query%n_tokens, i2 = head%k->ne[2]*group + query/n_tokens, i3 = head/k->ne[2];
-        return {
-            (const float *) ((const char *) q->data + i1*q->nb[1] + i2*q->nb[2] + i3*q->nb[3]),
-            mask ? (const ggml_fp16_t *) ((const char *) mask->data + i1*mask->nb[1] + i2%mask->ne[2]*mask->nb[2] +
-                                          i3%mask->ne[3]*mask->nb[3]) : nullptr,
-            slope(i2),
-            sinks ? (const float *) sinks->data + i2 : nullptr,
-            (float *) ((char *) op->data + (i2 + op->ne[1]*(i1 + op->ne[2]*i3))*op->nb[1]),
-        };
-    }
-
-    float slope(int64_t head) const {  // ALiBi
-        const float bias = parameters.max_bias;
-        if (bias <= 0) {
-            return 1;
-        }
-        const int64_t n = int64_t(1) << (int) floor(log2((double) q->ne[2]));
-        return head < n ? powf(powf(2, -bias/n), head + 1) : powf(powf(2, -bias/2/n), 2*(head - n) + 1);
-    }
-
-    int64_t cells_in(int64_t block) const { return std::min<int64_t>(CELLS, n_cells - block*CELLS); }
-
-    // Whether rows are multiplied as they are in the cache, n values of each: so few queries share them that storing the
-    // converted rows and loading them again would cost more than converting them for each tile of queries.
-    bool takes_stored(int64_t n, int64_t block) const { return n%VL == 0 && n_queries <= DIRECT && cells_in(block) == CELLS; }
-
-    // Returns a bit mask of the cells of a block that a query sees.
-    uint32_t seen(const Query & query, int64_t block) const {
-        const int64_t n = cells_in(block);
-        if (!mask) {
-            return ~uint32_t(0) >> (CELLS - n);
-        }
-        uint32_t bits = 0;
-        const ggml_fp16_t * of_block = query.mask + block*CELLS;
-        for (int64_t i = 0; i < n; i += LANES16) {
-            if (i + LANES16 <= n) {
-                bits |= differ16(of_block + i, (int16_t) MINUS_INFINITY) << i;
-                continue;
-            }
-            for (int64_t c = i; c < n; c++) {
-                bits |= uint32_t(of_block[c] != MINUS_INFINITY) << c;
-            }
-        }
-        return bits;
-    }
-
-    // The number of queries that may see different cells: queries are numbered by token first, then by head, and all heads
-    // mostly see equal cells.
-    int64_t n_views() const { return mask && mask->ne[2] != 1 ? n_queries : n_tokens; }
-
-    // The number of heads that may each see different cells.
-    int64_t n_masked_apart() const { return !mask || (mask->ne[2] == 1 && mask->ne[3] == 1) ? 1 : n_heads; }
-};
-
-//
-// work memory
-//
-
-struct Memory {
-    uintptr_t begin, end = begin;
-
-    template <typename T> T * take(int64_t n) {
-        const uintptr_t at = GGML_PAD(end, 64);
-        end = at + n*sizeof(T);
-        return (T *) at;
-    }
-};
-
-// Work memory: shared arrays for the heads that are computed at once, and one thread's own arrays. Only blocks with a cell
-// that some query sees are computed; they are numbered, and a query has scores for these blocks only. `weights` holds the
-// scores first.
-struct Work {
-    int64_t   most_pairs;    // most pairs of a head and a block that are computed at once
-    float *   weights;
-    float *   largest;       // by block and query: the largest score
-    int64_t * sums;          // by block and query: the sum of the weights, in units of 1/ONE
-    float *   rows;          // rows of K or V as floats
-    float *   padded;        // queries that are not whole vectors
-    float *   totals;
-    int32_t * blocks;        // by number of a computed block: its index in the cache
-    int64_t   n_blocks = 0;
-    int64_t   at_once  = 0;  // number of heads that are computed at once
-
-    Query *    queries;    // of all heads
-    float *    tops;       // largest score of each query of the head `topped`
-    int64_t    topped = -1;
-    const Query * looking_at = nullptr;  // the queries of the head, or of a head with an equal mask, for which these are known:
-    uint32_t * seen;       // by block of the cache and view: bit mask of the cells that the view sees
-    int32_t *  views;      // by block of the cache: the first view that sees a cell of it, and the last one plus one
-    int32_t *  looking;    // space for the queries of VisibleCells
-
-    Work(const Task & task, int n_threads, int ith, Memory & memory) {
-        const int64_t near = n_threads*NEAR/(task.n_queries*CELLS*(int64_t) sizeof(float));
-        most_pairs = std::max(task.n_blocks, std::min(task.n_heads*task.n_blocks, near));
-        weights = memory.take<float>(most_pairs*task.n_queries*CELLS);
-        largest = memory.take<float>(most_pairs*up(task.n_queries));
-        sums    = memory.take<int64_t>(most_pairs*task.n_queries);
-        const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = QUERIES*up(task.dk);
-        const int64_t of_totals = std::max(TOTALS, task.n_queries*up(task.dv));
-        float * const own = memory.take<float>(n_threads*up(of_rows + of_queries + of_totals, 16)) +
-                            ith*up(of_rows + of_queries + of_totals, 16);
-        rows    = own;
-        padded  = rows + of_rows;
-        totals  = padded + of_queries;
-        queries = memory.take<Query>(n_threads*task.n_heads*task.n_queries) + ith*task.n_heads*task.n_queries;
-        tops    = memory.take<float>(n_threads*up(task.n_queries)) + ith*up(task.n_queries);
-        seen    = memory.take<uint32_t>(n_threads*task.n_views()*task.n_blocks) + ith*task.n_views()*task.n_blocks;
-        views   = memory.take<int32_t>(n_threads*2*task.n_blocks) + ith*2*task.n_blocks;
-        looking = memory.take<int32_t>(n_threads*task.n_queries) + ith*task.n_queries;
-        blocks  = memory.take<int32_t>(n_threads*task.n_blocks) + ith*task.n_blocks;
-    }
-
-    // Finds the blocks to compute, with equal results in every thread.
-    void plan(const Task & task) {
-        for (int64_t i = 0; i < task.n_heads*task.n_queries; i++) {
-            queries[i] = task.query(i/task.n_queries, i%task.n_queries);
-        }
-        std::fill_n(blocks, task.n_blocks, 0);
-        for (int64_t i = 0; i < task.n_masked_apart(); i++) {
-            queries_of(task, i);
-            for (int64_t block = 0; block < task.n_blocks; block++) {
-                blocks[block] |= views[2*block + 1];
-            }
-        }
-        for (int64_t block = 0; block < task.n_blocks; block++) {
-            if (blocks[block]) {
-                blocks[n_blocks++] = (int32_t) block;
-            }
-        }
-        const int64_t most  = std::max<int64_t>(1, most_pairs/std::max<int64_t>(1, n_blocks));
-        const int64_t times = (task.n_heads + most - 1)/most;
-        at_once = (task.n_heads + times - 1)/times;
-    }
-
-    const Query * queries_of(const Task & task, int64_t head) {
-        const Query * const of_head = queries + head*task.n_queries;
-        if (!looking_at || looking_at->mask != of_head->mask) {  // heads mostly share a mask
-            looking_at = of_head;
-            look(task);
-        }
-        return of_head;
-    }
-
-    void look(const Task & task) {
-        const int64_t n = task.n_views();
-        for (int64_t block = 0; block < task.n_blocks; block++) {
-            int32_t * const range = views + 2*block;
-            range[0] = range[1] = 0;
-            for (int64_t view = 0; view < n; view++) {
-                seen[block*n + view] = task.seen(looking_at[view], block);
-                if (seen[block*n + view]) {
-                    range[0] = range[1] ? range[0] : (int32_t) view;
-                    range[1] = (int32_t) view + 1;
-                }
-            }
-        }
-    }
-
-    // The results for block i of one head in the current group.
-    float *   largest_in(const Task & task, int64_t head, int64_t i) const { return largest + (head*n_blocks + i)*up(task.n_queries); }
-    int64_t * sums_in(const Task & task, int64_t head, int64_t i) const    { return sums + (head*n_blocks + i)*task.n_queries; }
-    float *   weights_in(const Task & task, int64_t head, int64_t query, int64_t i) const {
-        return weights + ((head*task.n_queries + query)*n_blocks + i)*CELLS;
-    }
-};
-
-// The cells of a block that any of these queries sees, and the queries that see one of them.
-struct VisibleCells {
-    uint32_t        cells = 0;
-    int             n     = 0;
-    const int32_t * queries;
-
-    VisibleCells(const Task & task, const Work & work, int64_t query0, int64_t query1, int64_t block) : queries(work.looking) {
-        const int64_t n_views = task.n_views();
-        const int32_t * const range = work.views + 2*block;
-        for (int64_t base = 0; base < task.n_queries; base += n_views) {
-            for (int64_t view = range[0]; view < range[1]; view++) {
-                const int64_t  j    = base + view;
-                const uint32_t bits = query0 <= j && j < query1 ? work.seen[block*n_views + view] : 0;
-                cells |= bits;
-                work.looking[n] = (int32_t) j;
-                n += bits != 0;
-            }
-        }
-    }
-};
-
-//
-// K and V as floats
-//
-
-template <typename T, vf (*LOAD)(const T *)> void unpack_floats(const T * row, int64_t n, float * out) {
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) {
-        store_f(out + i, LOAD(row + i));
-    }
-    if (i < n) {
-        T rest[VL] = {};
-        std::copy(row + i, row + n, rest);
-        store_f(out + i, LOAD(rest));
-    }
-}
-
-inline vf as_they_are(const float * p)       { return load_f(p); }
-inline vf from_halves(const ggml_fp16_t * p) { return load_f16(p); }
-inline vf from_bf16(const uint16_t * p)      { return load_bf16(p); }
-
-// Writes zeros from n up to the end of the last vector if n is not a multiple of its length.
-inline void unpack_row(ggml_type type, const char * row, int64_t n, float * out) {
-    switch (type) {
-        case GGML_TYPE_F32:  unpack_floats<float, as_they_are>((const float *) row, n, out); break;
-        case GGML_TYPE_F16:  unpack_floats<ggml_fp16_t, from_halves>((const ggml_fp16_t *) row, n, out); break;
-        case GGML_TYPE_BF16: unpack_floats<uint16_t, from_bf16>((const uint16_t *) row, n, out); break;
-        case GGML_TYPE_Q8_0:
-            for (int64_t i = 0; i < n; i += 32, row += sizeof(ggml_fp16_t) + 32) {
-                uint16_t scale;
-                memcpy(&scale, row, sizeof(scale));
-                const vf scales = repeat_f(from_half(scale));
-                for (int j = 0; j < 32; j += VL) {
-                    store_f(out + i + j, mul(scales, load_i8(row + sizeof(scale) + j)));
-                }
-            }
-            break;
-        default: ggml_get_type_traits(type)->to_float(row, out, n); break;
-    }
-}
-
-// Calls f(c) for each set bit c of the cells of a block.
-template <typename F> [[gnu::always_inline]] inline void each_cell(uint32_t cells, F f) {
-    for (; cells != 0; cells &= cells - 1) {
-        f(__builtin_ctz(cells));
-    }
-}
-
-// Converts n values of the rows of these cells, each to its place; `block` points to the row of the first cell.
-void unpack(const ggml_tensor * t, const char * block, uint32_t cells, int64_t n, float * out) {
-    const size_t  stride = t->nb[1], bytes = ggml_row_size(t->type, n);
-    const int64_t width  = up(n);
-    each_cell(cells, [&](int64_t cell) {
-        const char * const row = block + cell*stride;
-        for (size_t at = 0; at < bytes; at += 64) {
-            fetch_near(row + CELLS*stride + at);  // the row in the next block
-        }
-        unpack_row(t->type, row, n, out + cell*width);
-    });
-}
-
-// The rows of a block that were converted before.
-struct Floats {
-    const float * rows;
-    int64_t       width;
-    vf   load(int64_t cell, int64_t i) const { return load_f(rows + cell*width + i); }
-    void fetch(int64_t, int64_t, int64_t) const {}
-};
-
-// The rows of a block as they are in the cache, converted whenever they are multiplied.
-template <typename T> struct Stored {
-    const char * rows;
-    size_t       stride;
-    const char * at(int64_t cell, int64_t i) const { return rows + cell*stride + i/T::UNIT*sizeof(typename T::block); }
-    vf   load(int64_t cell, int64_t i) const { return T::load(*(const typename T::block *) at(cell, i), i%T::UNIT); }
-    void fetch(int64_t cell, int64_t i, int64_t n) const {  // n values of the row in the next block
-        for (const char * p = at(CELLS + cell, i); p < at(CELLS + cell, i + n); p += 64) {
-            fetch_near(p);
-        }
-    }
-};
-
-struct Halves {
-    using block = ggml_fp16_t;
-    static constexpr int UNIT = 1;
-    static vf load(const block & first, int64_t) { return load_f16(&first); }
-};
-
-struct Bytes {
-    using block = block_q8_0;
-    static constexpr int UNIT = 32;
-    static vf load(const block & b, int64_t i) { return mul(repeat_f(from_half(b.d)), load_i8(b.qs + i)); }
-};
-
-// Calls f with the rows at `rows`, if rows of their type can be multiplied as they are.
-template <typename F> bool with_stored(const ggml_tensor * t, const char * rows, F f) {
-    switch (t->type) {
-        case GGML_TYPE_F16:  f(Stored<Halves>{rows, t->nb[1]}); return true;
-        case GGML_TYPE_Q8_0: f(Stored<Bytes>{rows, t->nb[1]});  return true;
-        default: return false;
-    }
-}
-
-bool known_type(const ggml_tensor * t) {
-    const bool is_float = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
-    const bool in_blocks = ggml_blck_size(t->type) == 32 && t->ne[0]%32 == 0 && ggml_get_type_traits(t->type)->to_float;
-    return (is_float || in_blocks) && t->nb[0] == ggml_type_size(t->type);
-}
-
-// Values that stay together.
-int64_t unit_of(const ggml_tensor * t) { return std::max<int64_t>(VL, ggml_blck_size(t->type)); }
+constexpr int   VECTORS = VB == 32 ? 2 : 4;  // vectors of a result that are summed at once
+constexpr float ONE     = 1 << 30;           // the integer for a weight of one in sums of weights
 
 //
 // scores
@@ -411,7 +50,7 @@ float largest_of(const float * scores) {
 
 // Computes the scores of the rows of a block for some queries: the products that fill a vector are summed at once.
 template <int T, typename Rows>
-void score(const Task & task, const Work & work, const Query * const * queries, int64_t block, const Rows & rows,
+void score(const Task & task, const Work & work, const Query * const * queries, int64_t block, Rows rows,
            float * const * scores) {
     constexpr int AT_ONCE = VL/(T == 3 ? 4 : T);  // cells
     const int64_t stride  = up(task.dk);
@@ -426,10 +65,11 @@ void score(const Task & task, const Work & work, const Query * const * queries, 
     for (int64_t cell = 0; cell < CELLS; cell += AT_ONCE) {
         vf products[VL];
         each<VL>([&](auto j) { products[j] = zero(); });
-        each<AT_ONCE>([&](auto c) { rows.fetch(cell + c, 0, task.dk); });
+        const Rows k = rows.from(cell);
+        each<AT_ONCE>([&](auto c) { k.fetch(c, 0, task.dk); });
         for (int64_t i = 0; i < stride; i += VL) {
             each<AT_ONCE>([&](auto c) {
-                const vf x = rows.load(cell + c, i);
+                const vf x = k.load(c, i);
                 each<T>([&](auto t) { products[t*AT_ONCE + c] = fma(x, load_f(q[t] + i), products[t*AT_ONCE + c]); });
             });
         }
@@ -488,7 +128,7 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
             }
         });
     };
-    if (!task.takes_stored(task.dk, block) || !with_stored(task.k, k, score_all)) {
+    if (!task.is_whole(task.dk, block) || !with_stored(task, task.k, k, score_all)) {
         unpack(task.k, k, visible.cells, task.dk, work.rows);
         score_all(Floats{work.rows, up(task.dk)});
     }
@@ -538,13 +178,14 @@ int64_t to_weights(float * block, float largest) {
 
 // Adds the rows, times the weights of some queries, to values [i, i + N*VL) of the queries' totals.
 template <int T, int N, typename Rows>
-void mix(const Rows & rows, int64_t i, uint32_t cells, const float * const * weights, float * const * totals) {
+void mix(Rows rows, int64_t i, uint32_t cells, const float * const * weights, float * const * totals) {
     vf added[T][N];
     each<T>([&](auto t) { each<N>([&](auto j) { added[t][j] = load_f(totals[t] + i + j*VL); }); });
     each_cell(cells, [&](int64_t cell) {
-        rows.fetch(cell, i, N*VL);
+        const Rows row = rows.from(cell);
+        row.fetch(0, i, N*VL);
         vf x[N];
-        each<N>([&](auto j) { x[j] = rows.load(cell, i + j*VL); });
+        each<N>([&](auto j) { x[j] = row.load(0, i + j*VL); });
         each<T>([&](auto t) {
             const vf weight = repeat_f(weights[t][cell]);
             each<N>([&](auto j) { added[t][j] = fma(x[j], weight, added[t][j]); });
@@ -555,7 +196,7 @@ void mix(const Rows & rows, int64_t i, uint32_t cells, const float * const * wei
 
 // Adds the rows, times the weights of some queries, to all values of the queries' totals.
 template <int T, typename Rows>
-void mix_all(const Rows & rows, int64_t width, uint32_t cells, const float * const * weights, float * const * totals) {
+void mix_all(Rows rows, int64_t width, uint32_t cells, const float * const * weights, float * const * totals) {
     int64_t i = 0;
     for (; i + VECTORS*VL <= width; i += VECTORS*VL) {
         mix<T, VECTORS>(rows, i, cells, weights, totals);
@@ -565,14 +206,12 @@ void mix_all(const Rows & rows, int64_t width, uint32_t cells, const float * con
     }
 }
 
-// Whether all values of these cells are finite. Those of another sequence with broken results may not be.
-bool all_numbers(const float * rows, int64_t width, uint32_t cells) {
+// Whether all of n floats, whole vectors, are finite.
+bool all_numbers(const float * x, int64_t n) {
     vf bad = zero();
-    each_cell(cells, [&](int64_t cell) {
-        for (int64_t i = 0; i < width; i += VL) {
-            bad = fma(load_f(rows + cell*width + i), zero(), bad);
-        }
-    });
+    for (int64_t i = 0; i < n; i += VL) {
+        bad = fma(load_f(x + i), zero(), bad);
+    }
     return nonzero(bad) == 0;
 }
 
@@ -628,9 +267,9 @@ struct Values {
     float * totals_of(int64_t j) const { return totals + (j - piece.query0)*width; }
 };
 
-// Adds the values of computed block i, times their weights. stored: whether rows may be read as they are. Zero times a value
-// that is no number is NaN, so such rows are mixed for each query by itself, with the cells that it sees.
-void add_values(const Task & task, const Work & work, const Values & of, int64_t i, bool stored) {
+// Adds the values of computed block i, times their weights. Zero times a value that is no number is NaN, as in a cell of another
+// sequence with broken results: with `each_alone`, a query sums only the cells that it sees. The bits are the same.
+void add_values(const Task & task, const Work & work, const Values & of, int64_t i, bool each_alone) {
     const int64_t block = work.blocks[i];
     const VisibleCells visible(task, work, of.piece.query0, of.piece.query1, block);
     const char * const v = of.v + block*CELLS*task.v->nb[1];
@@ -646,12 +285,12 @@ void add_values(const Task & task, const Work & work, const Values & of, int64_t
             mix_all<n>(rows, of.width, visible.cells, weights, totals);
         });
     };
-    if (stored && task.takes_stored(of.n, block) && with_stored(task.v, v, mix_tiles)) {
+    if (!each_alone && task.is_whole(of.n, block) && with_stored(task, task.v, v, mix_tiles)) {
         return;
     }
     unpack(task.v, v, visible.cells, of.n, work.rows);
     const Floats rows{work.rows, of.width};
-    if (all_numbers(work.rows, of.width, visible.cells)) {
+    if (!each_alone) {
         mix_tiles(rows);
         return;
     }
@@ -694,16 +333,16 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
         std::fill_n(work.totals, (last - first)*task.n_queries*up(task.dv), 0.0f);
         for (int64_t i = 0; i < work.n_blocks; i++) {
             for (int64_t j = first; j < last; j++) {
-                add_values(task, work, values(j), i, true);
+                add_values(task, work, values(j), i, false);
             }
         }
         for (int64_t j = first; j < last; j++) {
             const Values of = values(j);
             const int64_t n = of.n_queries()*of.width;
-            if (task.n_queries <= DIRECT && !all_numbers(of.totals, of.width, ~(~uint32_t(0) << of.n_queries()))) {
+            if (!all_numbers(of.totals, n)) {
                 std::fill_n(of.totals, n, 0.0f);
                 for (int64_t i = 0; i < work.n_blocks; i++) {
-                    add_values(task, work, of, i, false);
+                    add_values(task, work, of, i, true);
                 }
             }
             finish(task, work, first_head, of);
