@@ -128,6 +128,19 @@ class Conversation:
         self.messages = self.messages[:1] if self.system is not None else ()
         self.n_left_out = 0
 
+    def switch(
+        self,
+        context: Context,
+        template: ChatTemplate,
+        draft: DraftChoice | DraftConfig = AUTO,
+    ) -> None:
+        """Go on with another model, which reads the messages in its own template."""
+        former = self.context.model.vocabulary
+        self.context, self.template, self._form = context, template, ChatForm(template)
+        self.config = DraftConfig.create(draft)
+        self._take(self.messages, former)
+        self.completion, self.is_thinking = None, False
+
     def save(self, path: Path) -> None:
         """Write all messages to a file, for `load`. Replaces an existing file, as a whole."""
         require_no_model(path)
@@ -146,8 +159,13 @@ class Conversation:
             raise records.RecordError(
                 f"{path} is not a saved chat ({reason}); give another file"
             ) from error
+        self._take(chat.messages, chat.vocabulary)
+
+    def _take(self, messages: Sequence[Message], vocabulary: str) -> None:
+        """Replace the messages by others, which keep their tokens if this model spells them so.
+        vocabulary: of the model that wrote them."""
         model = self.context.model
-        has_tokens = chat.vocabulary == model.vocabulary
+        has_tokens = vocabulary == model.vocabulary
 
         def spells(message: Message) -> bool:
             tokens = message.tokens or ()
@@ -156,7 +174,7 @@ class Conversation:
 
         self.messages = tuple(
             message if has_tokens and spells(message) else replace(message, tokens=None)
-            for message in chat.messages
+            for message in messages
         )
         self.n_left_out = 0
 

@@ -11,13 +11,10 @@ from typing import ClassVar
 import click
 import cloup
 
-from ..chat import installed
-from ..chat.conversation import Conversation
-from ..gguf.chat_template import tells_speakers_apart
-from ..templates.template import ChatTemplate
 from ._chat.answers import Once
 from ._chat.loop import COMMANDS, ChatLoop
 from ._chat.screen import Lines, Records, Screen
+from ._chat.setup import Setup
 from ._chat.typed_ahead import typing_waits
 from ._drafting import DraftOptions
 from ._machine import MachineOptions
@@ -100,17 +97,11 @@ def command(
 
     watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
     is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
+    setup = Setup(machine, drafts, template)
     with (
         typing_waits() if is_talk else nullcontext("") as typed,
-        machine.open(model) as (loaded, context),
+        setup.begin(model, n_predict=options.n_predict, sampling=params) as conversation,
     ):
-        chat_template = ChatTemplate.of(loaded, template)
-        if template is None:
-            _note_model(model, loaded.path, chat_template.source)
-        config = drafts.config(loaded.n_layer)
-        conversation = Conversation(
-            context, chat_template, config, n_predict=options.n_predict, sampling=params
-        )
         if options.load is not None:
             conversation.load(options.load)
         if options.system is not None:
@@ -122,7 +113,7 @@ def command(
             screen = Terminal(model, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
-        ChatLoop(conversation, screen).run(question, options.load)
+        ChatLoop(conversation, screen, setup, sampling).run(question, options.load)
 
 
 def _question(argument: str | None, option: str | None, file: str | None) -> str | None:
@@ -139,15 +130,3 @@ def _question(argument: str | None, option: str | None, file: str | None) -> str
     if not question.strip():
         raise click.UsageError("the question is empty; give one after MODEL, with -p or with -f")
     return question
-
-
-def _note_model(name: str, path: Path, template: str) -> None:
-    """Record the model as the latest chat model, or warn that it is not a chat model."""
-    if tells_speakers_apart(template):
-        installed.remember(path)
-        return
-    click.echo(
-        f"Warning: {name} is not a chat model: it continues your text instead of answering; get a "
-        f"chat model with: {installed.GET_ONE}",
-        err=True,
-    )

@@ -19,8 +19,12 @@ from ...speculate.resolve import resolve
 from ...util.files import require_no_model
 from .._drafting import parse_draft
 from .._generation_report import closing_line
+from .._options import STDIN
+from .._sampling import SamplingOptions
 from .._signals import Ended
+from . import sampling
 from .screen import Screen
+from .setup import Setup
 from .typed_ahead import unquoted
 
 SIGN = "/"
@@ -43,13 +47,18 @@ class Command:
 class ChatLoop:
     """Answers messages and runs commands in one conversation.
 
-    draft: text that the next line starts with, for editing. file: the file that holds this
-    conversation, which /save replaces without confirmation.
+    setup: opens other models. sampling: the options whose values the conversation has. draft: text
+    that the next line starts with, for editing. file: the file that holds this conversation, which
+    /save replaces without confirmation.
     """
 
-    def __init__(self, conversation: Conversation, screen: Screen) -> None:
+    def __init__(
+        self, conversation: Conversation, screen: Screen, setup: Setup, sampling: SamplingOptions
+    ) -> None:
         self.conversation = conversation
         self.screen = screen
+        self.setup = setup
+        self.sampling = sampling
         self.draft = ""
         self.config = conversation.config  # of the command line
         self.file: Path | None = None
@@ -73,8 +82,12 @@ class ChatLoop:
                 except KeyboardInterrupt:
                     self.screen.stopped()
         finally:
-            if self.conversation.completion is not None:
-                self.conversation.completion.remember()
+            self.remember()
+
+    def remember(self) -> None:
+        """Keep what the latest answer learned of costs, before its model is closed."""
+        if self.conversation.completion is not None:
+            self.conversation.completion.remember()
 
     def take(self, said: str) -> None:
         """Answer a message or run a command. Shows errors, after which the conversation
@@ -191,10 +204,16 @@ def _file(name: str, command: str) -> Iterator[Path]:
     if not name:
         raise click.UsageError(f"give the name of a file: {command} FILE")
     path = Path(name).expanduser()
-    try:
+    with _shown_errors(str(path)):
         yield path
+
+
+@contextmanager
+def _shown_errors(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+        raise ArgumentError(f"{error.filename or what}: {error.strerror or error}") from error
 
 
 def _system(chat: ChatLoop, text: str) -> None:
@@ -202,6 +221,37 @@ def _system(chat: ChatLoop, text: str) -> None:
         chat.conversation.system = None if text == OFF else text
     now = chat.conversation.system
     chat.screen.note("no system prompt" if now is None else f"system prompt: {now}")
+
+
+def _set(chat: ChatLoop, argument: str) -> None:
+    name, _, value = argument.partition(" ")
+    if not name:
+        for line in sampling.listed(chat.sampling):
+            chat.screen.note(line)
+        return
+    if not value.strip():
+        raise click.UsageError(f"give a value: /set {name} VALUE, or {sampling.DEFAULT}")
+    if value.strip() == STDIN:
+        raise click.UsageError("stdin is read for messages; give a file instead of -")
+    with _shown_errors(value):
+        options = sampling.changed(chat.sampling, name, value.strip())
+        chat.conversation.options["sampling"] = options.params()
+    chat.sampling = options
+    chat.screen.note(f"{name} is {value.strip()}")
+
+
+def _model(chat: ChatLoop, name: str) -> None:
+    former = chat.conversation.context.model
+    if not name:
+        chat.screen.note(f"model: {former.path}")
+        return
+    with _shown_errors(name):
+        opened = chat.setup.open(name)
+    chat.remember()
+    chat.conversation.switch(*opened)
+    chat.config = opened.config
+    former.close()
+    chat.screen.opened(name)
 
 
 def _stats(chat: ChatLoop, _argument: str) -> None:
@@ -261,6 +311,8 @@ COMMANDS = {
     "load": Command("FILE", "Go on with a saved conversation.", _load),
     "clear": Command("", "Begin a new conversation.", _clear),
     "system": Command("[TEXT|off]", "Show or change the system prompt.", _system, ("set system",)),
+    "set": Command("[NAME VALUE]", "Show the sampling options, or change one.", _set),
+    "model": Command("[NAME]", "Show the model, or go on with another one.", _model),
     "draft": Command("[NAME]", "Show or change how to draft, as --draft does.", _draft),
     "stats": Command("", "Show the speed and the drafts of the latest answer.", _stats),
     "help": Command("", "Show the commands.", _help, ("?",)),
