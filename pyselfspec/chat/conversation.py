@@ -92,6 +92,14 @@ class Conversation:
         at = self._last_question()
         return None if at is None else self.messages[at].text
 
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of the latest answer; empty if it has none."""
+        latest = self.completion
+        if latest is None:
+            return ""
+        return read_whole(self._form.reader(latest.prompt), latest.text)[0]
+
     def without_thoughts(self) -> list[Message]:
         """Return all messages, answers without their reasoning, to be shown."""
         return [

@@ -269,6 +269,10 @@ def _stats(chat: ChatLoop, _argument: str) -> None:
     )
 
 
+def _thinking(chat: ChatLoop, _argument: str) -> None:
+    chat.screen.note(chat.conversation.reasoning or "the latest answer has no reasoning")
+
+
 def _draft(chat: ChatLoop, name: str) -> None:
     conversation = chat.conversation
     if name:
@@ -314,6 +318,7 @@ COMMANDS = {
     "set": Command("[NAME VALUE]", "Show the sampling options, or change one.", _set),
     "model": Command("[NAME]", "Show the model, or go on with another one.", _model),
     "draft": Command("[NAME]", "Show or change how to draft, as --draft does.", _draft),
+    "thinking": Command("", "Show the reasoning of the latest answer.", _thinking),
     "stats": Command("", "Show the speed and the drafts of the latest answer.", _stats),
     "help": Command("", "Show the commands.", _help, ("?",)),
     "quit": Command("", "End, as Ctrl-D does.", _quit, ("bye", "exit")),
