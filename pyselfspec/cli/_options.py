@@ -75,6 +75,14 @@ def template_option() -> Any:
     )
 
 
+def mmproj_option() -> Any:
+    return option(
+        "--mmproj",
+        type=FILE,
+        help="Projector file of the model, with which it reads pictures in messages.",
+    )
+
+
 def template_from(given: str | None) -> str | None:
     """Return a template's name, or the text of its file. Raises ArgumentError for a file that holds
     no template."""

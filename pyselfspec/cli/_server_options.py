@@ -25,7 +25,7 @@ from ..serve.settings import (
     Capacity,
     Settings,
 )
-from ._options import read_text, template_option
+from ._options import mmproj_option, read_text, template_option
 from ._types import FILE, FOLDER, Integer, Number, of_value, option
 
 KEY_VARIABLE = "PYSELFSPEC_API_KEY"
@@ -166,11 +166,7 @@ class ServerOptions:
         type=FOLDER,
         help="Folder in which clients may save the texts of slots, with POST /slots/{id}.",
     )
-    mmproj: Path | None = option(
-        "--mmproj",
-        type=FILE,
-        help="Projector file of the model, with which it reads pictures in messages.",
-    )
+    mmproj: Path | None = mmproj_option()
     grace: float = option(
         "--grace",
         type=Number(0),

@@ -23,6 +23,7 @@ from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
+    mmproj_option,
     n_predict_option,
     prompt_file_option,
     prompt_option,
@@ -46,6 +47,13 @@ class ConversationOptions:
     prompt_file: str | None = prompt_file_option("File with the question.")
     system: str | None = option("--system", metavar="TEXT", help="System prompt.  [default: none]")
     template: str | None = template_option()
+    mmproj: Path | None = mmproj_option()
+    images: tuple[Path, ...] = option(
+        "--image",
+        type=FILE,
+        multiple=True,
+        help="Picture that goes with the first question, needs --mmproj; repeatable.",
+    )
     load: Path | None = option(
         "--load", type=FILE, help="Continue the conversation in a file that /save wrote."
     )
@@ -90,6 +98,8 @@ def command(
     """
     if STDIN in (options.prompt_file, drafts.mask_file, sampling.grammar_file, options.template):
         raise click.UsageError("stdin is read for messages; give a file instead of -")
+    if options.images and options.mmproj is None:
+        raise click.UsageError("--image needs --mmproj and the projector file of the model")
     drafts.check()
     params = sampling.params()  # errors in options appear before a model is loaded
     template = template_from(options.template)
@@ -97,10 +107,10 @@ def command(
 
     watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
     is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
-    setup = Setup(machine, drafts, template)
+    setup = Setup(machine, drafts, template, model, options.mmproj)
     with (
         typing_waits() if is_talk else nullcontext("") as typed,
-        setup.begin(model, n_predict=options.n_predict, sampling=params) as conversation,
+        setup.begin(n_predict=options.n_predict, sampling=params) as conversation,
     ):
         if options.load is not None:
             conversation.load(options.load)
@@ -113,7 +123,10 @@ def command(
             screen = Terminal(model, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
-        ChatLoop(conversation, screen, setup, sampling).run(question, options.load)
+        loop = ChatLoop(conversation, screen, setup, sampling)
+        for path in options.images:
+            loop.attach(path)
+        loop.run(question, options.load)
 
 
 def _question(argument: str | None, option: str | None, file: str | None) -> str | None:

@@ -50,7 +50,7 @@ def completed(chat: Conversation) -> Completion:
 @click.command()
 @takes(machine=MachineOptions, drafts=DraftOptions)
 def _setup(machine: MachineOptions, drafts: DraftOptions) -> Setup:
-    return Setup(machine, drafts, template=None)
+    return Setup(machine, drafts, template=None, first="tiny", mmproj=None)
 
 
 SETUP: Setup = _setup.main([*ONE_THREAD, "-c", "512"], standalone_mode=False)

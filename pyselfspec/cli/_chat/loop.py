@@ -16,7 +16,7 @@ from ...errors import ArgumentError, SelfSpecError
 from ...speculate.config import OFF
 from ...speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ...speculate.resolve import resolve
-from ...util.files import require_no_model
+from ...util.files import read_limited, require_no_model
 from .._drafting import parse_draft
 from .._generation_report import closing_line
 from .._options import STDIN
@@ -28,6 +28,7 @@ from .setup import Setup
 from .typed_ahead import unquoted
 
 SIGN = "/"
+MAX_PICTURE = 1 << 28  # bytes of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class ChatLoop:
     """Answers messages and runs commands in one conversation.
 
     setup: opens other models. sampling: the options whose values the conversation has. draft: text
-    that the next line starts with, for editing. file: the file that holds this conversation, which
-    /save replaces without confirmation.
+    that the next line starts with, for editing. pictures: of the next question. file: the file that
+    holds this conversation, which /save replaces without confirmation.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ChatLoop:
         self.setup = setup
         self.sampling = sampling
         self.draft = ""
+        self.pictures: list[bytes] = []
         self.config = conversation.config  # of the command line
         self.file: Path | None = None
         self.ended = False
@@ -69,7 +71,7 @@ class ChatLoop:
         ends the chat. loaded: the file of the conversation that goes on."""
         try:
             if question is not None:
-                self.answer(self.conversation.ask(question))
+                self.ask(question)
                 return
             if loaded is not None:
                 self.show_loaded(loaded)
@@ -97,7 +99,7 @@ class ChatLoop:
             return
         try:
             if is_quoted or not said.startswith(SIGN) or said.startswith(2 * SIGN):
-                self.answer(self.conversation.ask(said if is_quoted else said.removeprefix(SIGN)))
+                self.ask(said if is_quoted else said.removeprefix(SIGN))
                 return
             found = find_command(said.removeprefix(SIGN))
             if found is None:
@@ -125,6 +127,25 @@ class ChatLoop:
         messages = self.conversation.without_thoughts()
         self.screen.turns(messages)
         self.screen.note(f"{len(messages)} messages from {path}")
+
+    def attach(self, path: Path) -> None:
+        """Add the picture in a file to the next question."""
+        projector = self.conversation.projector
+        if projector is None:
+            raise ArgumentError(
+                "this model reads no pictures here; start chat with --mmproj and its projector file"
+            )
+        with path.open("rb") as file:
+            data = read_limited(file, MAX_PICTURE)
+        projector.read(data)  # or an error now, and not with the question
+        self.pictures.append(data)
+
+    def ask(self, question: str) -> None:
+        """Answer a question with the pictures that wait for it."""
+        before = self.conversation.messages
+        self.answer(self.conversation.ask(question, self.pictures))
+        if self.conversation.messages is not before:  # else Ctrl-C came before the first token
+            self.pictures = []
 
     def answer(self, pieces: Generator[Piece, None, None]) -> None:
         """Show an answer as it is generated; Ctrl-C stops it."""
@@ -216,6 +237,12 @@ def _shown_errors(what: str) -> Iterator[None]:
         raise ArgumentError(f"{error.filename or what}: {error.strerror or error}") from error
 
 
+def _image(chat: ChatLoop, name: str) -> None:
+    with _file(name, "/image") as path:
+        chat.attach(path)
+    chat.screen.note(f"{path} goes with the next question")
+
+
 def _system(chat: ChatLoop, text: str) -> None:
     if text:
         chat.conversation.system = None if text == OFF else text
@@ -290,7 +317,7 @@ def _draft(chat: ChatLoop, name: str) -> None:
 
 def _clear(chat: ChatLoop, _argument: str) -> None:
     chat.conversation.clear()
-    chat.file = None
+    chat.file, chat.pictures = None, []
     chat.screen.note("a new conversation")
 
 
@@ -314,6 +341,7 @@ COMMANDS = {
     "save": Command("FILE", "Write the conversation to a file.", _save),
     "load": Command("FILE", "Go on with a saved conversation.", _load),
     "clear": Command("", "Begin a new conversation.", _clear),
+    "image": Command("FILE", "Add a picture to the next question.", _image),
     "system": Command("[TEXT|off]", "Show or change the system prompt.", _system, ("set system",)),
     "set": Command("[NAME VALUE]", "Show the sampling options, or change one.", _set),
     "model": Command("[NAME]", "Show the model, or go on with another one.", _model),

@@ -14,6 +14,8 @@ from ...chat import installed
 from ...chat.conversation import Conversation
 from ...gguf.chat_template import tells_speakers_apart
 from ...runtime.context import Context
+from ...runtime.projector import Projector
+from ...runtime.projector_trial import require_sound
 from ...speculate.completion import CompletionOptions
 from ...speculate.config import DraftConfig
 from ...templates.template import ChatTemplate
@@ -27,20 +29,28 @@ class Opened(NamedTuple):
     context: Context
     template: ChatTemplate
     config: DraftConfig
+    projector: Projector | None
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the models of a chat are opened. template: a source or a name, None for the model's."""
+    """How the models of a chat are opened.
+
+    template: a source or a name, None for the model's. first: the name of the model that the
+    projector file mmproj belongs to.
+    """
 
     machine: MachineOptions
     drafts: DraftOptions
     template: str | None
+    first: str
+    mmproj: Path | None
 
     @contextmanager
-    def begin(self, name: str, **options: Unpack[CompletionOptions]) -> Iterator[Conversation]:
-        """Yield a conversation with a model; close the model that it ends with."""
-        conversation = Conversation(*self.open(name), **options)
+    def begin(self, **options: Unpack[CompletionOptions]) -> Iterator[Conversation]:
+        """Yield a conversation with the first model; close the model that it ends with."""
+        context, template, config, projector = self.open(self.first)
+        conversation = Conversation(context, template, config, projector=projector, **options)
         try:
             yield conversation
         finally:
@@ -53,13 +63,17 @@ class Setup:
         try:
             template = ChatTemplate.of(model, self.template)
             config = self.drafts.config(model.n_layer)
-            context = self.machine.context(model)
+            projector = None
+            if self.mmproj is not None and name == self.first:
+                require_sound(model.path, self.mmproj)
+                projector = Projector(model, self.mmproj, n_threads=self.machine.threads)
+            opened = Opened(self.machine.context(model), template, config, projector)
         except BaseException:
             model.close()
             raise
         if self.template is None:
             _note_model(name, model.path, template.source)
-        return Opened(context, template, config)
+        return opened
 
 
 def _note_model(name: str, path: Path, template: str) -> None:
