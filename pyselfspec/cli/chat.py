@@ -17,6 +17,7 @@ from ._chat.screen import Lines, Records, Screen
 from ._chat.setup import Setup
 from ._chat.typed_ahead import typing_waits
 from ._drafting import DraftOptions
+from ._help import ManyOptions
 from ._machine import MachineOptions
 from ._model import model_argument
 from ._options import (
@@ -33,7 +34,7 @@ from ._options import (
     text_argument,
 )
 from ._sampling import SamplingOptions
-from ._types import FILE, option, takes
+from ._types import FILE, option, rare, takes
 
 N_PREDICT = 1024  # tokens of an answer
 
@@ -48,13 +49,13 @@ class ConversationOptions:
     system: str | None = option("--system", metavar="TEXT", help="System prompt.  [default: none]")
     template: str | None = template_option()
     mmproj: Path | None = mmproj_option()
-    images: tuple[Path, ...] = option(
+    images: tuple[Path, ...] = rare(
         "--image",
         type=FILE,
         multiple=True,
         help="Picture that goes with the first question, needs --mmproj; repeatable.",
     )
-    load: Path | None = option(
+    load: Path | None = rare(
         "--load", type=FILE, help="Continue the conversation in a file that /save wrote."
     )
     show_drafts: bool = option(
@@ -65,7 +66,7 @@ class ConversationOptions:
     n_predict: int = n_predict_option(N_PREDICT)
 
 
-@cloup.command(name="chat")
+@cloup.command(name="chat", cls=ManyOptions)
 @model_argument
 @text_argument("Question to answer; without one, chat.")
 @takes(
@@ -86,9 +87,8 @@ def command(
 ) -> None:
     """Chat with a model, or ask it one question.
 
-    Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D exits, /help lists the
-    commands. Text from a pipe is appended to TEXT; without TEXT, each line of the pipe is a
-    question. --json prints one object per answer.
+    /help lists the commands and keys of a chat. Text from a pipe is appended to TEXT; without TEXT,
+    each line of the pipe is a question. --json prints one object per answer.
 
     \b
     pyselfspec chat
