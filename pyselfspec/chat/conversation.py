@@ -13,6 +13,8 @@ from typing import ClassVar, Unpack
 
 from ..errors import ArgumentError, ContextFullError
 from ..runtime.context import Context
+from ..runtime.pictures import Picture
+from ..runtime.projector import Projector
 from ..runtime.sampling import SEED_MAX
 from ..speculate.completion import N_PREDICT, Completion, CompletionOptions
 from ..speculate.config import AUTO, DraftChoice, DraftConfig
@@ -22,6 +24,7 @@ from ..templates.template import ChatTemplate
 from ..util import records
 from ..util.files import require_no_model
 from .answer import ChatForm, Piece, read_pieces, read_whole
+from .pictures import prompt_of
 from .trimming import trim_messages
 
 ANSWER_SHARE = 4  # at least a quarter of the context is free for the answer
@@ -45,7 +48,7 @@ class SavedChat:
 
 class Conversation:
     """Questions and answers. draft, options: arguments of Completion for each answer. system: the
-    system prompt, None for the template's own.
+    system prompt, None for the template's own. projector: reads pictures for the model.
 
     ``ask`` and ``regenerate`` yield pieces of an answer. If they end early, by an error, Ctrl-C or
     ``close``, the conversation keeps what has been generated.
@@ -61,10 +64,12 @@ class Conversation:
         draft: DraftChoice | DraftConfig = AUTO,
         *,
         system: str | None = None,
+        projector: Projector | None = None,
         **options: Unpack[CompletionOptions],
     ) -> None:
         self.context = context
         self.template = template
+        self.projector = projector
         self.config = DraftConfig.create(draft)
         self.options = options
         self.messages: tuple[Message, ...] = ()
@@ -92,6 +97,14 @@ class Conversation:
         at = self._last_question()
         return None if at is None else self.messages[at].text
 
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of the latest answer; empty if it has none."""
+        latest = self.completion
+        if latest is None:
+            return ""
+        return read_whole(self._form.reader(latest.prompt), latest.text)[0]
+
     def without_thoughts(self) -> list[Message]:
         """Return all messages, answers without their reasoning, to be shown."""
         return [
@@ -101,17 +114,18 @@ class Conversation:
             for message in self.messages
         ]
 
-    def ask(self, text: str) -> Generator[Piece, None, None]:
-        """Yield the answer to a question.
+    def ask(self, text: str, pictures: Sequence[bytes] = ()) -> Generator[Piece, None, None]:
+        """Yield the answer to a question. pictures: the bytes of files, which come before it.
 
-        Raises ArgumentError if the template refuses it, ContextFullError if it does not fit; the
-        conversation then stays unchanged.
+        Raises ArgumentError if the template refuses it or a picture cannot be read,
+        ContextFullError if it does not fit; the conversation then stays unchanged.
         """
         self._n_regenerated = 0
-        yield from self._answer((*self.messages, Message(USER, text)))
+        question = Message(USER, text, pictures=tuple(pictures))
+        yield from self._answer((*self.messages, question))
 
     def regenerate(self, text: str | None = None) -> Generator[Piece, None, None]:
-        """Yield another answer to the latest question, or to `text` in its place.
+        """Yield another answer to the latest question, or to `text` with the same pictures.
 
         A fixed seed grows by one each time. Raises the errors of `ask`, and then keeps the former
         answer; ArgumentError before the first question.
@@ -120,13 +134,29 @@ class Conversation:
         if at is None:
             raise ArgumentError("there is no question yet; ask one first")
         self._n_regenerated = self._n_regenerated + 1 if text is None else 0
-        question = self.messages[at] if text is None else Message(USER, text)
+        question = self.messages[at]
+        question = question if text is None else replace(question, content=text)
         yield from self._answer((*self.messages[:at], question))
 
     def clear(self) -> None:
         """Remove all messages but the system prompt."""
         self.messages = self.messages[:1] if self.system is not None else ()
         self.n_left_out = 0
+
+    def switch(
+        self,
+        context: Context,
+        template: ChatTemplate,
+        draft: DraftChoice | DraftConfig = AUTO,
+        projector: Projector | None = None,
+    ) -> None:
+        """Go on with another model, which reads the messages in its own template."""
+        former = self.context.model.vocabulary
+        self.context, self.template, self._form = context, template, ChatForm(template)
+        self.projector = projector
+        self.config = DraftConfig.create(draft)
+        self._take(self.messages, former)
+        self.completion, self.is_thinking = None, False
 
     def save(self, path: Path) -> None:
         """Write all messages to a file, for `load`. Replaces an existing file, as a whole."""
@@ -146,8 +176,13 @@ class Conversation:
             raise records.RecordError(
                 f"{path} is not a saved chat ({reason}); give another file"
             ) from error
+        self._take(chat.messages, chat.vocabulary)
+
+    def _take(self, messages: Sequence[Message], vocabulary: str) -> None:
+        """Replace the messages by others, which keep their tokens if this model spells them so.
+        vocabulary: of the model that wrote them."""
         model = self.context.model
-        has_tokens = chat.vocabulary == model.vocabulary
+        has_tokens = vocabulary == model.vocabulary
 
         def spells(message: Message) -> bool:
             tokens = message.tokens or ()
@@ -156,7 +191,7 @@ class Conversation:
 
         self.messages = tuple(
             message if has_tokens and spells(message) else replace(message, tokens=None)
-            for message in chat.messages
+            for message in messages
         )
         self.n_left_out = 0
 
@@ -167,8 +202,9 @@ class Conversation:
     # answers
 
     def _answer(self, messages: tuple[Message, ...]) -> Generator[Piece, None, None]:
-        prompt, n_left_out = self._prompt(messages)
+        prompt, pictures, n_left_out = self._prompt(messages)
         options = self.options.copy()
+        options["pictures"] = pictures
         options["shown"] = {**(options.get("shown") or {}), **self._form.shown}
         options["stop"] = (*options.get("stop", ()), *self.template.stop)
         sampling = options.get("sampling")
@@ -206,24 +242,24 @@ class Conversation:
             tokens = tokens[:-1]
         return Message(ASSISTANT, model.detokenize(tokens), tokens=tuple(tokens))
 
-    def _prompt(self, messages: Sequence[Message]) -> tuple[list[int], int]:
-        """Return the prompt, and how many messages it leaves out."""
+    def _prompt(self, messages: Sequence[Message]) -> tuple[list[int], tuple[Picture, ...], int]:
+        """Return the prompt, the pictures in it, and how many messages it leaves out."""
         n_ctx = self.context.n_ctx
         n_answer = min(self.options.get("n_predict", N_PREDICT), n_ctx // ANSWER_SHARE)
         n_system = int(messages[0].role == SYSTEM)
         last = max(i for i, message in enumerate(messages) if message.role == USER)
         n_left_out = min(self.n_left_out, last - n_system)
         seen = (*messages[:n_system], *messages[n_system + n_left_out :])
-        prompt = self.template.tokens(seen)
+        prompt, pictures = prompt_of(seen, self.template, self.projector)
         if len(prompt) + n_answer > n_ctx:
 
             def n_tokens(some: Sequence[Message]) -> int:
-                return len(self.template.tokens(some))
+                return len(prompt_of(some, self.template, self.projector)[0])
 
             n_max = n_ctx - n_answer
             try:
                 seen = trim_messages(seen, n_tokens, min(n_max, n_ctx // KEPT_SHARE))
             except ContextFullError:
                 seen = trim_messages(seen, n_tokens, n_max)
-            prompt = self.template.tokens(seen)
-        return prompt, len(messages) - len(seen)
+            prompt, pictures = prompt_of(seen, self.template, self.projector)
+        return prompt, pictures, len(messages) - len(seen)

@@ -23,7 +23,7 @@ from ..speculate.draft_names import SIGN, Named, split
 from ..speculate.residual import MATCH, RESIDUAL
 from ._model import complete_model
 from ._options import read_text
-from ._types import Choice, Integer, Number, of_value, option
+from ._types import Choice, Integer, Number, of_value, option, rare
 
 
 def parse_blocks(text: str) -> frozenset[int]:
@@ -77,25 +77,25 @@ class MaskOptions:
     """The mask that drafts use."""
 
     title: ClassVar[str] = "Masks"
-    mask_file: str | None = option(
+    mask_file: str | None = rare(
         "--mask",
         metavar="FILE",
         help="File with the mask to draft with, in any format that layers profile export writes; "
         "- for stdin.",
     )
-    skip_attn: frozenset[int] = option(
+    skip_attn: frozenset[int] = rare(
         "--skip-attn",
         metavar="BLOCKS",
         callback=of_value(parse_blocks, frozenset()),
         help="Skip the attention sublayers of these blocks in drafts, like 3,5,8-11.",
     )
-    skip_ffn: frozenset[int] = option(
+    skip_ffn: frozenset[int] = rare(
         "--skip-ffn",
         metavar="BLOCKS",
         callback=of_value(parse_blocks, frozenset()),
         help="Skip the feed-forward sublayers of these blocks in drafts.",
     )
-    exit_layer: int | None = option(
+    exit_layer: int | None = rare(
         "--exit-layer",
         metavar="N",
         type=Integer(1),
@@ -121,7 +121,7 @@ class MaskOptions:
 
 
 def profile_option() -> Any:
-    return option(
+    return rare(
         "--profile",
         type=click.Choice(["auto", "none"]),
         default="auto",
@@ -141,11 +141,10 @@ class DraftOptions(MaskOptions):
         callback=of_value(parse_draft),
         shell_complete=complete_draft,
         default=AUTO,
-        help="Drafter, or several joined by +, like ngram+model:small.gguf; model, universal "
-        "and head take a file after a colon. auto: the drafters that suit the model; off: "
-        "plain decoding.",
+        help="Drafter, or several joined by +, like ngram+model:small.gguf, see docs/drafts.md. "
+        "auto: those that suit the model; off: plain decoding.",
     )
-    drafter_options: tuple[str, ...] = option(
+    drafter_options: tuple[str, ...] = rare(
         "-o",
         "--draft-option",
         metavar="KEY=VALUE",
@@ -153,20 +152,20 @@ class DraftOptions(MaskOptions):
         help="Set an option of a drafter that --draft names, see docs/drafts.md; repeatable.",
     )
     profile: str = profile_option()
-    controller: str | None = option(
+    controller: str | None = rare(
         "--controller",
         type=Choice(controllers.names(), controllers.all_names()),
         help="How to decide the length of drafts. auto: draft where that should save time; "
         "fixed: follow --draft-max and --draft-p-min.  "
         f"[default: {controllers.DEFAULT}]",
     )
-    draft_max: int | None = option(
+    draft_max: int | None = rare(
         "--draft-max",
         type=Integer(1),
         help="Largest number of draft tokens per step.  "
         f"[default with --controller fixed: {Fixed().n_max}]",
     )
-    draft_p_min: float | None = option(
+    draft_p_min: float | None = rare(
         "--draft-p-min",
         type=Number(0, 1),
         help="End a draft before a token whose probability is below this.  "

@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..runtime import rpc
 from ..runtime.checkpoints import N_CHECKPOINTS
 from ..runtime.context import Context
-from ..runtime.context_options import N_CTX, N_CTX_MAX, N_CTX_UNIT, N_THREADS_MAX
+from ..runtime.context_options import N_CTX, N_CTX_MAX, N_THREADS_MAX
 from ..runtime.kv_types import CACHE_TYPE, CACHE_TYPES
 from ..runtime.loading import AUTO, LOADS
 from ..runtime.lora import AdapterFile
@@ -25,7 +25,7 @@ from ..runtime.offload import ContextSize
 from ..util.hint_throttle import is_due
 from ..util.machine import overload, usable_cores
 from ..util.sizes import INT32_MAX
-from ._types import FILE, Integer, IntegerOrAuto, of_value, option
+from ._types import FILE, Integer, IntegerOrAuto, of_value, option, rare
 
 ADVICE_S = 3600.0  # between two warnings about a busy machine
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
@@ -66,7 +66,7 @@ def threads(help: str) -> dict[str, Any]:
 
 
 def _cache_type(part: str) -> Any:
-    return option(
+    return rare(
         f"-ct{part}",
         f"--cache-type-{part}",
         type=click.Choice(list(CACHE_TYPES)),
@@ -83,17 +83,17 @@ class DeviceOptions:
     threads: int | None = option(
         "-t",
         "--threads",
-        **threads("Number of CPU threads; fewer can be faster while other programs run."),
+        **threads("Number of CPU threads."),
     )
     n_gpu_layers: int | str | None = option(
         "-ngl",
         "--gpu-layers",
         "--n-gpu-layers",
         type=IntegerOrAuto(ALL_LAYERS),
-        help="Number of blocks to keep on GPUs, counted from the last; the output layer counts as "
-        "one more; -1 for all, auto for as many as fit. No effect without GPUs.  [default: all]",
+        help="Number of blocks to keep on GPUs, -1 for all, auto for as many as fit.  "
+        "[default: all]",
     )
-    split_mode: str = option(
+    split_mode: str = rare(
         "-sm",
         "--split-mode",
         type=click.Choice(list(SPLIT_MODES)),
@@ -101,7 +101,7 @@ class DeviceOptions:
         help="How to distribute the model over GPUs: none (one GPU holds all of it), layer (by "
         "blocks) or row (by rows of the weights). No effect without GPUs.",
     )
-    main_gpu: int = option(
+    main_gpu: int = rare(
         "-mg",
         "--main-gpu",
         type=Integer(0, INT32_MAX),
@@ -109,21 +109,21 @@ class DeviceOptions:
         help="Index of the GPU that holds the model (--split-mode none) or its small tensors "
         "(--split-mode row). No effect without GPUs.",
     )
-    load_mode: str = option(
+    load_mode: str = rare(
         "--load-mode",
         type=click.Choice(list(LOADS)),
         default=AUTO,
         help="How to load weights for the CPU: copy them into memory (faster passes), map the file "
         "(loads faster, shared between processes), or auto: copy if twice the file's size is free.",
     )
-    rpc: tuple[str, ...] = option(
+    rpc: tuple[str, ...] = rare(
         "--rpc",
         metavar="HOST:PORT,...",
         callback=of_value(_servers, ()),
         help="Keep the model on these machines, which run pyselfspec rpc-serve; -ngl limits the "
         "number of blocks there.",
     )
-    flash_attn: str = option(
+    flash_attn: str = rare(
         "-fa",
         "--flash-attn",
         type=click.Choice(list(FLASH_ATTN)),
@@ -190,20 +190,20 @@ class MachineOptions(DeviceOptions):
         "-c",
         "--ctx-size",
         type=Integer(0),
-        help=f"Context size in tokens, rounded up to a multiple of {N_CTX_UNIT}; 0 for as many as "
-        f"the model was trained with.  [default: the model's, at most {N_CTX}]",
+        help="Context size in tokens, 0 for as many as the model was trained with.  "
+        f"[default: the same, at most {N_CTX}]",
     )
-    ctx_checkpoints: int = option(
+    ctx_checkpoints: int = rare(
         "--ctx-checkpoints",
         type=Integer(1),
         default=N_CHECKPOINTS,
         help="For recurrent and hybrid models: number of checkpoints of the state to keep in "
         "memory, so that an edited or continued conversation is not read again from its beginning.",
     )
-    lora: tuple[Path, ...] = option(
+    lora: tuple[Path, ...] = rare(
         "--lora", type=FILE, multiple=True, help="File of a LoRA adapter to use; repeatable."
     )
-    lora_scaled: tuple[tuple[Path, float], ...] = option(
+    lora_scaled: tuple[tuple[Path, float], ...] = rare(
         "--lora-scaled",
         metavar="FILE:SCALE",
         multiple=True,

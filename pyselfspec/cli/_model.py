@@ -135,6 +135,6 @@ def _require_no_text(model: str) -> None:
         raise UnknownModelError(f"{error}; {where}") from error
 
 
-LATEST = "the chat model on this machine that was used or pulled last"
+LATEST = "the chat model that was used or pulled last"
 model_argument = together(optional_model(LATEST, latest_model), model_option)
 model_or_demo_argument = together(optional_model(DEMO_NAME, _demo_model), model_option)

@@ -20,7 +20,7 @@ from ..util.files import read_limited, require_no_model
 from ..util.paths import without_password
 from ..util.records import MAX_BYTES
 from ..util.sizes import INT32_MAX
-from ._types import FILE, F, Integer, of_value, option
+from ._types import FILE, F, Integer, of_value, option, rare, together
 
 MAX_TEXT = 1 << 30  # bytes of a text or prompt
 
@@ -38,14 +38,12 @@ verbose_option = cloup.option(
     is_flag=True,
     expose_value=False,
     callback=of_value(load.set_verbose),
-    help="Show llama.cpp's log on stderr; generate also shows more figures, and serve logs "
-    "requests.",
+    help="Show more, and llama.cpp's log, on stderr.",
 )
 json_option = cloup.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 yes_option = cloup.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
-# For every command that loads a model.
-common_options = cloup.option_group("Output", verbose_option, json_option)
+common_options = together(verbose_option, json_option)  # of every command that loads a model
 
 
 def n_predict_option(default: int) -> Any:
@@ -56,7 +54,7 @@ def n_predict_option(default: int) -> Any:
         type=Integer(-1),
         callback=of_value(_n_predict),
         default=default,
-        help="Largest number of tokens to generate, -1 for as many as the context holds.",
+        help="Most tokens to generate, -1 for no limit.",
     )
 
 
@@ -67,11 +65,19 @@ def _n_predict(n: int) -> int:
 
 
 def template_option() -> Any:
-    return option(
+    return rare(
         "--chat-template",
         metavar="|".join((*FALLBACKS, "FILE")),
         help="Chat template to use instead of the model's own: a built-in one, or a Jinja file; "
         "plain suits models that were not trained to chat.",
+    )
+
+
+def mmproj_option() -> Any:
+    return rare(
+        "--mmproj",
+        type=FILE,
+        help="Projector file of the model, with which it reads pictures in messages.",
     )
 
 
@@ -124,7 +130,7 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
 
 
 def prompt_option(what: str) -> Any:
-    return option("-p", "--prompt", metavar="TEXT", help=f"{what}, in place of the argument TEXT.")
+    return rare("-p", "--prompt", metavar="TEXT", help=f"{what}, in place of the argument TEXT.")
 
 
 def prompt_file_option(help: str) -> Any:

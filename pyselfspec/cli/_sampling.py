@@ -11,7 +11,7 @@ import click
 from ..runtime import json_schema
 from ..runtime.sampling import SEED_MAX, SamplingParams
 from ._options import STDIN, read_text
-from ._types import Integer, Number, of_value, option
+from ._types import Integer, Number, of_value, option, rare
 
 DEFAULT = SamplingParams()
 NONE = "none"
@@ -27,32 +27,32 @@ class FurtherSamplingOptions:
     """The samplers that are off by default."""
 
     title: ClassVar[str] = "Further samplers (off by default; no effect with --temp 0, except DRY)"
-    dry_multiplier: float = option(
+    dry_multiplier: float = rare(
         "--dry-multiplier",
         type=Number(0),
         default=DEFAULT.dry_multiplier,
         help="Strength of DRY, which lowers the logits of tokens that continue a repetition, 0 for "
         "none.",
     )
-    dry_base: float = option(
+    dry_base: float = rare(
         "--dry-base",
         type=Number(1),
         default=DEFAULT.dry_base,
         help="Factor by which DRY grows with each token of the repetition.",
     )
-    dry_allowed_length: int = option(
+    dry_allowed_length: int = rare(
         "--dry-allowed-length",
         type=Integer(0),
         default=DEFAULT.dry_allowed_length,
         help="Number of repeated tokens from which on DRY acts.",
     )
-    dry_penalty_last_n: int = option(
+    dry_penalty_last_n: int = rare(
         "--dry-penalty-last-n",
         type=Integer(-1),
         default=DEFAULT.dry_penalty_last_n,
         help="Number of latest tokens that DRY reads, -1 for all.",
     )
-    dry_sequence_breakers: tuple[str, ...] = option(
+    dry_sequence_breakers: tuple[str, ...] = rare(
         "--dry-sequence-breaker",
         metavar="TEXT",
         multiple=True,
@@ -60,7 +60,7 @@ class FurtherSamplingOptions:
         help="Text that no repetition reaches across, in place of the usual ones; repeatable; none "
         "for no such text.  [default: line break, colon, double quote and asterisk]",
     )
-    top_n_sigma: float = option(
+    top_n_sigma: float = rare(
         "--top-nsigma",
         "--top-n-sigma",
         type=Number(0),
@@ -68,7 +68,7 @@ class FurtherSamplingOptions:
         help="Sample from tokens whose logits are within this many standard deviations of the best "
         "one, 0 for all.",
     )
-    typical_p: float = option(
+    typical_p: float = rare(
         "--typical",
         "--typical-p",
         type=Number(0, 1),
@@ -76,26 +76,26 @@ class FurtherSamplingOptions:
         help="Sample from the tokens whose surprise is nearest to the expected one, up to this "
         "total probability, 1 for all.",
     )
-    xtc_probability: float = option(
+    xtc_probability: float = rare(
         "--xtc-probability",
         type=Number(0, 1),
         default=DEFAULT.xtc_probability,
         help="Probability of XTC, which drops all but the least likely of the likely tokens.",
     )
-    xtc_threshold: float = option(
+    xtc_threshold: float = rare(
         "--xtc-threshold",
         type=Number(0, 1),
         default=DEFAULT.xtc_threshold,
         help="Probability from which on a token is likely for XTC; above 0.5 XTC is off.",
     )
-    dynatemp_range: float = option(
+    dynatemp_range: float = rare(
         "--dynatemp-range",
         type=Number(0),
         default=DEFAULT.dynatemp_range,
         help="Lower the temperature by up to this where the model is certain, and raise it where "
         "it is not.",
     )
-    dynatemp_exponent: float = option(
+    dynatemp_exponent: float = rare(
         "--dynatemp-exp",
         type=Number(0),
         default=DEFAULT.dynatemp_exponent,
@@ -116,46 +116,46 @@ class SamplingOptions(FurtherSamplingOptions):
         default=DEFAULT.temperature,
         help="Temperature, 0 for greedy.",
     )
-    top_k: int = option(
+    top_k: int = rare(
         "--top-k",
         type=Integer(0),
         default=DEFAULT.top_k,
         help="Sample from this many of the likeliest tokens, 0 for all.",
     )
-    top_p: float = option(
+    top_p: float = rare(
         "--top-p",
         type=Number(0, 1),
         default=DEFAULT.top_p,
         help="Sample from the likeliest tokens up to this total probability, 1 for all.",
     )
-    min_p: float = option(
+    min_p: float = rare(
         "--min-p",
         type=Number(0, 1),
         default=DEFAULT.min_p,
         help="Drop tokens less likely than this share of the likeliest token's probability, 0 for "
         "none.",
     )
-    repeat_penalty: float = option(
+    repeat_penalty: float = rare(
         "--repeat-penalty",
         type=Number(0, min_open=True),
         default=DEFAULT.repeat_penalty,
         help="Lower the logits of repeated tokens by this factor, 1 for no penalty.",
     )
-    presence_penalty: float = option(
+    presence_penalty: float = rare(
         "--presence-penalty",
         type=float,
         metavar="NUMBER",
         default=DEFAULT.presence_penalty,
         help="Subtract this once from the logit of each token that the text already has.",
     )
-    frequency_penalty: float = option(
+    frequency_penalty: float = rare(
         "--frequency-penalty",
         type=float,
         metavar="NUMBER",
         default=DEFAULT.frequency_penalty,
         help="Subtract this times the number of occurrences so far from a token's logit.",
     )
-    repeat_last_n: int = option(
+    repeat_last_n: int = rare(
         "--repeat-last-n",
         type=Integer(0),
         default=DEFAULT.repeat_last_n,
@@ -167,7 +167,7 @@ class SamplingOptions(FurtherSamplingOptions):
         callback=of_value(lambda seed: None if seed == -1 else seed),
         help="Seed of the sampler, -1 for a random one.  [default: random]",
     )
-    grammar_file: str | None = option(
+    grammar_file: str | None = rare(
         "--grammar",
         metavar="FILE",
         help="File with a GBNF grammar that the text must follow, - for stdin.",

@@ -25,8 +25,8 @@ from ..serve.settings import (
     Capacity,
     Settings,
 )
-from ._options import read_text, template_option
-from ._types import FILE, FOLDER, Integer, Number, of_value, option
+from ._options import mmproj_option, read_text, template_option
+from ._types import FILE, FOLDER, Integer, Number, of_value, option, rare
 
 KEY_VARIABLE = "PYSELFSPEC_API_KEY"
 MIB = 1 << 20
@@ -77,19 +77,19 @@ class ServerOptions:
         default=N_SLOTS,
         help="Number of requests to answer at once; they share the context (-c).",
     )
-    queue: int = option(
+    queue: int = rare(
         "--queue",
         type=Integer(0),
         default=N_QUEUE,
         help="Number of requests that may wait for a slot; further ones are refused.",
     )
-    timeout: float = option(
+    timeout: float = rare(
         "--timeout",
         type=Number(0, min_open=True),
         default=TIMEOUT_S,
         help="Longest time of a request in seconds, including the wait for a slot.",
     )
-    max_body: float = option(
+    max_body: float = rare(
         "--max-body",
         type=Number(0, MIB_MAX, min_open=True),
         default=N_BYTES / MIB,
@@ -98,11 +98,10 @@ class ServerOptions:
     api_key_file: Path | None = option(
         "--api-key-file",
         type=FILE,
-        help="File with the API keys that requests may have, one a line.  "
-        f"[default: ${KEY_VARIABLE}, else none]",
+        help=f"File with API keys, one a line.  [default: ${KEY_VARIABLE}, else none]",
     )
     api_key: None = option("--api-key", hidden=True, callback=of_value(_refuse))
-    cors: tuple[str, ...] = option(
+    cors: tuple[str, ...] = rare(
         "--cors",
         metavar="ORIGIN",
         multiple=True,
@@ -110,7 +109,7 @@ class ServerOptions:
         help="Allow requests from web pages of this origin (CORS), like https://example.org, or * "
         "for any; repeatable.",
     )
-    alias: str | None = option(
+    alias: str | None = rare(
         "--alias",
         callback=of_value(_alias),
         help="Name of the model in the API.  [default: the name of its file without .gguf]",
@@ -123,18 +122,18 @@ class ServerOptions:
         help="The model, or with a name one of several, each loaded when a request asks for it; "
         "repeatable.",
     )
-    models_dir: Path | None = option(
+    models_dir: Path | None = rare(
         "--models-dir",
         type=FOLDER,
         help="Serve the GGUF files of this folder in the same way, by their names.",
     )
-    max_memory: float | None = option(
+    max_memory: float | None = rare(
         "--max-memory",
         type=Number(0, min_open=True),
         help="GiB that loaded models may take together, by estimate; the least recently used are "
         "unloaded first.  [default: what is free at the start]",
     )
-    keep_alive: float | None = option(
+    keep_alive: float | None = rare(
         "--keep-alive",
         type=Number(0),
         help="Seconds that such a model stays loaded after its last answer.  [default: until "
@@ -143,35 +142,31 @@ class ServerOptions:
     # the server ends when stdin is closed
     with_parent: bool = option("--with-parent", is_flag=True, hidden=True)
     template: str | None = template_option()
-    pooling: str | None = option(
+    pooling: str | None = rare(
         "--pooling",
         type=click.Choice(["none", "mean", "cls", "last", "rank"]),
         help="Serve embeddings, or with rank scores, made from the rows of a text in this way.  "
         "[default: as the model's file says, if it is made for them]",
     )
-    cache_ram: float = option(
+    cache_ram: float = rare(
         "--cache-ram",
         type=Number(0),
         default=CACHE_BYTES / MIB,
         help="MiB of memory for texts that the context has no room for, so that prompts which go "
         "on from them are not read again; 0 for none.",
     )
-    cache_dir: Path | None = option(
+    cache_dir: Path | None = rare(
         "--cache-dir",
         type=FOLDER,
         help="Folder in which such texts are kept for later runs with the same model.",
     )
-    slot_save_path: Path | None = option(
+    slot_save_path: Path | None = rare(
         "--slot-save-path",
         type=FOLDER,
         help="Folder in which clients may save the texts of slots, with POST /slots/{id}.",
     )
-    mmproj: Path | None = option(
-        "--mmproj",
-        type=FILE,
-        help="Projector file of the model, with which it reads pictures in messages.",
-    )
-    grace: float = option(
+    mmproj: Path | None = mmproj_option()
+    grace: float = rare(
         "--grace",
         type=Number(0),
         default=GRACE_S,

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import click
 import cloup
 
+from ._help import Rare
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
@@ -24,6 +26,11 @@ FOLDER.name = "folder"
 def option(*names: str, **settings: Any) -> Any:
     """Declare a field that holds the value of an option; settings are those of cloup.option."""
     return field(metadata={"names": names, "settings": settings})
+
+
+def rare(*names: str, **settings: Any) -> Any:
+    """Declare a field like ``option``, for an option that few need."""
+    return option(*names, cls=Rare, **settings)
 
 
 def of_value(parse: Callable[[Any], Any], default: Any = None) -> Callable[..., Any]:

@@ -39,6 +39,7 @@ from ..speculate.config import AUTO, OFF
 from ..util.files import replacing
 from ..util.paths import shown
 from ._drafting import MaskOptions, complete_draft, parse_draft, profile_option
+from ._help import ManyOptions
 from ._machine import MachineOptions
 from ._model import model_argument
 from ._options import (
@@ -197,7 +198,7 @@ class ResultOptions:
     )
 
 
-@cloup.command(name="bench")
+@cloup.command(name="bench", cls=ManyOptions)
 @model_argument
 @takes(
     asked=PromptOptions,

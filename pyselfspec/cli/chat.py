@@ -11,21 +11,20 @@ from typing import ClassVar
 import click
 import cloup
 
-from ..chat import installed
-from ..chat.conversation import Conversation
-from ..gguf.chat_template import tells_speakers_apart
-from ..templates.template import ChatTemplate
 from ._chat.answers import Once
 from ._chat.loop import COMMANDS, ChatLoop
 from ._chat.screen import Lines, Records, Screen
+from ._chat.setup import Setup
 from ._chat.typed_ahead import typing_waits
 from ._drafting import DraftOptions
+from ._help import ManyOptions
 from ._machine import MachineOptions
 from ._model import model_argument
 from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
+    mmproj_option,
     n_predict_option,
     prompt_file_option,
     prompt_option,
@@ -35,7 +34,7 @@ from ._options import (
     text_argument,
 )
 from ._sampling import SamplingOptions
-from ._types import FILE, option, takes
+from ._types import FILE, option, rare, takes
 
 N_PREDICT = 1024  # tokens of an answer
 
@@ -49,7 +48,14 @@ class ConversationOptions:
     prompt_file: str | None = prompt_file_option("File with the question.")
     system: str | None = option("--system", metavar="TEXT", help="System prompt.  [default: none]")
     template: str | None = template_option()
-    load: Path | None = option(
+    mmproj: Path | None = mmproj_option()
+    images: tuple[Path, ...] = rare(
+        "--image",
+        type=FILE,
+        multiple=True,
+        help="Picture that goes with the first question, needs --mmproj; repeatable.",
+    )
+    load: Path | None = rare(
         "--load", type=FILE, help="Continue the conversation in a file that /save wrote."
     )
     show_drafts: bool = option(
@@ -60,7 +66,7 @@ class ConversationOptions:
     n_predict: int = n_predict_option(N_PREDICT)
 
 
-@cloup.command(name="chat")
+@cloup.command(name="chat", cls=ManyOptions)
 @model_argument
 @text_argument("Question to answer; without one, chat.")
 @takes(
@@ -81,9 +87,8 @@ def command(
 ) -> None:
     """Chat with a model, or ask it one question.
 
-    Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D exits, /help lists the
-    commands. Text from a pipe is appended to TEXT; without TEXT, each line of the pipe is a
-    question. --json prints one object per answer.
+    /help lists the commands and keys of a chat. Text from a pipe is appended to TEXT; without TEXT,
+    each line of the pipe is a question. --json prints one object per answer.
 
     \b
     pyselfspec chat
@@ -93,6 +98,8 @@ def command(
     """
     if STDIN in (options.prompt_file, drafts.mask_file, sampling.grammar_file, options.template):
         raise click.UsageError("stdin is read for messages; give a file instead of -")
+    if options.images and options.mmproj is None:
+        raise click.UsageError("--image needs --mmproj and the projector file of the model")
     drafts.check()
     params = sampling.params()  # errors in options appear before a model is loaded
     template = template_from(options.template)
@@ -100,17 +107,11 @@ def command(
 
     watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
     is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
+    setup = Setup(machine, drafts, template, model, options.mmproj)
     with (
         typing_waits() if is_talk else nullcontext("") as typed,
-        machine.open(model) as (loaded, context),
+        setup.begin(n_predict=options.n_predict, sampling=params) as conversation,
     ):
-        chat_template = ChatTemplate.of(loaded, template)
-        if template is None:
-            _note_model(model, loaded.path, chat_template.source)
-        config = drafts.config(loaded.n_layer)
-        conversation = Conversation(
-            context, chat_template, config, n_predict=options.n_predict, sampling=params
-        )
         if options.load is not None:
             conversation.load(options.load)
         if options.system is not None:
@@ -122,7 +123,10 @@ def command(
             screen = Terminal(model, COMMANDS, typed=typed, show_drafts=options.show_drafts)
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
-        ChatLoop(conversation, screen).run(question, options.load)
+        loop = ChatLoop(conversation, screen, setup, sampling)
+        for path in options.images:
+            loop.attach(path)
+        loop.run(question, options.load)
 
 
 def _question(argument: str | None, option: str | None, file: str | None) -> str | None:
@@ -139,15 +143,3 @@ def _question(argument: str | None, option: str | None, file: str | None) -> str
     if not question.strip():
         raise click.UsageError("the question is empty; give one after MODEL, with -p or with -f")
     return question
-
-
-def _note_model(name: str, path: Path, template: str) -> None:
-    """Record the model as the latest chat model, or warn that it is not a chat model."""
-    if tells_speakers_apart(template):
-        installed.remember(path)
-        return
-    click.echo(
-        f"Warning: {name} is not a chat model: it continues your text instead of answering; get a "
-        f"chat model with: {installed.GET_ONE}",
-        err=True,
-    )

@@ -34,6 +34,7 @@ from ..speculate.stats import GenerationStats
 from ..util import paths
 from ..util.paths import DEMO
 from ._generation_report import closing_line, report
+from ._help import ManyOptions
 from ._machine import DeviceOptions
 from ._options import common_options, n_predict_option
 from ._progress import progress
@@ -96,7 +97,7 @@ class RaceOptions:
     )
 
 
-@cloup.command(name="demo")
+@cloup.command(name="demo", cls=ManyOptions)
 @takes(text=RaceOptions, device=DeviceOptions)
 @common_options
 def command(text: RaceOptions, device: DeviceOptions, as_json: bool) -> None:

@@ -23,6 +23,7 @@ from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ..speculate.residual import MATCH, VERIFY
 from ._drafting import DraftOptions
 from ._generation_report import Explainer, closing_line, report
+from ._help import ManyOptions, Rare
 from ._machine import MachineOptions
 from ._model import model_argument
 from ._options import (
@@ -38,7 +39,7 @@ from ._options import (
     text_argument,
 )
 from ._sampling import SamplingOptions
-from ._types import of_value, option, takes
+from ._types import of_value, rare, takes
 
 N_WARM_UP = 16  # tokens
 
@@ -78,14 +79,14 @@ class TextOptions:
     title: ClassVar[str] = "Text"
     prompt: str | None = prompt_option("Text to continue")
     prompt_file: str | None = prompt_file_option("File with the text, - for stdin.")
-    prompt_tokens: tuple[int, ...] | None = option(
+    prompt_tokens: tuple[int, ...] | None = rare(
         "--prompt-tokens",
         metavar="IDS",
         callback=of_value(parse_tokens),
         help="Prompt as token ids, like 1,5,9; the output is token ids too.",
     )
     n_predict: int = n_predict_option(N_PREDICT)
-    stop: tuple[str, ...] = option(
+    stop: tuple[str, ...] = rare(
         "--stop", multiple=True, help="End the text before this string; repeatable."
     )
 
@@ -115,6 +116,7 @@ verify_option = cloup.option_group(
     "Verification",
     cloup.option(
         "--verify",
+        cls=Rare,
         type=click.Choice(VERIFY),
         default=MATCH,
         help="match: generate the text that plain decoding generates with the same --seed. "
@@ -124,7 +126,7 @@ verify_option = cloup.option_group(
 )
 
 
-@cloup.command(name="generate")
+@cloup.command(name="generate", cls=ManyOptions)
 @model_argument
 @text_argument("Text to continue.")
 @takes(options=TextOptions)
@@ -137,6 +139,7 @@ verify_option = cloup.option_group(
     ),
     cloup.option(
         "--explain",
+        cls=Rare,
         is_flag=True,
         help="Explain on stderr where tokens come from, and when and why drafting starts or stops.",
     ),
@@ -165,8 +168,7 @@ def command(
 
     \b
     pyselfspec generate demo "Once upon a time"
-    pyselfspec generate model.gguf -f prompt.txt --temp 0 --skip-attn 5,7-9 --compare
-    pyselfspec generate model.gguf -f prompt.txt --exit-layer 8 --explain
+    pyselfspec generate model.gguf -f prompt.txt --temp 0 --compare
     pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf
     """
     drafts.check(verify)

@@ -24,6 +24,7 @@ from ..speculate.batching import warning_of
 from ..util import memory
 from ..util.extras import install_command
 from ._drafting import DraftOptions
+from ._help import ManyOptions
 from ._machine import MachineOptions
 from ._model import LATEST, latest_model, optional_model
 from ._options import common_options, template_from
@@ -32,7 +33,7 @@ from ._server_options import KEY_VARIABLE, MIB, ServerOptions
 from ._types import takes
 
 
-@cloup.command(name="serve")
+@cloup.command(name="serve", cls=ManyOptions)
 @optional_model(LATEST, lambda: None)  # --model and --models-dir name others
 @takes(options=ServerOptions, sampling=SamplingOptions, machine=MachineOptions, drafts=DraftOptions)
 @common_options
@@ -46,9 +47,8 @@ def command(
 ) -> None:
     """Serve OpenAI's and Anthropic's APIs, with a page at /.
 
-    Programs for chat completions, responses or messages use it as they are, see docs/clients.md.
-    Several requests are answered at once, each with the text that it would get alone. Requests can
-    choose the drafter, see docs/serving.md.
+    Programs for these APIs use it as they are, see docs/clients.md. Several requests are answered
+    at once, each with the text that it would get alone.
 
     \b
     pyselfspec serve model.gguf

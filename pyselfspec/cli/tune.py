@@ -19,6 +19,7 @@ from ..util import paths, records
 from ..util.extras import install_command
 from ..util.files import require_target
 from ..util.progress import OnProgress
+from ._help import ManyOptions
 from ._machine import DeviceOptions
 from ._model import model_argument
 from ._options import common_options, parse_tokens
@@ -34,7 +35,7 @@ def _head(path: Path) -> Path:
     return path
 
 
-@cloup.command(name="tune")
+@cloup.command(name="tune", cls=ManyOptions)
 @model_argument
 @cloup.option_group(
     "Training data",

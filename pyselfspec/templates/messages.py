@@ -36,6 +36,7 @@ class Message:
     reasoning: what comes before the content, for templates that show them.
     tokens: the generated token ids of an answer, without its end token. A later turn reads these,
     which are in the KV cache, instead of tokenizing the text again.
+    pictures: the bytes of files, before the content; a Conversation reads them.
     """
 
     role: str
@@ -45,6 +46,7 @@ class Message:
     tool_call_id: str | None = None
     tokens: tuple[int, ...] | None = None
     reasoning: str | None = None
+    pictures: tuple[bytes, ...] = ()
 
     @property
     def text(self) -> str:
@@ -52,7 +54,7 @@ class Message:
         return self.content if isinstance(self.content, str) else "\n".join(self.content or ())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the message in OpenAI's format, without tokens."""
+        """Return the message in OpenAI's format, without tokens and pictures."""
         content: Any = self.content
         if isinstance(content, tuple):
             content = [{"type": "text", "text": part} for part in content]

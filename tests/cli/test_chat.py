@@ -372,9 +372,67 @@ def test_the_mask_comes_back_with_drafts(path: Path) -> None:
     assert first == again != off == "off" and "layer-skip" in first
 
 
+def test_sampling_options_can_change(path: Path, tmp_path: Path) -> None:
+    """Each by its names on the command line, and back to its default."""
+    grammar = tmp_path / "yes.gbnf"
+    grammar.write_text('root ::= "yes"')
+    lines = f"/set seed 3\n/set temp 2.5\nhi\n/set grammar {grammar}\n/regen\n/set grammar default"
+    schema = '/set json-schema {"const": "a b"}'
+    outcome = piped(
+        path, f"{lines}\n/set temperature 0\n{schema}\nhi\n/set", "--json", "--top-k", "7"
+    )
+    first, yes, quoted = map(json.loads, outcome.stdout.splitlines())
+    assert yes["answer"] == "yes" and quoted["answer"] == '"a b"'
+    same = piped(path, "hi", "--json", "--top-k", "7", "--seed", "3", "--temp", "2.5")
+    assert same.json["answer"] == first["answer"] != yes["answer"]
+    shown = dict(line.split(maxsplit=1) for line in outcome.stderr.splitlines()[-22:])
+    assert (shown["temperature"], shown["top-k"], shown["seed"]) == ("0.0", "7", "3")
+    assert shown["grammar"] == "not set" and shown["json-schema"] == '{"const": "a b"}'
+
+
+def test_a_value_that_is_refused_changes_nothing(model: Model, new_context: NewContext) -> None:
+    chat = conversation(new_context(model, n_ctx=512))
+    shown = typed(chat, "/set top-k 5\r/set top-k x\r/set grammar /no/such\r/set\r\x04")
+    assert "top-k: 'x' is not an integer of at least 0" in shown
+    assert "/no/such: No such file" in shown
+    sampling = chat.options["sampling"]
+    assert sampling is not None and (sampling.top_k, sampling.grammar) == (5, None)
+    assert re.search(r"grammar +not set", shown)
+
+
+def test_another_model_goes_on_with_the_conversation(path: Path, tmp_path: Path) -> None:
+    """It reads all messages, in its own template; a name that is none leaves the present one."""
+    other = chat_models.write(tmp_path / "other.gguf", "turns")
+    outcome = piped(path, f"hi\n/model {other}\nso\n/model {path}\n/regen", "--json")
+    first, second, third = map(json.loads, outcome.stdout.splitlines())
+    assert [each["model"] for each in (first, second, third)] == [str(path), str(other), str(path)]
+    assert second["n_prompt"] > first["n_prompt"] + N and third["question"] == "so"
+    saved = tmp_path / "chat.json"
+    piped(path, f"hi\n/save {saved}")
+    [want] = piped(other, "so", "--json", "--load", saved).stdout.splitlines()
+    assert json.loads(want)["answer"] == second["answer"]
+
+
+def test_a_model_that_does_not_open_leaves_the_present_one(
+    path: Path, tmp_path: Path, new_context: NewContext
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    with Model(path) as own:
+        chat = conversation(new_context(own, n_ctx=512))
+        shown = typed(chat, f"hi\r/model nope\r/model {broken}\r/model\r/regen\r\x04")
+        assert "unknown model 'nope'" in shown and f"model: {path}" in shown
+        assert chat.context.model is own and len(chat.messages) == 2
+
+
 @pytest.mark.parametrize(
     ("lines", "args", "error"),
     [
+        ("/set nope 1", (), "there is no sampling option 'nope'; they are temp, temperature, "),
+        ("/set temp", (), "give a value: /set temp VALUE, or default"),
+        ("/set temp -1", (), "temp: '-1' is not a number of at least 0"),
+        ("/set grammar -", (), "stdin is read for messages"),
+        ("/model nope", (), "unknown model 'nope'"),
         ("/nope", (), "unknown command /nope; commands are /regen, "),
         ("/load", (), "give the name of a file: /load FILE"),
         ("/load /no/such/file", (), "/no/such/file: No such file"),
@@ -480,7 +538,7 @@ def test_commands_are_completed() -> None:
         event = CompleteEvent(completion_requested=True)
         return [each.text for each in CommandNames(COMMANDS).get_completions(Document(text), event)]
 
-    assert found("/") == list(COMMANDS) and found("/s") == ["save", "system", "stats"]
+    assert found("/") == list(COMMANDS) and found("/s") == ["save", "system", "set", "stats"]
     assert found("s") == found("a /s") == found("/save x") == []
 
 

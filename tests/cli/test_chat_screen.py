@@ -295,12 +295,59 @@ def test_thoughts_stay_where_the_template_leaves_them(
     assert answer in model.detokenize(completed(chat).prompt)
 
 
-def test_thoughts_are_dim_in_a_terminal(model: Model, new_context: NewContext) -> None:
+def test_thoughts_in_a_terminal(model: Model, new_context: NewContext) -> None:
+    """They are dim while they come, and /thinking shows them after that."""
     chat = thinking(new_context(model, n_ctx=512), STRIPPING, "<think>\nhm\n</think>\n\nyes")
-    text = typed(chat, "hi\r\x04")
+    text = typed(chat, "/thinking\rhi\r/thinking\r\x04")
     assert "\x1b[2mhm\x1b[0m" in text.replace("\x1b[0m\x1b[2m", "") and "think>" not in text
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    assert "thinking:\nhm\n\nyes\n" in plain
+    *_, none, one, _, yes, _closing, _, again, _ = (row.strip() for row in rows(text, 200))
+    assert "has no reasoning" in none and (yes, again) == ("yes", "hm")
+    assert re.fullmatch(r"thought for \d+\.\d s; /thinking shows it", one)
+
+
+class Folding(Answers):
+    folds = True
+
+
+THOUGHTS = [
+    "hm hm hm",
+    "words " * 40,
+    "```\n" + "x" * 130 + "\n```\nso",
+    "| a table " * 12 + "|\n\n",
+]
+
+
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+def test_thoughts_are_folded_when_the_answer_begins(thoughts: str) -> None:
+    """To one line, however they were broken into rows; what is above them stays."""
+    written = StringIO()
+    screen = Folding(console=Console(file=written, width=50, height=40, force_terminal=True))
+    screen.note("above")
+    pieces = [Piece(each, None, True) for each in cut(thoughts, 3)]
+    screen.answer([*pieces, Piece("yes"), Piece("!")])
+    above, folded, blank, *answer = (row.strip() for row in rows(written.getvalue(), 50))
+    assert (above, blank, answer[0], "".join(answer)) == ("above", "", "yes!", "yes!")
+    assert folded.startswith("thought for 0.")
+
+
+def test_thoughts_are_not_folded_where_rows_are_unknown() -> None:
+    """Rows above the screen stay, and so do all of a resized window and in the middle of a text."""
+    thought, said = Piece("hm\n" * 9, None, True), Piece("yes")
+    written = StringIO()
+    console = Console(file=written, width=30, height=5, force_terminal=True)
+    Folding(console=console).answer([thought, said])
+    shown = rows(written.getvalue(), 30)
+    assert shown[:7] == ["thinking:", *["hm"] * 5, shown[6]] and "thought for" in shown[6]
+
+    def resized() -> Iterator[Piece]:
+        yield thought
+        console.width = 20
+        yield said
+
+    for pieces in (resized(), [said, thought, said]):
+        written.truncate(0)
+        Folding(console=console).answer(pieces)
+        assert "thought for" not in written.getvalue()
 
 
 def test_a_pipe_gets_the_answer_without_thoughts(path: Path, tmp_path: Path) -> None:
@@ -328,7 +375,8 @@ def test_other_names_of_commands(model: Model, new_context: NewContext) -> None:
     chat = conversation(new_context(model, n_ctx=512))
     text = typed(chat, "/?\r/set system be brief\r\x04")
     assert all(f"/{name}" in text for name in COMMANDS) and chat.system == "be brief"
-    assert find_command("set parameter x") is None and find_command("byes") is None
+    assert find_command("set top-k 1") == (COMMANDS["set"], "top-k 1")
+    assert find_command("byes") is None
     assert find_command("system a\nb") == (COMMANDS["system"], "a\nb")
 
 

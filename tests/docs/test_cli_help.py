@@ -6,12 +6,14 @@ import click
 import pytest
 from command_line import commands, run
 
+from pyselfspec.cli._help import ManyOptions, Rare
+
 COMMANDS = dict(commands())
 GROUPS = [(), ("models",), ("layers",), ("layers", "profile")]
 
 
-def help_of(path: tuple[str, ...]) -> str:
-    outcome = run(*path, "--help")
+def help_of(path: tuple[str, ...], option: str = "--help") -> str:
+    outcome = run(*path, option)
     assert (outcome.status, outcome.stderr) == (0, "")
     return " ".join(outcome.stdout.split())
 
@@ -81,7 +83,11 @@ def test_an_unknown_command_that_resembles_none_gets_no_suggestion():
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_lists_every_parameter(path):
-    shown, command = help_of(path), COMMANDS[path]
+    """The longer text lists those that few need, too."""
+    command = COMMANDS[path]
+    are_rare = [isinstance(param, Rare) for param in command.params]
+    assert isinstance(command, ManyOptions) == any(are_rare)
+    shown = help_of(path, "--help-all" if any(are_rare) else "--help")
     for param in command.params:
         if isinstance(param, click.Option) and not param.hidden:
             assert all(re.search(rf"{o}\b", shown) for o in param.opts), param.opts
@@ -111,6 +117,12 @@ def test_help_says_what_is_replaced(command, options):
         assert "replaced" in after[:200], option
 
 
+@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+def test_the_help_of_a_usual_command_is_short(command):
+    lines = run(command, "--help").stdout.splitlines()
+    assert len(lines) <= 60 and lines[-1].startswith("  --help-all ")
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_fits_a_screen_or_is_in_groups(path):
     text = run(*path, "--help").stdout
@@ -128,7 +140,7 @@ TAKES_MODEL = [
 @pytest.mark.parametrize("path", TAKES_MODEL, ids=" ".join)
 def test_every_command_describes_its_model_alike(path):
     """Only the commands that look for layers have a default that is always there."""
-    latest = "the chat model on this machine that was used or pulled last"
+    latest = "the chat model that was used or pulled last"
     default = "demo" if path[0] in ("layers", "scan-layers") else latest
     assert (
         "[MODEL] GGUF file, or a name that pyselfspec models list shows; also as -m MODEL. "

@@ -87,7 +87,7 @@ def test_speeds_are_those_of_the_log(name, section, figures, speed):
      ("layers search", "--strategy"), ("scan-layers", "--strategy")],
 )  # fmt: skip
 def test_help_lists_no_experiment(command, option):
-    text = run(*command.split(), "--help").stdout
+    text = run(*command.split(), "--help-all").stdout
     values = re.search(rf"^  {option} (\S+)", text, re.M)
     assert values is not None
     assert not {*values[1].strip("[]").split("|")} & {each.name for each in EXPERIMENTS}

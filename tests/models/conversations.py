@@ -12,7 +12,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from command_line import PROGRAM, environment
+import click
+from command_line import ONE_THREAD, PROGRAM, environment
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
@@ -21,7 +22,12 @@ from pyselfspec import GREEDY, Completion, Context
 from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
 from pyselfspec.cli._chat.loop import COMMANDS, ChatLoop
+from pyselfspec.cli._chat.sampling import parsed
+from pyselfspec.cli._chat.setup import Setup
 from pyselfspec.cli._chat.terminal import Terminal
+from pyselfspec.cli._drafting import DraftOptions
+from pyselfspec.cli._machine import MachineOptions
+from pyselfspec.cli._types import takes
 from pyselfspec.templates.template import ChatTemplate
 
 N = 12  # tokens of an answer
@@ -41,6 +47,15 @@ def completed(chat: Conversation) -> Completion:
     return chat.completion
 
 
+@click.command()
+@takes(machine=MachineOptions, drafts=DraftOptions)
+def _setup(machine: MachineOptions, drafts: DraftOptions) -> Setup:
+    return Setup(machine, drafts, template=None, first="tiny", mmproj=None)
+
+
+SETUP: Setup = _setup.main([*ONE_THREAD, "-c", "512"], standalone_mode=False)
+
+
 def typed(chat: Conversation, keys: str, **options: Any) -> str:
     """Type these keys into a chat; return what the terminal shows, colours included."""
     shown = StringIO()
@@ -50,7 +65,7 @@ def typed(chat: Conversation, keys: str, **options: Any) -> str:
         screen = Terminal(
             "tiny", COMMANDS, console=console, input=pipe, output=DummyOutput(), **options
         )
-        ChatLoop(chat, screen).run()
+        ChatLoop(chat, screen, SETUP, parsed([])).run()
     return shown.getvalue()
 
 

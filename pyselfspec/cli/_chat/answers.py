@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from rich.console import Console
 from rich.control import Control
@@ -16,7 +17,7 @@ from ...speculate.completion import Completion
 from ...templates.messages import ASSISTANT, USER, Message
 from .._generation_report import closing_line
 from .screen import Screen
-from .wrap import Erase, Span, Wrapper
+from .wrap import Erase, Rows, Span, Wrapper
 
 PROMPT = "> "
 OWN = ""  # the colour of the model's own tokens: the terminal's
@@ -30,27 +31,50 @@ N_LINES = 16  # shown of a message of it
 class Answers(Screen):
     """Shows answers.
 
-    show_drafts: colour tokens by the drafter that they come from.
+    show_drafts: colour tokens by the drafter that they come from. folds: one line takes the place
+    of thoughts when the answer begins; a command must show them again.
     """
+
+    folds: ClassVar[bool] = False
 
     def __init__(self, *, show_drafts: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._show_drafts = show_drafts
         self._colours: dict[str | None, str] = {None: OWN}
         self._hinted = False  # that Ctrl-C stops an answer
+        self._rows = Rows(self._console.width)  # of the latest answer
 
     def answer(self, pieces: Iterable[Piece]) -> None:
-        wrapper = self._wrapper()
-        began, thought = time.monotonic(), False
+        wrapper, self._rows = self._wrapper(), Rows(self._console.width)
+        began, thought, said = time.monotonic(), False, False
         for piece in pieces:
-            if piece.is_thought != thought:
-                self._show(wrapper.put("thinking:\n" if piece.is_thought else "\n\n", "dim"))
-                thought = piece.is_thought
+            if piece.is_thought and not thought:
+                self._show(wrapper.put("thinking:\n", "dim"))
+            elif thought and not piece.is_thought:
+                wrapper = self._wrapper()
+                if not said and self._can_fold():
+                    self._fold(time.monotonic() - began)
+                self._show([Span("\n\n")])
+            thought, said = piece.is_thought, said or not piece.is_thought
             was_in_code = wrapper.in_code
             steps = wrapper.put(printable(piece.text), self._style(piece))
             hints = time.monotonic() - began > LONG_S and not (was_in_code or wrapper.in_code)
             self._show(self._with_hint(steps) if hints else steps)
         self._print()
+
+    def _can_fold(self) -> bool:
+        """Return whether the rows that thoughts fill are known: a resized window breaks its lines
+        anew."""
+        console = self._console
+        return self.folds and not console.is_dumb_terminal and console.width == self._rows.width
+
+    def _fold(self, seconds: float) -> None:
+        """Replace all rows of the answer so far by one, but for those above the screen."""
+        n = min(self._rows.n, self._console.height - 1)
+        erase = (ControlType.ERASE_IN_LINE, 2)
+        up = [(ControlType.CURSOR_UP, 1), erase] * n
+        self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *up))
+        self._show([Span(f"thought for {seconds:.1f} s; /thinking shows it", "dim")])
 
     def turns(self, messages: Sequence[Message]) -> None:
         """Show the last turns of a conversation."""
@@ -89,6 +113,7 @@ class Answers(Screen):
 
     def _show(self, steps: Iterable[Span | Erase]) -> None:
         for step in steps:
+            self._rows.add(step)
             if isinstance(step, Span):
                 self._print(Text(step.text, step.style), end="")
             else:

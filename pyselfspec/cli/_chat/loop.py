@@ -16,14 +16,19 @@ from ...errors import ArgumentError, SelfSpecError
 from ...speculate.config import OFF
 from ...speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ...speculate.resolve import resolve
-from ...util.files import require_no_model
+from ...util.files import read_limited, require_no_model
 from .._drafting import parse_draft
 from .._generation_report import closing_line
+from .._options import STDIN
+from .._sampling import SamplingOptions
 from .._signals import Ended
+from . import sampling
 from .screen import Screen
+from .setup import Setup
 from .typed_ahead import unquoted
 
 SIGN = "/"
+MAX_PICTURE = 1 << 28  # bytes of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,20 @@ class Command:
 class ChatLoop:
     """Answers messages and runs commands in one conversation.
 
-    draft: text that the next line starts with, for editing. file: the file that holds this
-    conversation, which /save replaces without confirmation.
+    setup: opens other models. sampling: the options whose values the conversation has. draft: text
+    that the next line starts with, for editing. pictures: of the next question. file: the file that
+    holds this conversation, which /save replaces without confirmation.
     """
 
-    def __init__(self, conversation: Conversation, screen: Screen) -> None:
+    def __init__(
+        self, conversation: Conversation, screen: Screen, setup: Setup, sampling: SamplingOptions
+    ) -> None:
         self.conversation = conversation
         self.screen = screen
+        self.setup = setup
+        self.sampling = sampling
         self.draft = ""
+        self.pictures: list[bytes] = []
         self.config = conversation.config  # of the command line
         self.file: Path | None = None
         self.ended = False
@@ -60,7 +71,7 @@ class ChatLoop:
         ends the chat. loaded: the file of the conversation that goes on."""
         try:
             if question is not None:
-                self.answer(self.conversation.ask(question))
+                self.ask(question)
                 return
             if loaded is not None:
                 self.show_loaded(loaded)
@@ -73,8 +84,12 @@ class ChatLoop:
                 except KeyboardInterrupt:
                     self.screen.stopped()
         finally:
-            if self.conversation.completion is not None:
-                self.conversation.completion.remember()
+            self.remember()
+
+    def remember(self) -> None:
+        """Keep what the latest answer learned of costs, before its model is closed."""
+        if self.conversation.completion is not None:
+            self.conversation.completion.remember()
 
     def take(self, said: str) -> None:
         """Answer a message or run a command. Shows errors, after which the conversation
@@ -84,7 +99,7 @@ class ChatLoop:
             return
         try:
             if is_quoted or not said.startswith(SIGN) or said.startswith(2 * SIGN):
-                self.answer(self.conversation.ask(said if is_quoted else said.removeprefix(SIGN)))
+                self.ask(said if is_quoted else said.removeprefix(SIGN))
                 return
             found = find_command(said.removeprefix(SIGN))
             if found is None:
@@ -112,6 +127,25 @@ class ChatLoop:
         messages = self.conversation.without_thoughts()
         self.screen.turns(messages)
         self.screen.note(f"{len(messages)} messages from {path}")
+
+    def attach(self, path: Path) -> None:
+        """Add the picture in a file to the next question."""
+        projector = self.conversation.projector
+        if projector is None:
+            raise ArgumentError(
+                "this model reads no pictures here; start chat with --mmproj and its projector file"
+            )
+        with path.open("rb") as file:
+            data = read_limited(file, MAX_PICTURE)
+        projector.read(data)  # or an error now, and not with the question
+        self.pictures.append(data)
+
+    def ask(self, question: str) -> None:
+        """Answer a question with the pictures that wait for it."""
+        before = self.conversation.messages
+        self.answer(self.conversation.ask(question, self.pictures))
+        if self.conversation.messages is not before:  # else Ctrl-C came before the first token
+            self.pictures = []
 
     def answer(self, pieces: Generator[Piece, None, None]) -> None:
         """Show an answer as it is generated; Ctrl-C stops it."""
@@ -191,10 +225,22 @@ def _file(name: str, command: str) -> Iterator[Path]:
     if not name:
         raise click.UsageError(f"give the name of a file: {command} FILE")
     path = Path(name).expanduser()
-    try:
+    with _shown_errors(str(path)):
         yield path
+
+
+@contextmanager
+def _shown_errors(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+        raise ArgumentError(f"{error.filename or what}: {error.strerror or error}") from error
+
+
+def _image(chat: ChatLoop, name: str) -> None:
+    with _file(name, "/image") as path:
+        chat.attach(path)
+    chat.screen.note(f"{path} goes with the next question")
 
 
 def _system(chat: ChatLoop, text: str) -> None:
@@ -202,6 +248,37 @@ def _system(chat: ChatLoop, text: str) -> None:
         chat.conversation.system = None if text == OFF else text
     now = chat.conversation.system
     chat.screen.note("no system prompt" if now is None else f"system prompt: {now}")
+
+
+def _set(chat: ChatLoop, argument: str) -> None:
+    name, _, value = argument.partition(" ")
+    if not name:
+        for line in sampling.listed(chat.sampling):
+            chat.screen.note(line)
+        return
+    if not value.strip():
+        raise click.UsageError(f"give a value: /set {name} VALUE, or {sampling.DEFAULT}")
+    if value.strip() == STDIN:
+        raise click.UsageError("stdin is read for messages; give a file instead of -")
+    with _shown_errors(value):
+        options = sampling.changed(chat.sampling, name, value.strip())
+        chat.conversation.options["sampling"] = options.params()
+    chat.sampling = options
+    chat.screen.note(f"{name} is {value.strip()}")
+
+
+def _model(chat: ChatLoop, name: str) -> None:
+    former = chat.conversation.context.model
+    if not name:
+        chat.screen.note(f"model: {former.path}")
+        return
+    with _shown_errors(name):
+        opened = chat.setup.open(name)
+    chat.remember()
+    chat.conversation.switch(*opened)
+    chat.config = opened.config
+    former.close()
+    chat.screen.opened(name)
 
 
 def _stats(chat: ChatLoop, _argument: str) -> None:
@@ -217,6 +294,10 @@ def _stats(chat: ChatLoop, _argument: str) -> None:
         f"came after {stats.prefill_us / 1000:.0f} ms; the context holds {n_held} of "
         f"{context.n_ctx} tokens"
     )
+
+
+def _thinking(chat: ChatLoop, _argument: str) -> None:
+    chat.screen.note(chat.conversation.reasoning or "the latest answer has no reasoning")
 
 
 def _draft(chat: ChatLoop, name: str) -> None:
@@ -236,7 +317,7 @@ def _draft(chat: ChatLoop, name: str) -> None:
 
 def _clear(chat: ChatLoop, _argument: str) -> None:
     chat.conversation.clear()
-    chat.file = None
+    chat.file, chat.pictures = None, []
     chat.screen.note("a new conversation")
 
 
@@ -260,8 +341,12 @@ COMMANDS = {
     "save": Command("FILE", "Write the conversation to a file.", _save),
     "load": Command("FILE", "Go on with a saved conversation.", _load),
     "clear": Command("", "Begin a new conversation.", _clear),
+    "image": Command("FILE", "Add a picture to the next question.", _image),
     "system": Command("[TEXT|off]", "Show or change the system prompt.", _system, ("set system",)),
+    "set": Command("[NAME VALUE]", "Show the sampling options, or change one.", _set),
+    "model": Command("[NAME]", "Show the model, or go on with another one.", _model),
     "draft": Command("[NAME]", "Show or change how to draft, as --draft does.", _draft),
+    "thinking": Command("", "Show the reasoning of the latest answer.", _thinking),
     "stats": Command("", "Show the speed and the drafts of the latest answer.", _stats),
     "help": Command("", "Show the commands.", _help, ("?",)),
     "quit": Command("", "End, as Ctrl-D does.", _quit, ("bye", "exit")),

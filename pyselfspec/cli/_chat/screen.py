@@ -35,6 +35,10 @@ class Screen:
         """Ask whether to do something that cannot be undone."""
         return False
 
+    def opened(self, model: str) -> None:
+        """Show that another model goes on with the conversation. model: its name."""
+        self.note(f"model: {model}")
+
     def answer(self, pieces: Iterable[Piece]) -> None:
         """Show an answer as it is generated."""
 
@@ -99,6 +103,9 @@ class Records(Lines):
     def __init__(self, model: str) -> None:
         self._model = model
         self._answer = ""
+
+    def opened(self, model: str) -> None:
+        self._model = model
 
     def answer(self, pieces: Iterable[Piece]) -> None:
         self._answer = "".join([piece.text for piece in pieces if not piece.is_thought])

@@ -31,6 +31,7 @@ class Terminal(Answers):
     of prompt_toolkit, default: the terminal's.
     """
 
+    folds = True
     keys: tuple[str, ...] = (
         "Enter sends, Alt-Enter starts a new line, Tab completes commands",
         'put text of several lines between """ and """',

@@ -31,6 +31,25 @@ class Erase:
     n: int
 
 
+class Rows:
+    """Counts the line breaks of steps in a terminal, with those that the terminal makes itself."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.n = 0
+        self._column = 0
+
+    def add(self, step: Span | Erase) -> None:
+        if isinstance(step, Erase):
+            self._column -= step.n
+            return
+        for c in step.text:
+            n = 0 if c == "\n" else cell_len(c)
+            if c == "\n" or self._column + n > self.width:
+                self.n, self._column = self.n + 1, 0
+            self._column += n
+
+
 class Wrapper:
     """Wraps one text as it streams.
 

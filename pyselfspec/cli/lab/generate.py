@@ -27,6 +27,7 @@ from ...speculate.residual import MATCH
 from ...util.files import locked, require_no_model
 from .._drafting import DraftOptions
 from .._generation_report import closing_line, report
+from .._help import ManyOptions
 from .._machine import MachineOptions
 from .._model import model_argument
 from .._options import common_options, text_argument
@@ -104,7 +105,7 @@ class ExperimentOptions:
         return Adapt(SHARE if self.adapt_share is None else self.adapt_share, state)
 
 
-@cloup.command(name="generate")
+@cloup.command(name="generate", cls=ManyOptions)
 @model_argument
 @text_argument("Text to continue.")
 @takes(options=TextOptions, experiments=ExperimentOptions, drafts=DraftOptions)

@@ -17,6 +17,7 @@ from ...selection.scanning import ScanResult, scan
 from ...selection.strategies import Prune
 from ...selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
 from ...util import paths, records
+from .._help import ManyOptions
 from .._model import model_or_demo_argument
 from .._options import common_options, plot_option
 from .._types import Choice, Integer, Number, option, takes
@@ -102,7 +103,7 @@ class Trials:
         return AbortRatio(self.abort_ratio)
 
 
-@cloup.command(name="scan-layers")
+@cloup.command(name="scan-layers", cls=ManyOptions)
 @model_or_demo_argument
 @takes(trials=Trials, measuring=MeasuringOptions)
 @plot_option("Draw the result")

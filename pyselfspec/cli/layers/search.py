@@ -18,6 +18,7 @@ from ...selection.searching import SearchResult, search
 from ...selection.tables import NOTHING_PAYS, best_line
 from ...util import paths, records
 from ...util.files import replacing
+from .._help import ManyOptions
 from .._model import model_or_demo_argument
 from .._options import common_options, plot_option, target
 from .._types import FILE, Choice, Integer, Number, of_value, option, takes
@@ -72,7 +73,7 @@ class Trials:
     )
 
 
-@cloup.command(name="search")
+@cloup.command(name="search", cls=ManyOptions)
 @model_or_demo_argument
 @takes(wanted=Trials, measuring=MeasuringOptions)
 @cloup.option(

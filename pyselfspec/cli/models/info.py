@@ -20,6 +20,7 @@ from ...runtime.model import Model
 from ...runtime.processor import cpu_backend, variant
 from ...runtime.width_check import exact_types, same_at_widths
 from ...util.sizes import size_text
+from .._help import ManyOptions
 from .._machine import DeviceOptions
 from .._model import model_argument
 from .._options import common_options
@@ -36,7 +37,7 @@ SHOWN_CACHE_TYPES = ("f16", "q8_0", "q4_0")
 N_SHOWN = 1000  # tokens whose K/V are shown
 
 
-@cloup.command(name="info")
+@cloup.command(name="info", cls=ManyOptions)
 @model_argument
 @takes(device=DeviceOptions)
 @common_options

@@ -1,0 +1,144 @@
+"""Pictures in chats: with a question, in later turns, in saved conversations, and where no model
+reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import chat_models
+import pytest
+from command_line import ONE_THREAD, Outcome, check_error, run
+from conversations import N, completed, conversation, said
+from fixture_types import NewContext
+from png_files import png
+from tiny_mmproj import N_ROWS, write
+
+from pyselfspec import Model
+from pyselfspec.chat.pictures import UNREAD
+from pyselfspec.errors import ArgumentError
+from pyselfspec.runtime.projector import Projector
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_models.write(tmp_path_factory.mktemp("chat") / "tiny.gguf", "chatml")
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Iterator[Model]:
+    with Model(path) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def mmproj(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("mmproj") / "p.gguf", model.n_embd, seed=1)
+
+
+@pytest.fixture(scope="module")
+def projector(model: Model, mmproj: Path) -> Iterator[Projector]:
+    with Projector(model, mmproj, n_threads=1) as projector:
+        yield projector
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """Files of two pictures."""
+    paths = [tmp_path / f"{seed}.png" for seed in range(2)]
+    for seed, path in enumerate(paths):
+        path.write_bytes(png(seed))
+    return paths
+
+
+def test_a_picture_comes_before_its_question(
+    model: Model, projector: Projector, new_context: NewContext
+) -> None:
+    """It stays in later turns, which do not read it again, and with another question."""
+    chat = conversation(new_context(model, n_ctx=512), projector=projector)
+    said(chat.ask("what?", [png(0)]))
+    read = projector.read(png(0)).tokens
+    row = next(token for token in read if token < 0)
+    at = completed(chat).prompt.index(row) - read.index(row)
+    assert tuple(completed(chat).prompt[at : at + len(read)]) == read
+    ends = completed(chat).prompt[:at], completed(chat).prompt[at + len(read) :]
+    before, after = map(model.detokenize, ends)
+    assert before.endswith("user\n") and after.startswith("what?")
+    n_held = len(completed(chat).prompt) + N - 1
+    said(chat.ask("and?"))
+    assert completed(chat).stats.n_prompt_reused == n_held
+    said(chat.regenerate("or?"))
+    assert completed(chat).prompt.count(row) == 1
+    said(chat.ask("both?", [png(1), png(0)]))
+    assert completed(chat).prompt.count(row) == 2
+
+
+def test_pictures_of_turns_that_no_longer_fit_are_left_out(
+    model: Model, projector: Projector, new_context: NewContext
+) -> None:
+    chat = conversation(new_context(model, n_ctx=256), projector=projector)
+    for seed in range(9):
+        said(chat.ask("what is this?", [png(seed)]))
+        rows = [token for token in completed(chat).prompt if token < 0]
+        n_seen = (2 * (seed + 1) - chat.n_left_out) // 2
+        assert len(set(rows)) == len(rows) == n_seen * N_ROWS["gemma3"]
+    assert chat.n_left_out > 0
+
+
+def test_a_model_without_a_projector_is_told_of_a_picture(
+    model: Model, projector: Projector, new_context: NewContext, tmp_path: Path
+) -> None:
+    """The picture is still there for one that has a projector, and in a saved conversation."""
+    chat = conversation(new_context(model, n_ctx=512), projector=projector)
+    said(chat.ask("what?", [png(0)]))
+    prompt = completed(chat).prompt
+    chat.save(tmp_path / "chat.json")
+    other = conversation(new_context(model, n_ctx=512))
+    other.load(tmp_path / "chat.json")
+    said(other.regenerate())
+    assert f"user\n{UNREAD}what?" in model.detokenize(completed(other).prompt)
+    other.switch(new_context(model, n_ctx=512), other.template, None, projector)
+    said(other.regenerate())
+    assert completed(other).prompt == prompt
+
+
+def test_a_picture_that_cannot_be_read_was_not_asked_about(
+    model: Model, projector: Projector, new_context: NewContext
+) -> None:
+    chat = conversation(new_context(model, n_ctx=512), projector=projector)
+    with pytest.raises(ArgumentError, match="no known format"):
+        said(chat.ask("what?", [b"no picture"]))
+    assert chat.messages == ()
+
+
+# --- on the command line ---------------------------------------------------------------------
+
+
+def chatted(path: Path, *args: str | Path, lines: str = "") -> Outcome:
+    options = ("-n", str(N), "--temp", "0", "-c", "512", *ONE_THREAD)
+    return run("chat", path, *args, *options, stdin=lines.encode())
+
+
+def test_pictures_of_files(path: Path, mmproj: Path, pictures: list[Path]) -> None:
+    """An option adds them to the first question, and a command to the next one."""
+    one, other = pictures
+    texts = {
+        chatted(path, "what?", "--mmproj", mmproj, *args).stdout
+        for args in ((), ("--image", one), ("--image", other), ("--image", one, "--image", other))
+    }
+    assert len(texts) == 4
+    asked = f"/image {one}\nwhat?\n/clear\nwhat?\n/clear\n/image {one}\n/image {other}\nwhat?"
+    outcome = chatted(path, "--mmproj", mmproj, "--json", lines=asked)
+    answers = [json.loads(line)["answer"] + "\n" for line in outcome.stdout.splitlines()]
+    assert len(set(answers)) == 3 and set(answers) < texts
+
+
+def test_pictures_that_cannot_be_added(path: Path, mmproj: Path, pictures: list[Path]) -> None:
+    picture, reads = str(pictures[0]), ("--mmproj", mmproj)
+    check_error(chatted(path, "--image", picture), 2, "--image needs --mmproj")
+    check_error(chatted(path, lines=f"/image {picture}"), 1, "start chat with --mmproj")
+    check_error(chatted(path, *reads, lines="/image"), 1, "give the name of a file: /image FILE")
+    check_error(chatted(path, *reads, lines="/image /no/such"), 1, "/no/such: No such file")
+    check_error(chatted(path, *reads, lines=f"/image {path}"), 1, "in no known format")
+    check_error(chatted(path, "--mmproj", path), 1, "projector")
