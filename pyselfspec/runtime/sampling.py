@@ -179,6 +179,7 @@ class Sampler(Closing):
         self._readers: list[tuple[int, int]] = []  # samplers, and how much of a prompt they read
         self._xtc: int | None = None
         self._parts: list[int] = []  # of the chain, which owns them; the last one draws
+        self._n_kept = 0  # most likely tokens that the first one keeps; 0: all
         self._chain: int | None = llama.llama_sampler_chain_init(
             llama.llama_sampler_chain_default_params()
         )
@@ -198,6 +199,8 @@ class Sampler(Closing):
             self._add_dry(model, params)
         if params.grammar is not None:  # after the samplers that need all tokens
             self._add_grammar(model, params.grammar)
+        if not self._parts and not params.top_n_sigma:
+            self._n_kept = 1 if params.is_greedy else params.top_k
         if params.is_greedy:
             self._add(llama.llama_sampler_init_greedy())
             return
@@ -314,7 +317,7 @@ class Sampler(Closing):
         if context.model.n_vocab != self._model.n_vocab:
             raise ArgumentError("the sampler was made for a model with another vocabulary")
         with context.lock, self._lock, self._model.in_use:
-            return calls.sample(context.session, self.handle, row)
+            return calls.sample(context.session, self.handle, row, self._n_kept)
 
     def take(self, context: Context, row: int, token: int) -> None:
         """Accept a token that is not drawn as the one that follows token ``row`` of the last batch.
@@ -369,7 +372,7 @@ class Sampler(Closing):
         """Draw and accept a token from logits, float32 [n_vocab]."""
         self._require_logits(logits)
         with self._lock, self._model.in_use:
-            return calls.sample_logits(self.handle, logits)
+            return calls.sample_logits(self.handle, logits, self._n_kept)
 
     def _require_logits(self, logits: NDArray[np.float32]) -> None:
         if np.shape(logits) != (self._model.n_vocab,):

@@ -205,8 +205,8 @@ void refuse(text & t) {
     refused(selfspec_save_state(session, 0, nullptr, 0), "no place for a state");
     refused(selfspec_load_state(session, 0, nullptr, 8, 1), "no state");
     refused(selfspec_logits(session, 0, nullptr), "no place for logits");
-    refused(selfspec_sample(session, nullptr, 0), "a row without a chain");
-    refused(selfspec_sample_logits(nullptr, t.states.data(), 4), "no chain");
+    refused(selfspec_sample(session, nullptr, 0, 0), "a row without a chain");
+    refused(selfspec_sample_logits(nullptr, t.states.data(), 4, 0), "no chain");
     refused(selfspec_accept(nullptr, 5), "a token without a chain");
     refused(selfspec_apply(nullptr, nullptr), "no sampler");
     const int32_t one = 20, at = N_PROMPT, seq_id = 0, hidden_at = 1;
@@ -228,8 +228,8 @@ void refuse_samplers(const llama_vocab * vocab) {
     llama_sampler_chain_add(chain.get(), selfspec_sampler_init_grammar(vocab, "root ::= [a-z]", 0, 1.0f));
     const std::vector<float> logits(llama_vocab_n_tokens(vocab) + 1);
     require(selfspec_accept(greedy.get(), 5) == SELFSPEC_BAD_ARGUMENT, "a sampler that is no chain", nullptr);
-    require(selfspec_sample_logits(chain.get(), logits.data(), (int32_t) logits.size()) == SELFSPEC_FAILED, "another vocabulary", nullptr);
-    require(selfspec_sample_logits(chain.get(), logits.data(), 0) == SELFSPEC_BAD_ARGUMENT, "an empty vocabulary", nullptr);
+    require(selfspec_sample_logits(chain.get(), logits.data(), (int32_t) logits.size(), 0) == SELFSPEC_FAILED, "another vocabulary", nullptr);
+    require(selfspec_sample_logits(chain.get(), logits.data(), 0, 0) == SELFSPEC_BAD_ARGUMENT, "an empty vocabulary", nullptr);
     for (const int32_t n_wanted : { 0, -1 }) {
         const llama_vocab * given = n_wanted < 0 ? vocab : nullptr;
         require(!selfspec_sampler_init_grammar(given, "root ::= [a-z]", n_wanted, 1.0f), "a grammar of nothing", nullptr);
@@ -243,7 +243,7 @@ void draw(text & t, const llama_vocab * vocab, const char * grammar, int32_t wan
     llama_sampler_chain_add(chain.get(), llama_sampler_init_dist(1));
     t.back_to(0);
     require(t.decode(1, 0) == SELFSPEC_OK, "one token", t.session);
-    const int32_t token = selfspec_sample(t.session, chain.get(), 0);
+    const int32_t token = selfspec_sample(t.session, chain.get(), 0, 0);
     require(want < 0 ? token == want : token >= 0, grammar, t.session);
 }
 

@@ -116,6 +116,23 @@ def test_huge_memory_of_penalties(error_of: Any) -> None:
     assert error.startswith("ArgumentError: repeat_last_n")
 
 
+# --- candidates ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(seed=3), SamplingParams(top_k=7)])
+def test_a_list_of_the_likeliest_tokens_gives_the_same_draws(tiny: Any, params: Any) -> None:
+    n_kept = 1 if params.is_greedy else params.top_k
+    params = params.with_seed()
+    with Sampler(tiny(), params) as one, Sampler(tiny(), params) as other:
+        for i in range(50):
+            values = np.random.default_rng(i).standard_normal(50_001 - i).astype(np.float32)
+            values[i :: 3 + i] = (-INF, NAN)[i % 2]
+            drawn = calls.sample_logits(one.handle, values, n_kept)
+            assert drawn == calls.sample_logits(other.handle, np.nan_to_num(values, nan=-INF), 0)
+        with pytest.raises(DecodeError, match="not numbers"):
+            calls.sample_logits(one.handle, np.full(50_000, NAN, np.float32), n_kept)
+
+
 # --- draws -----------------------------------------------------------------------------------
 
 

@@ -203,22 +203,22 @@ int32_t selfspec_draft_score(selfspec_session * session, int32_t row, int32_t pr
     return session->guarded([&] { selfspec_draft_head(*session).score(row, previous); });
 }
 
-int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32_t row) {
+int32_t selfspec_sample(selfspec_session * session, llama_sampler * chain, int32_t row, int32_t n_kept) {
     return session->guarded([&] {
         if (!chain) {
             selfspec_refuse("chain is NULL, give a sampler chain");
         }
-        return session->sample(chain, row);
+        return session->sample(chain, row, n_kept);
     });
 }
 
-int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int32_t n_vocab) {
+int32_t selfspec_sample_logits(llama_sampler * chain, const float * logits, int32_t n_vocab, int32_t n_kept) {
     if (!chain || !logits || n_vocab < 1) {
         return SELFSPEC_BAD_ARGUMENT;
     }
     return selfspec_with_status([&]() -> int32_t {
         std::vector<llama_token_data> candidates;
-        return selfspec_draw(chain, logits, n_vocab, candidates);
+        return selfspec_draw(chain, logits, n_vocab, n_kept, candidates);
     });
 }
 

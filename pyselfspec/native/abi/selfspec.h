@@ -302,12 +302,13 @@ SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t 
 // of tokens outside the list are -inf. May also be called after llama_decode().
 SELFSPEC_API int32_t selfspec_logits(struct selfspec_session * session, int32_t row, float * logits);
 
-// Draw a token from a row's logits with a sampler chain, let the chain accept it, and return it. Negative: a selfspec_status,
-// and the chain has accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters leave no token to draw.
-SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct llama_sampler * chain, int32_t row);
+// Draw a token from a row's logits with a sampler chain, let the chain accept it, and return it. n_kept: the chain begins by
+// leaving out all but so many of the most likely tokens; 0: it may need all of them. Negative: a selfspec_status, and the chain has
+// accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters leave no token to draw.
+SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct llama_sampler * chain, int32_t row, int32_t n_kept);
 
 // Draw a token as selfspec_sample() does, from logits [n_vocab] of any origin. Without a session, hence without a message.
-SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab);
+SELFSPEC_API int32_t selfspec_sample_logits(struct llama_sampler * chain, const float * logits, int32_t n_vocab, int32_t n_kept);
 
 // Let a chain accept a token, and return a selfspec_status: SELFSPEC_BAD_ARGUMENT when it is no chain, or its grammar does
 // not allow the token, and the chain has then accepted nothing. Without a session, hence without a message.

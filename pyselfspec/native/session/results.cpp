@@ -64,8 +64,8 @@ void selfspec_session::copy_logits(int32_t row, float * out) const {
     }
 }
 
-int32_t selfspec_session::sample(llama_sampler * chain, int32_t row) {
-    const int32_t token = selfspec_draw(chain, logits_of(row), (int32_t) model.vocab.n_tokens(), candidates);
+int32_t selfspec_session::sample(llama_sampler * chain, int32_t row, int32_t n_kept) {
+    const int32_t token = selfspec_draw(chain, logits_of(row), (int32_t) model.vocab.n_tokens(), n_kept, candidates);
     if (token == SELFSPEC_NO_TOKEN) {
         selfspec_refuse("no token is left to draw after row " + std::to_string(row) + ": the sampler's grammar and filters rule out all of "
             "the vocabulary", token);

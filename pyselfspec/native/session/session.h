@@ -64,7 +64,7 @@ struct selfspec_session {
     // what the last pass has left, see results.cpp
     int32_t argmax(int32_t row, float * p) const;
     void    copy_logits(int32_t row, float * out) const;
-    int32_t sample(llama_sampler * chain, int32_t row);
+    int32_t sample(llama_sampler * chain, int32_t row, int32_t n_kept);
     void    forget_outputs() noexcept;
 
     // see abilities.cpp

@@ -351,19 +351,23 @@ def in_order(session: int, seq_id: int) -> bool:
     return bool(_result(session, native.selfspec_in_order(session, seq_id)))
 
 
-def sample(session: int, sampler: int, row: int) -> int:
-    """Draw a token id with a sampler chain from a row, and let the chain accept it."""
-    token = int(native.selfspec_sample(session, sampler, row))
+def sample(session: int, sampler: int, row: int, n_kept: int = 0) -> int:
+    """Draw a token id with a sampler chain from a row, and let the chain accept it.
+
+    n_kept: the chain begins by leaving out all but so many of the most likely tokens; 0: it may
+        need all of them.
+    """
+    token = int(native.selfspec_sample(session, sampler, row, n_kept))
     if token == _LIMIT:
         raise _too_ambiguous()
     return _result(session, token)
 
 
-def sample_logits(sampler: int, logits: NDArray[np.float32]) -> int:
+def sample_logits(sampler: int, logits: NDArray[np.float32], n_kept: int = 0) -> int:
     """Draw a token id with a sampler chain from logits, float32 [n_vocab], and let the chain accept
-    it."""
+    it. n_kept: see `sample`."""
     logits = np.ascontiguousarray(logits, np.float32)
-    token = int(native.selfspec_sample_logits(sampler, logits.ctypes.data, len(logits)))
+    token = int(native.selfspec_sample_logits(sampler, logits.ctypes.data, len(logits), n_kept))
     if token == _NO_TOKEN:
         raise no_token_left()
     if token == _LIMIT:

@@ -88,8 +88,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_logits": (INT32, ADDRESS, INT32, ADDRESS),
     "selfspec_argmax": (INT32, ADDRESS, INT32, ctypes.POINTER(FLOAT)),
     # samplers
-    "selfspec_sample": (INT32, ADDRESS, ADDRESS, INT32),
-    "selfspec_sample_logits": (INT32, ADDRESS, ADDRESS, INT32),
+    "selfspec_sample": (INT32, ADDRESS, ADDRESS, INT32, INT32),
+    "selfspec_sample_logits": (INT32, ADDRESS, ADDRESS, INT32, INT32),
     "selfspec_accept": (INT32, ADDRESS, INT32),
     "selfspec_apply": (INT32, ADDRESS, ADDRESS),
     "selfspec_sampler_init_grammar": (ADDRESS, ADDRESS, TEXT, INT32, FLOAT),
