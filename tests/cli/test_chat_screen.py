@@ -532,7 +532,7 @@ def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder of the user's, and nothing pulled from a hub."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(huggingface, "pulled", lambda: iter(()))
+    monkeypatch.setattr(huggingface, "installed", lambda: iter(()))
     packages.cache().mkdir(parents=True)
     return packages.cache()
 
@@ -583,7 +583,7 @@ def test_models_of_the_hub_are_taken(
 ) -> None:
     pulled("smollm2-135m", 5)
     found = ("hf:user/repo:tiny.gguf", path)
-    monkeypatch.setattr(huggingface, "pulled", lambda: iter([found]))
+    monkeypatch.setattr(huggingface, "installed", lambda: iter([found]))
     assert (installed.latest().name, installed.latest().path) == found
 
 

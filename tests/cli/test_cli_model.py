@@ -19,7 +19,7 @@ SHORT = ("-n", "2", "--temp", "0", *ONE_THREAD)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No model that somebody has pulled."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("pyselfspec.hub.huggingface.pulled", lambda: iter(()))
+    monkeypatch.setattr("pyselfspec.hub.huggingface.installed", lambda: iter(()))
 
 
 @pytest.fixture(scope="module")
