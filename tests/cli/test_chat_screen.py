@@ -530,8 +530,9 @@ def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder of the user's, and nothing pulled from a hub."""
+    """An empty cache folder of the user's, and nothing pulled with other programs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(huggingface, "installed", lambda: iter(()))
     packages.cache().mkdir(parents=True)
     return packages.cache()
