@@ -104,7 +104,7 @@ def run_alone(
 
 
 def completions(args: list[str], incomplete: str) -> list[tuple[str, str]]:
-    """What a shell offers after these arguments: values and their types."""
+    """Return the values that a shell offers after these arguments, with their types."""
     shell = ShellComplete(main, {}, "pyselfspec", "_PYSELFSPEC_COMPLETE")
     return [(item.value, item.type) for item in shell.get_completions(args, incomplete)]
 
