@@ -52,10 +52,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep the user's stored costs out of the tests and of the processes that they start."""
+    """Keep the user's stored costs and models out of the tests and of the processes that they
+    start."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("OLLAMA_MODELS", str(folder / "ollama"))
         yield folder
 
 

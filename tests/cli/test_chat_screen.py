@@ -578,9 +578,10 @@ def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder of the user's, and nothing pulled from a hub."""
+    """An empty cache folder of the user's, and nothing pulled with other programs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(huggingface, "pulled", lambda: iter(()))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(huggingface, "installed", lambda: iter(()))
     packages.cache().mkdir(parents=True)
     return packages.cache()
 
@@ -631,7 +632,7 @@ def test_models_of_the_hub_are_taken(
 ) -> None:
     pulled("smollm2-135m", 5)
     found = ("hf:user/repo:tiny.gguf", path)
-    monkeypatch.setattr(huggingface, "pulled", lambda: iter([found]))
+    monkeypatch.setattr(huggingface, "installed", lambda: iter([found]))
     assert (installed.latest().name, installed.latest().path) == found
 
 

@@ -17,9 +17,10 @@ SHORT = ("-n", "2", "--temp", "0", *ONE_THREAD)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model that somebody has pulled."""
+    """No model that somebody has pulled, with any program."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("pyselfspec.hub.huggingface.pulled", lambda: iter(()))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("pyselfspec.hub.huggingface.installed", lambda: iter(()))
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,35 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from click.shell_completion import ShellComplete
-from command_line import PROGRAM, TIMEOUT, Outcome, environment, run, run_alone
+from command_line import (
+    PROGRAM,
+    TIMEOUT,
+    Outcome,
+    check_error,
+    completions,
+    environment,
+    run,
+    run_alone,
+)
 from fixture_types import RealModel, TinyPath
 from hub_server import TOKEN, Hub, Repo, serving
 
 from pyselfspec import DEMO, Model, model_path
 from pyselfspec import hub as hub_names
-from pyselfspec.cli import main
 from pyselfspec.errors import ArgumentError, ModelFileError, PullError, UnknownModelError
-from pyselfspec.hub import huggingface, packages
-from pyselfspec.hub.huggingface import Name, choose, models
+from pyselfspec.hub import catalogue, huggingface, packages
+from pyselfspec.hub._repositories import Name, choose, models, parse
+from pyselfspec.hub._source import Download, Source
 
 #
 # which file of a repository
@@ -46,7 +56,7 @@ FILES = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "imatrix.gguf", "
 def test_a_file_is_chosen_by_its_name_or_type(file: str | None, chosen: str) -> None:
     found = models(FILES)
     assert set(found) == {"m-Q4_K_M.gguf", "m-Q8_0.gguf", PARTS[0]} and found[PARTS[0]] == (*PARTS,)
-    assert choose(found, Name("a/m", file)) == chosen
+    assert choose(found, Name("hf:", "a/m", file)) == chosen
 
 
 def test_a_split_model_without_all_parts_is_none() -> None:
@@ -65,7 +75,7 @@ def test_a_split_model_without_all_parts_is_none() -> None:
 )
 def test_what_is_not_clear_is_listed(files: list[str], file: str | None, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
-        choose(models(files), Name("a/m", file))
+        choose(models(files), Name("hf:", "a/m", file))
 
 
 #
@@ -80,11 +90,11 @@ def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         ModelFileError,
-        match=r"no such file, and unknown .*; did you mean smollm2-135m\?",
+        match=r"no such file, and unknown .*; did you mean smollm2-135m\?.*pull smollm2-135m$",
     ):
         model_path("smolm2-135m")
-    with pytest.raises(ModelFileError, match=r"model 'llama3'; names are demo, .*hf:USER/REPO"):
-        model_path("llama3")
+    with pytest.raises(ModelFileError, match=r"model 'falcon'; .*models list .*hf:USER/REPO"):
+        model_path("falcon")
     assert model_path("llama3.gguf") == Path("llama3.gguf")
     Path("smolm2-135m").touch()
     assert model_path("smolm2-135m") == Path("smolm2-135m")
@@ -122,8 +132,13 @@ def test_a_repository_is_known_by_its_address(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("smollm2", "did you mean smollm2-135m? Get it with: pyselfspec models pull smollm2-135m"),
-        ("llama3.2", "pyselfspec models pull also takes USER/REPO or a Hugging Face URL"),
+        ("gemma3-", "did you mean gemma3-270m? Get it with: pyselfspec models pull gemma3-270m"),
+        (
+            "llama3.2",
+            "mean llama3.2:1b or llama3.2:3b? Get it with: pyselfspec models pull NAME",
+        ),
+        ("phi4-mini", "get it with: pyselfspec models pull phi4-mini"),
+        ("falcon", "pyselfspec models search finds others"),
         ("Qwen/Qwen3-0.6B-GGUF", "get it with: pyselfspec models pull hf:Qwen/Qwen3-0.6B-GGUF"),
         (
             "hf.co/a/b:Q8_0",
@@ -316,6 +331,7 @@ def alone(hub: Hub, tmp_path: Path) -> Pull:
         own = {
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(tmp_path / "hf"),
+            "HOME": str(tmp_path),
             "HF_HUB_DISABLE_XET": "1",
             "no_proxy": "127.0.0.1",
             "HF_TOKEN": "",
@@ -414,9 +430,9 @@ def test_split_models_come_with_all_parts(alone: Pull, hub: Hub, tmp_path: Path)
         ("hf:user/gated", "user/gated requires consent"),
         (f"hf:{REPO}:Q2_K", "no file Q2_K"),
         ("hf:user", "write hf:USER/REPO"),
-        ("nonsense", "names are demo, smollm2-135m, gemma3-270m, hf:USER/REPO"),
-        ("", "unknown model ''; names are demo, smollm2-135m, gemma3-270m, hf:USER/REPO"),
-        ("smollm2", "unknown model 'smollm2'; did you mean smollm2-135m?"),
+        ("nonsense", "pyselfspec models search finds others"),
+        ("", "unknown model ''; pyselfspec models list shows the names"),
+        ("smolm2-135m", "unknown model 'smolm2-135m'; did you mean smollm2-135m?"),
     ],
 )
 def test_what_cannot_be_had_is_said_in_one_line(alone: Pull, name: str, says: str) -> None:
@@ -464,47 +480,109 @@ def test_at_a_terminal_it_asks(
 
 
 def test_the_list_has_what_is_here_and_what_could_be(tmp_path: Path) -> None:
-    env = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path)}
+    env = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path), "HOME": str(tmp_path)}
     rows = {
         row["name"]: row for row in run_alone("models", "list", "--json", env=env).json["models"]
     }
-    assert rows.keys() == {"demo", "smollm2-135m", "gemma3-270m"}
+    assert rows.keys() == {"demo", *packages.MODELS, *catalogue.MODELS}
     with Model("demo") as model:
         assert (rows["demo"]["type"], rows["demo"]["n_bytes"]) == (
             model.file.file_type, model.file.n_bytes,
         )  # fmt: skip
     assert rows["demo"]["path"] == str(DEMO) and rows["smollm2-135m"]["path"] is None
+    assert rows["smollm2:1.7b"] == {
+        "name": "smollm2:1.7b", "type": "Q4_K_M", "n_bytes": 1055609536, "licence": "Apache-2.0",
+        "path": None,
+    }  # fmt: skip
     text = run_alone("models", "list", env=env).stdout
-    assert all(
-        word in text for word in ("pyselfspec models pull gemma3-270m", "Apache-2.0", str(DEMO))
-    )
+    for words in ("pyselfspec models pull gemma3-270m", "Llama 3.2 Community", str(DEMO)):
+        assert words in text
 
 
-def offered(args: list[str], incomplete: str) -> list[tuple[str, str]]:
-    shell = ShellComplete(main, {}, "pyselfspec", "_PYSELFSPEC_COMPLETE")
-    return [(item.value, item.type) for item in shell.get_completions(args, incomplete)]
+@pytest.mark.parametrize("source", hub_names.SOURCES)
+def test_a_source_has_what_the_hub_asks_of_it(source: Any) -> None:
+    """And no name belongs to two sources."""
+    assert isinstance(source, Source)
+    for entry in source.known() if isinstance(source, Download) else ():
+        assert [each for each in hub_names.SOURCES if each.is_name(entry.name)] == [source]
+
+
+@pytest.mark.parametrize("file", catalogue.MODELS.values())
+def test_a_usual_name_stands_for_one_file_of_a_repository(file: catalogue.File) -> None:
+    name = parse(huggingface.PREFIX, file.hub_name)
+    assert (name.repo, name.file) == (file.repository, file.name)
+    assert choose(models([file.name, "other-Q4_K_M.gguf"]), name) == file.name
+    assert re.fullmatch("Q4_K_M|Q8_0", file.type)
+
+
+def test_a_usual_name_is_pulled_from_the_hub(alone: Pull, hub: Hub) -> None:
+    file = catalogue.MODELS["qwen3:0.6b"]
+    content = hub.repos[REPO].files["little-Q8_0.gguf"]
+    hub.repos[file.repository] = Repo({file.name: content, "other.gguf": b""}, {"license": "mit"})
+    pulled = alone("models", "pull", "qwen3:0.6b")
+    assert Path(pulled.stdout.removesuffix("\n")).read_bytes() == content
+    assert f"{file.name}\nsize: " in pulled.stderr and "licence: mit" in pulled.stderr
+    assert "next: pyselfspec generate qwen3:0.6b" in pulled.stderr
+    hub.asked.clear()
+    made = alone("generate", "qwen3:0.6b", "-p", "hi", "-n", "2", "-t", "1", "--json").json
+    assert made["model"] == "qwen3:0.6b" and alone("models", "info", file.hub_name).status == 0
+    rows = alone("models", "list", "--json").json["models"]
+    assert [row["name"] for row in rows if row["path"] == pulled.stdout[:-1]] == ["qwen3:0.6b"]
+    refused = alone("models", "rm", "qwen3:0.6b")
+    assert refused.status == 1 and f"hf cache rm model/{file.repository}" in refused.stderr
+    assert not hub.asked
+
+
+def test_the_hub_is_searched(alone: Pull, hub: Hub) -> None:
+    hub.repos["user/other"] = Repo({"o.gguf": b""}, n_downloads=5)
+    hub.repos["user/little-too"] = Repo({"l.gguf": b""}, n_downloads=1234)
+    assert alone("models", "search", "little", "--json").json == {
+        "models": [
+            {"name": "hf:user/little-too", "n_downloads": 1234, "licence": "not stated"},
+            {"name": f"hf:{REPO}", "n_downloads": 0, "licence": "apache-2.0"},
+        ]
+    }
+    text = alone("models", "search", "little").stdout.splitlines()
+    assert text[1].split() == ["hf:user/little-too", "1,234", "not", "stated"]
+    nothing = alone("models", "search", "unheard-of")
+    assert (nothing.status, nothing.stdout) == (0, "") and "'unheard-of'" in nothing.stderr
+
+
+@pytest.mark.parametrize("env", [{"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}])
+def test_a_search_without_the_hub_says_so_in_one_line(alone: Pull, env: dict[str, str]) -> None:
+    outcome = alone("models", "search", "little", **env)
+    check_error(outcome, 1, " cannot be searched: ")
+
+
+def test_a_cache_of_the_hub_that_is_no_folder_is_empty(alone: Pull, tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "hub").touch()
+    assert alone("models", "list").status == 0
 
 
 def test_shells_complete_names_and_files(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     Path("folder").mkdir()
     for name in ("some.gguf", "folder/in.gguf", "other.txt"):
         Path(name).touch()
     packages.fetch(packages.offer("tiny"))
-    monkeypatch.setattr(huggingface, "pulled", lambda: iter([("hf:a/b:c.gguf", Path("c"))]))
+    monkeypatch.setattr(huggingface, "installed", lambda: iter([("hf:a/b:c.gguf", Path("c"))]))
     plain = "plain"
-    assert offered(["generate"], "") == [
+    assert completions(["generate"], "") == [
         (name, plain) for name in ("demo", "tiny", "hf:a/b:c.gguf", "some.gguf")
     ]
-    assert offered(["models", "info"], "t") == [("tiny", plain)]
-    assert offered(["models", "widen"], "folder/") == [("folder/in.gguf", plain)]
-    assert offered(["layers", "search"], "fol") == [("fol", "file")]
-    assert offered(["models", "rm"], "") == [("tiny", plain)]
-    drafts = [value for value, _ in offered(["generate", "--draft"], "")]
+    assert completions(["models", "info"], "t") == [("tiny", plain)]
+    assert completions(["models", "widen"], "folder/") == [("folder/in.gguf", plain)]
+    assert completions(["layers", "search"], "fol") == [("fol", "file")]
+    assert completions(["models", "rm"], "") == [("tiny", plain)]
+    drafts = [value for value, _ in completions(["generate", "--draft"], "")]
     assert {"auto", "off", "ngram", "layer-skip"} <= set(drafts)
-    assert offered(["chat", "--draft"], "ngram+mod") == [("ngram+model", plain)]
-    assert offered(["serve", "--draft"], "ngram+model:t") == [("ngram+model:tiny", plain)]
-    assert ("ngram+auto", plain) not in offered(["bench", "--draft"], "ngram+a")
-    assert offered(["models", "pull"], "") == [("smollm2-135m", plain), ("gemma3-270m", plain)]
+    assert completions(["chat", "--draft"], "ngram+mod") == [("ngram+model", plain)]
+    assert completions(["serve", "--draft"], "ngram+model:t") == [("ngram+model:tiny", plain)]
+    assert ("ngram+auto", plain) not in completions(["bench", "--draft"], "ngram+a")
+    assert completions(["models", "pull"], "gemma3") == [
+        (name, plain) for name in ("gemma3:1b", "gemma3:4b", "gemma3-270m")
+    ]

@@ -39,7 +39,7 @@ def test_commands_are_in_their_groups():
         *("generate", "chat", "serve", "bench", "tune", "demo", "lab"),
         *("scan-layers", "rpc-serve", "models", "layers", "info"),
     }
-    assert {"list", "pull", "rm", "info", "convert", "relayer", "widen"} == {
+    assert {"list", "pull", "rm", "info", "search", "convert", "relayer", "widen"} == {
         path[1] for path in COMMANDS if path[0] == "models"
     }
     assert {"scan", "search", "profile"} == {path[1] for path in COMMANDS if path[0] == "layers"}
@@ -61,7 +61,7 @@ def test_the_list_of_commands_loads_none_of_a_group(run_python):
     [
         ("pull smollm2-135m", "models pull"),
         ("models inf", "models info"),
-        ("models search", "layers search"),
+        ("models scan", "layers scan"),
         ("models pul", "models pull"),
         ("scan-layer", "scan-layers"),
         ("genrate", "generate"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import pyselfspec
@@ -100,6 +101,12 @@ def run_alone(
     )
     out, err = (s.decode(errors="replace") for s in (done.stdout, done.stderr))
     return Outcome(done.returncode, out, err)
+
+
+def completions(args: list[str], incomplete: str) -> list[tuple[str, str]]:
+    """Return the values that a shell offers after these arguments, with their types."""
+    shell = ShellComplete(main, {}, "pyselfspec", "_PYSELFSPEC_COMPLETE")
+    return [(item.value, item.type) for item in shell.get_completions(args, incomplete)]
 
 
 def on_terminal(*args: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""A small hub on loopback: the routes of the Hugging Face hub that a pull needs."""
+"""A small hub on loopback: the routes of the Hugging Face hub that pull and search need."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_of_the_test"
@@ -24,6 +25,7 @@ class Repo:
     card: dict[str, str] = field(default_factory=dict)
     private: bool = False
     gated: bool = False
+    n_downloads: int = 0
 
 
 @dataclass
@@ -74,7 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, with_body: bool) -> None:
         self.hub.asked.append((self.command, self.path, self.headers["Range"]))
-        path = self.path.split("?")[0]
+        path, _, query = self.path.partition("?")
+        if path == "/api/models":
+            return self._send(json.dumps(self._found(parse_qs(query))).encode(), with_body)
         match = re.match(r"(?:/api/models)?/([\w.-]+/[\w.-]+)", path)
         repo = self.hub.repos.get(match[1]) if match else None
         known = self.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -88,6 +92,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(json.dumps(_tree(repo)).encode(), with_body)
         else:
             self._file(repo, path.partition("/resolve/")[2].partition("/")[2], with_body)
+
+    def _found(self, query: dict[str, list[str]]) -> list[dict[str, Any]]:
+        """Answer a search in the hub's form: without files, cards and private repositories."""
+        assert (query["filter"], query["sort"]) == (["gguf"], ["downloads"])
+        [word] = query["search"]
+        found = [
+            {"id": name, "likes": 0, "downloads": repo.n_downloads, "tags": ["gguf", *_tags(repo)]}
+            for name, repo in self.hub.repos.items()
+            if word in name and not repo.private
+        ]
+        return sorted(found, key=lambda each: -each["downloads"])[: int(query["limit"][0])]
 
     def _fail(self, status: int, code: str) -> None:
         self.send_response(status)
@@ -128,7 +143,7 @@ def _about(name: str, repo: Repo) -> dict[str, Any]:
         "sha": COMMIT,
         "private": repo.private,
         "gated": "manual" if repo.gated else False,
-        "tags": [f"license:{repo.card['license']}"] if "license" in repo.card else [],
+        "tags": _tags(repo),
         "cardData": repo.card,
         "siblings": [
             {
@@ -144,6 +159,10 @@ def _about(name: str, repo: Repo) -> dict[str, Any]:
             for file, content in repo.files.items()
         ],
     }
+
+
+def _tags(repo: Repo) -> list[str]:
+    return [f"license:{repo.card['license']}"] if "license" in repo.card else []
 
 
 def _tree(repo: Repo) -> list[dict[str, Any]]:

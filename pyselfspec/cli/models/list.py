@@ -11,6 +11,7 @@ from ... import hub
 from ...hub.huggingface import FORM
 from ...util.sizes import size_text
 from .._options import json_option
+from .._table import show_table
 
 
 @cloup.command(name="list")
@@ -18,6 +19,7 @@ from .._options import json_option
 def command(as_json: bool) -> None:
     """List models by name: downloaded ones, and ones that pull can get.
 
+    Includes files that Ollama, LM Studio and programs of the Hugging Face hub have downloaded.
     Commands that take a MODEL accept these names and GGUF files.
     """
     entries = list(hub.entries())
@@ -34,10 +36,9 @@ def command(as_json: bool) -> None:
     for each in entries:
         where = f"pyselfspec models pull {each.name}" if each.path is None else str(each.path)
         rows.append((each.name, each.type, size_text(each.n_bytes), each.licence, where))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    show_table(rows)
     click.echo(
-        f"download: pyselfspec models pull {FORM}; remove: pyselfspec models rm NAME", err=True
+        f"download: pyselfspec models pull {FORM}; find: pyselfspec models search WORD; "
+        "remove: pyselfspec models rm NAME",
+        err=True,
     )

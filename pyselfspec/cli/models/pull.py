@@ -14,14 +14,14 @@ from ... import hub
 from ...errors import ModelFileError
 from ...gguf.file import check
 from ...util.sizes import size_text
-from .._model import complete_name
+from .._model import complete_from
 from .._options import json_option, yes_option
 
 
 @cloup.command(name="pull")
 @cloup.argument(
     "name",
-    shell_complete=complete_name(fetched=False),
+    shell_complete=complete_from(lambda: [each.name for each in hub.to_pull()]),
     help="A name that pyselfspec models list shows, or a model of the Hugging Face hub: "
     "hf:USER/REPO[:FILE], USER/REPO or a URL; FILE is a GGUF file there or a type like Q8_0.",
 )
@@ -34,7 +34,7 @@ def command(name: str, yes: bool, as_json: bool) -> None:
     give NAME as MODEL to other commands.
 
     \b
-    pyselfspec models pull smollm2-135m
+    pyselfspec models pull qwen3:0.6b
     pyselfspec models pull hf:USER/REPO:Q8_0
     pyselfspec models pull https://huggingface.co/USER/REPO
     """

@@ -10,14 +10,14 @@ import cloup
 
 from ... import hub
 from ...util.sizes import size_text
-from .._model import complete_name
+from .._model import complete_from
 from .._options import json_option, yes_option
 
 
 @cloup.command(name="rm")
 @cloup.argument(
     "name",
-    shell_complete=complete_name(fetched=True),
+    shell_complete=complete_from(hub.to_remove),
     help="A name that pyselfspec models list shows.",
 )
 @yes_option
@@ -25,8 +25,8 @@ from .._options import json_option, yes_option
 def command(name: str, yes: bool, as_json: bool) -> None:
     """Remove a model that pull has downloaded.
 
-    Asks for confirmation; without a terminal, give -y. Models of the Hugging Face hub are in a
-    cache that other programs share: remove them with hf cache rm. Never removes your own files.
+    Asks for confirmation; without a terminal, give -y. Never removes your own files, or models that
+    other programs keep or share: for these, an error says how to remove them.
 
     \b
     pyselfspec models rm smollm2-135m
