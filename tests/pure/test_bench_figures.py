@@ -92,7 +92,13 @@ def test_llama_cpps_kernels_are_compared_by_speed_only() -> None:
     assert not any("texts differ" in note for note in tables.notes(found))
     assert "with its own kernels" in dict(tables.provenance(found.setup))[UPSTREAM]
     assert [cells[-1] for cells in tables.tables(found)[0].rows[:2]] == ["-", "-"]
-    assert "with auto" in html(found)  # the fastest drafter
+
+
+@needs.jinja2
+def test_the_report_names_the_fastest_drafter_and_not_llama_cpp() -> None:
+    names = [VariantName(UPSTREAM, ""), *VARIANTS]
+    runs = tuple(run(UPSTREAM, p, i, us=1, text_sha256="x") for i in range(3) for p in "pq")
+    assert "with auto" in html(Results(replace(SETUP, variants=tuple(names)), (*runs, *EVERY)))
 
 
 def test_a_round_that_was_cut_off_does_not_count() -> None:
