@@ -135,9 +135,12 @@ class ChatLoop:
             raise ArgumentError(
                 "this model reads no pictures here; start chat with --mmproj and its projector file"
             )
-        with path.open("rb") as file:
-            data = read_limited(file, MAX_PICTURE)
-        projector.read(data)  # or an error now, and not with the question
+        try:
+            with path.open("rb") as file:
+                data = read_limited(file, MAX_PICTURE)
+            projector.read(data)  # or an error now, and not with the question
+        except ArgumentError as error:
+            raise ArgumentError(f"{path}: {error}") from None
         self.pictures.append(data)
 
     def ask(self, question: str) -> None:
