@@ -64,7 +64,7 @@ def test_ctrl_c_and_the_end_of_this_process_end_it(start: Any) -> None:
     assert alone.returncode == 0
 
 
-def test_it_is_not_started_without_room_or_where_it_would_be_no_comparison(demo: Any, monkeypatch: Any) -> None:
+def test_it_is_not_started_without_room_or_use(demo: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(memory, "available", lambda: 1000)
     with pytest.raises(UnsupportedError, match=r"loaded twice .* 1\.0 kB are free"):
         UpstreamKernels(demo, partial(pytest.fail, "opened"))
