@@ -89,6 +89,8 @@ class UpstreamKernels(Closing):
 
 
 def _require_use(model: Model) -> None:
+    if ENVIRONMENT.items() <= os.environ.items():
+        raise UnsupportedError("plain decoding uses them already (PYSELFSPEC_KERNELS=off)")
     if model.n_gpu_layers:
         raise UnsupportedError("they differ from ours on CPUs only; use -ngl 0 without --rpc")
     if REPACKS not in system_info():  # as on ARM, where our kernels read weights as in the file

@@ -117,7 +117,7 @@ class ServerOptions:
     models: tuple[str, ...] = option(
         "-m",
         "--model",
-        metavar="MODEL|NAME=PATH",
+        metavar="MODEL|NAME=MODEL",
         multiple=True,
         help="The model, or with a name one of several, each loaded when a request asks for it; "
         "repeatable.",

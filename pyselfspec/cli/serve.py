@@ -64,7 +64,7 @@ def command(
     source = click.get_current_context().get_parameter_source("model")
     if named and source is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError(
-            f"{model} is given beside --model or --models-dir; name it as --model NAME=PATH"
+            f"{model} is given beside --model or --models-dir; name it as --model NAME=MODEL"
         )
     if named and alone is None:
         _serve_several(options, machine.ctx_size, as_json=as_json)
@@ -171,7 +171,7 @@ def _options_of_all(argv: Sequence[str]) -> list[str]:
         if name in own:
             if not sign:
                 next(given, None)
-        elif each != "--json" and (name == "-mg" or not each.startswith("-m")):  # -mNAME=PATH
+        elif each != "--json" and (name == "-mg" or not each.startswith("-m")):  # -mNAME=MODEL
             kept.append(each)
     return kept
 

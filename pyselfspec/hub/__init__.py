@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
-from ..errors import ModelFileError, SelfSpecWarning, UnknownModelError
+from ..errors import ArgumentError, ModelFileError, SelfSpecWarning, UnknownModelError
 from ..gguf import file as gguf_file
 from ..util import plugins
 from . import huggingface, packages
@@ -27,6 +27,11 @@ SOURCES: tuple[Source, ...] = tuple(
 )
 DOWNLOADS = tuple(source for source in SOURCES if isinstance(source, Download))
 N_NEAR = 4  # names in the error for an unknown one
+LIST = "pyselfspec models list shows the names"
+FIND = (
+    f"{LIST}, pyselfspec models search finds others, and pyselfspec models pull also takes "
+    f"{huggingface.FORM} or its URL"
+)
 
 
 def model_path(name: str | PathLike[str]) -> Path:
@@ -38,7 +43,7 @@ def model_path(name: str | PathLike[str]) -> Path:
     path = named_path(name)
     if not isinstance(name, str) or path != Path(name):
         return path
-    if not (os.path.dirname(name) or name.endswith(".gguf") or path.exists()):
+    if not (os.path.dirname(name) or name.endswith(".gguf") or os.path.exists(name)):
         raise UnknownModelError(f"no such file, and {_unknown(name, _names())}")
     if not path.parent.exists():
         repository = huggingface.named(name)
@@ -50,19 +55,17 @@ def model_path(name: str | PathLike[str]) -> Path:
     return path
 
 
-def _unknown(name: str, known: Collection[str]) -> str:
-    """Return the message for an unknown name, with the most similar known ones."""
+def _unknown(name: str, known: Collection[str], otherwise: str = FIND) -> str:
+    """Return the message for an unknown name, with the most similar known ones. otherwise: what to
+    do if no known name is similar."""
     longer = [each for each in known if name and each.startswith(name)]
     near = (longer or get_close_matches(name, known, N_NEAR, 0.8))[:N_NEAR]
     if near:
         *others, last = near
         listed = f"{', '.join(others)} or {last}" if others else last
-        get = "" if find(near[0]) else f" Get it with: {pull('NAME' if others else last)}"
-        return f"unknown model {name!r}; did you mean {listed}?{get}"
-    return (
-        f"unknown model {name!r}; pyselfspec models list shows the names, pyselfspec models search "
-        f"finds others, and pyselfspec models pull also takes {huggingface.FORM} or its URL"
-    )
+        get = "" if find(near[0]) else f"; get it with: {pull('NAME' if others else last)}"
+        return f"unknown model {name!r} (did you mean {listed}?){get}"
+    return f"unknown model {name!r}; {otherwise}"
 
 
 def named_path(name: str | PathLike[str]) -> Path:
@@ -120,7 +123,14 @@ def removable(name: str) -> Path:
     name = huggingface.canonical(name)
     source = _source(name)
     if source is None:
-        raise UnknownModelError(f"{_unknown(name, to_remove())}; only pulled models can be removed")
+        unknown = _unknown(name, to_remove(), LIST)
+        raise UnknownModelError(f"{unknown}; only pulled models can be removed")
+    try:
+        is_here = source.find(name) is not None
+    except ArgumentError:  # several files have this name
+        is_here = True
+    if not is_here:
+        raise ArgumentError(f"{name} is not on this machine; nothing was removed")
     return source.removable(name)
 
 

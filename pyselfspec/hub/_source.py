@@ -46,7 +46,8 @@ class Source(Protocol):
     here; raises UnknownModelError for a malformed name, ArgumentError for one that matches several
     files, ModelFileError for a damaged record of the program that keeps it. installed: the names
     and files of all models here; damaged ones may be left out. how_to_get: the command that
-    downloads a model. removable: the file that ``models rm`` may delete, else an ArgumentError.
+    downloads a model. removable: the file that ``models rm`` may delete, else an ArgumentError; for
+    the name of a model that is here.
     """
 
     def is_name(self, text: str) -> bool: ...

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ArgumentError, PullError
+from ..errors import PullError
 from ..util import paths
 from ..util.files import replacing
 from ._source import Entry, Offer, pull
@@ -92,10 +92,7 @@ def how_to_get(name: str) -> str:
 
 
 def removable(name: str) -> Path:
-    path = find(name)
-    if path is None:
-        raise ArgumentError(f"{name} is not on this machine; nothing was removed")
-    return path
+    return target(name)
 
 
 def known() -> Iterator[Entry]:

@@ -7,11 +7,18 @@ from typing import Unpack
 
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
+from ..util.progress import OnProgress, Progress, ignore_progress
 from . import session
 from .options import ScanOptions
 
 
-def measured_gain(model: Model, mask: LayerMask, **options: Unpack[ScanOptions]) -> float:
+def measured_gain(
+    model: Model,
+    mask: LayerMask,
+    *,
+    progress: OnProgress = ignore_progress,
+    **options: Unpack[ScanOptions],
+) -> float:
     """Return the speed of generation with a mask over that of plain decoding.
 
     Continues each chunk of the text once in both ways, one right after the other; the result is the
@@ -19,9 +26,11 @@ def measured_gain(model: Model, mask: LayerMask, **options: Unpack[ScanOptions])
     session.open_session.
     """
     full = LayerMask.full(mask.n_layer)
-    with session.open_session(model, "measured-speed", **options) as opened:
-        ratios = []
-        for chunk in range(opened.objective.n_chunks):
+    with session.open_session(model, "measured-speed", progress=progress, **options) as opened:
+        ratios, n_chunks = [], opened.objective.n_chunks
+        for chunk in range(n_chunks):
+            progress(Progress("measuring the gain", chunk, n_chunks))
             plain, drafted = opened.objective.scores(chunk, full, [full, mask])
             ratios.append(plain.mean / drafted.mean)
+        progress(Progress("measuring the gain", n_chunks, n_chunks))
     return median(ratios)

@@ -390,9 +390,14 @@ def test_sampling_options_can_change(path: Path, tmp_path: Path) -> None:
     assert shown["grammar"] == "not set" and shown["json-schema"] == '{"const": "a b"}'
 
 
-def test_a_value_that_is_refused_changes_nothing(model: Model, new_context: NewContext) -> None:
+def test_a_value_that_is_refused_changes_nothing(
+    model: Model, new_context: NewContext, tmp_path: Path
+) -> None:
+    (broken := tmp_path / "broken.gbnf").write_text("no grammar")
     chat = conversation(new_context(model, n_ctx=512))
-    shown = typed(chat, "/set top-k 5\r/set top-k x\r/set grammar /no/such\r/set\r\x04")
+    grammars = f"/set grammar /no/such\r/set grammar {broken}"
+    shown = typed(chat, f"/set top-k 5\r/set top-k x\r{grammars}\r/set\r\x04")
+    assert "the grammar is not valid GBNF" in shown
     assert "top-k: 'x' is not an integer of at least 0" in shown
     assert "/no/such: No such file" in shown
     sampling = chat.options["sampling"]
@@ -428,7 +433,8 @@ def test_a_model_that_does_not_open_leaves_the_present_one(
 @pytest.mark.parametrize(
     ("lines", "args", "error"),
     [
-        ("/set nope 1", (), "there is no sampling option 'nope'; they are temp, temperature, "),
+        ("/set nope 1", (), "there is no sampling option 'nope'; they are temperature, top-k, "),
+        ("/set nope", (), "there is no sampling option 'nope'"),
         ("/set temp", (), "give a value: /set temp VALUE, or default"),
         ("/set temp -1", (), "temp: '-1' is not a number of at least 0"),
         ("/set grammar -", (), "stdin is read for messages"),

@@ -140,5 +140,8 @@ def test_pictures_that_cannot_be_added(path: Path, mmproj: Path, pictures: list[
     check_error(chatted(path, lines=f"/image {picture}"), 1, "start chat with --mmproj")
     check_error(chatted(path, *reads, lines="/image"), 1, "give the name of a file: /image FILE")
     check_error(chatted(path, *reads, lines="/image /no/such"), 1, "/no/such: No such file")
-    check_error(chatted(path, *reads, lines=f"/image {path}"), 1, "in no known format")
+    check_error(chatted(path, *reads, lines=f"/image {path}"), 1, f"{path}: the picture is in no")
+    with (path.parent / "long.png").open("wb") as file:
+        file.truncate((1 << 28) + 1)
+    check_error(chatted(path, *reads, lines=f"/image {file.name}"), 1, "long.png: more than 256")
     check_error(chatted(path, "--mmproj", path), 1, "projector")

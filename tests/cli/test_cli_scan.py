@@ -128,8 +128,11 @@ def test_one_disturbed_text_does_not_decide_the_gain(path, text, monkeypatch):
     mask, full = LayerMask.skipping(4, attn=[1, 2]), LayerMask.full(4)
     us = {full: (90.0, 90.0, 90.0), mask: (30.0, 45.0, 180.0)}
     monkeypatch.setattr(Objective, "_generate", lambda _, chunk, mask: (8, us[mask][chunk]))
+    shown = []
     with Model(path) as model:
-        assert measured_gain(model, mask, text=text, n_ctx=64, chunks=3) == pytest.approx(2)
+        gain = measured_gain(model, mask, progress=shown.append, text=text, n_ctx=64, chunks=3)
+    assert gain == pytest.approx(2)
+    assert [(each.n_done, each.n_total) for each in shown] == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def test_no_profile_leaves_profiles_alone(path, text):

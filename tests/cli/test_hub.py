@@ -86,11 +86,13 @@ def test_what_is_not_clear_is_listed(files: list[str], file: str | None, says: s
 def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_path("demo") == DEMO
     assert model_path(Path("demo")) == Path("demo")
+    with pytest.raises(UnknownModelError, match="unknown model ''"):
+        model_path("")
     assert model_path("./smollm2-135m") == Path("smollm2-135m")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         ModelFileError,
-        match=r"no such file, and unknown .*; did you mean smollm2-135m\?.*pull smollm2-135m$",
+        match=r"no such file, and unknown .* \(did you mean smollm2-135m\?\); .*pull smollm2-135m$",
     ):
         model_path("smolm2-135m")
     with pytest.raises(ModelFileError, match=r"model 'falcon'; .*models list .*hf:USER/REPO"):
@@ -132,10 +134,10 @@ def test_a_repository_is_known_by_its_address(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("gemma3-", "did you mean gemma3-270m? Get it with: pyselfspec models pull gemma3-270m"),
+        ("gemma3-", "(did you mean gemma3-270m?); get it with: pyselfspec models pull gemma3-270m"),
         (
             "llama3.2",
-            "mean llama3.2:1b or llama3.2:3b? Get it with: pyselfspec models pull NAME",
+            "mean llama3.2:1b or llama3.2:3b?); get it with: pyselfspec models pull NAME",
         ),
         ("phi4-mini", "get it with: pyselfspec models pull phi4-mini"),
         ("falcon", "pyselfspec models search finds others"),
@@ -237,8 +239,12 @@ def test_only_a_fetched_model_is_removed(index: Path, tmp_path: Path) -> None:
     for name, says in (
         (str(other), "; only pulled models can be removed"),
         ("demo", "is part of pyselfspec and cannot be removed"),
-        ("tin", "unknown model 'tin'; did you mean tiny?"),
+        ("tin", "unknown model 'tin' (did you mean tiny?); only pulled models can be removed"),
         ("smollm2-135m", "is not on this machine"),
+        ("qwen3:4b", "qwen3:4b is not on this machine; nothing was removed"),
+        ("hf:nobody/nothing", "is not on this machine"),
+        ("ollama:nothing", "is not on this machine"),
+        ("lmstudio:nobody/nothing", "is not on this machine"),
     ):
         outcome = run("models", "rm", name)
         assert (
@@ -432,7 +438,7 @@ def test_split_models_come_with_all_parts(alone: Pull, hub: Hub, tmp_path: Path)
         ("hf:user", "write hf:USER/REPO"),
         ("nonsense", "pyselfspec models search finds others"),
         ("", "unknown model ''; pyselfspec models list shows the names"),
-        ("smolm2-135m", "unknown model 'smolm2-135m'; did you mean smollm2-135m?"),
+        ("smolm2-135m", "unknown model 'smolm2-135m' (did you mean smollm2-135m?)"),
     ],
 )
 def test_what_cannot_be_had_is_said_in_one_line(alone: Pull, name: str, says: str) -> None:

@@ -64,10 +64,13 @@ def test_ctrl_c_and_the_end_of_this_process_end_it(start: Any) -> None:
     assert alone.returncode == 0
 
 
-def test_it_is_not_started_for_gpus_or_without_room(demo: Any, monkeypatch: Any) -> None:
+def test_it_is_not_started_without_room_or_use(demo: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(memory, "available", lambda: 1000)
     with pytest.raises(UnsupportedError, match=r"loaded twice .* 1\.0 kB are free"):
         UpstreamKernels(demo, partial(pytest.fail, "opened"))
     on_gpu: Any = SimpleNamespace(n_gpu_layers=2)
     with pytest.raises(UnsupportedError, match="on CPUs only"):
         UpstreamKernels(on_gpu, partial(pytest.fail, "opened"))
+    monkeypatch.setenv("PYSELFSPEC_KERNELS", "off")
+    with pytest.raises(UnsupportedError, match="uses them already"):
+        UpstreamKernels(demo, partial(pytest.fail, "opened"))

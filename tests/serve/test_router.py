@@ -24,7 +24,7 @@ import pytest
 from serving import new_client
 from tiny_encoder import write_encoder
 
-from pyselfspec.errors import ArgumentError
+from pyselfspec.errors import ArgumentError, UnknownModelError
 from pyselfspec.serve.model_card import FileCard
 from pyselfspec.serve.protocol.errors import ApiError
 from pyselfspec.serve.router.app import RouterApp
@@ -292,6 +292,9 @@ def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
             listed(pairs, None, None, 1)
     with pytest.raises(ArgumentError, match="holds no model"):
         listed([], tmp_path, None, 1)
+    assert [each.path for each in listed(["a=demo"], None, None, 1)] == [demo_path]
+    with pytest.raises(UnknownModelError, match="unknown model 'nope'"):
+        listed(["a=nope"], None, None, 1)
 
 
 def listed_as(name: str, n_bytes: int) -> Listed:

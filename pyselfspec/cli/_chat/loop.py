@@ -13,6 +13,7 @@ import click
 from ...chat.answer import Piece
 from ...chat.conversation import Conversation
 from ...errors import ArgumentError, SelfSpecError
+from ...runtime.sampling import Sampler
 from ...speculate.config import OFF
 from ...speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ...speculate.resolve import resolve
@@ -135,9 +136,12 @@ class ChatLoop:
             raise ArgumentError(
                 "this model reads no pictures here; start chat with --mmproj and its projector file"
             )
-        with path.open("rb") as file:
-            data = read_limited(file, MAX_PICTURE)
-        projector.read(data)  # or an error now, and not with the question
+        try:
+            with path.open("rb") as file:
+                data = read_limited(file, MAX_PICTURE)
+            projector.read(data)  # or an error now, and not with the question
+        except ArgumentError as error:
+            raise ArgumentError(f"{path}: {error}") from None
         self.pictures.append(data)
 
     def ask(self, question: str) -> None:
@@ -256,14 +260,17 @@ def _set(chat: ChatLoop, argument: str) -> None:
         for line in sampling.listed(chat.sampling):
             chat.screen.note(line)
         return
+    sampling.require_name(name)
     if not value.strip():
         raise click.UsageError(f"give a value: /set {name} VALUE, or {sampling.DEFAULT}")
     if value.strip() == STDIN:
         raise click.UsageError("stdin is read for messages; give a file instead of -")
     with _shown_errors(value):
         options = sampling.changed(chat.sampling, name, value.strip())
-        chat.conversation.options["sampling"] = options.params()
-    chat.sampling = options
+        params = options.params()
+    with Sampler(chat.conversation.context.model, params):
+        pass  # or an error now, and not with the question
+    chat.conversation.options["sampling"], chat.sampling = params, options
     chat.screen.note(f"{name} is {value.strip()}")
 
 

@@ -27,6 +27,7 @@ _PARAMS = {  # by their long names, without dashes
     for name in param.opts
     if name.startswith("--")
 }
+_NAMES = [max(param.opts, key=len).removeprefix("--") for param in _command.params]  # one of each
 
 
 def parsed(arguments: Sequence[str]) -> SamplingOptions:
@@ -35,11 +36,14 @@ def parsed(arguments: Sequence[str]) -> SamplingOptions:
         return cast(SamplingOptions, _command.invoke(context))
 
 
-def changed(options: SamplingOptions, name: str, value: str) -> SamplingOptions:
-    """Return the options with one of them changed. Raises ArgumentError for an unknown name, and
-    for a value that the command line refuses, too."""
+def require_name(name: str) -> None:
     if name not in _PARAMS:
-        raise ArgumentError(f"there is no sampling option {name!r}; they are {', '.join(_PARAMS)}")
+        raise ArgumentError(f"there is no sampling option {name!r}; they are {', '.join(_NAMES)}")
+
+
+def changed(options: SamplingOptions, name: str, value: str) -> SamplingOptions:
+    """Return the options with the one of a known name changed. Raises ArgumentError for a value
+    that the command line refuses, too."""
     try:
         read = parsed([] if value == DEFAULT else [f"--{name}={value}"])
     except click.BadParameter as error:
@@ -50,9 +54,8 @@ def changed(options: SamplingOptions, name: str, value: str) -> SamplingOptions:
 
 def listed(options: SamplingOptions) -> Iterator[str]:
     """Yield a line for each option, with its value."""
-    names = [max(param.opts, key=len).removeprefix("--") for param in _command.params]
-    width = max(map(len, names))
-    for name in names:
+    width = max(map(len, _NAMES))
+    for name in _NAMES:
         yield f"{name:{width}}  {_shown(getattr(options, _PARAMS[name].name))}"
 
 

@@ -141,14 +141,16 @@ class Outcome:
         return {"profile": file, "measured_speed": self.measured}
 
 
-def save_if_faster(found: Profile | None, model: Model, options: ScanOptions) -> Outcome:
+def save_if_faster(
+    found: Profile | None, model: Model, options: ScanOptions, progress: OnProgress
+) -> Outcome:
     """Measure the gain of a mask, and make it the model's profile if there is one.
 
     found: None if no mask is expected to be faster.
     """
     if found is None:
         return Outcome()
-    measured = measured_gain(model, found.mask, **options)
+    measured = measured_gain(model, found.mask, progress=progress, **options)
     note = f" · measured {measured:.2f}x · "
     if found.mask == profiles.mask_for(model):
         return Outcome(

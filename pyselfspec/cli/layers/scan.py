@@ -113,9 +113,9 @@ def command(
 ) -> None:
     """Score each layer, and find the layers that drafts can skip.
 
-    Scores masks that skip attention and feed-forward sublayers. Then generates some
-    text with the best one; if that is faster, it becomes the model's profile: generate and the
-    other commands then draft with it. After Ctrl-C, run the same command to resume.
+    Scores masks that skip attention and feed-forward sublayers. Then generates some text with the
+    best one; if that is faster, it becomes the model's profile: generate and the other commands
+    then draft with it. After Ctrl-C, run the same command to resume.
 
     \b
     pyselfspec scan-layers model.gguf --plot scan.png
@@ -135,7 +135,7 @@ def command(
             **options,
         )
         best = None if measuring.no_profile else found.profile
-        outcome = save_if_faster(best, loaded, options)
+        outcome = save_if_faster(best, loaded, options, follow)
     _show(model, found, outcome, as_json)
     if plot is not None:
         from ...plots import scan as picture

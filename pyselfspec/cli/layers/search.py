@@ -127,7 +127,7 @@ def command(
             **options,
         )
         best = None if measuring.no_profile else found.profile
-        outcome = save_if_faster(best, loaded, options)
+        outcome = save_if_faster(best, loaded, options, follow)
     _show(model, found, outcome, wanted.max_cost, as_json)
     if csv_file is not None:
         with (

@@ -1,4 +1,4 @@
-"""The models that a server of several may load: names, files, and the memory they take. Pure."""
+"""The models that a server of several may load: names, files, and the memory they take."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ... import hub
 from ...errors import ArgumentError, ModelFileError
 from ...gguf import file as gguf_file
 from ...gguf import heads
@@ -29,20 +30,21 @@ class Listed:
 def listed(
     pairs: Sequence[str], folder: Path | None, n_ctx: int | None, n_slots: int
 ) -> list[Listed]:
-    """Return the models of NAME=PATH pairs, then those of a folder by the names of their files.
+    """Return the models of NAME=MODEL pairs, then those of a folder by the names of their files.
 
-    n_ctx: context of each, None for the default one of n_slots slots. Raises ArgumentError for a
-    name that is given twice or not as it should be, ModelFileError for a pair's file that is no
-    model. Files of a folder that are no models, and draft heads, are left out.
+    pairs: MODEL is a path or a name, see `hub`. n_ctx: context of each, None for the default one of
+    n_slots slots. Raises ArgumentError for a name that is given twice or not as it should be,
+    ModelFileError for a pair's file that is no model. Files of a folder that are no models, and
+    draft heads, are left out.
     """
     found: dict[str, Listed] = {}
     for pair in pairs:
         name, _, given = pair.partition("=")
         if not name.strip() or not given or len(name) > N_NAME or not name.isprintable():
-            raise ArgumentError(f"--model {pair[:N_NAME]!r}: give NAME=PATH")
+            raise ArgumentError(f"--model {pair[:N_NAME]!r}: give NAME=MODEL")
         if name in found:
             raise ArgumentError(f"--model gives the name {name!r} twice; give different names")
-        found[name] = _listed(name, Path(given), n_ctx, n_slots)
+        found[name] = _listed(name, hub.model_path(given), n_ctx, n_slots)
     for path in sorted(folder.glob("*.gguf")) if folder else ():
         if path.stem not in found:
             try:
@@ -50,7 +52,7 @@ def listed(
             except ModelFileError:
                 continue
     if not found:
-        raise ArgumentError(f"{folder} holds no model that can be loaded; give --model NAME=PATH")
+        raise ArgumentError(f"{folder} holds no model that can be loaded; give --model NAME=MODEL")
     return list(found.values())
 
 
