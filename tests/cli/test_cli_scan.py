@@ -117,10 +117,13 @@ def test_a_mask_is_saved_only_if_it_was_measured_to_be_faster(path, text, gain):
     assert run("layers", "profile", "list", "--json").json == {"profiles": []}
 
 
-def test_the_same_mask_as_before_is_said_to_be_it(path, text):
+def test_the_same_mask_as_before_is_said_to_be_it(path, text, gain):
     first, second = (scan(path, "--text", text).stdout for _ in range(2))
     assert first.endswith(" · saved as profile\n")
     assert second.endswith(" · measured 1.20x · the same mask as before\n")
+    gain(0.93)
+    third = scan(path, "--text", text).stdout
+    assert third.endswith("0.93x · the same mask as before; layers profile remove takes it back\n")
 
 
 def test_one_disturbed_text_does_not_decide_the_gain(path, text, monkeypatch):

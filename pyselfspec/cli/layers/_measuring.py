@@ -153,9 +153,10 @@ def save_if_faster(
     measured = measured_gain(model, found.mask, progress=progress, **options)
     note = f" · measured {measured:.2f}x · "
     if found.mask == profiles.mask_for(model):
-        return Outcome(
-            profiles.path_of(model.fingerprint), measured, f"{note}the same mask as before"
-        )
+        note += "the same mask as before"
+        if measured <= 1:
+            note += "; layers profile remove takes it back"
+        return Outcome(profiles.path_of(model.fingerprint), measured, note)
     if measured <= 1:
         return Outcome(None, measured, f"{note}not saved: no gain here")
     return Outcome(profiles.save(found), measured, f"{note}saved as profile")
