@@ -143,7 +143,7 @@ def test_a_drafter_of_another_package_is_called_by_its_name(plugged, run_python)
     assert "echo" in drafters.all_names()
     code = (
         "from pyselfspec.cli import main; "
-        "main(['generate', '-p', 'a', '-n', '4', '--draft', 'echo', '-o', 'n_back=2', '--json'])"
+        "main('generate demo -p a -n 4 --draft echo -o n_back=2 --json'.split())"
     )
     run = run_python(code, PYTHONPATH=str(plugged))
     assert run.returncode == 0, run.stderr

@@ -225,7 +225,7 @@ def test_the_demo_is_generated_from_without_posix() -> None:
         "for name in ('register_at_fork', 'sched_getaffinity', 'getloadavg', 'sysconf'):\n"
         "    delattr(os, name)\n"
         "del signal.SIGHUP, signal.SIGCONT\n"
-        "sys.argv = ['pyselfspec', 'generate', '-p', 'Once', '-n', '4', '-t', '1', '-c', '64']\n"
+        "sys.argv = 'pyselfspec generate demo -p Once -n 4 -t 1 -c 64'.split()\n"
         "from pyselfspec.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
