@@ -257,6 +257,7 @@ struct Values {
     const char * v;
     float *      totals;  // by query
 
+    Values() = default;
     Values(const Task & task, int64_t first_head, const HeadPiece & piece, float * totals) : piece(piece), totals(totals) {
         begin = piece.unit0*unit_of(task.v);
         n     = std::min(piece.unit1*unit_of(task.v), task.dv) - begin;
@@ -323,21 +324,24 @@ void finish(const Task & task, Work & work, int64_t first_head, const Values & o
 // Computes pieces [begin, end). Block by block for several heads at once: the rows of V of all heads are side by side, and a
 // processor fetches twice as much of one stream as of every third piece of it.
 void values_of(const Task & task, Work & work, int64_t first_head, const HeadPieces & pieces, int64_t begin, int64_t end) {
-    const int64_t at_once = task.n_masked_apart() > 1 ? 1 : std::max<int64_t>(1, TOTALS/(task.n_queries*up(task.dv)));
-    const auto values = [&](int64_t i) {
-        return Values(task, first_head, pieces.piece(i), work.totals + (i - begin)%at_once*task.n_queries*up(task.dv));
-    };
+    constexpr int64_t MOST = 64;
+    Values values[MOST];
+    const int64_t of_piece = task.n_queries*up(task.dv);
+    const int64_t at_once  = task.n_masked_apart() > 1 ? 1 : std::clamp<int64_t>(TOTALS/of_piece, 1, MOST);
     for (int64_t first = begin; first < end; first += at_once) {
-        const int64_t last = std::min(first + at_once, end);
-        work.queries_of(task, first_head + pieces.piece(first).head);
-        std::fill_n(work.totals, (last - first)*task.n_queries*up(task.dv), 0.0f);
+        const int64_t n_pieces = std::min(at_once, end - first);
+        for (int64_t j = 0; j < n_pieces; j++) {
+            values[j] = Values(task, first_head, pieces.piece(first + j), work.totals + j*of_piece);
+        }
+        work.queries_of(task, first_head + values[0].piece.head);
+        std::fill_n(work.totals, n_pieces*of_piece, 0.0f);
         for (int64_t i = 0; i < work.n_blocks; i++) {
-            for (int64_t j = first; j < last; j++) {
-                add_values(task, work, values(j), i, false);
+            for (int64_t j = 0; j < n_pieces; j++) {
+                add_values(task, work, values[j], i, false);
             }
         }
-        for (int64_t j = first; j < last; j++) {
-            const Values of = values(j);
+        for (int64_t j = 0; j < n_pieces; j++) {
+            const Values & of = values[j];
             const int64_t n = of.n_queries()*of.width;
             if (!all_numbers(of.totals, n)) {
                 std::fill_n(of.totals, n, 0.0f);
