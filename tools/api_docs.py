@@ -104,7 +104,7 @@ def members(kind: type) -> Members:
 
 
 def _function(member: Any) -> Any:
-    """Return the function behind a method, class method or cached property."""
+    """Return the function that a method, class method or cached property wraps."""
     if isinstance(member, cached_property):
         return member.func
     return getattr(member, "__func__", member)
@@ -121,7 +121,7 @@ def _member(name: str, member: Any) -> str:
 
 
 def signature(name: str, found: Any, *, one_line: bool = False, bound: bool = False) -> str:
-    """Return how to call something, "" for classes that nobody calls.
+    """Return how to call something, "" for errors, protocols and abstract classes.
 
     bound: the first parameter is the object or its class.
     """
@@ -140,7 +140,7 @@ def signature(name: str, found: Any, *, one_line: bool = False, bound: bool = Fa
 
 
 def _parameters(found: list[inspect.Parameter]) -> Iterator[str]:
-    """Yield each parameter as in its source, and the star before those that need their name."""
+    """Yield each parameter as in its source, and a star before the ones given by name only."""
     before: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
     for each in found:
         if each.kind is each.KEYWORD_ONLY and before is each.POSITIONAL_OR_KEYWORD:

@@ -20,7 +20,7 @@ class Rare(cloup.Option):
 
 
 class ManyOptions(cloup.Command):
-    """A command whose --help shows the options that most people need, and --help-all all."""
+    """A command with the options that most people need in --help, and all of them in --help-all."""
 
     def __init__(self, *args: Any, params: list[click.Parameter], **extra: Any) -> None:
         super().__init__(*args, params=[*params, _help_all()], **extra)
@@ -51,5 +51,5 @@ def _help_all() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=show,
-        help="Show all options, also those that few need.",
+        help="Show all options, including the rare ones.",
     )

@@ -130,7 +130,7 @@ def search(word: str) -> list[Found]:
     query = f"search={quote(word)}&filter=gguf&sort=downloads&limit={N_FOUND}"
     headers = {"Authorization": f"Bearer {token}"} if (token := get_token()) else {}
     make: Any = ModelInfo  # which has no types
-    try:  # not with list_models, which tries six times before it says that there is no network
+    try:  # not with list_models, which tries six times before it reports a missing connection
         answer = get_session().get(f"{constants.ENDPOINT}/api/models?{query}", headers=headers)
         answer.raise_for_status()
         found = [make(**each) for each in answer.json()]

@@ -83,7 +83,7 @@ def test_an_unknown_command_that_resembles_none_gets_no_suggestion():
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_lists_every_parameter(path):
-    """The longer text lists those that few need, too."""
+    """The longer text also lists the rare options."""
     command = COMMANDS[path]
     are_rare = [isinstance(param, Rare) for param in command.params]
     assert isinstance(command, ManyOptions) == any(are_rare)

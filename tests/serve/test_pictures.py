@@ -226,7 +226,7 @@ def test_a_server_without_a_projector_says_so(demo: Model) -> None:
 def test_an_agent_goes_on_after_a_picture_that_the_server_cannot_read(
     template: str, demo: Model
 ) -> None:
-    """The model is told so, where a tool has returned it."""
+    """A note in its place tells the model, where a tool has returned it."""
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
     def messages(content: Any) -> list[dict[str, Any]]:

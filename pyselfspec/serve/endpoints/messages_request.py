@@ -249,7 +249,7 @@ def _answer(content: str | Blocks, where: str) -> dict[str, Any]:
                 calls.append({"id": require_string(block, "id", at), "function": given})
             case "text":
                 texts.append(_text(block, at))
-            case kind:  # a call that another server answered by itself
+            case kind:  # a tool call that another server has run
                 leave_out(at, kind)
     answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     if reasoning:
