@@ -12,7 +12,8 @@ import pytest
 from places import ROOT
 
 HERE = ROOT / "tests/native"
-THREADS = ROOT / "pyselfspec/native/threads"
+NATIVE = ROOT / "pyselfspec/native"
+THREADS = NATIVE / "threads"
 TEAM, CALLS = THREADS / "team.cpp", THREADS / "openmp.cpp"
 
 
@@ -44,6 +45,14 @@ def test_a_team_runs_in_step(kind: str, tmp_path: Path) -> None:
     program = tmp_path / "team"
     flags = ("-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-pthread", f"-fsanitize={kind}")
     compiled([CXX, *flags, f"-I{THREADS}", HERE / "team.cpp", TEAM, "-o", program])
+    run(program)
+
+
+def test_the_number_of_threads_follows_the_machine(tmp_path: Path) -> None:
+    """Fewer beside other programs, and as many as asked for where that is no slower."""
+    program, source = tmp_path / "thread_count", THREADS / "thread_count.cpp"
+    flags = ("-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-fsanitize=address,undefined")
+    compiled([CXX, *flags, f"-I{NATIVE}", HERE / "thread_count.cpp", source, "-o", program])
     run(program)
 
 

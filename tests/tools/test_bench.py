@@ -105,7 +105,7 @@ def test_a_record_names_the_model_as_others_do(tiny_path: Any) -> None:
         ("masks", ["--rounds", "3", "--tokens", "1"]),
         ("switch", ["--rounds", "5", "--draft-max", "2"]),
         ("scan", ["-c", "64", "--chunks", "2", "--rounds", "1", "--only", "reuse"]),
-        ("neighbour", ["--rounds", "1", "--tokens", "1", "--seconds", "1", "--spins", "100"]),
+        ("neighbour", ["--rounds", "1", "--tokens", "1", "--seconds", "1"]),
     ],
 )
 def test_a_bench_measures(name: str, options: list[str], demo_path: Path, tmp_path: Path) -> None:
@@ -118,13 +118,11 @@ def test_a_bench_measures(name: str, options: list[str], demo_path: Path, tmp_pa
     assert outcome.stdout.count("\n") >= 3 and f"| {demo_path.name} |" in outcome.stdout
 
 
-def test_times_beside_a_neighbour_are_held_against_a_fair_share() -> None:
-    """Two threads of ours and two of the neighbour's have half of two cores each, medians."""
-    us = {"ours": {"quiet": [1000, 9000, 1000], "busy": [2600, 2500, 100]}}
-    record = {"model": "m", "threads": 2, "cores": 2, "load_before": 0.25, "us": us}
+def test_speeds_beside_a_neighbour_are_medians_with_their_spread() -> None:
+    us = {"ours": {n: [1000, 9000, 2000] for n in ("0", "1", "2", "8")}}
+    record = {"model": "m", "threads": 2, "machine": "p", "us": us}
     [cells] = neighbour.cells(record)
-    assert cells == ["m", "ours", "0.2", "1.0", "2.5", "0.1 to 2.6", "2.50", "1.25"]
-    assert neighbour.fair(record | {"cores": 8, "threads": 2}) == 1.25
+    assert cells == ["m", "2", "p", "ours", *["500 (111 to 1000)"] * 4]
 
 
 def test_the_neighbour_ends_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:

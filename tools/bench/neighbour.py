@@ -1,6 +1,6 @@
-"""Decoding beside another program that keeps every core busy, as a build or a second model does.
+"""Decoding alone and beside a program that keeps cores busy, as a build or a game does.
 
-Threads that wait for one another by spinning hold the cores that those they wait for would need.
+Threads that wait for one another stall all together when one of them has to wait for its core.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from pyselfspec.util.build import LIB_DIR
-from pyselfspec.util.machine import usable_cores
 from tools.records import Record, provenance
 
 from ._options import keep, model_argument, progress, run_options, stock_option
@@ -25,37 +24,36 @@ from ._table import Table
 from ._timed_text import PLAIN, STOCK
 
 HERE = Path(__file__).resolve().parent
-SPINS = "GOMP_SPINCOUNT"
-SETTINGS = (SPINS, "OMP_WAIT_POLICY")
-LIBGOMP_SPINS = "300000"  # what libgomp does where nothing is set
+SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 DRAFTS = "auto"
-QUIET, BUSY = "quiet", "busy"
+BUSY = (0, 1, 2, 8)  # threads of the other program
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A program's way of decoding, in an environment where the user has set nothing else."""
+    """A program's way of decoding."""
 
     name: str
     text: str  # of _timed_text.py
+    threads: int
     libraries: Path = LIB_DIR
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def ways(stock: Path | None, spins: Sequence[int]) -> list[Way]:
+def ways(threads: int, stock: Path | None) -> list[Way]:
+    few = [Way("pyselfspec, plain, a thread fewer", PLAIN, threads - 1)] if threads > 1 else []
     return [
-        *([] if stock is None else [Way("stock", STOCK, stock)]),
-        Way("pyselfspec, plain, libgomp's default", PLAIN, environment={SPINS: LIBGOMP_SPINS}),
-        *(Way(f"pyselfspec, plain, {n} rounds", PLAIN, environment={SPINS: str(n)}) for n in spins),
-        Way("pyselfspec, plain", PLAIN),
-        Way("pyselfspec, drafts", DRAFTS),
+        *([] if stock is None else [Way("stock", STOCK, threads, stock)]),
+        Way("pyselfspec, plain", PLAIN, threads),
+        *few,
+        Way("pyselfspec, drafts", DRAFTS, threads),
     ]
 
 
-def us_per_token(way: Way, model: Path, threads: int, n_tokens: int, seconds: float) -> int:
+def us_per_token(way: Way, model: Path, n_tokens: int, seconds: float) -> int:
     env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     env |= {"LLAMA_CPP_LIB_PATH": str(way.libraries), **way.environment}
-    program = [sys.executable, "-P", str(HERE / "_timed_text.py"), str(model), str(threads)]
+    program = [sys.executable, "-P", str(HERE / "_timed_text.py"), str(model), str(way.threads)]
     program += [str(n_tokens), str(seconds), way.text]
     run = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True, env=env)
     return round(float(run.stdout))
@@ -63,7 +61,10 @@ def us_per_token(way: Way, model: Path, threads: int, n_tokens: int, seconds: fl
 
 @contextmanager
 def neighbour(n_threads: int) -> Iterator[None]:
-    """Another process, for the time of a block."""
+    """Another process with so many busy threads, or none, for the time of a block."""
+    if n_threads == 0:
+        yield
+        return
     program = [sys.executable, "-P", str(HERE / "_busy.py"), str(n_threads)]
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdin=pipe, stdout=pipe) as process:
@@ -76,13 +77,7 @@ def neighbour(n_threads: int) -> Iterator[None]:
 @model_argument
 @run_options
 @click.option("--rounds", type=click.IntRange(min=1), default=3)
-@click.option(
-    "--spins",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Also with so many rounds before a thread sleeps; may be given several times.",
-)
-@click.option("--tokens", type=click.IntRange(min=1), default=64)
+@click.option("--tokens", type=click.IntRange(min=1), default=256)
 @click.option("--seconds", type=click.FloatRange(min=0), default=10.0, help="At most, for a text.")
 @stock_option
 def command(
@@ -90,23 +85,20 @@ def command(
     threads: int,
     out: Path | None,
     rounds: int,
-    spins: tuple[int, ...],
     tokens: int,
     seconds: float,
     stock: Path | None,
 ) -> None:
-    """Decoding alone and beside a process that is busy on every core."""
-    cores, compared = usable_cores(), ways(stock, spins)
-    us: dict[str, dict[str, list[int]]] = {way.name: {QUIET: [], BUSY: []} for way in compared}
-    load = os.getloadavg()[0]
+    """Decoding alone and beside a process that keeps cores busy."""
+    compared = ways(threads, stock)
+    us: dict[str, dict[str, list[int]]] = {way.name: {str(n): [] for n in BUSY} for way in compared}
     for _ in progress(range(rounds), "rounds"):
-        for kind in (QUIET, BUSY):
-            with neighbour(cores) if kind == BUSY else nullcontext():
+        for n_busy in BUSY:
+            with neighbour(n_busy):
                 for way in compared:
-                    us[way.name][kind].append(us_per_token(way, model, threads, tokens, seconds))
-    record: Record = {"cores": cores, "load_before": round(load, 2), "us": us}
-    given = f" --tokens {tokens} --seconds {seconds:g}" + "".join(f" --spins {n}" for n in spins)
-    keep(provenance("neighbour", model, threads, given) | record, TABLES[0], out)
+                    us[way.name][str(n_busy)].append(us_per_token(way, model, tokens, seconds))
+    given = f" --tokens {tokens} --seconds {seconds:g}"
+    keep(provenance("neighbour", model, threads, given) | {"us": us}, TABLES[0], out)
 
 
 #
@@ -114,33 +106,16 @@ def command(
 #
 
 
-def slower(record: Record, way: str) -> float:
-    """How many times as long a token takes beside the neighbour, medians."""
-    us = record["us"][way]
-    times: float = statistics.median(us[BUSY]) / statistics.median(us[QUIET])
-    return times
-
-
-def fair(record: Record) -> float:
-    """How many times as long it would take with a fair share of the cores, which the neighbour has
-    as many threads on as there are."""
-    cores: int = record["cores"]
-    threads: int = record["threads"]
-    return max(1.0, (threads + cores) / cores)
+def cell(us: Sequence[int]) -> str:
+    """Tokens per second, the median and its spread."""
+    median, slow, fast = (1e6 / value for value in (statistics.median(us), max(us), min(us)))
+    return f"{median:.0f} ({slow:.0f} to {fast:.0f})"
 
 
 def cells(record: Record) -> list[list[str]]:
+    name, threads = record["model"], str(record["threads"])
     return [
-        [
-            record["model"],
-            way,
-            f"{record['load_before']:.1f}",
-            f"{statistics.median(us[QUIET]) / 1000:.1f}",
-            f"{statistics.median(us[BUSY]) / 1000:.1f}",
-            f"{min(us[BUSY]) / 1000:.1f} to {max(us[BUSY]) / 1000:.1f}",
-            f"{slower(record, way):.2f}",
-            f"{slower(record, way) / fair(record):.2f}",
-        ]
+        [name, threads, record["machine"], way, *(cell(us[str(n)]) for n in BUSY)]
         for way, us in record["us"].items()
     ]
 
@@ -148,17 +123,8 @@ def cells(record: Record) -> list[list[str]]:
 TABLES = (
     Table(
         "neighbour",
-        (
-            "model",
-            "program",
-            "load before",
-            "alone, ms",
-            "with a busy process, ms",
-            "spread",
-            "busy over alone",
-            "over a fair share",
-        ),
-        "<<>>><>>",
+        ("model", "threads", "machine", "program", *("alone", "1 thread", "2", "8")),
+        "<><<>>>>",
         cells,
     ),
 )

@@ -52,7 +52,10 @@ def measured(
     arguments = [str(model), str(threads), str(n_prompt), CACHE_TYPE]
     builds = {STOCK: stock, UPSTREAM: LIB_DIR, OURS: LIB_DIR}
     environments = {UPSTREAM: ENVIRONMENT}
-    ways = [Way(UPSTREAM, PLAIN, environment=ENVIRONMENT), Way(OURS, PLAIN)]
+    ways = [
+        Way(UPSTREAM, PLAIN, threads, environment=ENVIRONMENT),
+        Way(OURS, PLAIN, threads),
+    ]
     token: dict[str, list[int]] = {name: [] for name in builds}
     prompt: dict[str, list[int]] = {name: [] for name in builds}
     read: list[int] = []
@@ -62,7 +65,7 @@ def measured(
             bench = peers.plain(stock, model, threads, n_tokens, 1, "-fa", "1")
             token[STOCK].append(round(1e6 / bench.tokens_per_second[0]))
             for way in ways:
-                token[way.name].append(us_per_token(way, model, threads, n_tokens, SECONDS))
+                token[way.name].append(us_per_token(way, model, n_tokens, SECONDS))
             times = alternate(builds, 1, arguments, prompts.PROGRAM, environments)
             for name, us in times.items():
                 prompt[name] += us[CACHE_TYPE]

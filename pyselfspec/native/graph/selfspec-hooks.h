@@ -4,6 +4,7 @@
 #pragma once
 
 #include "abi/selfspec.h"
+#include "threads/thread_count.h"
 
 #include <cstdint>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+struct ggml_cgraph;
 struct ggml_tensor;
 struct ggml_backend_sched;
 struct llama_model;
@@ -56,6 +58,26 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
 
 // Called after a graph was computed: copies the requested states and best tokens to the request's arrays.
 void selfspec_copy_out(const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched);
+
+//
+// threads
+//
+
+// Chooses the number of threads of one computation of a graph, at most the given one, and times it.
+class selfspec_timed_graph {
+public:
+    selfspec_timed_graph(selfspec_thread_count & count, ggml_cgraph * graph, int & n_threads);
+    ~selfspec_timed_graph();
+
+    selfspec_timed_graph(const selfspec_timed_graph &) = delete;
+    selfspec_timed_graph & operator=(const selfspec_timed_graph &) = delete;
+
+private:
+    selfspec_thread_count & count;
+    const bool              can_change;
+    double                  begun      = 0;
+    double                  begun_busy = 0;
+};
 
 //
 // K/V cells
