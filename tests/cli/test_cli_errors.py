@@ -99,11 +99,7 @@ def folder(tiny_path: TinyPath, tmp_path_factory: pytest.TempPathFactory) -> Pat
     models = {
         "tiny.gguf": good,
         "ids.gguf": ids.read_bytes(),
-        "empty.gguf": b"",
-        "cut-header.gguf": good[:5000],
         "cut-data.gguf": good[: len(good) // 2],
-        "magic.gguf": b"GGML" + good[4:],
-        "text.gguf": b"once upon a time" * 10,
     }
     for name, edit in EDITS.items():
         raw = broken_gguf.read(tiny)
@@ -150,11 +146,7 @@ def on_tiny(args: str, *words: str, status: int | tuple[int, ...] = FAILED) -> C
 MODELS = [
     ("@missing.gguf", ["no such file"]),
     ("@", ["directory"]),
-    ("@empty.gguf", ["empty.gguf", "is empty"]),
-    ("@cut-header.gguf", ["cut-header.gguf", "broken"]),
     ("@cut-data.gguf", ["cut-data.gguf", "cut off"]),
-    ("@magic.gguf", ["magic.gguf", "not a GGUF file"]),
-    ("@text.gguf", ["text.gguf", "not a GGUF file"]),
     ("@architecture.gguf", ["architecture.gguf", "unknown model architecture", "quux"]),
     ("@newline.gguf", ["unknown tokenizer", "ll\\nma"]),
     ("@vocabulary.gguf", ["vocabulary.gguf", "only a vocabulary"]),
@@ -245,11 +237,6 @@ CASES = [
     usage("generate -p hi --draft-max 0", "--draft-max"),
     usage("generate -p hi --draft-p-min 2", "--draft-p-min"),
     on_tiny("--temp nan", "temp", "nan", status=ANY),
-    on_tiny("--temp inf", "temp", "inf", status=ANY),
-    on_tiny("--top-p nan", "top", "nan", status=ANY),
-    on_tiny("--min-p nan", "min", "nan", status=ANY),
-    on_tiny("--repeat-penalty nan", "penalty", "nan", status=ANY),
-    on_tiny("--repeat-penalty inf", "penalty", "inf", status=ANY),
     on_tiny("--presence-penalty nan", "presence", "nan"),
     on_tiny("--draft-p-min nan", "p", "min", "nan", status=ANY),
     on_tiny("--repeat-penalty 1e38", "at most", "1e+38"),
