@@ -659,12 +659,6 @@ def test_a_model_that_does_not_chat_is_said_to_be_none(cache: Path, path: Path) 
     assert installed.latest().path == path, "the demo model is not kept as the latest"
 
 
-def test_a_question_in_place_of_the_model_is_told_where_it_goes() -> None:
-    outcome = run("chat", "hello")
-    assert outcome.status == 2 and "unknown model 'hello'; " in outcome.stderr
-    assert outcome.stderr.endswith("; text goes after MODEL, or with -p\n")
-
-
 def test_info_and_pull_call_a_chat_model_what_chat_does(path: Path) -> None:
     assert run("models", "info", "demo", "--json").json["is_chat_model"] is False
     assert run("models", "info", path, "--json").json["is_chat_model"] is True

@@ -6,7 +6,6 @@ Whatever could end the process inside the library runs in a process of its own.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import resource
 import signal
@@ -72,25 +71,15 @@ EDITS: dict[str, Callable[[RawGguf], None]] = {
     "no-bos.gguf": drop_bos,
     "bad-mask.gguf": bring_bad_mask,
 }
-ALL_BLOCKS = list(range(N_LAYER))
 TEXTS = {
     "prompt.txt": b"hello",
     "latin1.txt": b"gr\xfcn",
     "cut.txt": b"gr\xc3",
     "mask-5.json": b'{"n_layer": 5, "skip_attn": [1]}',
-    "mask-outside.json": b'{"n_layer": 4, "skip_ffn": [4]}',
-    "mask-negative.json": b'{"n_layer": 4, "skip_ffn": [-1]}',
     "mask-twice.json": b'{"n_layer": 4, "skip_ffn": [2, 2]}',
-    "mask-all.json": json.dumps(
-        {"n_layer": N_LAYER, "skip_attn": ALL_BLOCKS, "skip_ffn": ALL_BLOCKS}
-    ).encode(),
     "mask-cut.json": b'{"n_layer": 4, "skip_attn": [1]',
     "mask-list.json": b"[1]",
-    "mask-words.json": b'{"n_layer": 4, "skip_attn": ["one"]}',
-    "mask-key.json": b'{"n_layer": 4, "skip_attention": [1]}',
-    "mask-empty.json": b"",
     "mask-deep.json": b'{"n_layer": 4, "skip_attn": ' + b"[" * 100_000,
-    "mask-zero.json": b'{"n_layer": 0}',
     "mask-null.json": b"null",
     "mask-nulls.json": b"[0, null, 0, 0]",
     "bad.gbnf": b"root ::= (\n",
@@ -110,11 +99,7 @@ def folder(tiny_path: TinyPath, tmp_path_factory: pytest.TempPathFactory) -> Pat
     models = {
         "tiny.gguf": good,
         "ids.gguf": ids.read_bytes(),
-        "empty.gguf": b"",
-        "cut-header.gguf": good[:5000],
         "cut-data.gguf": good[: len(good) // 2],
-        "magic.gguf": b"GGML" + good[4:],
-        "text.gguf": b"once upon a time" * 10,
     }
     for name, edit in EDITS.items():
         raw = broken_gguf.read(tiny)
@@ -161,11 +146,7 @@ def on_tiny(args: str, *words: str, status: int | tuple[int, ...] = FAILED) -> C
 MODELS = [
     ("@missing.gguf", ["no such file"]),
     ("@", ["directory"]),
-    ("@empty.gguf", ["empty.gguf", "is empty"]),
-    ("@cut-header.gguf", ["cut-header.gguf", "broken"]),
     ("@cut-data.gguf", ["cut-data.gguf", "cut off"]),
-    ("@magic.gguf", ["magic.gguf", "not a GGUF file"]),
-    ("@text.gguf", ["text.gguf", "not a GGUF file"]),
     ("@architecture.gguf", ["architecture.gguf", "unknown model architecture", "quux"]),
     ("@newline.gguf", ["unknown tokenizer", "ll\\nma"]),
     ("@vocabulary.gguf", ["vocabulary.gguf", "only a vocabulary"]),
@@ -180,17 +161,10 @@ CASES = [
     Case("generate @bad-mask.gguf -p hi -t 1", FAILED, ["bad-mask.gguf", "99", "4"]),
     # masks
     on_tiny("--mask @mask-5.json", "5 blocks", "4"),
-    on_tiny("--mask @mask-outside.json", "block 4", "0 to 3"),
-    on_tiny("--mask @mask-negative.json", "block -1", "0 to 3"),
     on_tiny("--mask @mask-twice.json", "skip_ffn names 2 twice"),
-    on_tiny("--mask @mask-all.json", "skips all 4 blocks"),
     on_tiny("--mask @mask-cut.json", "not JSON"),
     on_tiny("--mask @mask-list.json", "1 blocks, not for 4"),
-    on_tiny("--mask @mask-words.json", "skip_attn", "expected int, got str"),
-    on_tiny("--mask @mask-key.json", "skip_attention"),
-    on_tiny("--mask @mask-empty.json", "not JSON"),
     on_tiny("--mask @mask-deep.json", "not JSON"),
-    on_tiny("--mask @mask-zero.json", "at least one block"),
     on_tiny("--mask @mask-null.json", "an object or a list, got null"),
     on_tiny("--mask @mask-nulls.json", "0 to 3 for each block, got null"),
     on_tiny("--mask @latin1.txt", "latin1.txt", "UTF-8"),
@@ -209,11 +183,8 @@ CASES = [
     on_tiny("--skip-ffn 1-3,2", "--skip-ffn", "block 2", "twice", status=USAGE),
     on_tiny("--skip-attn 3-1", "3-1", "backwards", status=USAGE),
     on_tiny("--skip-attn -1", "'-1'", status=USAGE),
-    on_tiny("--skip-attn 1,,2", "''", "3,5,8-11", status=USAGE),
     on_tiny("--skip-attn 1,", "''", status=USAGE),
-    on_tiny("--skip-attn one", "'one'", status=USAGE),
     on_tiny("--skip-attn 99999999999999999999", "--skip-attn", status=USAGE),
-    on_tiny("--skip-attn 1.5", "'1.5'", status=USAGE),
     # prompts
     Case("generate @tiny.gguf -c 256 -t 1", FAILED, ["prompt", "-c"], stdin=b"word " * 999),
     Case("generate @tiny.gguf -t 1", FAILED, ["stdin", "UTF-8", "0xfc"], stdin=b"gr\xfcn"),
@@ -238,16 +209,12 @@ CASES = [
     # ids
     usage(["generate", "--prompt-tokens", ""], "--prompt-tokens", "1,5,9"),
     usage("generate --prompt-tokens 5,x", "'5,x'"),
-    usage("generate --prompt-tokens 5,", "'5,'"),
-    usage("generate --prompt-tokens 1.5", "'1.5'"),
     Case("generate @ids.gguf -t 1 --prompt-tokens -1", ANY, ["-1"], alone=True),
     Case("generate @ids.gguf -t 1 --prompt-tokens 5,-7", ANY, ["-7"], alone=True),
     Case("generate @ids.gguf -t 1 --prompt-tokens 5,9999", FAILED, ["9999"], alone=True),
     Case("generate @ids.gguf -t 1 --prompt-tokens 4294967301", ANY, ["4294967301"], alone=True),
     # numbers
     usage("generate -p hi -n 0", "-n", "at least 1, or -1 for no limit"),
-    usage("generate -p hi -n -5", "-n", "-5"),
-    usage("generate -p hi -n many", "-n", "many"),
     usage("generate -p hi -t 513", "--threads", "512"),
     usage("models convert a b -t 513", "--threads", "512"),
     usage("generate -p hi -c -1", "-c"),
@@ -270,11 +237,6 @@ CASES = [
     usage("generate -p hi --draft-max 0", "--draft-max"),
     usage("generate -p hi --draft-p-min 2", "--draft-p-min"),
     on_tiny("--temp nan", "temp", "nan", status=ANY),
-    on_tiny("--temp inf", "temp", "inf", status=ANY),
-    on_tiny("--top-p nan", "top", "nan", status=ANY),
-    on_tiny("--min-p nan", "min", "nan", status=ANY),
-    on_tiny("--repeat-penalty nan", "penalty", "nan", status=ANY),
-    on_tiny("--repeat-penalty inf", "penalty", "inf", status=ANY),
     on_tiny("--presence-penalty nan", "presence", "nan"),
     on_tiny("--draft-p-min nan", "p", "min", "nan", status=ANY),
     on_tiny("--repeat-penalty 1e38", "at most", "1e+38"),
@@ -294,9 +256,6 @@ CASES = [
     Case(["generate", "@tiny.gguf", "-p", "hi", "--stop", ""], ANY, ["stop", "empty"]),
     # usage
     usage("frobnicate", "frobnicate"),
-    usage("gnerate", "No such command 'gnerate'", "did you mean 'generate'"),
-    usage("scan", "did you mean 'layers scan'"),
-    usage("run", "did you mean 'chat'"),
     usage("generate @tiny.gguf hi more", "more"),
     usage("generate -p hi @tiny.gguf more", "one prompt"),
     usage("generate Once", "unknown model", "text goes after MODEL, or with -p"),
@@ -355,7 +314,7 @@ def test_unreadable_file(folder: Path, tmp_path: Path, args: str) -> None:
 @pytest.mark.parametrize(
     "args",
     ["generate demo -p hi -n 3 -t 1", "generate demo -p hi -n 3 -t 1 --json",
-     "models info demo", "models info demo --json", "--help", "generate --help", "--version"],
+     "models info demo --json", "--help"],
 )  # fmt: skip
 def test_unwritable_output(args: str) -> None:
     with FULL_DISK.open("w") as full:
@@ -410,7 +369,7 @@ def with_little_memory(*args: str | Path) -> Outcome:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory")
 @pytest.mark.parametrize(
     "n_ctx",
-    [10**9, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 256, 10**20],
+    [10**9, 2**31, 2**32 + 256, 10**20],
 )
 def test_context_larger_than_memory(folder: Path, n_ctx: int) -> None:
     outcome = with_little_memory(
@@ -419,7 +378,7 @@ def test_context_larger_than_memory(folder: Path, n_ctx: int) -> None:
     check_error(outcome, ANY, str(n_ctx))
 
 
-@pytest.mark.parametrize("n_threads", [513, 100_000, 99_999_999_999])
+@pytest.mark.parametrize("n_threads", [513, 99_999_999_999])
 def test_more_threads_than_ggml_takes(folder: Path, n_threads: int) -> None:
     outcome = run_alone(
         "generate", folder / "tiny.gguf", "-p", "hi", "-n", "3", "-t", str(n_threads)
@@ -428,7 +387,7 @@ def test_more_threads_than_ggml_takes(folder: Path, n_threads: int) -> None:
 
 
 @pytest.mark.skipif(bool(devices.gpus()), reason="this library has a GPU")
-@pytest.mark.parametrize("n_gpu_layers", [-1, 1, 99, 99_999_999_999])
+@pytest.mark.parametrize("n_gpu_layers", [-1, 1, 99_999_999_999])
 def test_gpu_layers_without_a_gpu_are_a_note(folder: Path, n_gpu_layers: int) -> None:
     args = ["generate", folder / "tiny.gguf", "-p", "hi", "-n", "3", "-t", "1", "--temp", "0"]
     outcome = run(*args, "-ngl", str(n_gpu_layers))
@@ -461,7 +420,7 @@ def test_ctrl_c_while_modules_load(run_python: Callable[..., Any], module: str) 
 # --- odd, but fine ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_ctx", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_ctx", [1, 5])
 def test_smallest_contexts_do_not_abort(folder: Path, n_ctx: int) -> None:
     """llama.cpp rounds a context up; whether 5 tokens fit into "1" is not the point here."""
     outcome = run_alone(
@@ -472,11 +431,6 @@ def test_smallest_contexts_do_not_abort(folder: Path, n_ctx: int) -> None:
         check_error(outcome, ANY)
     else:
         assert len(outcome.stdout.split(",")) == 2
-
-
-def test_gpu_layers_0_is_always_fine(folder: Path) -> None:
-    outcome = run("generate", folder / "tiny.gguf", "-t", "1", "-p", "hi", "-n", "3", "-ngl", "0")
-    assert outcome.status == 0
 
 
 def test_info_of_a_model_that_brings_a_bad_mask_does_not_crash(folder: Path) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from command_line import (
     ONE_THREAD,
@@ -28,13 +27,9 @@ from fixture_types import TinyPath
 from report_fields import FIELDS
 from tiny_mamba import write_mamba
 
-from pyselfspec import Context, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec import Context, LayerMask, Model, SamplingParams
 from pyselfspec.cli import main
-from pyselfspec.cli._help import SHOWS_ALL
-from pyselfspec.masks import formats as mask_formats
-from pyselfspec.runtime.context_options import N_CTX
 from pyselfspec.speculate import controllers, drafters
-from pyselfspec.speculate.completion import N_PREDICT
 from pyselfspec.speculate.drafters import layer_skip
 
 PROMPT = "Once upon a time"
@@ -145,16 +140,6 @@ def check_fields(report: dict[str, Any], model: Model) -> None:
         assert report["acceptance_rate"] == pytest.approx(rate)
 
 
-def test_compare(generate: Generate) -> None:
-    report = generate("--seed", "5", "--compare", "--json").json
-    plain = report["plain"]
-    assert report["identical"] is True
-    assert (plain["text"], plain["tokens"]) == (report["text"], report["tokens"])
-    assert (plain["draft"], plain["n_drafted"]) == ("off", 0)
-    ratio = report["tokens_per_second"] / plain["tokens_per_second"]
-    assert report["speedup"] == pytest.approx(ratio)
-
-
 def test_compare_for_people(generate: Generate) -> None:
     args = ("--seed", "5", "-n", "60")
     outcome = generate(*args, "--compare")
@@ -216,21 +201,16 @@ def test_sampling_options_reach_the_report(generate: Generate) -> None:
     assert SamplingParams(**read) == expected
 
 
+WARM = ("--seed", "9")
+
+
 @pytest.mark.parametrize(
-    "sampling",
-    [
-        GREEDY,
-        ("--seed", "9"),
-        ("--seed", "9", "--repeat-penalty", "1.3"),
-        (*GREEDY, "--top-k", "1"),
-    ],
-    ids=["greedy", "seeded", "penalty", "top-k"],
-)
-@pytest.mark.parametrize(
-    "draft",
-    [FIXED, ("--skip-attn", "0-11", *FIXED), ("--skip-attn", "1", "--skip-ffn", "2,4-6", *FIXED),
-     ("--exit-layer", "5", *FIXED), ("--draft-max", "1", *FIXED), ("--draft-max", "9", *FIXED),
-     ("--controller", "auto")],
+    ("sampling", "draft"),
+    [(GREEDY, FIXED), (WARM, FIXED), ((*WARM, "--repeat-penalty", "1.3"), FIXED),
+     ((*GREEDY, "--top-k", "1"), FIXED), (WARM, ("--skip-attn", "0-11", *FIXED)),
+     (WARM, ("--skip-attn", "1", "--skip-ffn", "2,4-6", *FIXED)),
+     (GREEDY, ("--exit-layer", "5", *FIXED)), (WARM, ("--draft-max", "1", *FIXED)),
+     (WARM, ("--draft-max", "9", *FIXED)), (WARM, ("--controller", "auto"))],
     ids=" ".join,
 )  # fmt: skip
 def test_drafts_never_change_the_text(
@@ -277,11 +257,6 @@ def test_model_without_a_mask_drafts_with_one_when_told_to(
 ) -> None:
     told = generate("--json", "--draft", "layer-skip", model=tiny_path(n_layer=2)).json
     assert told["mask"] == LayerMask.full(2).to_dict()
-
-
-def test_model_without_a_mask_copies(generate: Generate, tiny_path: TinyPath) -> None:
-    report = generate("--json", model=tiny_path(n_layer=N_LAYER)).json
-    assert (report["draft"], report["controller"], report["mask"]) == ("ngram", "auto", None)
 
 
 def test_drafters_can_be_joined(generate: Generate, tiny_path: TinyPath) -> None:
@@ -385,20 +360,6 @@ def test_ids_in_ids_out_where_text_is_possible(generate: Generate) -> None:
 # --- where it ends ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_n_smaller_than_a_draft(generate: Generate, n: int) -> None:
-    report = generate("-n", str(n), "--draft-max", "8", "--json").json
-    assert (report["n_generated"], report["finish_reason"]) == (n, "length")
-
-
-def test_full_context_ends_the_text(generate: Generate, tiny_path: TinyPath) -> None:
-    args = (*GREEDY, "-n", str(10**20), "-c", "256", "--json")
-    report = generate(*args, "--skip-ffn", "1", model=tiny_path()).json
-    # the last token needs no place
-    assert report["n_prompt"] + report["n_generated"] == 256 + 1
-    assert report["finish_reason"] == "context"
-
-
 def test_no_limit_but_the_context(generate: Generate, tiny_path: TinyPath) -> None:
     """-n -1 and -c 0, as llama.cpp's programs take them."""
     args = (*GREEDY, "-n", "-1", "--json", "--draft", "off")
@@ -453,37 +414,11 @@ def test_every_way_to_give_a_mask(generate: Generate, tmp_path: Path) -> None:
         assert report["n_accepted"] == reports[0]["n_accepted"]
 
 
-@pytest.mark.parametrize("form", mask_formats.FORMATS)
-def test_masks_in_every_format_that_profiles_are_imported_from(
-    generate: Generate, tmp_path: Path, form: str
-) -> None:
-    mask = LayerMask.skipping(12, attn=[3, 5], ffn=[0, 11])
-    file = tmp_path / "mask"
-    file.write_text(mask_formats.write(mask, form, "some-model"))
-    assert generate("-n", "1", "--mask", file, "--json").json["mask"] == mask.to_dict()
-
-
-def test_one_kind_of_skip_is_enough(generate: Generate) -> None:
-    for option, key, other in (
-        ("--skip-attn", "skip_attn", "skip_ffn"),
-        ("--skip-ffn", "skip_ffn", "skip_attn"),
-    ):
-        mask = generate("-n", "1", "--json", option, "2").json["mask"]
-        assert (mask[key], mask[other]) == ([2], [])
-
-
 def test_exit_layer(generate: Generate) -> None:
     mask = generate("-n", "1", "--json", "--exit-layer", "5").json["mask"]
     assert mask == LayerMask.early_exit(12, 5).to_dict()
     outcome = generate("--exit-layer", "5", "--skip-ffn", "6")
     assert outcome.status == 2 and "give only one mask" in outcome.stderr
-
-
-def test_mask_that_skips_nothing_is_always_right(generate: Generate, tmp_path: Path) -> None:
-    file = tmp_path / "full.json"
-    file.write_text('{"n_layer": 12}')
-    report = generate(*GREEDY, *FIXED, *LAYER_SKIP, "--mask", file, "--json").json
-    assert report["acceptance_rate"] == 1.0
 
 
 # --- options of the drafter that is named ----------------------------------------------------
@@ -762,62 +697,11 @@ def test_what_is_no_json_schema(given: tuple[str, ...], message: str, demo_path:
 
 # --- help ------------------------------------------------------------------------------------
 
-# Where an option's default comes from.
-DEFAULTS = {
-    "temperature": SamplingParams().temperature,
-    "top_k": SamplingParams().top_k,
-    "top_p": SamplingParams().top_p,
-    "min_p": SamplingParams().min_p,
-    "repeat_penalty": SamplingParams().repeat_penalty,
-    "repeat_last_n": SamplingParams().repeat_last_n,
-    "presence_penalty": SamplingParams().presence_penalty,
-    "frequency_penalty": SamplingParams().frequency_penalty,
-    "dry_multiplier": SamplingParams().dry_multiplier,
-    "dry_base": SamplingParams().dry_base,
-    "dry_allowed_length": SamplingParams().dry_allowed_length,
-    "dry_penalty_last_n": SamplingParams().dry_penalty_last_n,
-    "top_n_sigma": SamplingParams().top_n_sigma,
-    "typical_p": SamplingParams().typical_p,
-    "xtc_probability": SamplingParams().xtc_probability,
-    "xtc_threshold": SamplingParams().xtc_threshold,
-    "dynatemp_range": SamplingParams().dynatemp_range,
-    "dynatemp_exponent": SamplingParams().dynatemp_exponent,
-    "n_predict": N_PREDICT,
-}
 
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_help_shows_the_true_default(name: str) -> None:
-    command = main.get_command(context := click.Context(main, show_default=True), "generate")
-    assert command is not None
-    option = next(p for p in command.params if p.name == name)
-    assert isinstance(option, click.Option)
-    assert option.default == DEFAULTS[name]
-    context.meta[SHOWS_ALL] = True
-    record = option.get_help_record(context)
-    assert record is not None and f"[default: {DEFAULTS[name]}" in record[1]
-
-
-def test_help_shows_the_defaults_of_fixed_drafts() -> None:
+def test_help_names_every_drafter_and_controller() -> None:
     help_ = " ".join(run("generate", "--help-all").stdout.split())
-    assert f"[default with --controller fixed: {Fixed().n_max}]" in help_
-    assert f"[default with --controller fixed: {Fixed().p_min}]" in help_
-
-
-def test_help_names_every_controller() -> None:
-    shown = run("generate", "--help-all").stdout
-    assert "[auto|fixed]" in shown and controllers.names() == ("auto", "fixed")
-
-
-def test_default_context_in_the_help_is_the_true_one() -> None:
-    help_ = " ".join(run("generate", "-h").stdout.split())
-    assert f"the same, at most {N_CTX}" in help_
-
-
-def test_help_names_every_drafter() -> None:
-    names = "auto|off|head|layer-skip|model|ngram|universal "
-    assert {*drafters.names()} < {*names.strip().split("|")}
-    assert names in " ".join(run("generate", "-h").stdout.split())
+    assert {*drafters.names()} < {*re.search(r"auto\|off\|[a-z|-]+", help_)[0].split("|")}  # type: ignore[index]
+    assert f"[{'|'.join(controllers.names())}]" in help_
 
 
 def test_example_in_the_help_works() -> None:

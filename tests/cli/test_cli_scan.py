@@ -8,7 +8,7 @@ import time
 from xml.etree import ElementTree
 
 import pytest
-from command_line import PROGRAM, environment, run, run_alone
+from command_line import PROGRAM, environment, run
 
 from pyselfspec import LayerMask, Model, plots
 from pyselfspec.cli.layers import _measuring
@@ -16,7 +16,6 @@ from pyselfspec.masks import profiles
 from pyselfspec.selection import objectives
 from pyselfspec.selection.measured_gain import measured_gain
 from pyselfspec.selection.objectives.measured_speed import Objective
-from pyselfspec.selection.results import ResultFile
 
 SMALL = ("-t", "1", "--chunk-size", "64", "--window", "8", "--chunks", "2")
 
@@ -156,14 +155,6 @@ def test_without_text_the_model_writes_its_own_once(path, tmp_path):
     assert other.status == 1 and "another seed (0, not 1)" in other.stderr
 
 
-def test_the_same_command_measures_nothing_twice(path, text, tmp_path):
-    out = tmp_path / "scan.jsonl"
-    first = scan(path, "--text", text, "--out", out, "--strategy", "greedy", "--json").json
-    size = out.stat().st_size
-    assert scan(path, "--text", text, "--out", out, "--strategy", "greedy", "--json").json == first
-    assert out.stat().st_size == size
-
-
 def test_the_default_file_is_found_again(path, text, user_data):
     first = scan(path, "--text", text, "--json").json
     assert first["results"].startswith(str(user_data))
@@ -259,7 +250,6 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, t
         (b"the hen " * 30, "1 chunks of 64 tokens, but chunks is 2"),
         (b"\x89PNG\r\n\x1a\n" + bytes(200), "not UTF-8 text"),
         (b"the hen\0" * 900, "NUL characters"),
-        (b"", "one chunk takes 64"),
     ],
 )
 def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
@@ -273,15 +263,11 @@ def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--chunks", "0"), "an integer of at least 1"),
-        (("--share", "0"), "a number above 0 and at most 1"),
-        (("--strategy", "nonesuch"), "is not one of"),
         (("--plot", "scan.txt"), ".png or .svg"),
         (("--plot", "nowhere/scan.png"), "no folder"),
         (("--out", "nowhere/scan.jsonl"), "nowhere"),
         (("--abort-ratio", "30"), "--objective perplexity"),
         (("--prune", "2"), "goes with --strategy greedy or anti"),
-        (("--strategy", "random"), "has no end"),
         (("--exhaustive", "--prune", "2"), "goes with neither --prune"),
         (("--text", "nowhere.txt"), "nowhere.txt"),
         (("--window", "33"), "a window of 33 tokens does not fit"),
@@ -300,29 +286,11 @@ def test_a_model_without_a_tokenizer(tiny_path):
     assert outcome.status == 1 and "has no tokenizer; scans need one" in outcome.stderr
 
 
-def test_a_file_of_another_model(path, tiny_path, text, tmp_path):
-    out = tmp_path / "scan.jsonl"
-    assert scan(path, "--text", text, "--out", out).status == 0
-    before = out.read_bytes()
-    outcome = scan(tiny_path(seed=3), "--text", text, "--out", out)
-    assert outcome.status == 1 and "results of another model" in outcome.stderr
-    assert out.read_bytes() == before
-
-
 def test_a_file_of_another_kind_of_attention(path, text, tmp_path):
     out = tmp_path / "results.jsonl"
     assert scan(path, "--text", text, "--out", out, "-ctk", "q8_0", "-ctv", "q8_0").status == 0
     outcome = scan(path, "--text", text, "--out", out)
     assert outcome.status == 1 and "another kind of attention" in outcome.stderr
-
-
-def test_a_file_in_use(path, text, tmp_path):
-    out = tmp_path / "scan.jsonl"
-    assert scan(path, "--text", text, "--out", out).status == 0
-    header = json.loads(out.read_text().splitlines()[0])
-    with ResultFile(out, header):
-        second = run_alone("scan-layers", str(path), *SMALL, "--text", str(text), "--out", str(out))
-    assert second.status == 1 and "in use by another process" in second.stderr
 
 
 # --- profiles --------------------------------------------------------------------------------
@@ -349,13 +317,6 @@ def test_a_profile_belongs_to_one_model(path, tiny_path, tmp_path):
     (tmp_path / "mask").write_text("0 1 3 0 -1")
     assert run("layers", "profile", "import", path, tmp_path / "mask").status == 0
     assert "has no profile" in run("layers", "profile", "show", tiny_path(seed=4)).stderr
-
-
-def test_a_set_for_another_block_count_is_refused(path, tmp_path):
-    (tmp_path / "mask").write_text("0 1 3 -1")
-    outcome = run("layers", "profile", "import", path, tmp_path / "mask")
-    assert outcome.status == 1 and "3 blocks, not for 4" in outcome.stderr
-    assert run("layers", "profile", "list", "--json").json == {"profiles": []}
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": 2}', '{"format": 1}', "\0"])

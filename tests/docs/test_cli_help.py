@@ -33,19 +33,6 @@ def test_help_loads_no_library(run_python):
     assert len(re.findall("^Usage: ", run.stdout, re.MULTILINE)) == len(paths)
 
 
-def test_commands_are_in_their_groups():
-    top = {path[0] for path in COMMANDS}
-    assert top == {
-        *("generate", "chat", "serve", "bench", "tune", "demo", "lab"),
-        *("scan-layers", "rpc-serve", "models", "layers", "info"),
-    }
-    assert {"list", "pull", "rm", "info", "search", "convert", "relayer", "widen"} == {
-        path[1] for path in COMMANDS if path[0] == "models"
-    }
-    assert {"scan", "search", "profile"} == {path[1] for path in COMMANDS if path[0] == "layers"}
-    assert COMMANDS["scan-layers",] is COMMANDS["layers", "scan"]
-
-
 def test_the_list_of_commands_loads_none_of_a_group(run_python):
     code = (
         "import sys; from pyselfspec.cli import main\n"
@@ -128,24 +115,6 @@ def test_help_fits_a_screen_or_is_in_groups(path):
     text = run(*path, "--help").stdout
     _, _, ungrouped = text.partition("\nOther options:")
     assert len(text.splitlines()) <= 50 or 0 < len(ungrouped.splitlines()) <= 12
-
-
-TAKES_MODEL = [
-    path
-    for path, command in COMMANDS.items()
-    if any(p.name == "model" and not p.required for p in command.params)
-]
-
-
-@pytest.mark.parametrize("path", TAKES_MODEL, ids=" ".join)
-def test_every_command_describes_its_model_alike(path):
-    """Only the commands that look for layers have a default that is always there."""
-    latest = "the chat model that was used or pulled last"
-    default = "demo" if path[0] in ("layers", "scan-layers") else latest
-    assert (
-        "[MODEL] GGUF file, or a name that pyselfspec models list shows; also as -m MODEL. "
-        f"[default: $PYSELFSPEC_MODEL, else {default}]"
-    ) in help_of(path)
 
 
 @pytest.mark.parametrize("path", [*GROUPS, ("layers", "profile")], ids=" ".join)

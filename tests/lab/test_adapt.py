@@ -136,19 +136,6 @@ def test_a_mask_that_skips_more_than_a_search_would_shrinks():
         assert there.n_active > most.n_active
 
 
-def test_candidates_repeat_with_their_seed():
-    def candidates(seed):
-        state, found = State(START, seed), []
-        for _ in range(20):
-            state = state.with_candidate(SPACE)
-            found.append(state.candidate)
-            state = state.evaluated(hits(16), hits(0), COSTS)
-        return found
-
-    assert candidates(3) == candidates(3) != candidates(4)
-    assert len(set(candidates(3))) > 10
-
-
 # --- which one wins --------------------------------------------------------------------------
 
 CANDIDATE = LayerMask.skipping(N, attn=[1, 3], ffn=[1, 4])  # costs as much as START
@@ -184,14 +171,6 @@ def test_a_lead_within_the_margin_is_none():
         state = state.evaluated(hits(12), hits(12), Dearer())
     assert state.candidate == CANDIDATE
     assert state.evaluated(hits(12), hits(12), Dearer()) == State(START, n_candidates=1)
-
-
-def test_of_masks_that_are_right_as_often_the_cheaper_wins():
-    cheaper = LayerMask.skipping(N, attn=[1, 3], ffn=[1, 2, 3])
-    state = replace(COMPARING, candidate=cheaper)
-    for _ in range(N_WINDOWS):
-        state = state.evaluated(hits(12), hits(12), COSTS)
-    assert state.mask == cheaper
 
 
 @dataclass(frozen=True)
@@ -244,12 +223,6 @@ def test_a_kept_state_goes_on_as_if_it_had_never_stopped(tiny, tmp_path):
         kept = candidates.load(tmp_path / "state.json", model)
     assert kept == straight and straight.n_changes > 0
     assert [path.name for path in tmp_path.glob("state*")] == ["state.json"]
-
-
-def test_the_state_of_another_model_is_refused(tiny, tmp_path):
-    candidates.save(COMPARING, tiny(n_layer=N), tmp_path / "state.json")
-    with pytest.raises(ArgumentError, match="belongs to another model"):
-        candidates.load(tmp_path / "state.json", tiny(n_layer=N, seed=1))
 
 
 def in_state(**changes):
@@ -534,15 +507,6 @@ def test_the_time_of_a_trial_is_that_of_no_draft(drafter, monkeypatch):
     assert adaptation.state.step_us < 1_000_000
 
 
-def test_the_order_of_masks_repeats_with_the_seed():
-    def masks(seed):
-        run = Run(seed=seed, n_predict=250)
-        list(run)
-        return [mask for mask, *_ in run.equipped], run.adaptation.summary()["n_tried"]
-
-    assert masks(0) == masks(0) != masks(1)
-
-
 def test_no_trial_where_its_cells_have_no_room():
     run = Run(n_ctx=64)
     tokens = [t for step in run for t in step.tokens]
@@ -817,24 +781,6 @@ def test_nothing_to_adapt(tiny, new_context):
     with pytest.raises(ArgumentError, match="needs a drafter that uses a mask"):
         drafter = FakeDrafter(FakeModel())
         start(new_context(tiny()), DraftConfig(drafter))
-
-
-def test_a_mask_that_wins_is_drafted_with_whatever_the_options_say(tiny, new_context, token_ids):
-    """Options name the mask to begin with, as the keyword does."""
-    model = tiny(n_layer=8, late_scale=0.05)
-    bad = LayerMask.skipping(8, attn=[0, 1, 2], ffn=[0, 1, 2])
-    got = complete(
-        new_context(model, n_ctx=512),
-        token_ids(9),
-        n_predict=400,
-        draft="layer-skip",
-        options=layer_skip.Options(bad),
-        controller=Fixed(p_min=0),
-        adapt=Adapt(1.0),
-    )
-    assert got.adaptation.began.mask == bad
-    assert got.adaptation.state.n_changes > 0
-    assert got.adaptation.drafter.mask == got.mask != bad
 
 
 def test_a_text_is_remembered_once_however_often_the_mask_changes(

@@ -7,7 +7,6 @@ import pytest
 import serving
 from command_line import ONE_THREAD, run
 
-from pyselfspec.lab.adapt.adaptation import SHARE
 from pyselfspec.lab.catalog import EXPERIMENTS
 from pyselfspec.selection import strategies
 from pyselfspec.serve.engine.jobs import MODEL
@@ -53,35 +52,6 @@ def test_speeds_are_those_of_the_table(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "section", "figures", "speed"),
-    [
-        (
-            "exit-map",
-            "Exit maps",
-            (
-                "| 0.43 | 0.50 |",
-                "| 0.46 | 0.53 |",
-                "| 0.66 | 0.74 |",
-                "demo decodes at 0.92 to 0.99",
-            ),
-            "0.50 to 0.74 (SmolLM2 135M), 0.92 to 0.99 (demo model)",
-        ),
-        (
-            "dynamic-exit",
-            "dynamic-exit",
-            ("| 1.04 |", "| 0.91 |", "0.79 to 0.75"),
-            "0.75 to 0.79 (demo model, two exits)",
-        ),
-    ],
-)
-def test_speeds_are_those_of_the_log(name, section, figures, speed):
-    log = " ".join((BENCHMARKS / "LOG.md").read_text(encoding="utf-8").split())
-    text = log.partition(f"## {section}")[2].partition(" ## ")[0]
-    assert all(figure in text for figure in figures), text
-    assert next(each.speed for each in EXPERIMENTS if each.name == name) == speed
-
-
-@pytest.mark.parametrize(
     ("command", "option"),
     [("generate", "--draft"), ("bench", "--draft"), ("generate", "--controller"),
      ("layers search", "--strategy"), ("scan-layers", "--strategy")],
@@ -91,11 +61,6 @@ def test_help_lists_no_experiment(command, option):
     values = re.search(rf"^  {option} (\S+)", text, re.M)
     assert values is not None
     assert not {*values[1].strip("[]").split("|")} & {each.name for each in EXPERIMENTS}
-
-
-def test_the_list_has_the_default_share_of_adapting():
-    about = next(each.about for each in EXPERIMENTS if each.name == "adapt")
-    assert f"default {SHARE}." in about
 
 
 DRAFT = ("generate", "demo", "-p", "The old king", "-n", "8", "--temp", "0", *ONE_THREAD, "--json")

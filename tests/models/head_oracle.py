@@ -3,14 +3,17 @@ what a head drafts."""
 
 import math
 from abc import ABC, abstractmethod
+from types import SimpleNamespace
 
+import command_line
 import numpy as np
 import pytest
 import tiny_head
 from gguf import GGUFReader
 
+from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import Sampler, SamplingParams
-from pyselfspec.speculate.batching import generate_steps, run_steps
+from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.generation import Generation
@@ -23,6 +26,7 @@ WHOLE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=7)
 each_sampling = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 N_PREDICT = 24
 PROMPT = [1, 300, 290, 281, 270, 300, 290, 281, 295, 300]
+LONG_PROMPT = [1, *(270 + i * i % 41 for i in range(80))]
 COUNTED = range(20, 26)  # a prompt for a model that counts
 OWN = "own"  # in the place of a path: the model's own head
 
@@ -55,17 +59,13 @@ def steps(
     n_predict=N_PREDICT,
     **options,
 ):
-    return list(
-        generate_steps(
-            context,
-            prompt,
-            drafter=drafter_of(context, path) if path else None,
-            controller=Fixed(n_max, p_min=0),
-            sampler=Sampler(context.model, sampling),
-            n_predict=n_predict,
-            **options,
-        )
-    )
+    """Steps of a text with a head, with another drafter or without drafts."""
+    made = {
+        "drafter": drafter_of(context, path) if path else None,
+        "controller": Fixed(n_max, p_min=0),
+        "sampler": Sampler(context.model, sampling),
+    }
+    return list(generate_steps(context, prompt, n_predict=n_predict, **(made | options)))
 
 
 def drawn_steps(context, path, prompt=PROMPT):
@@ -172,3 +172,71 @@ def require_all(oracle, prompt, found):
         if step.draft.tokens:
             oracle.require(history, step.draft)
         history += step.tokens
+
+
+# --- what every kind of head keeps to ----------------------------------------------------------
+
+
+def followed_turns(context, path, oracle):
+    """Require drafts of the oracle in a second turn, in a text that goes its own way in the middle
+    and in one that grew without a head. Return how many tokens of the first text the first two of
+    them evaluated again."""
+    first = [*PROMPT, *tokens_of(steps(context, path))]
+    other = [*first[:-20], 282, 285, 300]
+    n_again = []
+    for turn in ([*first, 299, 283], other):
+        text = text_in(context, path, turn)
+        require_all(oracle, turn, list(run_steps(context, text)))
+        n_again.append(len(first) - text.n_reused)
+    grown = [*other, *tokens_of(steps(context, None, other)), 288]
+    require_all(oracle, grown, list(run_steps(context, text_in(context, path, grown))))
+    return n_again
+
+
+def require_side_by_side(new_context, model, path, oracle, sampling=GREEDY):
+    """Two texts of one context have drafts of their own, and are those that each is alone."""
+    context = new_context(model, n_ctx=512)
+    prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
+    texts = [text_in(context, path, prompt, i, sampling) for i, prompt in enumerate(prompts)]
+    found = {id(text): [] for text in texts}
+    for events in batch_steps(context, texts):
+        for text, step in events:
+            found[id(text)] += [step] if step else []
+    for text, prompt in zip(texts, prompts, strict=True):
+        require_all(oracle, prompt, found[id(text)])
+        plain = steps(new_context(model), None, prompt, sampling=sampling)
+        assert text.history[len(prompt) :] == tokens_of(plain)
+
+
+def steps_with_gaps(context, path, prompt, sampling=GREEDY):
+    """Steps of a text in which, for a while, more tokens pass by without drafts than may wait."""
+    lengths, controller = iter([2] * 3 + [0] * 50 + [4] * 100), Fixed(4, p_min=0)
+    sometimes = SimpleNamespace(
+        limit=lambda _n_past: controller.limit(0).capped(next(lengths)), observe=lambda _step: None
+    )
+    return steps(context, path, prompt, sampling=sampling, n_predict=80, controller=sometimes)
+
+
+def require_same_pass(new_context, model, last, several, n_embd):
+    """States for a head do not change a pass. Rows without an output leave them, too, and a graph
+    that leaves none is another one.
+
+    last, several: blocks whose states leave the pass.
+    """
+    context, other = new_context(model), new_context(model)
+    want = other.run(Rows.of(0, 0, PROMPT, "last")).logits
+    states = []
+    for leave in (None, last, several, None):
+        context.sequence().drop()
+        decoded = context.run(Rows.of(0, 0, PROMPT, "last"), Pass(leave=leave))
+        assert np.array_equal(decoded.logits, want)
+        states += [] if leave is None else [decoded.hidden.numpy()[:, -n_embd:]]
+    assert np.array_equal(*states)
+
+
+def require_no_model(path):
+    """A head is refused by commands that need a model."""
+    for command in (["models", "info", path], ["generate", path, "-p", "a"]):
+        refused = command_line.run(*command)
+        assert (refused.status, refused.stdout) == (1, "")
+        assert "is a draft head, which cannot generate text alone" in refused.stderr

@@ -5,7 +5,6 @@ not fit."""
 import re
 from types import SimpleNamespace
 
-import command_line
 import numpy as np
 import pytest
 import tiny_assistant
@@ -13,12 +12,18 @@ from assistant_oracle import Assistant
 from head_oracle import (
     COUNTED,
     GREEDY,
+    LONG_PROMPT,
     PROMPT,
     drafter_of,
     each_sampling,
+    followed_turns,
     require_all,
+    require_no_model,
+    require_refused,
+    require_same_pass,
+    require_side_by_side,
     steps,
-    text_in,
+    steps_with_gaps,
     tokens_of,
 )
 from tiny_assistant import N_EMBD, PAIRS, PLAIN, SHARED
@@ -26,9 +31,7 @@ from tiny_assistant import N_EMBD, PAIRS, PLAIN, SHARED
 from pyselfspec import Completion, Fixed, Model, generate_batch
 from pyselfspec.bench.pass_times import time_passes
 from pyselfspec.errors import ArgumentError, ModelFileError
-from pyselfspec.runtime.passes import Pass, Rows
-from pyselfspec.runtime.sampling import Sampler
-from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
+from pyselfspec.runtime.passes import Rows
 from pyselfspec.speculate.drafters import head
 
 NEARLY = 0.55  # a gain of the sublayers with which a counting model often does not count
@@ -128,60 +131,22 @@ def test_quantized_k_and_v_are_read(new_context, plain):
 @pytest.mark.sanitized
 def test_a_second_turn_and_another_text_are_followed(new_context, plain):
     """At most the last token in the K/V cache is evaluated again, for its states."""
-    context, oracle = new_context(plain.model), oracle_of(new_context, plain)
-    first = [*PROMPT, *tokens_of(steps(context, plain.head))]
-    turn = [*first, 299, 283]
-    text = text_in(context, plain.head, turn)
-    require_all(oracle, turn, list(run_steps(context, text)))
-    assert text.n_reused >= len(first) - 2
-    # another text, which goes its own way in the middle
-    other = [*first[:-20], 282, 285, 300]
-    text = text_in(context, plain.head, other)
-    require_all(oracle, other, list(run_steps(context, text)))
-    assert text.n_reused >= len(first) - 22
-    # one that grew without a head
-    grown = [*other, *tokens_of(steps(context, None, other)), 288]
-    text = text_in(context, plain.head, grown)
-    require_all(oracle, grown, list(run_steps(context, text)))
+    oracle = oracle_of(new_context, plain)
+    turn, other = followed_turns(new_context(plain.model), plain.head, oracle)
+    assert turn <= 2 and other <= 22
 
 
 def test_long_prompts_and_steps_without_drafts_are_followed(new_context, plain):
-    """More tokens pass by than may wait."""
-    context = new_context(plain.model, n_batch=24)
-    prompt = [1, *(270 + i * i % 41 for i in range(80))]
-    drafter = drafter_of(context, plain.head)
-    lengths, controller = iter([2] * 3 + [0] * 50 + [4] * 100), Fixed(4, p_min=0)
-    sometimes = SimpleNamespace(
-        limit=lambda _n_past: controller.limit(0).capped(next(lengths)), observe=lambda _step: None
-    )
-    found = list(
-        generate_steps(
-            context,
-            prompt,
-            drafter=drafter,
-            controller=sometimes,
-            sampler=Sampler(plain.model, GREEDY),
-            n_predict=80,
-        )
-    )
-    require_all(oracle_of(new_context, plain), prompt, found)
+    found = steps_with_gaps(new_context(plain.model, n_batch=24), plain.head, LONG_PROMPT)
+    require_all(oracle_of(new_context, plain), LONG_PROMPT, found)
 
 
 @pytest.mark.sanitized
 @each_sampling
 def test_texts_side_by_side_have_their_own_drafts(new_context, opened, sampling):
     made = opened(SHARED)
-    context, oracle = new_context(made.model, n_ctx=512), oracle_of(new_context, made)
-    prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
-    texts = [text_in(context, made.head, p, i, sampling) for i, p in enumerate(prompts)]
-    found = {id(text): [] for text in texts}
-    for events in batch_steps(context, texts):
-        for text, step in events:
-            found[id(text)] += [step] if step else []
-    for text, prompt in zip(texts, prompts, strict=True):
-        require_all(oracle, prompt, found[id(text)])
-        plain = steps(new_context(made.model), None, prompt, sampling=sampling)
-        assert text.history[len(prompt) :] == tokens_of(plain)
+    oracle = oracle_of(new_context, made)
+    require_side_by_side(new_context, made.model, made.head, oracle, sampling)
 
 
 @pytest.mark.sanitized
@@ -269,16 +234,8 @@ def test_it_joins_with_copies(new_context, plain):
 
 def test_a_short_list_shortens_its_vocabulary(new_context, nearly):
     context = new_context(nearly.model)
-    found = list(
-        generate_steps(
-            context,
-            [*COUNTED],
-            drafter=head.make(context, head.Options(nearly.head, shortlist=100)),
-            controller=Fixed(3, p_min=0),
-            sampler=Sampler(nearly.model, GREEDY),
-            n_predict=40,
-        )
-    )
+    drafter = head.make(context, head.Options(nearly.head, shortlist=100))
+    found = steps(context, None, [*COUNTED], n_max=3, n_predict=40, drafter=drafter)
     plain = steps(new_context(nearly.model), None, [*COUNTED], n_predict=40)
     assert tokens_of(found) == tokens_of(plain)
     assert any(step.n_accepted for step in found)
@@ -286,17 +243,8 @@ def test_a_short_list_shortens_its_vocabulary(new_context, nearly):
 
 @each_pair
 def test_states_for_it_do_not_change_a_pass(new_context, opened, pair):
-    """Rows without an output leave them, too, and a graph that leaves none is another one."""
-    made = opened(pair)
-    context, other, last = new_context(made.model), new_context(made.model), pair.n_layer + 1
-    want = other.run(Rows.of(0, 0, PROMPT, "last")).logits
-    states = []
-    for leave in (None, last, (1, last), None):
-        context.sequence().drop()
-        decoded = context.run(Rows.of(0, 0, PROMPT, "last"), Pass(leave=leave))
-        assert np.array_equal(decoded.logits, want)
-        states += [] if leave is None else [decoded.hidden.numpy()[:, -N_EMBD:]]
-    assert np.array_equal(*states)
+    last = pair.n_layer + 1
+    require_same_pass(new_context, opened(pair).model, last, (1, last), N_EMBD)
 
 
 def test_its_costs_can_be_measured(new_context, plain):
@@ -311,21 +259,8 @@ def test_its_costs_can_be_measured(new_context, plain):
     assert time_passes(context, drafter, lambda _share: None, 1).costs.at(8).token_us > 0
 
 
-def test_the_command_line_drafts_with_it(nearly):
-    args = ("generate", nearly.path, "-p", "the other", "-n", "24", "--temp", "0", "-t", "1")
-    plain = command_line.run(*args, "--draft", "off", "--json").json
-    found = command_line.run(
-        *args, "--draft", f"head:{nearly.head}", "--draft-max", "3", "--json"
-    ).json
-    assert found["tokens"] == plain["tokens"]
-    assert found["sources"]["head"]["n_accepted_at"]
-
-
 def test_it_is_no_model_to_write_with(plain):
-    for command in (["models", "info", plain.head], ["generate", plain.head, "-p", "a"]):
-        refused = command_line.run(*command)
-        assert (refused.status, refused.stdout) == (1, "")
-        assert "is a draft head, which cannot generate text alone" in refused.stderr
+    require_no_model(plain.head)
 
 
 # --- files that do not fit ---------------------------------------------------------------------
@@ -377,18 +312,16 @@ FOREIGN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_assistant_is_refused(new_context, plain, tmp_path, case):
     changes, why = BROKEN[case]
-    with pytest.raises(ModelFileError, match=why) as error:
-        drafter_of(new_context(plain.model), written(tmp_path / "head.gguf", **changes))
-    assert "\n" not in str(error.value)
+    path = written(tmp_path / "head.gguf", **changes)
+    require_refused(new_context(plain.model), path, ModelFileError, why)
 
 
 @pytest.mark.parametrize("case", FOREIGN)
 def test_an_assistant_for_another_model_is_refused(new_context, plain, tmp_path, case):
     changes, why = FOREIGN[case]
-    with pytest.raises(ArgumentError, match=why) as error:
-        drafter_of(new_context(plain.model), written(tmp_path / "head.gguf", **changes))
-    assert str(error.value).endswith("take the head that was made for this model")
-    assert "\n" not in str(error.value)
+    path = written(tmp_path / "head.gguf", **changes)
+    text = require_refused(new_context(plain.model), path, ArgumentError, why)
+    assert text.endswith("take the head that was made for this model")
 
 
 def test_models_without_such_blocks_have_no_assistant(new_context, plain, tiny, folder):

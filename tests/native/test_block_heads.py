@@ -16,15 +16,19 @@ from gguf import GGUFReader
 from head_oracle import (
     COUNTED,
     GREEDY,
+    LONG_PROMPT,
     PROMPT,
     SEEDED,
     drafter_of,
     drawn_steps,
     each_sampling,
+    followed_turns,
     require_all,
+    require_no_model,
     require_refused,
+    require_side_by_side,
     steps,
-    text_in,
+    steps_with_gaps,
     tokens_of,
 )
 from tiny_dflash import DFLASH, KINDS
@@ -34,8 +38,6 @@ from pyselfspec.bench.pass_times import time_passes
 from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Rows
-from pyselfspec.runtime.sampling import Sampler
-from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
 from pyselfspec.speculate.drafters import head
 
 MODEL = {"late_scale": 0.25, "late_from": 0}
@@ -147,19 +149,10 @@ def test_hybrid_models_have_such_heads_too(new_context, folder, gain):
 
 def test_a_draft_ends_where_it_is_unsure(new_context, model, made):
     """The probability of each row decides, as for other heads."""
-    drafts = []
-    for p_min in (0, 0.6):
-        context = new_context(model)
-        (step, *_) = generate_steps(
-            context,
-            PROMPT,
-            drafter=drafter_of(context, made(DFLASH).path),
-            controller=Fixed(4, p_min=p_min),
-            sampler=Sampler(model, GREEDY),
-            n_predict=8,
-        )
-        drafts.append(step.draft)
-    whole, sure = drafts
+    whole, sure = (
+        steps(new_context(model), made(DFLASH).path, controller=Fixed(4, p_min=p_min))[0].draft
+        for p_min in (0, 0.6)
+    )
     n_sure = next(i for i, p in enumerate(whole.probs) if p < 0.6)
     assert 0 < n_sure < len(whole.tokens)
     assert sure.token_ids == whole.token_ids[:n_sure]
@@ -170,59 +163,20 @@ def test_a_second_turn_and_another_text_are_followed(new_context, context, made)
     """Tokens in the K/V cache are not evaluated again, except tokens that the head has not read."""
     of_kind = made(KINDS[3])
     oracle = of_kind.oracle(new_context(context.model, n_batch=256))
-    first = [*PROMPT, *tokens_of(steps(context, of_kind.path))]
-    turn = [*first, 299, 283]
-    text = text_in(context, of_kind.path, turn)
-    require_all(oracle, turn, list(run_steps(context, text)))
-    assert text.n_reused == len(first) - 1
-    # another text, which goes its own way in the middle
-    other = [*first[:-20], 282, 285, 300]
-    text = text_in(context, of_kind.path, other)
-    require_all(oracle, other, list(run_steps(context, text)))
-    assert text.n_reused == len(first) - 20
-    # one that grew without a head
-    plain = [*other, *tokens_of(steps(context, None, other)), 288]
-    text = text_in(context, of_kind.path, plain)
-    require_all(oracle, plain, list(run_steps(context, text)))
+    assert followed_turns(context, of_kind.path, oracle) == [1, 20]
 
 
 @pytest.mark.sanitized
 def test_texts_side_by_side_have_their_own_drafts(new_context, model, made):
     of_kind = made(COUNTING)
-    context = new_context(model, n_ctx=512)
     oracle = of_kind.oracle(new_context(model, n_batch=256))
-    prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
-    texts = [text_in(context, of_kind.path, p, i, SEEDED) for i, p in enumerate(prompts)]
-    found = {id(text): [] for text in texts}
-    for events in batch_steps(context, texts):
-        for text, step in events:
-            found[id(text)] += [step] if step else []
-    for text, prompt in zip(texts, prompts, strict=True):
-        require_all(oracle, prompt, found[id(text)])
-        plain = steps(new_context(model), None, prompt, sampling=SEEDED)
-        assert text.history[len(prompt) :] == tokens_of(plain)
+    require_side_by_side(new_context, model, of_kind.path, oracle, SEEDED)
 
 
 def test_long_prompts_and_steps_without_drafts_are_followed(new_context, model, made):
-    """More tokens pass by than may wait."""
     of_kind = made(DFLASH)
-    context = new_context(model, n_batch=24)
-    prompt = [1, *(270 + i * i % 41 for i in range(80))]
-    lengths, controller = iter([2] * 3 + [0] * 50 + [4] * 100), Fixed(4, p_min=0)
-    sometimes = SimpleNamespace(
-        limit=lambda _n_past: controller.limit(0).capped(next(lengths)), observe=lambda _step: None
-    )
-    found = list(
-        generate_steps(
-            context,
-            prompt,
-            drafter=drafter_of(context, of_kind.path),
-            controller=sometimes,
-            sampler=Sampler(model, GREEDY),
-            n_predict=80,
-        )
-    )
-    require_all(of_kind.oracle(new_context(model, n_batch=256)), prompt, found)
+    found = steps_with_gaps(new_context(model, n_batch=24), of_kind.path, LONG_PROMPT)
+    require_all(of_kind.oracle(new_context(model, n_batch=256)), LONG_PROMPT, found)
 
 
 @pytest.mark.sanitized
@@ -236,19 +190,9 @@ def test_blocks_reach_over_the_end_of_a_context(new_context, counting):
 
 
 def test_a_short_list_shortens_its_vocabulary(new_context, model, made):
-    of_kind = made(KINDS[1])
     context = new_context(model)
-    drafter = head.make(context, head.Options(of_kind.path, shortlist=150))
-    found = list(
-        generate_steps(
-            context,
-            PROMPT,
-            drafter=drafter,
-            controller=Fixed(4, p_min=0),
-            sampler=Sampler(model, GREEDY),
-            n_predict=40,
-        )
-    )
+    drafter = head.make(context, head.Options(made(KINDS[1]).path, shortlist=150))
+    found = steps(context, None, n_predict=40, drafter=drafter)
     assert tokens_of(found) == tokens_of(steps(new_context(model), None, n_predict=40))
     assert drafter._heads.head.can_shorten
 
@@ -325,19 +269,8 @@ def test_its_costs_can_be_measured(context, made):
     assert time_passes(context, drafter, lambda _share: None, 1).costs.at(8).token_us > 0
 
 
-def test_the_command_line_drafts_with_it(tiny_path, made):
-    args = ("generate", tiny_path(**MODEL), "-p", "the other", "-n", "24", "--temp", "0", "-t", "1")
-    plain = command_line.run(*args, "--draft", "off", "--json").json
-    drafting = ("--draft", f"head:{made(DFLASH).path}", "--draft-max", "3")
-    assert command_line.run(*args, *drafting, "--json").json["tokens"] == plain["tokens"]
-
-
 def test_it_is_no_model_to_write_with(made):
-    path = made(DFLASH).path
-    for command in (["models", "info", path], ["generate", path, "-p", "a"]):
-        refused = command_line.run(*command)
-        assert (refused.status, refused.stdout) == (1, "")
-        assert "is a draft head, which cannot generate text alone" in refused.stderr
+    require_no_model(made(DFLASH).path)
 
 
 # --- files that do not fit ---------------------------------------------------------------------

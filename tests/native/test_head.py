@@ -13,7 +13,7 @@ from drafts import sources_of
 from gguf import GGUFReader
 from head_oracle import (
     GREEDY,
-    N_PREDICT,
+    LONG_PROMPT,
     PROMPT,
     SEEDED,
     Oracle,
@@ -21,12 +21,15 @@ from head_oracle import (
     drafter_of,
     drawn_steps,
     fed_forward,
+    followed_turns,
     knowing_head,
     normed,
     require_all,
+    require_no_model,
     require_refused,
+    require_side_by_side,
     steps,
-    text_in,
+    steps_with_gaps,
     tokens_of,
 )
 
@@ -36,9 +39,6 @@ from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.gguf.heads import HeadFormat
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Pass, Rows
-from pyselfspec.runtime.sampling import Sampler
-from pyselfspec.speculate.batching import batch_steps, generate_steps, run_steps
-from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head, ngram
 from pyselfspec.speculate.drafters._combined import CombinedDrafter
 from pyselfspec.testing.conformance import DrafterConformance
@@ -160,63 +160,23 @@ def test_models_with_windows_and_experts_have_heads_too(new_context, tiny, folde
 @pytest.mark.sanitized
 def test_a_second_turn_and_another_text_are_followed(context, kind):
     """Tokens in the K/V cache are not evaluated again, except those that the head has not read."""
-    first = [*PROMPT, *tokens_of(steps(context, kind.path))]
-    turn = [*first, 299, 283]
-    text = text_in(context, kind.path, turn)
-    require_all(kind.oracle, turn, list(run_steps(context, text)))
-    assert text.n_reused == len(first) - 1
-    # another text, which goes its own way in the middle
-    other = [*first[:-20], 282, 285, 300]
-    text = text_in(context, kind.path, other)
-    require_all(kind.oracle, other, list(run_steps(context, text)))
-    assert len(first) - 22 <= text.n_reused <= len(first) - 20
-    # one that grew without a head
-    plain = [*other, *tokens_of(steps(context, None, other)), 288]
-    text = text_in(context, kind.path, plain)
-    require_all(kind.oracle, plain, list(run_steps(context, text)))
+    turn, other = followed_turns(context, kind.path, kind.oracle)
+    assert turn == 1 and 20 <= other <= 22
 
 
 @pytest.mark.sanitized
 def test_texts_side_by_side_have_their_own_drafts(new_context, model, kind):
-    context = new_context(model, n_ctx=512)
-    prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
-    texts = [text_in(context, kind.path, p, i, SEEDED) for i, p in enumerate(prompts)]
-    found = {id(text): [] for text in texts}
-    for events in batch_steps(context, texts):
-        for text, step in events:
-            found[id(text)] += [step] if step else []
-    for text, prompt in zip(texts, prompts, strict=True):
-        require_all(kind.oracle, prompt, found[id(text)])
-        assert text.history[len(prompt) :] == tokens_of(
-            steps(new_context(model), None, prompt, sampling=SEEDED)
-        )
+    require_side_by_side(new_context, model, kind.path, kind.oracle, SEEDED)
 
 
 @pytest.mark.sanitized
 def test_long_prompts_are_followed_in_parts(new_context, model, kind):
     context = new_context(model, n_batch=24)
-    prompt = [1, *(270 + i * i % 41 for i in range(80))]
-    require_all(kind.oracle, prompt, steps(context, kind.path, prompt, n_predict=12))
+    require_all(kind.oracle, LONG_PROMPT, steps(context, kind.path, LONG_PROMPT, n_predict=12))
 
 
 def test_steps_without_drafts_are_caught_up_with(context, kind):
-    """More tokens pass by than may wait."""
-    drafter = drafter_of(context, kind.path)
-    lengths = iter([2] * 3 + [0] * 50 + [4] * 100)
-    controller = Fixed(4, p_min=0)
-    sometimes = SimpleNamespace(
-        limit=lambda _n_past: controller.limit(0).capped(next(lengths)), observe=lambda _step: None
-    )
-    found = list(
-        generate_steps(
-            context,
-            PROMPT,
-            drafter=drafter,
-            controller=sometimes,
-            sampler=Sampler(context.model, SEEDED),
-            n_predict=80,
-        )
-    )
+    found = steps_with_gaps(context, kind.path, PROMPT, SEEDED)
     require_all(kind.oracle, PROMPT, found)
 
 
@@ -276,20 +236,9 @@ def test_a_prompt_of_one_token_has_no_states_yet(new_context, model, knowing):
 
 def test_it_joins_with_copies(new_context, model, knowing):
     """Behind copies it does not draft; it goes on following all the same."""
-    context = new_context(model)
-    prompt = PROMPT * 3
+    context, prompt = new_context(model), PROMPT * 3
     drafter = CombinedDrafter([ngram.make(context, ngram.Options())], drafter_of(context, knowing))
-    sampler = Sampler(model, GREEDY)
-    found = list(
-        generate_steps(
-            context,
-            prompt,
-            drafter=drafter,
-            controller=Fixed(4, p_min=0),
-            sampler=sampler,
-            n_predict=N_PREDICT,
-        )
-    )
+    found = steps(context, None, prompt, drafter=drafter)
     assert tokens_of(found) == tokens_of(steps(new_context(model), None, prompt))
     sources = {source for step in found for source in sources_of(step.draft)}
     assert sources == {"ngram", "head"}
@@ -665,10 +614,7 @@ def test_the_command_line_drafts_with_a_head(tiny_path, knowing):
 
 
 def test_a_head_is_no_model_to_write_with(knowing):
-    for command in (["models", "info", knowing], ["generate", knowing, "-p", "a"]):
-        refused = command_line.run(*command)
-        assert (refused.status, refused.stdout) == (1, "")
-        assert "is a draft head, which cannot generate text alone" in refused.stderr
+    require_no_model(knowing)
 
 
 def test_a_refused_head_is_refused_before_any_text(context, tmp_path):

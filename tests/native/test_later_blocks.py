@@ -8,7 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_nextn
-from head_oracle import GREEDY, OWN, PROMPT, require_all, steps, text_in, tokens_of
+from head_oracle import (
+    GREEDY,
+    LONG_PROMPT,
+    OWN,
+    PROMPT,
+    require_all,
+    require_side_by_side,
+    steps,
+    text_in,
+    tokens_of,
+)
 from nextn_oracle import Chain, OwnHead, opened_models
 from tiny_nextn import HY_V3, MIMO2, N_LAYER, STEP35
 
@@ -19,7 +29,7 @@ from pyselfspec.gguf import heads
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.passes import Rows
 from pyselfspec.runtime.sampling import SamplingParams
-from pyselfspec.speculate.batching import batch_steps, run_steps
+from pyselfspec.speculate.batching import run_steps
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.pass_requests import run_request
@@ -75,10 +85,9 @@ def test_they_are_not_the_first_block_again(new_context, model_of, kind):
 @pytest.mark.parametrize("n_batch", [24, 256])
 def test_turns_and_long_prompts_are_followed(new_context, model_of, oracle_of, kind, n_batch):
     context, oracle = new_context(model_of(kind), n_batch=n_batch), oracle_of(kind)
-    prompt = [1, *(270 + i * i % 41 for i in range(80))]
-    found = steps(context, OWN, prompt)
-    require_all(oracle, prompt, found)
-    first = [*prompt, *tokens_of(found)]
+    found = steps(context, OWN, LONG_PROMPT)
+    require_all(oracle, LONG_PROMPT, found)
+    first = [*LONG_PROMPT, *tokens_of(found)]
     for turn in ([*first, 299, 283], [*first[:-15], 282, 285, 300]):
         text = text_in(context, OWN, turn)
         require_all(oracle, turn, list(run_steps(context, text)))
@@ -127,15 +136,7 @@ def test_random_turns_are_followed(new_context, model_of, oracle_of, kind):
 
 @each_kind
 def test_texts_side_by_side_have_their_own_drafts(new_context, model_of, oracle_of, kind):
-    context, oracle = new_context(model_of(kind), n_ctx=512), oracle_of(kind)
-    prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
-    texts = [text_in(context, OWN, prompt, i) for i, prompt in enumerate(prompts)]
-    found = {id(text): [] for text in texts}
-    for events in batch_steps(context, texts):
-        for text, step in events:
-            found[id(text)] += [step] if step else []
-    for text, prompt in zip(texts, prompts, strict=True):
-        require_all(oracle, prompt, found[id(text)])
+    require_side_by_side(new_context, model_of(kind), OWN, oracle_of(kind))
 
 
 @pytest.mark.sanitized

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,12 @@ import pytest
 from gguf import GGUFWriter
 
 from pyselfspec import LayerMask, Model
-from pyselfspec.errors import ArgumentError, MaskError, ModelFileError
+from pyselfspec.errors import ArgumentError, MaskError
 from pyselfspec.runtime import pieces, vocabulary
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.model import MASK_KEY
 from pyselfspec.util import paths
 from tools.models import tiny_gguf
-
-
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
-def test_shape(arch: str, tiny: Any) -> None:
-    model = tiny(arch)
-    assert (model.n_layer, model.n_embd, model.n_ctx_train) == (4, 64, 512)
-    assert model.n_vocab == tiny_gguf.N_VOCAB_MIN
-    assert model.has_vocab
-
 
 tokenize_whole = calls.tokenize
 
@@ -146,21 +136,6 @@ def with_metadata(path: Path, mask: str) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GGUFWriter, "add_name", add_mask_too)
         return tiny_gguf.write(path, n_layer=1)
-
-
-def test_file_name_that_is_no_unicode(tiny_path: Any, tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"\xff.gguf")
-    try:
-        path.write_bytes(tiny_path().read_bytes())
-    except OSError:
-        pytest.skip("the file system takes Unicode names only")
-    with Model(path) as model:
-        assert model.n_layer == 4
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"nothing\.gguf"):
-        Model(tmp_path / "nothing.gguf")
 
 
 # --- closing ---------------------------------------------------------------------------------

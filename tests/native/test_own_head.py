@@ -12,10 +12,13 @@ import tiny_nextn
 from head_oracle import (
     COUNTED,
     GREEDY,
+    LONG_PROMPT,
     OWN,
     PROMPT,
     drawn_steps,
     require_all,
+    require_same_pass,
+    require_side_by_side,
     steps,
     text_in,
     tokens_of,
@@ -45,7 +48,7 @@ from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.runtime.sampling import SamplingParams
 from pyselfspec.speculate import drafters
-from pyselfspec.speculate.batching import batch_steps, run_steps
+from pyselfspec.speculate.batching import run_steps
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.resolve import resolve
@@ -176,10 +179,9 @@ def test_the_heads_of_hybrid_models_are_found_by_themselves(new_context, model_o
 @pytest.mark.sanitized
 def test_turns_and_long_prompts_are_followed(new_context, model, oracle):
     context = new_context(model, n_batch=24)
-    prompt = [1, *(270 + i * i % 41 for i in range(80))]
-    found = steps(context, OWN, prompt)
-    require_all(oracle, prompt, found)
-    first = [*prompt, *tokens_of(found)]
+    found = steps(context, OWN, LONG_PROMPT)
+    require_all(oracle, LONG_PROMPT, found)
+    first = [*LONG_PROMPT, *tokens_of(found)]
     for turn in ([*first, 299, 283], [*first[:-15], 282, 285, 300]):
         text = text_in(context, OWN, turn)
         require_all(oracle, turn, list(run_steps(context, text)))
@@ -188,34 +190,14 @@ def test_turns_and_long_prompts_are_followed(new_context, model, oracle):
 
 @pytest.mark.sanitized
 def test_texts_side_by_side_have_their_own_drafts(new_context, model, oracle):
-    context = new_context(model, n_ctx=512)
-    prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
-    texts = [text_in(context, OWN, prompt, i) for i, prompt in enumerate(prompts)]
-    found = {id(text): [] for text in texts}
-    for events in batch_steps(context, texts):
-        for text, step in events:
-            found[id(text)] += [step] if step else []
-    for text, prompt in zip(texts, prompts, strict=True):
-        require_all(oracle, prompt, found[id(text)])
-        plain = steps(new_context(model), None, prompt)
-        assert text.history[len(prompt) :] == tokens_of(plain)
+    require_side_by_side(new_context, model, OWN, oracle)
 
 
 @each_kind
 def test_states_for_it_do_not_change_a_pass(new_context, model_of, kind):
-    """Rows without an output leave them, too, and a graph that leaves none is another one."""
-    model = model_of(kind)
-    context, other = new_context(model), new_context(model)
-    want = other.run(Rows.of(0, 0, PROMPT, "last")).logits
-    states = []
     has_one = kind.is_nemotron or kind.has_streams  # whose other states are not copied
     several = N_LAYER + 1 if has_one else (1, N_LAYER + 1)
-    for leave in (None, N_LAYER + 1, several, None):
-        context.sequence().drop()
-        decoded = context.run(Rows.of(0, 0, PROMPT, "last"), Pass(leave=leave))
-        assert np.array_equal(decoded.logits, want)
-        states += [] if leave is None else [decoded.hidden.numpy()[:, -N_EMBD:]]
-    assert np.array_equal(*states)
+    require_same_pass(new_context, model_of(kind), N_LAYER + 1, several, N_EMBD)
 
 
 def test_it_is_found_by_itself(new_context, model):

@@ -175,16 +175,6 @@ def test_the_command_finds_and_keeps_a_mask(objective, tiny_path, text, monkeypa
         assert shown["mask"] == got["best"]["mask"]
 
 
-def test_a_search_starts_from_a_scan(tiny_path, text, tmp_path):
-    path, out = tiny_path(zero_attn=(1,), zero_ffn=(2,), late_scale=0.3), tmp_path / "r.jsonl"
-    scan = ("scan-layers", path, *SMALL[:-2], "--text", text, "--out", out, "--json")
-    curve = run_command(*scan).json["curve"]
-    best_point = max(curve, key=lambda p: p["expected_speed"])
-    options = ("--text", text, "--out", out, "--strategy", "random", "--json")
-    trials = run_command("layers", "search", path, *SMALL, *options).json["trials"]
-    assert best_point["mask"] in [t["mask"] for t in trials[:4]]
-
-
 def test_what_a_search_did_not_find_is_said(tiny_path, text):
     options = ("--text", text, "--strategy", "random", "--trials", "2", "--objective", "agreement")
     outcome = run_command(
@@ -234,8 +224,6 @@ def test_optuna_keeps_its_study_and_takes_it_up(tiny_path, text, tmp_path):
     ("options", "message"),
     [
         (("--trials", "0"), "not an integer of at least 1"),
-        (("--minutes", "0"), "not a number above 0"),
-        (("--strategy", "nonesuch"), "is not one of"),
         (("--csv", "exits.csv"), "--strategy exit"),
         (("--max-cost", "2"), "above 0 and at most 1"),
         (

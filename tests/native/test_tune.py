@@ -291,11 +291,6 @@ def test_a_tuned_head_is_found_by_itself(demo, new_context, trained):
         assert "head" not in Completion(new_context(demo), "Once").draft
 
 
-def test_speed_is_measured_in_turns(demo, trained):
-    speed = trained.result.speed
-    assert speed.plain > 0 and speed.ngram > 0 and speed.ngram_head > 0
-
-
 def test_speed_is_measured_without_earlier_answers(demo, monkeypatch):
     """Each variant has its own context: a shared one would copy earlier answers. The first prompt
     does not count."""

@@ -1,21 +1,7 @@
 """The helpers for parameters of tests leave nothing out by accident."""
 
-import inspect
-
 import pytest
-from parameters import crossed, for_seeds, in_turn, nightly_unless
-
-
-def test_each_seed_is_tried_with_the_other_arguments():
-    seen = []
-
-    @for_seeds(3)
-    def check(name, seed):
-        seen.append((name, seed))
-
-    check(name="a")
-    assert seen == [("a", 0), ("a", 1), ("a", 2)]
-    assert [*inspect.signature(check).parameters] == ["name"]
+from parameters import crossed, for_seeds, in_turn
 
 
 def test_a_seed_that_fails_is_printed(capsys):
@@ -42,11 +28,3 @@ def test_a_product_holds_every_case_and_marks_those_of_the_nightly_run():
 def test_a_value_that_no_run_but_the_nightly_one_tries_is_an_error(always):
     with pytest.raises(AssertionError, match="values of axis"):
         crossed("name number", "ab", (1, 2), always=always)
-
-
-def test_values_of_an_axis_for_the_nightly_run():
-    first, second = nightly_unless(["a"], "ab")
-    assert first == "a"
-    assert second.values == ("b",) and second.marks[0].name == "nightly"
-    with pytest.raises(AssertionError):
-        nightly_unless(["c"], "ab")

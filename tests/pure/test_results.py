@@ -93,23 +93,14 @@ def test_a_file_of_something_else_is_refused_and_kept(path, key):
 
 
 @pytest.mark.parametrize(
-    "data", [b"GGUF\x03\0\0\0", b"hello", b"hello\n", b'{"a": 1}\n', b"[1]\n", b"\xff\xfe\n", b"\n"]
-)
-def test_a_foreign_file_is_refused_and_kept(path, data):
-    path.write_bytes(data)
-    with pytest.raises(ResultFileError, match="no file of results"):
-        ResultFile(path, HEADER)
-    assert path.read_bytes() == data
-
-
-@pytest.mark.parametrize(
     "data",
-    [b"first\nlast, no newline", b"{}\nlast", b'{"format": 2}\nlast', b"\nlast", b"GGUF\0\n\0\0"],
-)
+    [b"first\nlast, no newline", b"{}\nlast", b'{"format": 2}\nlast', b"\nlast", b"GGUF\0\n\0\0",
+     b"hello", b"hello\n", b'{"a": 1}\n', b"\xff\xfe\n"],
+)  # fmt: skip
 def test_a_foreign_file_keeps_its_last_line_and_gets_no_lock_beside_it(tmp_path, data):
     readme = tmp_path / "README.md"
     readme.write_bytes(data)
-    with pytest.raises(ResultFileError, match="give another file"):
+    with pytest.raises(ResultFileError, match=r"(file of results|another format).*give another"):
         ResultFile(readme, HEADER)
     assert readme.read_bytes() == data
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
@@ -155,15 +146,9 @@ def test_a_refused_file_is_not_left_locked(path):
     fill(path)
     with pytest.raises(ResultFileError):
         ResultFile(path, HEADER | {"n_ctx": 128})
+    assert [each.name for each in path.parent.glob("*scan*")] == [path.name]
     with ResultFile(path, HEADER) as results:
         check(results)
-
-
-def test_no_lock_is_left_beside_the_results(path):
-    fill(path)
-    with pytest.raises(ResultFileError):
-        ResultFile(path, HEADER | {"n_ctx": 128})
-    assert [each.name for each in path.parent.glob("*scan*")] == [path.name]
 
 
 def test_folders_are_refused(tmp_path):

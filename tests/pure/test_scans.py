@@ -55,11 +55,6 @@ def test_scans_end_and_skip_only_units(name, unit, share, prune, n_layer):
         assert scored.mask == space.mask(space.inside(scored.mask))
 
 
-@EACH_SCAN
-def test_scans_repeat(name):
-    assert run(name, space_of()) == run(name, space_of())
-
-
 @needs.filelock
 @EACH_SCAN
 def test_resumed_equals_uninterrupted(name, tmp_path):

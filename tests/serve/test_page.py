@@ -745,14 +745,6 @@ def test_an_answer_without_drafts_says_so(window, server):
     assert "drafted" not in answer.inner_text() and "plain," not in answer.inner_text()
 
 
-def test_the_model_is_described_by_what_people_ask(window):
-    facts = window.page.locator("#facts")
-    assert facts.inner_text() == "135 M parameters · Q4_1 · 98 MB · context 2,048"
-    assert "the same text, faster" in window.page.locator("#welcome").inner_text()
-    window.page.get_by_role("button", name="Settings").click()
-    expect(window.page.get_by_role("dialog")).to_contain_text("Messages are text only")
-
-
 def test_settings_belong_to_the_conversation(window, server):
     page = window.page
     window.say("one")
@@ -915,16 +907,6 @@ def test_an_error_says_what_happened_and_can_be_tried_again(window, server):
     first, again = server.asked[-2:]
     assert first["messages"] == again["messages"]
     window.complaints.clear()  # the browser reports every status of 400 and more
-
-
-def test_a_server_that_is_gone_is_named(window):
-    window.page.route("**/v1/**", lambda route: route.abort())
-    answer = window.say("hello")
-    assert "Is “pyselfspec serve” still running?" in answer.get_by_role("alert").inner_text()
-    window.page.unroute("**/v1/**")
-    answer.get_by_role("button", name="Try again").click()
-    expect(window.page.locator("article.answer")).to_contain_text(KING)
-    window.complaints.clear()
 
 
 def test_a_key_is_asked_for_and_kept_with_the_tab(window, server):

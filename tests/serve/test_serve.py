@@ -253,26 +253,6 @@ def test_a_tool_must_be_called(named: bool, served: Served) -> None:
     assert arguments["kind"] in ("cat", "dog") and isinstance(arguments["tame"], bool)
 
 
-def test_an_answer_follows_a_schema(served: Served) -> None:
-    wanted: Any = {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA}}
-    got = served.openai().chat.completions.create(
-        model="demo",
-        messages=[{"role": "user", "content": "I want an animal."}],
-        response_format=wanted,
-        max_tokens=200,
-        seed=4,
-    )
-    answer = json.loads(got.choices[0].message.content or "")
-    assert answer["kind"] in ("cat", "dog") and isinstance(answer["tame"], bool)
-
-
-def test_an_answer_is_an_object(served: Served) -> None:
-    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 20, "seed": 4}
-    body["response_format"] = {"type": "json_object"}
-    got = served.post("/v1/chat/completions", body).json()
-    assert got["choices"][0]["message"]["content"].startswith("{")
-
-
 def test_six_texts_at_once_are_those_alone(served: Served, demo: Model) -> None:
     """Send prompts from short to long; every second one shares its beginning with another."""
     prompts = [PROMPT + WORDS * (3 * (i // 2)) for i in range(6)]
@@ -318,7 +298,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": []}, "prompt"),
     ("completions", {"prompt": [10**9]}, "vocabulary"),
     ("completions", {"prompt": "\ud800"}, "Unicode|unicode"),
-    ("completions", {"prompt": "x", "n": 17}, "n"),
     ("completions", {"prompt": ["x"] * 17}, "choices"),
     ("completions", {"prompt": "x", "echo": True, "logprobs": 1}, "echo"),
     ("completions", {"prompt": "x", "echo": True, "suffix": "y"}, "echo"),
@@ -327,7 +306,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("completions", {"prompt": "x", "logit_bias": {"-5": 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"9" * 99: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "max_tokens": -2}, "max_tokens"),
-    ("completions", {"prompt": "x", "stop": ["x"] * 65}, "stop: "),
     ("completions", {"prompt": "x", "logit_bias": {"0" * 12 + "9" * 9: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "logit_bias": {"0" * 5000: 1}}, "logit_bias"),
     ("completions", {"prompt": "x", "presence_penalty": 1e300}, "presence_penalty"),
@@ -341,12 +319,9 @@ REFUSED: list[tuple[str, Any, str]] = [
         }.items()
     ],
     ("completions", {"prompt": "x", "pyselfspec": {"mask": {"skip_attn": [99]}}}, "99"),
-    ("chat/completions", {"messages": []}, "messages"),
-    ("chat/completions", {"messages": [{"role": "king", "content": "x"}]}, "role"),
     ("chat/completions", CHAT | {"top_logprobs": 2}, "logprobs"),
     ("chat/completions", CHAT | {"tool_choice": "required"}, "tools"),
     ("chat/completions", CHAT | {"response_format": {"type": "json_schema"}}, "json_schema"),
-    ("chat/completions", CHAT | {"functions": [{"name": "f"}]}, "tools"),
     ("embeddings", {"input": "x"}, "embeddings"),
 ]  # fmt: skip
 
@@ -396,8 +371,6 @@ def test_what_is_refused(path: str, body: Any, message: str, served: Served) -> 
         (b"[1]", "application/json"),
         (b"[" * 15_000, "application/json"),
         (b"\xff\xfe", "application/json"),
-        (b'{"prompt": "x"}', "text/plain"),
-        (b'{"prompt": "x"}', ""),  # as pages of foreign sites may send without asking first
     ],
 )
 def test_malformed_bodies(content: bytes, kind: str, narrow: Served) -> None:

@@ -11,8 +11,6 @@ import pytest
 from pyselfspec.answers.form import AnswerForm
 from pyselfspec.answers.parts import Called, Said
 from pyselfspec.answers.reader import AnswerReader
-from pyselfspec.errors import ArgumentError
-from pyselfspec.runtime import json_schema
 from pyselfspec.serve.chat_requests.tools import ToolUse, describe_tools
 
 FUNCTION = {"name": "buy", "parameters": {"type": "object"}}
@@ -82,25 +80,3 @@ def test_templates_that_know_no_tools_are_told() -> None:
     assert result == {"role": "user", "content": "done"}
     assert describe_tools(messages[1:2], USE)[0]["role"] == "system"
     assert "{{" not in system["content"]
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        (
-            {"type": "array", "items": {"type": "string"}, "minItems": 10**6},
-            "#/minItems is not a count up to 2000",
-        ),
-        ({"type": "string", "pattern": "^a{99999}$"}, "at most 2000 are supported"),
-        (
-            {"$ref": "https://example.org/x.json"},
-            "not supported: #/\\$ref is not a reference within",
-        ),
-        ({"$ref": "#/nothing"}, "not supported: there is nothing at #/nothing"),
-        ({"type": "nonsense"}, "not supported: #/type is not one or several of"),
-        ({"enum": ["x" * 70_000]}, "characters"),
-    ],
-)
-def test_schemas_that_are_refused(schema: dict[str, object], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        json_schema.to_gbnf(schema)

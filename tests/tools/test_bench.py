@@ -48,27 +48,6 @@ def test_recorded_commands_are_commands() -> None:
         assert given <= {option for p in command.params for option in p.opts}, record["command"]
 
 
-def test_a_new_bench_is_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "of_mine.py").write_text(
-        """
-import click
-from tools.bench._table import Table
-
-@click.command()
-def command():
-    click.echo("measured")
-
-TABLES = (Table("of mine", ("model", "n"), "<>", lambda record: [[record["model"], "1"]]),)
-"""
-    )
-    monkeypatch.setattr(bench, "__path__", [*bench.__path__, str(tmp_path)])
-    assert CliRunner().invoke(_main.main, ["of-mine"]).output == "measured\n"
-    results = tmp_path / "results.jsonl"
-    results.write_text(json.dumps({"bench": "of mine", "model": "m"}) + "\n")
-    outcome = CliRunner().invoke(_main.main, ["table", str(results)])
-    assert outcome.output == "### of mine\n\n| model | n |\n|---|---:|\n| m | 1 |\n"
-
-
 def test_the_entry_works_from_anywhere(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tools" / "bench.py"), "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -34,12 +34,6 @@ def python(code: str) -> list[str]:
 # running
 
 
-def test_what_a_command_says_is_kept(runner: gpu_check.Runner) -> None:
-    went = runner.run("good", python("print('fine')"))
-    assert went.keys() == {"status", "s"} and went["status"] == "ok"
-    assert (runner.folder / "log" / "good.txt").read_text().endswith("fine\n")
-
-
 def test_the_end_of_a_failure_is_reported(runner: gpu_check.Runner) -> None:
     went = runner.run("bad", python("print('one'); print('two'); raise SystemExit('three')"))
     assert went["status"] == "failed"
@@ -70,17 +64,6 @@ subprocess.Popen([sys.executable, "-c", {child!r}], stdin=subprocess.PIPE).wait(
 def test_nothing_starts_without_time(runner: gpu_check.Runner) -> None:
     runner.end = time.monotonic() + gpu_check.LEFT_OUT_S / 2
     assert runner.run("late", python("raise SystemExit(1)")) == {"status": "left out"}
-
-
-def test_records_come_along_in_short(runner: gpu_check.Runner) -> None:
-    code = (
-        "import json, sys; out = sys.argv[sys.argv.index('--out') + 1]; record = "
-        "{'build': 'x', 'us': [1.23456, 2], 'runs': {'a': {'mask': 1, 'n': 3}}, "
-        "'rows': [[1, 9], [2, 8], [60, 8]]}; "
-        "open(out, 'w').write(json.dumps(record) + chr(10))"
-    )
-    went = runner.records("tool", python(code))
-    assert went["record"] == {"us": [1.235, 2], "runs": {"a": {"n": 3}}, "rows": [2.0, 8.0]}
 
 
 def test_counts_of_a_test_run(tmp_path: Path) -> None:

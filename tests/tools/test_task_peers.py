@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from tools.bench import _llama_server, task_peers
-from tools.bench._llama_server import Answer, Client, parse, serving
+from tools.bench._llama_server import Client, parse, serving
 from tools.bench._main import main
 from tools.bench.task_peers import Everybody, Outcome
 from tools.bench.tasks import PLAIN, Task
@@ -88,17 +88,6 @@ def is_running(pid: int) -> bool:
 #
 # the server
 #
-
-
-def test_what_a_server_says() -> None:
-    timings = {"predicted_n": 11, "predicted_ms": 12.3456}
-    plain = parse({"tokens": [1, 2], "timings": timings})
-    assert plain == Answer((1, 2), us=12346, n_tokens=10, n_drafted=0, n_accepted=0)
-    assert plain.n_passes == 10
-    drafted = parse({"tokens": [1], "timings": timings | {"draft_n": 8, "draft_n_accepted": 5}})
-    assert (drafted.n_drafted, drafted.n_accepted, drafted.n_passes) == (8, 5, 5)
-    nothing = parse({"tokens": [], "timings": {"predicted_n": 0, "predicted_ms": 0.0}})
-    assert nothing.n_tokens == 0
 
 
 @pytest.mark.parametrize("answer", [{}, {"tokens": [1]}, {"tokens": [1], "timings": {}}, [], None])
@@ -288,18 +277,6 @@ def run(us: int, **changes: int) -> dict[str, Any]:
 
 
 NONE = {"us": [], "n_tokens": [], "n_passes": 0, "n_drafted": 0, "n_accepted": 0, "n_same": 0}
-
-
-def test_the_best_of_theirs_is_what_ours_is_held_against() -> None:
-    by_way = {
-        PLAIN: run(500_000),
-        "ngram-mod": run(400_000),
-        "ngram-mod-short": NONE,
-        "pyselfspec, plain": run(100),
-        "pyselfspec": run(250_000),
-    }
-    assert task_peers.best(by_way) == ("ngram-mod", 1.6)
-    assert task_peers.best(by_way | {"pyselfspec": NONE}) is None
 
 
 def test_rows() -> None:

@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 from fixture_types import TinyPath
 
 from tools.bench import tasks
-from tools.bench._chances import N_LEAST, points
 from tools.bench._main import main
 from tools.bench.tasks import Answering, Task
 
@@ -81,13 +80,6 @@ def test_chances_are_drawn(demo_path: Path, tasks_file: Path, tmp_path: Path) ->
     outcome = bench(demo_path, tasks_file, "--tokens", "60", "--plot", str(picture))
     assert outcome.exit_code == 0, outcome.output
     assert "temperature 0.7" in picture.read_text()
-
-
-def test_bins_of_chances_that_say_enough_are_drawn() -> None:
-    said, right = [0] * 10, [0] * 10
-    said[2], right[2] = 40, 10
-    said[9], right[9] = N_LEAST - 1, N_LEAST - 1
-    assert points(said, right) == [(0.25, 0.25, 40)]
 
 
 def test_every_step_drafts_as_many_as_told(
@@ -218,29 +210,3 @@ def test_figures() -> None:
     assert found.tokens_per_pass == 30 / 12
     assert found.acceptance == 18 / 20
     assert tasks.figures(PLAIN, PLAIN).acceptance is None
-
-
-def test_answers_of_other_lengths_are_compared_by_token() -> None:
-    longer = run(us=[200, 400], n_tokens=[20, 20])
-    assert tasks.figures(longer, PLAIN).speeds == pytest.approx([1.5, 450 / 400])
-    assert tasks.figures(longer, PLAIN).speed == pytest.approx((600 / 30) / (600 / 40))
-
-
-def test_the_last_row_is_over_all_kinds() -> None:
-    short = run(us=[10], n_tokens=[2], n_steps=2, n_drafted_at=[1], n_accepted_at=[0], n_same=1)
-    runs = {
-        "plain": {"a": PLAIN, "b": short | {"us": [11]}},
-        "x": {"a": run(), "b": short},
-    }
-    record = {"model": "m", "temp": 0.7, "runs": runs}
-    _, _, last = tasks.cells(record)
-    assert last[:4] == ["m", "x", "0.7", "all"]
-    assert last[4:] == [
-        f"{611 / 510:.3f}",
-        "1.125",
-        "1.100 to 1.500",
-        f"{32 / 14:.2f}",
-        f"{18 / 21:.2f}",
-        f"{12 / 13:.2f} {6 / 8:.2f}",
-        "3 of 3",
-    ]

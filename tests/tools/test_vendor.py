@@ -451,15 +451,6 @@ def test_header_mistakes_are_named(series: Project, old: str, new: str, complain
     assert "0002" not in result.output.partition("Error: ")[2]
 
 
-def test_check_counts_the_lines_that_are_added(series: Project) -> None:
-    output = succeed(series, "check", "--headers")
-    assert (
-        "| 0001 graph : call a | embedding-specific | not-needed | tests/test_toy.py | 1 |"
-        in output
-    )
-    assert "| 2 patches | | | | 2 |" in output
-
-
 def test_an_archive_replaces_the_network(series: Project, index: Path, tmp_path: Path) -> None:
     out = tmp_path / "source.tar.xz"
     assert source.tree_id(series) in succeed(series, "archive", str(out))

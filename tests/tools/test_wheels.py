@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from pyselfspec.runtime import processor
-from tools import cross_build
 from tools.wheels import building, environment, targets, trying
 
 TOO_OLD = "status 1: Error: it needs a processor with sse4_2, which this one lacks; sorry"
@@ -55,14 +51,6 @@ def test_without_a_promise_bits_may_differ() -> None:
     assert "(bits differ) (text differs)" in trying.line("here", said(**changes))
 
 
-def test_texts_are_counted() -> None:
-    results = [said(), said(), said(exact_width=0, wrong=["ngram at 0.8"]), TOO_OLD]
-    assert trying.counts(results) == (
-        "promised: 8 texts with drafts, 0 differ from the plain ones; "
-        "not promised: 4 texts with drafts, 1 differ from the plain ones"
-    )
-
-
 @pytest.mark.parametrize("crash", ["status -4: no message", "status 1: ImportError: numpy"])
 def test_a_crash_is_no_sentence(crash: str) -> None:
     assert trying.faults(crash, None) == trying.faults(crash, "sse42") == [crash]
@@ -81,13 +69,6 @@ def test_probes_know_what_this_build_is() -> None:
     assert name in environment.probed(here, "variants")
     assert environment.probed(here, "texts", variant=name)["variant"] == name
     assert "PYSELFSPEC_CPU is 'none'" in environment.probed(here, "texts", variant="none")
-
-
-def test_what_an_emulator_runs_keeps_its_variables() -> None:
-    plain = environment.Environment(("python",), {"PYTHONHOME": "/x"})
-    emulated = plain.on("no-such-emulator", "Haswell")
-    assert emulated.command == ("no-such-emulator", "-cpu", "Haswell", "python")
-    assert emulated.variables == plain.variables
 
 
 def test_nothing_of_the_caller_is_found_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,40 +118,6 @@ def test_one_wheel_is_needed(names: list[str], tmp_path: Path) -> None:
         (tmp_path / name.replace("-1-", f"-{i}-")).touch()
     with pytest.raises(click.ClickException, match=f"has {len(names)} wheels .* --arch x86_64"):
         targets.the_wheel(tmp_path, targets.TARGETS["x86_64"])
-
-
-def empty_wheel(folder: Path, tag: str) -> Path:
-    """A wheel with our name and metadata only."""
-    file = folder / f"pyselfspec-0.1.0-py3-none-{tag}.whl"
-    info = "pyselfspec-0.1.0.dist-info"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: pyselfspec\nVersion: 0.1.0\n"
-        )
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: py3-none-{tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return file
-
-
-@pytest.mark.parametrize(
-    "tag",
-    [
-        *(targets.TARGETS[arch].policy for arch in targets.TARGETS if arch != platform.machine()),
-        *(each.tag for each in cross_build.TARGETS.values()),
-    ],
-)
-@pytest.mark.skipif(sys.platform != "linux", reason="wheels of other systems than Linux")
-def test_pip_refuses_wheels_for_other_machines(tag: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    wheel = empty_wheel(tmp_path, tag)
-    done = subprocess.run(
-        [*command, "--dry-run", "--ignore-installed", wheel], capture_output=True, text=True
-    )
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-    assert line == f"ERROR: {wheel.name} is not a supported wheel on this platform."
-    own = empty_wheel(tmp_path, f"linux_{platform.machine()}")
-    done = subprocess.run([*command, "--dry-run", "--ignore-installed", own], capture_output=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_missing_is_named_before_anything_is_built(
