@@ -375,3 +375,35 @@ def test_models_are_unloaded_after_a_while() -> None:
         assert not loaded(pool)
 
     asyncio.run(check())
+
+
+def test_memory_is_free_only_when_a_process_has_ended() -> None:
+    """Meanwhile, requests for its model wait as well."""
+
+    class SlowProcess(FakeProcess):
+        async def end(self) -> None:
+            await may_end.wait()
+            await super().end()
+
+    async def check() -> None:
+        started: list[str] = []
+
+        async def start(model: Listed) -> SlowProcess:
+            started.append(model.name)
+            return SlowProcess()
+
+        async def use(name: str) -> None:
+            async with pool.using(name, 1):
+                pass
+
+        pool = Pool([listed_as(name, 10) for name in "ab"], start, max_bytes=10, keep_s=0.0)
+        await use("a")
+        tasks = [asyncio.create_task(work) for work in (pool.unload_old(), use("a"), use("b"))]
+        await asyncio.sleep(0.05)
+        assert started == ["a"] and not loaded(pool)
+        may_end.set()
+        await asyncio.gather(*tasks)
+        assert sorted(started) == ["a", "a", "b"]
+
+    may_end = asyncio.Event()
+    asyncio.run(check())
