@@ -77,14 +77,8 @@ class Pool:
         entry = self.entries[name]
         entry.n_users += 1
         try:
-            async with entry.loading:
-                if not entry.takes_memory:
-                    async with self._loading:
-                        entry.running = None
-                        await self._make_room(entry, timeout_s)
-                        entry.running = await self._start(entry.model)
-            assert entry.running is not None
-            yield entry.running
+            # goes on without a client that leaves: it will come back
+            yield await asyncio.shield(self._loaded(entry, timeout_s))
         finally:
             entry.n_users -= 1
             entry.used_at = time.monotonic()
@@ -93,6 +87,15 @@ class Pool:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+    async def _loaded(self, entry: Entry, timeout_s: float) -> Running:
+        async with entry.loading:
+            if entry.running is None or not entry.running.is_alive:
+                async with self._loading:
+                    entry.running = None
+                    await self._make_room(entry, timeout_s)
+                    entry.running = await self._start(entry.model)
+            return entry.running
 
     async def _make_room(self, entry: Entry, timeout_s: float) -> None:
         """Unload idle models until this one fits; wait for models in use."""
