@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import SelfSpecError
 from ..runtime.context import Context
 from ..speculate import drafters
-from ..speculate.config import AUTO, DraftConfig
+from ..speculate.config import AUTO, COPIES, DraftConfig
 from ..speculate.draft_names import COLON, Named, split
 from ..speculate.drafters import ngram
 from ..speculate.resolve import resolve
@@ -33,7 +33,7 @@ def files_by_drafter(drafting: DraftConfig) -> dict[str, str]:
 
 
 def corpus_of(drafting: DraftConfig) -> Path | None:
-    """Return the folder that the server was started with to copy from."""
+    """Return the folder to copy from."""
     found = (each.corpus for each in drafting.options if isinstance(each, ngram.Options))
     return next(found, None)
 
@@ -46,8 +46,13 @@ def with_corpus(drafting: DraftConfig, folder: Path) -> DraftConfig:
     return replace(drafting, options=(*kept, options))
 
 
+def copies(drafting: DraftConfig) -> bool:
+    """Return whether the drafters may include the one that copies."""
+    return drafting.names == AUTO or COPIES in [each.name for each in _given(drafting)]
+
+
 def _given(drafting: DraftConfig) -> tuple[Named, ...]:
-    """Return the drafters that the server was started with."""
+    """Return the drafters that are given by name."""
     if drafting.names in (None, AUTO):
         return ()
     return split(drafting.names, drafters.all_names())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +15,12 @@ from ..runtime import vocabulary
 from ..runtime.model import Model
 from ..runtime.projector import Projector
 from ..speculate.config import DraftConfig
+from ..speculate.drafters import ngram
 from ..templates.rendering import Worker
 from ..templates.template import ChatTemplate
 from ..util import build
 from . import model_card
-from .drafter_labels import describe_sources
+from .drafter_labels import corpus_of, describe_sources
 from .engine.engine import Engine
 from .engine.jobs import Job
 from .metrics import Metrics
@@ -81,6 +83,11 @@ class Service:
         if form not in self._shown:
             self._shown[form] = visible_tokens(self.model, form)
         return self._shown[form]
+
+    async def open_corpora(self, jobs: Sequence[Job]) -> None:
+        """Read the folders that jobs copy from in another thread, while the engine goes on."""
+        for folder in filter(None, {corpus_of(job.drafting) for job in jobs}):
+            await asyncio.to_thread(ngram.open_corpus, self.engine.context, folder)
 
     def submit(self, jobs: Sequence[Job], owner: str) -> JobEvents:
         """Queue jobs. owner: whose they are, see protocol.auth.owner_of. Raises BusyError or

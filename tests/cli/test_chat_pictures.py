@@ -17,6 +17,7 @@ from tiny_mmproj import N_ROWS, write
 
 from pyselfspec import Model
 from pyselfspec.chat.pictures import UNREAD
+from pyselfspec.cli._chat.dropped import picture_paths
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime.projector import Projector
 
@@ -145,3 +146,28 @@ def test_pictures_that_cannot_be_added(path: Path, mmproj: Path, pictures: list[
         file.truncate((1 << 28) + 1)
     check_error(chatted(path, *reads, lines=f"/image {file.name}"), 1, "long.png: more than 256")
     check_error(chatted(path, "--mmproj", path), 1, "projector")
+
+
+def test_a_path_in_a_message_adds_its_picture(
+    path: Path, mmproj: Path, pictures: list[Path]
+) -> None:
+    """As /image does, also for a path that a terminal has written for a dropped file."""
+    one = pictures[0].rename(pictures[0].with_name("a cat.png"))
+    escaped = str(one).replace(" ", "\\ ")
+    for typed in (f"'{one}' what?", f"{escaped} what?", f"what is in {escaped}?"):
+        want = chatted(path, "--mmproj", mmproj, lines=f'/image {one}\n"""{typed}"""')
+        found = chatted(path, "--mmproj", mmproj, lines=typed)
+        assert found.status == 0 and found.stdout == want.stdout
+        plain = chatted(path, "--mmproj", mmproj, lines=f'"""{typed}"""')
+        assert found.stdout != plain.stdout
+        assert f"{one} goes with this question" in found.stderr
+
+
+def test_paths_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat.png", "a dog.JPG", "notes.txt"):
+        Path(name).write_bytes(b"")
+    text = f"""What's in ./cat.png, "./a dog.JPG", ./a\\ dog.JPG or {tmp_path}/cat.png? It isn't
+        cat.png alone, ./notes.txt, ./none.png, or a/{"x" * 9999}.png"""
+    dog = Path("a dog.JPG")
+    assert picture_paths(text) == [Path("cat.png"), dog, dog, tmp_path / "cat.png"]

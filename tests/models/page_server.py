@@ -38,9 +38,8 @@ EVIL = (
 )
 MARKDOWN = (
     "## Merging\n\nUse *two* n:**indices** and n:`while`:\n\n```python\ndef s:merge(a, b):\n"
-    "    n:return sorted(a + b)\n```\n\nn:- one\n- two\n\n1. first\n2. second\n\n> quoted\n\n"
-    + "a_long_name_without_any_room_to_break_"
-    * 4
+    "    n:return sorted(a + b)\n```\n\nn:- one\n- two\n\n- [x] n:bought\n- [ ] read\n\n1. first\n"
+    "2. second\n\n> quoted\n\n" + "a_long_name_without_any_room_to_break_" * 4
 )
 TABLE = (
     "Rivers:\n\n| River | Length | n:`a\\|b` |\n|:--|--:|---|\n| n:Rhine | 1233 | **long** |\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -114,3 +115,49 @@ def test_requests_stay_within_the_servers_folder(tmp_path: Path, demo: Model) ->
             assert status(served, outside) == 400
     with running(demo, capacity=capacity) as served:
         assert status(served, ".") == 400
+
+
+def test_a_corpus_of_a_request_is_read_outside_the_engine(
+    tmp_path: Path, demo: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that chooses drafters keeps the server's corpus."""
+    (tmp_path / "sub").mkdir()
+    read, used = [], []
+
+    class Spied(Corpus):
+        def __init__(self, folder: Path, model: Model) -> None:
+            read.append((folder, threading.current_thread().name))
+            super().__init__(folder, model)
+
+        def refresh_soon(self) -> None:
+            used.append(self._folder)
+
+    monkeypatch.setattr(ngram, "Corpus", Spied)
+    drafting = DraftConfig("ngram", options=(ngram.Options(corpus=tmp_path),))
+    with running(demo, capacity=Capacity(n_ctx=256, n_slots=1), drafting=drafting) as served:
+        for fields in (
+            {},
+            {"draft": "auto"},
+            {"draft": "layer-skip+ngram"},
+            {"draft": "layer-skip+ngram", "mask": {"exit_layer": 1}},
+            {"draft": "layer-skip"},
+            {"draft": "ngram", "corpus": "sub"},
+        ):
+            body = {"prompt": "Once", "max_tokens": 2, "pyselfspec": fields}
+            assert served.post("/v1/completions", body).status_code == 200
+    assert used == [tmp_path] * 4 + [tmp_path / "sub"]
+    assert [folder for folder, _ in read] == [tmp_path, tmp_path / "sub"]
+    assert all("engine" not in thread for _, thread in read)
+
+
+def test_the_least_recently_used_corpora_are_given_up(tmp_path: Path, demo: Model) -> None:
+    with demo.context(n_ctx=256) as context:
+        folders = [tmp_path / str(i) for i in range(6)]
+        for folder in folders:
+            folder.mkdir()
+        first = ngram.open_corpus(context, folders[0])
+        others = [ngram.open_corpus(context, folder) for folder in folders[1:4]]
+        assert ngram.open_corpus(context, folders[0]) is first
+        ngram.open_corpus(context, folders[4])
+        assert ngram.open_corpus(context, folders[0]) is first
+        assert ngram.open_corpus(context, folders[1]) is not others[0]

@@ -26,6 +26,15 @@ KEY = "open sesame"
 SMALL = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}
 SCHEMA = {"type": "object", "properties": SMALL, "required": ["kind", "tame"]}
 TOOLS: list[Any] = [{"name": "buy", "description": "Buy an animal.", "input_schema": SCHEMA}]
+FOUND = {
+    "type": "search_result",
+    "source": "https://example.org/ships",
+    "title": "Ships",
+    "content": [
+        {"type": "text", "text": "The first sank."},
+        {"type": "text", "text": "The second did not."},
+    ],
+}
 HELLO: list[Any] = [{"role": "user", "content": "Tell me a tale."}]
 THINKING = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -123,6 +132,15 @@ def test_unknown_blocks_are_left_out_of_answers_and_of_results(
     assert "messages[2].content[0].content[2] has the type 'tool_reference'" in caplog.text
 
 
+def test_what_a_search_found_is_text() -> None:
+    said = chat_of(messages=[{"role": "user", "content": [FOUND]}]).messages[0]
+    text = "Ships\nhttps://example.org/ships\nThe first sank.\nThe second did not."
+    assert said["content"] == [{"type": "text", "text": text}]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [FOUND]}
+    said = chat_of(messages=[{"role": "user", "content": [result]}]).messages[0]
+    assert said["role"] == "tool" and said["content"] == [{"type": "text", "text": text}]
+
+
 def test_settings_of_a_request() -> None:
     chat = chat_of(stop_sequences=["x"], temperature=0.5, top_k=3, thinking={"type": "disabled"})
     assert chat.max_tokens == 9 and chat.stops == ("x",)
@@ -143,8 +161,12 @@ def test_settings_of_a_request() -> None:
         ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "needs a name"),
         ({"messages": [{"role": "user", "content": []}]}, "is empty"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "container_upload"}]}]},
             "only text is supported here",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{**FOUND, "content": [7]}]}]},
+            r"content\[0\]\.content must be a string or a list",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},

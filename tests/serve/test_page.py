@@ -221,7 +221,11 @@ def test_markdown_becomes_elements_and_keeps_the_colours(window, server):
     assert answer.locator("pre").inner_text() == "def merge(a, b):\n    return sorted(a + b)"
     assert answer.locator("strong .from, code .from").all_inner_texts()[:2] == ["indices", "while"]
     assert answer.locator("em").inner_text() == "two"
-    assert answer.locator("ul li").all_inner_texts() == ["one", "two"]
+    assert answer.locator("ul li").all_inner_texts() == ["one", "two", "bought", "read"]
+    tasks = answer.locator("li.task")
+    expect(tasks.get_by_role("checkbox", name="Done", checked=True)).to_have_count(1)
+    expect(tasks.get_by_role("checkbox", name="To do", checked=False)).to_have_count(1)
+    assert tasks.locator(".from").all_inner_texts() == ["bought"]
     assert answer.locator("ol li").all_inner_texts() == ["first", "second"]
     assert answer.locator("blockquote").inner_text() == "quoted"
     answer.get_by_role("button", name="Copy").first.click()
@@ -237,11 +241,11 @@ LEAVES = """async (seed) => {
   const {blocks, inline} = await import("/markdown.js");
   const {Painter} = await import("/paint.js");
   const parts = ["a", "b c", " ", "\\n", "\\n\\n", "```", "`", "**", "*", "_", "- ", "1. ", "> ",
-    "# ", "[x](http://y)", "\\\\", "  ", "    ", "~~~", "---", "é🙂", "|", "a | b\\n",
+    "- [ ] ", "# ", "[x](http://y)", "\\\\", "  ", "    ", "~~~", "---", "é🙂", "|", "a | b\\n",
     "|--|:-:|\\n", "py\\n", "def f(x): # 'y", '"', "/*", "<think>", "</think>",
     "<b onclick=alert(1)>"];
   const KNOWN = "p h3 hr ul ol li blockquote div span button pre code strong em a table thead tbody"
-    .concat(" tr th td details summary").split(" ");
+    .concat(" tr th td details summary input").split(" ");
   const random = (n) => (seed = (seed * 48271) % 2147483647) % n;
   let n = 0;
   for (let round = 0; round < 300; round++) {
@@ -261,7 +265,7 @@ LEAVES = """async (seed) => {
         for (let at = start; at < end; at++) leaf(at, text[at]);
       } else if (block.rows) block.rows.flat().forEach((cell) => walk(inline(text, [cell])));
       else if (block.lines) walk(inline(text, block.lines));
-      (block.items ?? [block.blocks ?? []]).flat().forEach(visit);
+      (block.items ?? [block]).flatMap((each) => each.blocks ?? []).forEach(visit);
     };
     blocks(text).forEach(visit);
     const [grown, whole] = [document.createElement("div"), document.createElement("div")];
@@ -345,6 +349,7 @@ def test_no_accessibility_rule_is_broken(window, server):
     window.say("markdown").locator("summary").click()
     window.say("table")
     window.say("think").locator("summary").first.click()
+    window.say("word " * 400)
     window.say("```py\nprint('x')  # y\n```").get_by_role("button", name="Again").click()
     expect(page.locator(".versions")).to_have_count(1)
     server.breaks_off = True
@@ -642,6 +647,25 @@ def test_code_in_a_message_is_shown_as_code(window, server):
     assert bubble.locator(".typed").all_inner_texts() == ["Why *this*?", "1. and <i>that</i>"]
     window.ended(window.page.locator("article.answer"))
     assert server.asked[-1]["messages"][-1]["content"] == text
+
+
+def test_a_long_message_is_folded(window, server):
+    text = "\n".join(f"line {i}" for i in range(40))
+    window.say(text)
+    assert server.asked[-1]["messages"][-1]["content"] == text
+    question = window.page.locator("article.question")
+    bubble = question.locator(".bubble")
+
+    def height() -> float:
+        return float(bubble.evaluate("element => element.offsetHeight"))
+
+    folded = height()
+    question.get_by_role("button", name="Show all").click()
+    assert height() > 2 * folded
+    question.get_by_role("button", name="Show less").click()
+    assert height() == folded
+    window.say("short")
+    expect(window.page.get_by_role("button", name="Show all")).to_have_count(1)
 
 
 def test_what_a_model_thinks_first_is_folded(window):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import shutil
 import threading
@@ -247,6 +248,28 @@ def test_files_of_a_folder_are_bounded(tmp_path: Path) -> None:
     other.close()
 
 
+def test_servers_share_a_folder(tmp_path: Path) -> None:
+    """They write the same files at once and remove each other's; what is read is whole."""
+    other = Compatibility("other", "build", "attention", "devices")
+    servers = [PrefixFiles(tmp_path, kind, max_bytes=20_000) for kind in (KIND, KIND, other)]
+    snapshots = [saved(seed, 100, 3000) for seed in range(8)]
+    n_found = 0
+    for written in snapshots * 4:
+        for files in servers:
+            files.add(written, waits=True)
+        for files, want in itertools.product(servers, snapshots):
+            if (found := files.longest(np.append(want.tokens, 1), 0)) is not None:
+                n_found += 1
+                assert np.array_equal(found.tokens, want.tokens)
+                assert np.array_equal(found.state, want.state)
+    for files in servers:
+        files.close()
+    assert n_found
+    left = list(tmp_path.iterdir())
+    assert all(path.suffix == SUFFIX for path in left), "no unfinished files"
+    assert sum(path.stat().st_size for path in left) <= 20_000
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_on_a_full_disk_the_oldest_files_make_room(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -352,16 +375,39 @@ def test_nobody_reads_a_slot_of_another_key(shared: Served) -> None:
     ask(shared, prompt_of(2, 300), headers=SECRET)
     number = holder(shared)
     assert act(shared, number, "save", headers=SECRET, filename="mine").status_code == 200
-    for action, status in (("save", 403), ("erase", 403), ("restore", 403)):
+    for action, status in (("save", 403), ("erase", 403), ("restore", 404)):
         assert act(shared, number, action, headers=OTHER, filename="other").status_code == status
     assert act(shared, 1 - number, "restore", headers=OTHER, filename="mine").status_code == 404
     ask(shared, prompt_of(3, 300), headers=OTHER)
     mine = act(shared, 1 - number, "save", headers=OTHER, filename="mine")
     assert mine.status_code == 404, "it would replace a file of another key"
+    assert act(shared, 1 - number, "save", headers=OTHER, filename="own").status_code == 200
+    assert act(shared, number, "restore", headers=OTHER, filename="own").status_code == 403
     shown = shared.client.get(f"{shared.url}/slots").text
     assert "prompt" not in shown and "content" not in shown
     act(shared, number, "erase", headers=SECRET)
     act(shared, 1 - number, "erase", headers=OTHER)
+
+
+def test_files_are_not_opened_by_the_engine(
+    shared: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def noting(function: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return function(*args)
+
+        return noted
+
+    for name in ("read", "read_header", "write"):
+        monkeypatch.setattr(snapshot_file, name, noting(getattr(snapshot_file, name)))
+    ask(shared, prompt_of(2, 100), headers=SECRET)
+    number = holder(shared)
+    for action in ("save", "restore", "save", "erase"):
+        assert act(shared, number, action, headers=SECRET, filename="file").status_code == 200
+    assert threads and not any("engine" in name for name in threads)
 
 
 @pytest.mark.parametrize("n_left", [0.5, -1])

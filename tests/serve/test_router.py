@@ -27,6 +27,7 @@ from tiny_encoder import write_encoder
 from pyselfspec.errors import ArgumentError, UnknownModelError
 from pyselfspec.serve.model_card import FileCard
 from pyselfspec.serve.protocol.errors import ApiError
+from pyselfspec.serve.router import forwarding
 from pyselfspec.serve.router.app import RouterApp
 from pyselfspec.serve.router.models import Listed, listed
 from pyselfspec.serve.router.pool import Pool
@@ -286,6 +287,100 @@ def test_a_stream_of_lines_whose_model_stops_ends_with_an_error() -> None:
     assert asyncio.run(check()) == '{"a":1}\n{"error":"a has stopped; try again"}\n'
 
 
+WAITING = {
+    "/v1/completions": ": ping\n\n",
+    "/v1/messages": 'event: ping\ndata: {"type":"ping"}\n\n',
+    "/api/chat": " ",
+}
+
+
+async def _while_loading(path: str, answer: bytes | ApiError, monkeypatch: Any) -> list[str]:
+    """Return the parts of a stream whose model is loaded only when a ping has come. answer: of the
+    model's server, or the error of loading."""
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(answer, bytes)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def start(_model: Listed) -> FakeProcess:
+        await has_pinged.wait()
+        if isinstance(answer, ApiError):
+            raise answer
+        process = FakeProcess()
+        process.port = listener.sockets[0].getsockname()[1]
+        return process
+
+    async def receive() -> Any:
+        if not asked:
+            asked.append(path)
+            return {"type": "http.request", "body": b'{"stream": true}', "more_body": False}
+        return await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+        elif message["body"]:
+            parts.append(message["body"].decode())
+            has_pinged.set()
+
+    monkeypatch.setattr(forwarding, "START_S", 0.01)
+    monkeypatch.setattr(forwarding, "PING_S", 0.02)
+    has_pinged, asked, parts = asyncio.Event(), list[str](), list[str]()
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+    scope |= {"query_string": b"", "headers": [(b"content-type", b"application/json")]}
+    listener = await asyncio.start_server(reply, "127.0.0.1", 0)
+    pool = Pool([listed_as("a", 1)], start, max_bytes=None, keep_s=None)
+    async with listener:
+        await RouterApp(pool, Settings("a")).make()(scope, receive, send)
+    assert pool.entries["a"].n_users == 0
+    return [part for part in parts if part != parts[0]] + [parts[0]]
+
+
+@pytest.mark.parametrize("path", WAITING)
+def test_a_stream_pings_while_its_model_is_loaded(path: str, monkeypatch: Any) -> None:
+    kind = b"application/x-ndjson" if path == "/api/chat" else b"text/event-stream"
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: " + kind + b"\r\ncontent-length: 4\r\n\r\nabc\n"
+    found = asyncio.run(_while_loading(path, answer, monkeypatch))
+    assert found == ["abc\n", WAITING[path]]
+
+
+@pytest.mark.parametrize("path", WAITING)
+def test_an_error_after_pings_is_an_event(path: str, monkeypatch: Any) -> None:
+    said = b'{"error":"bad"}' if path == "/api/chat" else b'{"error":{"message":"bad"}}'
+    head = (
+        f"HTTP/1.1 400 X\r\ncontent-type: application/json\r\ncontent-length: {len(said)}\r\n\r\n"
+    )
+    for answer in (head.encode() + said, ApiError(503, "bad")):
+        event, ping = asyncio.run(_while_loading(path, answer, monkeypatch))
+        body = json.loads(event.strip().splitlines()[-1].removeprefix("data: "))
+        error = body["error"]
+        assert (error if path == "/api/chat" else error["message"]) == "bad"
+        assert ping == WAITING[path] and event.startswith("event: error\n") == ("messages" in path)
+
+
+def test_a_model_is_loaded_even_if_its_client_leaves() -> None:
+    async def check() -> None:
+        async def start(_model: Listed) -> FakeProcess:
+            await asyncio.sleep(0.02)
+            return FakeProcess()
+
+        async def use() -> None:
+            async with pool.using("a", 1):
+                pass
+
+        pool = Pool([listed_as("a", 1)], start, max_bytes=None, keep_s=None)
+        task = asyncio.create_task(use())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.sleep(0.05)
+        assert loaded(pool) == {"a"} and pool.entries["a"].n_users == 0
+
+    asyncio.run(check())
+
+
 def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
     for pairs in (["a"], ["=b"], ["a="], [f"a={demo_path}", f"a={demo_path}"]):
         with pytest.raises(ArgumentError):
@@ -374,4 +469,36 @@ def test_models_are_unloaded_after_a_while() -> None:
         await pool.unload_old()
         assert not loaded(pool)
 
+    asyncio.run(check())
+
+
+def test_memory_is_free_only_when_a_process_has_ended() -> None:
+    """Meanwhile, requests for its model wait as well."""
+
+    class SlowProcess(FakeProcess):
+        async def end(self) -> None:
+            await may_end.wait()
+            await super().end()
+
+    async def check() -> None:
+        started: list[str] = []
+
+        async def start(model: Listed) -> SlowProcess:
+            started.append(model.name)
+            return SlowProcess()
+
+        async def use(name: str) -> None:
+            async with pool.using(name, 1):
+                pass
+
+        pool = Pool([listed_as(name, 10) for name in "ab"], start, max_bytes=10, keep_s=0.0)
+        await use("a")
+        tasks = [asyncio.create_task(work) for work in (pool.unload_old(), use("a"), use("b"))]
+        await asyncio.sleep(0.05)
+        assert started == ["a"] and not loaded(pool)
+        may_end.set()
+        await asyncio.gather(*tasks)
+        assert sorted(started) == ["a", "a", "b"]
+
+    may_end = asyncio.Event()
     asyncio.run(check())

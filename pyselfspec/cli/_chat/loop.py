@@ -24,6 +24,7 @@ from .._options import STDIN
 from .._sampling import SamplingOptions
 from .._signals import Ended
 from . import sampling
+from .dropped import picture_paths
 from .screen import Screen
 from .setup import Setup
 from .typed_ahead import unquoted
@@ -99,10 +100,19 @@ class ChatLoop:
         if not said:
             return
         try:
-            if is_quoted or not said.startswith(SIGN) or said.startswith(2 * SIGN):
-                self.ask(said if is_quoted else said.removeprefix(SIGN))
+            if is_quoted:
+                self.ask(said)
                 return
-            found = find_command(said.removeprefix(SIGN))
+            is_text = not said.startswith(SIGN) or said.startswith(2 * SIGN)
+            found = None if is_text else find_command(said.removeprefix(SIGN))
+            paths = picture_paths(said) if found is None and self.conversation.projector else []
+            if is_text or paths:
+                for path in paths:
+                    with _shown_errors(str(path)):
+                        self.attach(path)
+                    self.screen.note(f"{path} goes with this question")
+                self.ask(said.removeprefix(SIGN) if is_text else said)
+                return
             if found is None:
                 name = said.split()[0]
                 known = ", ".join(SIGN + each for each in COMMANDS)
@@ -142,7 +152,8 @@ class ChatLoop:
             projector.read(data)  # or an error now, and not with the question
         except ArgumentError as error:
             raise ArgumentError(f"{path}: {error}") from None
-        self.pictures.append(data)
+        if data not in self.pictures:
+            self.pictures.append(data)
 
     def ask(self, question: str) -> None:
         """Answer a question with the pictures that wait for it."""

@@ -30,6 +30,8 @@ from ..protocol.schemas import (
 # prefix could be reused.
 BILLING = "x-anthropic-billing-header:"
 
+SEARCH_RESULT = "search_result"  # a block of texts with their title and source
+
 Blocks = list[dict[str, Any]]
 
 
@@ -164,9 +166,13 @@ def _texts(content: str | Blocks, where: str) -> list[str]:
 
 
 def _text(block: dict[str, Any], where: str) -> str:
-    """Return the text of a block, which may be a document of plain text."""
+    """Return the text of a block, which may be a document of plain text or found by a search."""
     if _is_plain_document(block):
         return require_string(block["source"], "data", f"{where}.source")
+    if block.get("type") == SEARCH_RESULT:
+        head = [require_string(block, key, where) for key in ("title", "source")]
+        at = f"{where}.content"
+        return "\n".join([*head, *_texts(_content(block, at), at)])
     if (kind := block.get("type")) != "text":
         raise unsupported(
             where, f"{where} has the type {str(kind)[:40]!r}; only text is supported here"
@@ -182,7 +188,7 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
     for i, block in enumerate(content):
         at = f"{where}[{i}]"
         if block.get("type") == "tool_result":
-            result = _result(block.get("content") or "", f"{at}.content")
+            result = _result(_content(block, f"{at}.content"), f"{at}.content")
             name = require_string(block, "tool_use_id", at)
             found.append({"role": "tool", "tool_call_id": name, "content": result})
         elif found and found[-1]["role"] == "user":
@@ -194,16 +200,23 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
     return found
 
 
-def _result(content: Any, where: str) -> str | Blocks:
+def _content(block: dict[str, Any], where: str) -> str | Blocks:
+    """Return the content of a block, which may be missing. Raises ApiError."""
+    content = block.get("content") or ""
+    is_list = isinstance(content, list) and all(isinstance(each, dict) for each in content)
+    if not is_list and not isinstance(content, str):
+        raise ApiError(400, f"{where} must be a string or a list of blocks", param=where)
+    return content
+
+
+def _result(content: str | Blocks, where: str) -> str | Blocks:
     """Return the result of a tool, without blocks that are neither text nor images."""
     if isinstance(content, str):
         return content
-    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
-        raise ApiError(400, f"{where} must be a string or a list of blocks", param=where)
     parts = []
     for i, block in enumerate(content):
         at = f"{where}[{i}]"
-        if block.get("type") in ("text", "image") or _is_plain_document(block):
+        if block.get("type") in ("text", "image", SEARCH_RESULT) or _is_plain_document(block):
             parts.append(_part(block, at))
         else:
             leave_out(at, block.get("type"))

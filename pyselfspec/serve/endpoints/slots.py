@@ -18,7 +18,7 @@ from ..engine.slots import Slots
 from ..protocol.auth import owner_of
 from ..protocol.errors import ApiError, json_response, unsupported
 from ..service import Service
-from ..store.slot_files import require_own
+from ..store.slot_files import copy_of, require_own, restore
 from .routers import Writing, router
 
 ROUTER = router()
@@ -84,16 +84,18 @@ async def post_slot(
     if name is None:
         raise ApiError(400, f"{action} needs a filename", param="filename")
 
-    def move(slots: Slots) -> Any:
-        slot = slots.slots[number]
-        if action == "save":
-            return files.save(slot, name, owner)
-        return files.restore(slots, slot, name, owner)
-
-    moved = await _between_passes(service, move)
+    if action == "save":
+        saved = await _between_passes(service, lambda slots: copy_of(slots.slots[number], owner))
+        n_bytes = await asyncio.to_thread(files.write, name, saved, owner)
+    else:
+        read, n_bytes = await asyncio.to_thread(files.read, name, owner)
+        saved = read
+        await _between_passes(
+            service, lambda slots: restore(slots, slots.slots[number], read, owner)
+        )
     verb, done = ("saved", "written") if action == "save" else ("restored", "read")
     fields: dict[str, Any] = {"id_slot": number, "filename": name}
-    fields |= {f"n_{verb}": moved.n_tokens, f"n_{done}": moved.n_bytes}
+    fields |= {f"n_{verb}": len(saved.tokens), f"n_{done}": n_bytes}
     ms = 1000 * (time.monotonic() - start)
     return json_response(fields | {"timings": {f"{action}_ms": ms}})
 

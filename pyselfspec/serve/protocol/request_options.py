@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ...errors import ArgumentError, prompt_too_long
@@ -15,7 +16,7 @@ from ...speculate import drafters
 from ...speculate.config import AUTO, OFF, DraftConfig
 from ...speculate.draft_names import COLON, SIGN, Names, split
 from ...speculate.picture_drafts import drafting_with_pictures
-from ..drafter_labels import corpus_of, files_by_drafter, with_corpus
+from ..drafter_labels import copies, corpus_of, files_by_drafter, with_corpus
 from .errors import ApiError
 from .schemas import AdapterScale, TextRequest
 
@@ -75,14 +76,15 @@ class RequestReader:
                 )
             mask = fields.mask.to_mask(self.model.n_layer)
             drafting = replace(drafting, mask=mask, options=())
-        if fields.corpus is not None and drafting.draft is not None:
-            drafting = self._with_corpus(drafting, fields.corpus)
-        return drafting
+        if drafting.draft is None:
+            return drafting
+        corpus = corpus_of(self.default_drafting)
+        if fields.corpus is not None:
+            return with_corpus(drafting, self._folder(corpus, fields.corpus))
+        return with_corpus(drafting, corpus) if corpus and copies(drafting) else drafting
 
-    def _with_corpus(self, drafting: DraftConfig, given: str) -> DraftConfig:
-        """Return how to draft with a folder to copy from. Raises ApiError for one outside the
-        server's."""
-        allowed = corpus_of(self.default_drafting)
+    def _folder(self, allowed: Path | None, given: str) -> Path:
+        """Return a folder to copy from. Raises ApiError for one outside the allowed one."""
         if allowed is None:
             raise ApiError(
                 400,
@@ -101,7 +103,7 @@ class RequestReader:
                 "corpus is a folder within the one that the server was started with",
                 param="pyselfspec.corpus",
             )
-        return with_corpus(drafting, folder)
+        return folder
 
     def _draft(self, text: str | None) -> Names | None:
         if text in (None, OFF):

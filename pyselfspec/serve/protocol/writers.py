@@ -188,6 +188,7 @@ async def respond(
     Raises ClientGone and ApiError. A stream that has begun reports errors as events.
     """
     start = time.monotonic()
+    await service.open_corpora(jobs)
     if writer.stream:
         events = service.submit(jobs, owner_of(request))
         try:  # a bad request gets a status of its own

@@ -13,21 +13,20 @@ import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
-from ..endpoints import messages, ollama, ollama_request, responses, stored_responses
+from ..endpoints import messages, ollama, ollama_request, stored_responses
 from ..endpoints.error_form import error_form
 from ..protocol.auth import require_host, require_key
-from ..protocol.errors import ApiError, error_response, json_response, to_json
+from ..protocol.errors import ApiError, error_response, json_response
 from ..protocol.events import ClientGone, no_response, until_disconnect
 from ..protocol.middleware import BodyLimit, allow_origins
-from ..protocol.writers import NDJSON, SSE
 from ..settings import Settings
 from ..static_files import Page
+from .forwarding import Forwarding, respond, wants_stream
 from .models import N_NAME
 from .pool import Entry, Pool
 from .process import Forwarded
@@ -164,7 +163,10 @@ class RouterApp:
         keep_s = ollama_request.keep_seconds(fields.get("keep_alive"))
         if keep_s is not None:
             entry.keep_s = keep_s if keep_s < KEEP_S_MAX else float("inf")
-        return await self._answer(entry, request, body)
+        answer = self._answer(entry, request, body)
+        if entry.is_loaded or not wants_stream(request, fields):
+            return await answer
+        return await respond(request, asyncio.create_task(answer))
 
     async def _stored(self, request: Request) -> Response:
         """Return the answer of the model that keeps a response. Models that are not loaded keep
@@ -177,7 +179,7 @@ class RouterApp:
         rest = request.scope["path"].removeprefix(f"{stored_responses.PATH}/")
         raise ApiError(404, stored_responses.not_found(on_one_line(rest.partition("/")[0])))
 
-    async def _answer(self, entry: Entry, request: Request, body: bytes) -> _Forwarding:
+    async def _answer(self, entry: Entry, request: Request, body: bytes) -> Forwarding:
         """Send a request to a model, which is loaded if it is not; return its answer."""
         stopped = ApiError(503, f"{entry.model.name} has stopped; try again")
         async with AsyncExitStack() as stack:
@@ -188,54 +190,8 @@ class RouterApp:
             answer = Forwarded(running.port)
             stack.callback(answer.close)
             try:
-                status, headers = await until_disconnect(request, answer.open(request, body))
+                head = await until_disconnect(request, answer.open(request, body))
             except (OSError, h11.RemoteProtocolError):
                 raise stopped from None
             kept = stack.pop_all()
-        kinds = {
-            value.split(b";")[0].decode() for name, value in headers if name == b"content-type"
-        }
-        last = _event(request, stopped) if kinds & {SSE, NDJSON} else None
-        response = _Forwarding(answer, kept, status, last)
-        response.raw_headers = headers
-        return response
-
-
-class _Forwarding(StreamingResponse):
-    """The response of a model's server, closed however it ends, also before its first byte. last:
-    of a stream, the event to send where the server ends before it."""
-
-    def __init__(
-        self, answer: Forwarded, stack: AsyncExitStack, status: int, last: bytes | None
-    ) -> None:
-        async def pieces() -> AsyncIterator[bytes]:
-            try:
-                async for piece in answer.pieces():
-                    yield piece
-            except (OSError, h11.RemoteProtocolError):
-                if last is None:
-                    raise
-                yield last
-
-        super().__init__(pieces(), status)
-        self._stack = stack
-
-    async def close(self) -> None:
-        """Close a response that is not sent."""
-        await self._stack.aclose()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._stack:
-            await super().__call__(scope, receive, send)
-
-
-def _event(request: Request, error: ApiError) -> bytes:
-    """Return an error as an event of a stream, in the API of the request."""
-    if ollama_request.has_path(request):
-        return to_json(ollama_request.error_body(error)) + b"\n"
-    if request.scope["path"] == stored_responses.PATH:
-        body = responses.error_event(error)
-    else:
-        body = error_form(request)(error)
-    name = f"event: {body['type']}\n".encode() if "type" in body else b""
-    return name + b"data: " + to_json(body) + b"\n\n"
+        return Forwarding(answer, kept, request, head, stopped)

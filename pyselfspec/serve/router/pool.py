@@ -38,8 +38,13 @@ class Entry:
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def is_loaded(self) -> bool:
+    def takes_memory(self) -> bool:
         return self.running is not None and self.running.is_alive
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it answers at once, and is not about to end."""
+        return self.takes_memory and not self.loading.locked()
 
 
 class Pool:
@@ -72,19 +77,25 @@ class Pool:
         entry = self.entries[name]
         entry.n_users += 1
         try:
-            async with entry.loading:
-                if not entry.is_loaded:
-                    async with self._loading:
-                        entry.running = None
-                        await self._make_room(entry, timeout_s)
-                        entry.running = await self._start(entry.model)
-            assert entry.running is not None
-            yield entry.running
+            # goes on without a client that leaves: it will come back
+            yield await asyncio.shield(self._loaded(entry, timeout_s))
         finally:
             entry.n_users -= 1
             entry.used_at = time.monotonic()
-            async with self._changed:
-                self._changed.notify_all()
+            await self._notify()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _loaded(self, entry: Entry, timeout_s: float) -> Running:
+        async with entry.loading:
+            if entry.running is None or not entry.running.is_alive:
+                async with self._loading:
+                    entry.running = None
+                    await self._make_room(entry, timeout_s)
+                    entry.running = await self._start(entry.model)
+            return entry.running
 
     async def _make_room(self, entry: Entry, timeout_s: float) -> None:
         """Unload idle models until this one fits; wait for models in use."""
@@ -99,8 +110,8 @@ class Pool:
             )
         end = time.monotonic() + timeout_s
         others = [each for each in self.entries.values() if each is not entry]
-        while sum(each.model.n_bytes for each in others if each.is_loaded) + needed > most:
-            idle = [each for each in others if each.is_loaded and not each.n_users]
+        while sum(each.model.n_bytes for each in others if each.takes_memory) + needed > most:
+            idle = [each for each in others if each.takes_memory and not each.n_users]
             if idle:
                 await self.unload(min(idle, key=lambda each: each.used_at))
                 continue
@@ -115,17 +126,18 @@ class Pool:
                 ) from None
 
     async def unload(self, entry: Entry) -> None:
-        """End the process of a model."""
-        running, entry.running = entry.running, None
-        if running is not None:
-            await running.end()
+        """End the process of a model; its memory counts, and requests for it wait, until then."""
+        async with entry.loading:
+            if entry.running is not None:
+                await entry.running.end()
+                entry.running = None
+                await self._notify()
 
     async def unload_old(self) -> None:
         """Unload the models that have not been used for longer than they are kept."""
         for entry in self.entries.values():
-            is_idle = entry.is_loaded and not entry.n_users and not entry.loading.locked()
             left_s = self.left_s(entry)
-            if is_idle and left_s is not None and left_s <= 0:
+            if entry.is_loaded and left_s is not None and left_s <= 0:
                 await self.unload(entry)
 
     def left_s(self, entry: Entry) -> float | None:
@@ -137,5 +149,6 @@ class Pool:
         return entry.used_at + keep_s - time.monotonic()
 
     async def close(self) -> None:
-        """Unload all models."""
-        await asyncio.gather(*(self.unload(entry) for entry in self.entries.values()))
+        """End all processes."""
+        found = [each.running for each in self.entries.values() if each.running is not None]
+        await asyncio.gather(*(running.end() for running in found))

@@ -13,6 +13,7 @@ const HEADING = /^ {0,3}(#{1,6})\s+(?=\S)/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +)(?=\S)/;
+const TASK = /^\[([ xX])\] +(?=\S)/; // at the beginning of an item
 const N_INLINE = 20000; // characters; marks in longer paragraphs stay text
 const DEEPEST = 8; // levels of nested quotes and lists
 
@@ -74,7 +75,8 @@ function list(text, lines, i, depth) {
     const mark = ITEM.exec(of(text, lines[i + n]));
     if (!mark || mark[2].length > 1 !== ordered) break;
     const width = mark[0].length;
-    const head = cut(lines[i + n], width);
+    const task = TASK.exec(of(text, lines[i + n]).slice(width));
+    const head = cut(lines[i + n], width + (task?.[0].length ?? 0));
     const behind = run(lines, i + n + 1, (each, before) => {
       if (blank(text, each) || indented(text, each, Math.min(width, 2))) return true;
       return !blank(text, before) && !starts(of(text, each)); // the paragraph continues
@@ -82,7 +84,8 @@ function list(text, lines, i, depth) {
     n += 1 + behind.length;
     while (behind.length && blank(text, behind.at(-1))) behind.pop();
     const inner = behind.map((each) => cut(each, spaces(text, each, width)));
-    items.push(parsed(text, [head, ...inner], depth + 1));
+    const done = task && task[1] !== " "; // null for an item that is no task
+    items.push({done, blocks: parsed(text, [head, ...inner], depth + 1)});
   }
   while (blank(text, lines[i + n - 1])) n -= 1;
   return [n, {ordered, first: parseInt(first, 10), items}];

@@ -74,8 +74,8 @@ export class Painter {
       case "quote":
         return h("blockquote", {}, ...block.blocks.map((each) => this.#block(each)));
       case "list": {
-        const items = block.items.map((item) =>
-          h("li", {}, ...item.map((each) => this.#block(each))),
+        const items = block.items.map(({done, blocks}) =>
+          h("li", {class: done !== null && "task"}, tick(done), ...blocks.map((each) => this.#block(each))),
         );
         return block.ordered ? h("ol", {start: block.first}, ...items) : h("ul", {}, ...items);
       }
@@ -134,6 +134,9 @@ export class Painter {
     return found;
   }
 }
+
+const tick = (done) =>
+  done !== null && h("input", {type: "checkbox", disabled: true, checked: done, "aria-label": done ? "Done" : "To do"});
 
 // Ranges of reasoning and answer. Some templates write the first tag
 // themselves, so an answer may have the second tag alone.

@@ -12,11 +12,16 @@ import {shown} from "./store.js";
 const tool = (name, text, onclick, kind = "acts") =>
   h("button", {class: `tool ${kind}`, type: "button", onclick, title: text}, icon(name), h("span", {}, text));
 
+const [N_CHARS, N_LINES] = [1500, 15]; // of a message that is shown whole
+
 export function question(message, actions) {
+  const bubble = h("div", {class: "bubble"}, ...typed(message.text));
+  const isLong = message.text.length > N_CHARS || message.text.split("\n").length > N_LINES;
   const element = h(
     "article",
     {class: "turn question", "aria-label": "You"},
-    h("div", {class: "bubble"}, ...typed(message.text)),
+    bubble,
+    isLong && folding(bubble),
     h(
       "div",
       {class: "tools"},
@@ -27,9 +32,21 @@ export function question(message, actions) {
   const shown = [...element.children];
   const restore = () => {
     element.replaceChildren(...shown);
-    shown[1].lastElementChild.focus();
+    shown.at(-1).lastElementChild.focus();
   };
   return element;
+}
+
+// Folds an element; returns the button that shows all of it.
+function folding(element) {
+  element.classList.add("folded");
+  const button = h("button", {class: "quiet-button", type: "button", "aria-expanded": "false"}, "Show all");
+  button.addEventListener("click", () => {
+    const isFolded = element.classList.toggle("folded");
+    button.setAttribute("aria-expanded", String(!isFolded));
+    button.textContent = isFolded ? "Show all" : "Show less";
+  });
+  return button;
 }
 
 function editor(message, actions, restore) {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
@@ -145,7 +146,8 @@ class PrefixFiles:
         while (path := _longest(self._found.copy(), prompt, n_least)[0]) is not None:
             try:
                 saved = snapshot_file.read(path, self._kind)
-                path.touch()
+                with suppress(FileNotFoundError):  # another server has removed it
+                    os.utime(path)
                 return saved
             except (ArgumentError, OSError) as error:
                 log.warning("%s; it is ignored", error)

@@ -1,15 +1,16 @@
 """Saves and restores slot contents under a client-chosen file name. A file belongs to the API key
-that created it."""
+that created it. Slots belong to the engine's thread; files are for other threads."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import ArgumentError
 from ...runtime.context import Context
-from ...runtime.sequence_snapshot import restore_sequence, save_sequence
+from ...runtime.sequence_snapshot import SavedSequence, restore_sequence, save_sequence
 from ..engine.slots import Slot, Slots
 from ..protocol.errors import ApiError
 from . import snapshot_file
@@ -19,19 +20,12 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """The size of a snapshot that was saved or restored."""
-
-    n_tokens: int
-    n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class SlotFiles:
-    """Files in one folder. kind: of the contexts that they fit."""
+    """Files in one folder; thread-safe. kind: of the contexts that they fit."""
 
     folder: Path
     kind: Compatibility
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, context: Context, folder: Path | None) -> SlotFiles | None:
@@ -42,31 +36,24 @@ class SlotFiles:
         snapshot_file.make_folder(folder)
         return cls(folder, Compatibility.of(context))
 
-    def save(self, slot: Slot, name: str, owner: str) -> Moved:
-        """Write the contents of an idle slot to a file. Raises ApiError."""
-        require_own(slot, owner)
+    def write(self, name: str, saved: SavedSequence, owner: str) -> int:
+        """Write a snapshot to a file; return its number of bytes. Raises ApiError."""
         path = self._path(name)
-        if path.exists():  # a damaged file may be replaced
-            self._require_owner(path, owner)
-        saved = save_sequence(slot.seq)
-        if saved is None:
-            raise ApiError(
-                400,
-                "the slot holds nothing that can be saved, or uses LoRA adapters or images; "
-                "generate one first",
-            )
-        try:
-            return Moved(len(saved.tokens), snapshot_file.write(path, saved, self.kind, owner))
-        except OSError as error:
-            raise ApiError(500, f"{name} cannot be written: {error.strerror or error}") from None
+        with self.writing:
+            if path.exists():  # a damaged file may be replaced
+                self._require_owner(path, owner)
+            try:
+                return snapshot_file.write(path, saved, self.kind, owner)
+            except OSError as error:
+                reason = error.strerror or error
+                raise ApiError(500, f"{name} cannot be written: {reason}") from None
 
-    def restore(self, slots: Slots, slot: Slot, name: str, owner: str) -> Moved:
-        """Replace the contents of an idle slot by a snapshot from a file. Raises ApiError."""
-        require_own(slot, owner)
+    def read(self, name: str, owner: str) -> tuple[SavedSequence, int]:
+        """Return the snapshot in a file and the file's number of bytes. Raises ApiError."""
         path = self._path(name)
         self._require_owner(path, owner)
         try:
-            saved = snapshot_file.read(path, self.kind)
+            saved, n_bytes = snapshot_file.read(path, self.kind), path.stat().st_size
         except (ArgumentError, OSError) as error:
             raise ApiError(400, str(error).replace(str(path), name)) from None
         if saved is None:
@@ -75,12 +62,7 @@ class SlotFiles:
                 f"{name} was saved with another model or build, or in a context of another kind; "
                 "start the server as then, or choose another file",
             )
-        if not slots.can_hold(slot, len(saved.tokens)):
-            raise ApiError(400, f"{name} has {len(saved.tokens)} tokens, more than fit now")
-        if not restore_sequence(slot.seq, saved):
-            raise ApiError(400, f"{name} does not fit into this context; start with its options")
-        slot.owner = owner
-        return Moved(len(saved.tokens), path.stat().st_size)
+        return saved, n_bytes
 
     def _path(self, name: str) -> Path:
         if not NAME.fullmatch(name):
@@ -102,6 +84,29 @@ class SlotFiles:
             raise ApiError(
                 404, f"no saved slot named {path.name} for this API key", param="filename"
             )
+
+
+def copy_of(slot: Slot, owner: str) -> SavedSequence:
+    """Return a copy of the contents of an idle slot. Raises ApiError."""
+    require_own(slot, owner)
+    if (saved := save_sequence(slot.seq)) is None:
+        raise ApiError(
+            400,
+            "the slot holds nothing that can be saved, or uses LoRA adapters or images; "
+            "generate one first",
+        )
+    return saved
+
+
+def restore(slots: Slots, slot: Slot, saved: SavedSequence, owner: str) -> None:
+    """Replace the contents of an idle slot by a snapshot. Raises ApiError."""
+    require_own(slot, owner)
+    n = len(saved.tokens)
+    if not slots.can_hold(slot, n):
+        raise ApiError(400, f"the file has {n} tokens, more than fit now")
+    if not restore_sequence(slot.seq, saved):
+        raise ApiError(400, "the file does not fit into this context; start with its options")
+    slot.owner = owner
 
 
 def require_own(slot: Slot, owner: str) -> None:

@@ -7,6 +7,7 @@ papers.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,18 +85,26 @@ def make(context: Context, options: Options) -> Drafter:
 
 
 class Corpora(Closing):
-    """The folders that texts of a context copy from. Of many, those added first are given up."""
+    """The folders that texts of a context copy from. Of many, the least recently used are given up.
+    Thread-safe."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._open: dict[Path, Corpus] = {}
+        self._open: dict[Path, Corpus] = {}  # the latest used last
+        self._changing = threading.Lock()
 
     def open(self, folder: Path) -> Corpus:
-        while len(self._open) >= N_CORPORA and folder not in self._open:
-            self._open.pop(next(iter(self._open))).close()
-        if folder not in self._open:
-            self._open[folder] = Corpus(folder, self._model)
-        return self._open[folder]
+        with self._changing:
+            if (found := self._open.pop(folder, None)) is not None:
+                self._open[folder] = found
+                return found
+        made = Corpus(folder, self._model)  # others need not wait until its files are read
+        with self._changing:
+            found = self._open.setdefault(folder, made)
+            given_up = [self._open.pop(each) for each in list(self._open)[:-N_CORPORA]]
+        for each in given_up:
+            each.close()
+        return found
 
     def close(self) -> None:
         for each in self._open.values():
