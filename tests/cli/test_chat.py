@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,17 +45,6 @@ DRAFTED = {
         "layer-skip", mask=LayerMask.early_exit(4, 2), controller=Fixed(3, p_min=0)
     )
 }
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_models.write(tmp_path_factory.mktemp("chat") / "tiny.gguf", "chatml")
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> Iterator[Model]:
-    with Model(path) as model:
-        yield model
 
 
 def fresh(new_context: NewContext, chat: Conversation) -> list[int]:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import chat_models
 import pytest
 from command_line import ONE_THREAD, Outcome, check_error, run
 from conversations import N, completed, conversation, said
@@ -20,17 +19,6 @@ from pyselfspec.chat.pictures import UNREAD
 from pyselfspec.cli._chat.dropped import picture_paths
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime.projector import Projector
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_models.write(tmp_path_factory.mktemp("chat") / "tiny.gguf", "chatml")
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> Iterator[Model]:
-    with Model(path) as model:
-        yield model
 
 
 @pytest.fixture(scope="module")

@@ -47,17 +47,6 @@ from pyselfspec.util import hint_throttle
 WORDS = "a in the word margin terminal understanding"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_models.write(tmp_path_factory.mktemp("chat") / "tiny.gguf", "chatml")
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> Iterator[Model]:
-    with Model(path) as model:
-        yield model
-
-
 # --- line breaks -----------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import chat_models
 import pytest
 from command_line import ONE_THREAD, USAGE, check_error, run
 
@@ -21,11 +20,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("pyselfspec.hub.huggingface.installed", lambda: iter(()))
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_models.write(tmp_path_factory.mktemp("chat") / "tiny.gguf", "chatml")
 
 
 @pytest.mark.parametrize(

@@ -140,16 +140,6 @@ def test_no_model(out: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-def test_the_model_is_not_overwritten(tiny_path: TinyPath, command: str) -> None:
-    path = tiny_path()
-    before = path.read_bytes()
-    outcome = run("models", command, path, path, *OPTIONS[command])
-    assert (outcome.status, outcome.stdout) == (FAILED, "")
-    assert outcome.stderr.endswith("is the model itself: give the copy another name\n")
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("command", OPTIONS)
 @pytest.mark.parametrize("name", ["", "missing/out.gguf"])
 def test_bad_targets(tiny_path: TinyPath, out: Path, command: str, name: str) -> None:
     target = out.parent / name

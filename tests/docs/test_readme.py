@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import commands
 
 from pyselfspec.selection import objectives, strategies
 from pyselfspec.speculate import controllers, drafters
@@ -60,12 +59,6 @@ def test_python_runs(code):
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
-
-
-def test_options_that_the_readme_names_exist():
-    known = {o for _, command in commands() for p in command.params for o in p.opts}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
-    assert named <= known
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,6 @@ def make(model=None, enters=True, **options):
 # names
 
 
-def test_drafters_are_found_by_file():
-    assert "layer-skip" in drafters.names()
-    assert list(drafters.names()) == sorted(drafters.names())
-
-
 @pytest.mark.parametrize("name", ["nope", "", "layer_skip", "layer-skip.py", "../x", "os"])
 def test_an_unknown_name_is_answered_with_the_known_ones(name):
     with pytest.raises(ArgumentError) as error:

@@ -9,7 +9,7 @@ from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.speculate.config import AUTO, DraftConfig
 from pyselfspec.speculate.controllers._choice import Choice
 from pyselfspec.speculate.controllers._decision import Rule
-from pyselfspec.speculate.drafters import Drafter, LookupDrafter, layer_skip, ngram
+from pyselfspec.speculate.drafters import LookupDrafter, layer_skip, ngram
 from pyselfspec.speculate.drafters._combined import CombinedDrafter, combine
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.resolve import resolve
@@ -95,14 +95,6 @@ class TestCopiesBeforeDrafts(DrafterConformance):
         assert draft.token_ids == (3, 5) and draft.n_copied == 2
 
 
-def test_look_ups_are_told_from_drafters_with_passes():
-    context = FakeContext(FakeModel())
-    assert isinstance(ngram.make(context, ngram.Options()), LookupDrafter)
-    assert not isinstance(masked(context), LookupDrafter)
-    assert type(masked(context)).extend is not Drafter.extend
-    assert FakeDrafter.extend is Drafter.extend
-
-
 def test_one_alone_stays_what_it_is():
     drafter = masked(FakeContext(FakeModel()))
     assert combine([drafter]) is drafter
@@ -167,19 +159,6 @@ def test_names_are_joined_by_a_plus():
     assert found.name == "ngram+layer-skip" and found.mask is not None
     assert isinstance(found.make(), CombinedDrafter)
     assert found.costs.at(0).token_us > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ngram+ngram", "twice"),
-        ("ngram+nope", "'nope'"),
-        ("ngram+", "''"),
-    ],
-)
-def test_names_that_cannot_be_joined(name, message):
-    with pytest.raises(ArgumentError, match=message):
-        resolve(FakeContext(FakeModel()), DraftConfig(name, profile=False))
 
 
 def test_options_go_to_the_drafter_they_are_of():

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from typed_models import TypedModel
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,3 +27,12 @@ def models_on_the_cpu() -> Iterator[None]:
         if devices.gpus():
             patch.setattr(Model, "__init__", on_the_cpu)
         yield
+
+
+@pytest.fixture(scope="module")
+def typed(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypedModel]:
+    """Tiny models by architecture and weight type."""
+    from typed_models import opened
+
+    with opened(tiny, tmp_path_factory.mktemp("typed")) as models:
+        yield models

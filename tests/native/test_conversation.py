@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +26,6 @@ from typed_models import (
     SEEDED,
     WINDOWED,
     TypedModel,
-    opened,
     plain_text,
     require_exact,
 )
@@ -39,12 +38,6 @@ from pyselfspec.util.paths import DEMO
 N_TURNS = 5
 N_PREDICT = 13
 N_NEW = (12, 1, 7, 15, 3)  # tokens that each turn adds to the text so far
-
-
-@pytest.fixture(scope="module")
-def typed(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypedModel]:
-    with opened(tiny, tmp_path_factory.mktemp("typed")) as models:
-        yield models
 
 
 class Watched:

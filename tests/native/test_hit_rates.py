@@ -101,12 +101,6 @@ def test_what_was_always_right_can_be_kept_again_and_again():
         assert all(0 <= right <= n for row in chances.counts for right, n in row)
 
 
-def test_a_context_of_another_kind_has_a_file_of_its_own(tiny, new_context):
-    model = tiny()
-    one, other = new_context(model, n_threads=1), new_context(model, n_threads=2)
-    assert path_of(one) != path_of(other)
-
-
 def changed(path, **changes):
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | changes))
@@ -134,14 +128,6 @@ def test_a_file_of_no_use_is_passed_over_and_replaced(changes, tiny, new_context
         assert observations(context) is None
         saved(context)
     assert observations(new_context(model)) is not None
-
-
-def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tiny, new_context, cache, monkeypatch):
-    (cache / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache / "file"))
-    context = new_context(tiny())
-    hit_rates.save(context, timings())
-    assert observations(context) is None
 
 
 def test_what_is_kept_does_not_outweigh_what_comes():

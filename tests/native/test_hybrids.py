@@ -92,18 +92,6 @@ def test_a_hybrid_model_without_attention_is_refused(
         Model(path)
 
 
-def test_the_cycle_of_ids_is_a_permutation() -> None:
-    for n_vocab in (N_VOCAB_MIN, N_CONTROL + 25, 32000):
-        before = hybrids.previous_ids(n_vocab)
-        assert sorted(before) == list(range(n_vocab))
-        assert list(before[:N_CONTROL]) == list(range(N_CONTROL))
-        ids = np.arange(n_vocab)
-        for _ in range(hybrids.CYCLE):
-            ids = before[ids]
-        whole = N_CONTROL + (n_vocab - N_CONTROL) // hybrids.CYCLE * hybrids.CYCLE
-        assert list(ids[:whole]) == list(range(whole))
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -116,26 +104,3 @@ def test_published_sizes_in_few_blocks_load(tmp_path: Path, arch: str) -> None:
     with Model(path) as model:
         assert (model.n_layer, model.n_embd) == (8, hybrids.PUBLISHED[arch].n_embd)
     assert len(set(greedy_tokens(path, random_tokens(0, 8), 24))) == hybrids.CYCLE
-
-
-def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(random_gguf.main, [str(tmp_path / "m.gguf"), "--arch", "rwkv9"])
-    assert result.exit_code == 2
-    assert "'rwkv9' is not one of 'llama', 'lfm2'" in result.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_number_of_parameters_is_refused_for_published_sizes(tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "m.gguf"), "--arch", "mamba2", "--params", "1B"]
-    result = CliRunner().invoke(random_gguf.main, arguments)
-    assert result.exit_code == 1
-    assert result.stderr == "Error: --params does not apply to mamba2: give --blocks\n"
-    assert not list(tmp_path.iterdir())
-
-
-def test_blocks_without_any_attention_are_refused(tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "m.gguf"), "--arch", "qwen35", "--blocks", "3"]
-    result = CliRunner().invoke(random_gguf.main, arguments)
-    assert result.exit_code == 1
-    assert result.stderr == "Error: the first 3 blocks of qwen35 have no attention: give more\n"
-    assert not list(tmp_path.iterdir())

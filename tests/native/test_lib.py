@@ -148,11 +148,6 @@ def test_log_when_verbose(tiny_path: Any, run_python: Any) -> None:
     assert "llama_model_loader" in run.stderr
 
 
-def test_import_prints_nothing(run_python: Any) -> None:
-    run = run_python("import pyselfspec")
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-
-
 def log(level: int, text: bytes) -> None:
     """Log as llama.cpp does."""
     llama._lib.ggml_log_internal(level, b"%s", text)

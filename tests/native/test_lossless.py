@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 from attentions import ATTENTIONS
 from parameters import crossed, in_turn
-from typed_models import MODELS, TypedModel, opened, plain_text, require_exact
+from typed_models import MODELS, TypedModel, plain_text, require_exact
 
 from pyselfspec import (
     GREEDY,
@@ -328,12 +328,6 @@ def test_drafts_of_known_quality(
 
 
 # --- drafts that would be wider than a pass -------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def typed(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypedModel]:
-    with opened(tiny, tmp_path_factory.mktemp("typed")) as models:
-        yield models
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,6 @@ def test_one_can_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "name"), [("ggml-cpu", "native"), ("ggml-cpu-haswell", "haswell")]
-)
-def test_names_for_people(backend: str, name: str) -> None:
-    assert processor.variant(backend) == name
-
-
-@pytest.mark.parametrize(
     ("target", "system", "machine"),
     [
         ("Linux x86_64", "Linux", "x86_64"),

@@ -123,12 +123,6 @@ def test_quantized_source(source: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "q8.gguf"]
 
 
-def test_unknown_type_names_the_known(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"'q9_k'.*f16.*q8_0.*q4_k_m"):
-        quantize(source, tmp_path / "out.gguf", "q9_k")
-    assert {"f32", "f16", "bf16", "q8_0", "q4_k_m", "iq4_nl"} <= TYPES.keys()
-
-
 @pytest.mark.parametrize(
     ("target", "words"), [(".", "no plain file"), ("/dev/null", "no plain"), ("x/y", "no folder")]
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +24,6 @@ from typed_models import (
     SAMPLINGS,
     SEEDED,
     TypedModel,
-    opened,
     plain_text,
     require_exact,
 )
@@ -39,12 +38,6 @@ N_PREDICT = 24
 LENGTHS = (9, 40, 23)  # of prompts; two of them are wider than exact passes
 INSIDE = LayerMask.skipping(N_LAYER, attn=[1, 3], ffn=[2])
 ALWAYS = Fixed(4, p_min=0)
-
-
-@pytest.fixture(scope="module")
-def typed(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypedModel]:
-    with opened(tiny, tmp_path_factory.mktemp("typed")) as models:
-        yield models
 
 
 def completion(

@@ -72,18 +72,6 @@ def test_dropping_equals_skipping(
     assert not np.array_equal(logits(out), logits(path))
 
 
-@pytest.mark.parametrize("arch", ["llama", "gemma3", "qwen2moe"])
-@pytest.mark.parametrize("qtype", ["F32", "Q4_0"])
-def test_dropping_writes_what_tiny_gguf_writes(
-    tiny_path: TinyPath, tmp_path: Path, arch: str, qtype: str
-) -> None:
-    out = write(tiny_path(arch, n_layer=6, qtype=qtype), tmp_path / "out.gguf", [0, 2, 3, 5])
-    want = broken_gguf.read(tiny_path(arch, n_layer=6, qtype=qtype, drop_blocks=(1, 4)))
-    got = broken_gguf.read(out)
-    assert got.metadata == want.metadata
-    assert {t.name: t for t in got.tensors} == {t.name: t for t in want.tensors}
-
-
 def after(context: Context, first: int, skipped: list[int], hidden: NDArray[np.float32]) -> Logits:
     """Logits of states that enter block `first`, with blocks after it skipped."""
     mask = LayerMask.enter_at(N_LAYER, first)
@@ -253,12 +241,6 @@ def test_blocks_that_are_not_there(tiny_path: TinyPath, blocks: list[int]) -> No
     source = read_model(tiny_path(n_layer=4))
     with pytest.raises(ArgumentError, match=r"blocks 0 to 3|1 to 512 blocks, got 0"):
         relayer(source, blocks)
-
-
-@pytest.mark.parametrize("option", ["zero_attn", "zero_ffn"])
-def test_blocks_to_zero_that_are_not_there(tiny_path: TinyPath, option: str) -> None:
-    with pytest.raises(ArgumentError, match="no block 7: the model has blocks 0 to 3"):
-        relayer(read_model(tiny_path(n_layer=4)), **{option: [7]})
 
 
 def test_more_blocks_than_llama_cpp_takes(tiny_path: TinyPath) -> None:

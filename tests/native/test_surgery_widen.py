@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, quants
 from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 
-from pyselfspec import Completion, Fixed, LayerMask, Model, SamplingParams
+from pyselfspec import LayerMask, Model
 from pyselfspec.convert.stream import read_model
 from pyselfspec.convert.widen import ARCHITECTURES, SCALES, _multiply_scales, n_params, widen
 from pyselfspec.errors import ArgumentError, UnsupportedError
@@ -110,28 +110,6 @@ def test_a_tied_embedding_gets_a_head_of_its_own(
     assert read_model(path).file.tied_embeddings and not read_model(wide).file.tied_embeddings
     error = np.abs(logits(wide) - narrow).max() / np.abs(narrow).max()
     assert error < TOLERANCE[qtype] / 9
-
-
-def test_the_demo_writes_the_same_with_the_same_acceptance(demo_path: Path, tmp_path: Path) -> None:
-    wide = write(demo_path, tmp_path / "wide.gguf", 2)
-    results = []
-    for path in (demo_path, wide):
-        with Model(path) as model, model.context(**CONTEXT) as context:
-            completion = Completion(
-                context,
-                "In the morning the boys",  # and no near-tie after it, since rounding differs
-                n_predict=60,
-                controller=Fixed(p_min=0.0),  # the default one decides by the clock
-                sampling=SamplingParams(temperature=0),
-            )
-            written = "".join(completion)
-            results.append((written, completion.stats))
-    (narrow_text, narrow), (wide_text, wide_stats) = results
-    assert narrow_text == wide_text
-    # near-ties of single guesses fall differently from processor to processor
-    assert abs(narrow.n_accepted - wide_stats.n_accepted) <= 2
-    assert abs(narrow.n_drafted - wide_stats.n_drafted) <= 2
-    assert narrow.n_accepted > 10
 
 
 # --- the tensors -----------------------------------------------------------------------------
@@ -251,12 +229,6 @@ def test_the_name_says_what_it_is_and_the_mask_stays(tiny_path: TinyPath, tmp_pa
 @pytest.mark.parametrize("factor", [1, 0, -2])
 def test_factors_that_do_not_widen(tiny_path: TinyPath, factor: int) -> None:
     with pytest.raises(ArgumentError, match=f"the factor is 2 or more, got {factor}"):
-        widen(read_model(tiny_path()), factor)
-
-
-@pytest.mark.parametrize("factor", [400, 10**9])
-def test_factors_that_break_sizes(tiny_path: TinyPath, factor: int) -> None:
-    with pytest.raises(ArgumentError, match=f"factor {factor} is too large"):
         widen(read_model(tiny_path()), factor)
 
 

@@ -129,20 +129,6 @@ def test_libraries_of_another_system_are_one_sentence(
         processor._offered([])
 
 
-def test_the_command_line_says_so_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "libselfspec-processor.dll").touch()
-    code = (
-        "import pathlib, sys; from pyselfspec.util import build;"
-        f"build.LIB_DIR = pathlib.Path({str(tmp_path)!r});"
-        "sys.argv = ['pyselfspec', 'generate', '-p', 'hi'];"
-        "from pyselfspec.cli import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: the library in ") and "is for Windows" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 # --- terminals and signals ------------------------------------------------------------------------
 
 

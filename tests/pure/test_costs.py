@@ -22,19 +22,6 @@ def test_a_step_is_the_sum_of_its_passes():
     assert costs.step_us(1, 0) == pytest.approx(300 + 750)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.95])
-@pytest.mark.parametrize("growth", [0.05, 0.25, Q8_0, BF16], ids=["gpu", "flat", "Q8_0", "BF16"])
-def test_best_length_is_the_best_of_all(growth, alpha):
-    costs = table(0.27, growth).levels[0]
-    speeds = {0: 1.0}
-    for n in range(1, N_WIDTH):
-        tokens = (1 - alpha ** (n + 1)) / (1 - alpha)
-        cycle = n * 0.27 + 0.25 + costs.verify_us[n] / costs.plain_us
-        speeds[n] = tokens / cycle
-    best = max(speeds, key=speeds.get)
-    assert best_length(costs, alpha) == (pytest.approx(speeds[best]), best)
-
-
 def test_the_staircase_is_climbed_at_once():
     """Eight Q8_0 tokens cost less than five: lengths 4 to 6 are never best."""
     costs = table(0.1, Q8_0, shared=0.1).levels[0]

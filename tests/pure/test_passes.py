@@ -39,10 +39,6 @@ def test_rows_of_one_sequence_are_consecutive(outputs: Any, wanted: tuple[bool, 
     assert len(rows) == 3
 
 
-def test_all_rows_have_an_output_unless_told_otherwise() -> None:
-    assert Rows.of(0, 0, [1, 2]) == Rows.of(0, 0, [1, 2], "all")
-
-
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_no_rows_are_fine(outputs: Any) -> None:
     assert Rows.of(1, 4, [], outputs) == Rows.joined([]) == Rows((), (), (), ())
@@ -71,11 +67,6 @@ def test_joined_rows_are_those_of_all_parts_in_order(seed: int) -> None:
         )
 
 
-def test_rows_of_one_part_stay_as_they_are() -> None:
-    rows = Rows.of(3, 1, [4, 4], "last")
-    assert Rows.joined([rows]) == rows
-
-
 # states
 
 
@@ -83,12 +74,6 @@ def test_rows_of_one_part_stay_as_they_are() -> None:
 def test_states_have_a_row_per_token(shape: tuple[int, ...]) -> None:
     with pytest.raises(ArgumentError, match=r"shape \[n_rows, n_embd\], got"):
         Hidden(np.zeros(shape, np.float32))
-
-
-def test_states_know_their_shape() -> None:
-    found = states(2)
-    assert (len(found), found.shape) == (2, (2, N_EMBD))
-    assert states(0).shape == (0, N_EMBD)
 
 
 def test_states_are_arrays_where_one_is_wanted() -> None:
@@ -113,11 +98,6 @@ def test_states_that_were_divided_join_again(seed: int) -> None:
     np.testing.assert_array_equal(joined.numpy(), whole.numpy())
 
 
-def test_joined_states_are_in_the_order_of_the_parts() -> None:
-    joined = Hidden.joined([states(1, 100), states(2, 0), states(1, 50)])
-    np.testing.assert_array_equal(joined.numpy()[:, 0], [100, 0, 3, 50])
-
-
 def test_one_part_is_not_copied() -> None:
     """A verification pass enters with states that nobody else needs: no bytes are moved."""
     whole = states(4)
@@ -126,13 +106,6 @@ def test_one_part_is_not_copied() -> None:
 
 
 # passes
-
-
-def test_by_default_a_pass_does_everything() -> None:
-    assert Pass() == FULL
-    assert not FULL.is_draft
-    assert (FULL.mask, FULL.enter, FULL.leave) == (None, None, None)
-    assert (FULL.head, FULL.in_place) == ("logits", False)
 
 
 @pytest.mark.parametrize(

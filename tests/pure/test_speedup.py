@@ -13,8 +13,8 @@ from pyselfspec.costs.speedup import best_length, expected_tokens, gains, speedu
 from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.masks.score import Score
 from pyselfspec.speculate.controllers._acceptance import N_PROB, Acceptance
-from pyselfspec.speculate.controllers._choice import COPY_LENGTHS, GAIN_MIN, N_BEFORE, Choice
-from pyselfspec.speculate.controllers._decision import Decision, Rule
+from pyselfspec.speculate.controllers._choice import COPY_LENGTHS
+from pyselfspec.speculate.controllers._decision import Decision
 from pyselfspec.speculate.controllers.auto import P_KEEP_MIN, best_rule
 from pyselfspec.util.pass_width import MAX_DRAFT, MAX_PASS_WIDTH, N_WIDTH
 
@@ -90,32 +90,6 @@ def test_the_best_rule_for_drafts(seed):
     assert rule.speed == rule.tokens / rule.us
     decision = Decision(rule, rule, costs)
     assert decision.speedup == pytest.approx(rule.speed * costs.plain_us, rel=1e-15)
-
-
-@for_seeds(200)
-def test_the_choice_of_copies(seed):
-    """Decisions are those of comparing tokens with products of speeds and times."""
-    rng = random.Random(seed)
-    costs, n_copies = random_costs(rng), rng.randrange(16)
-    probs = [rng.random() ** rng.choice((0.1, 1, 4)) for _ in range(rng.randrange(16))]
-    rules = [
-        Rule(4, 0.5, 1 + 3 * rng.random(), costs.step_us(4, 4, n) * rng.uniform(0.8, 1))
-        for n in range(N_BEFORE + 1)
-    ]
-    rule_after = rng.choice((None, rules.__getitem__))
-    best, fastest = (0, None), (1 + GAIN_MIN) / costs.plain_us
-    n_tokens = all_right = 1.0
-    for n in range(min(len(probs), n_copies) + 1):
-        if n:
-            all_right *= probs[n - 1]
-            n_tokens += all_right
-            if n in COPY_LENGTHS and n_tokens > fastest * costs.full_us[n]:
-                best, fastest = (n, None), n_tokens / costs.full_us[n]
-        if rule_after is not None and n <= N_BEFORE:
-            expected = n_tokens + all_right * (rules[n].tokens - 1)
-            if expected > fastest * rules[n].us:
-                best, fastest = (n, rules[n]), expected / rules[n].us
-    assert Choice(4, n_copies=n_copies, costs=costs)._best(probs, rule_after) == best
 
 
 def test_widths_follow_from_the_exact_width_of_the_library():

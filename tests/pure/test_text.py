@@ -89,18 +89,6 @@ def test_tokens_without_bytes_add_nothing():
 # stop strings
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["one stop two", "stop", "stop two", "one stop", "sstostop", "ststop stop", "stopstop"],
-)
-def test_text_ends_before_the_stop_string_in_every_kind_of_split(text):
-    for size in range(1, len(text) + 1):
-        pieces = [text[i : i + size].encode() for i in range(0, len(text), size)]
-        out, reason = run(pieces, ["stop"])
-        assert "".join(out) == text[: text.index("stop")]
-        assert reason == "stop"
-
-
 def test_nothing_after_the_stop_string_is_pushed():
     text = stream([b"a", b"#", b"b"], ["#"])
     assert [text.consume(0), text.consume(1)] == [False, True]
@@ -112,26 +100,11 @@ def test_what_may_become_a_stop_string_is_held_and_no_more():
     assert out == ["x", "", "sto", "", "stox", "", ""]
 
 
-def test_a_stop_string_may_begin_inside_held_text():
-    out, reason = run([b"aab", b"aab", b"aac"], ["aabaac"])
-    assert ("".join(out), reason) == ("aab", "stop")
-
-
 def test_stop_strings_with_a_common_beginning():
     stop = ["\n\nUser:", "\n\nAssistant:", "\n###"]
     assert "".join(run([b"a\n", b"\n", b"As", b"k"], stop)[0]) == "a\n\nAsk"
     assert "".join(run([b"a\n", b"\n", b"As", b"sistant:"], stop)[0]) == "a"
     assert "".join(run([b"a\n", b"\n", b"#", b"##"], stop)[0]) == "a\n"
-
-
-def test_the_shorter_of_two_stop_strings_is_enough():
-    out, _ = run([b"ab", b"cd"], ["abcd", "abc"])
-    assert "".join(out) == ""
-
-
-def test_a_stop_string_of_multi_byte_characters_in_every_split():
-    for pieces in splits("x€😀y".encode()):
-        assert "".join(run(pieces, ["€😀"])[0]) == "x"
 
 
 def test_bytes_of_a_stop_string_are_compared_as_characters():

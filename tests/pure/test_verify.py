@@ -44,27 +44,6 @@ def emitted(draft, verdict, parents=()):
     return list(Step(draft_of(draft, parents=parents or None), verdict, 0).tokens)
 
 
-@pytest.mark.parametrize(
-    ("draft", "draws", "verdict"),
-    [
-        pytest.param([], [7], Verdict.of_chain(0, 7, False), id="no draft"),
-        pytest.param([1, 2], [7], Verdict.of_chain(0, 7, False), id="none accepted"),
-        pytest.param([1, 2], [1, 7], Verdict.of_chain(1, 7, False), id="some accepted"),
-        pytest.param([1, 2], [1, 2, 7], Verdict.of_chain(2, 7, False), id="all accepted"),
-        pytest.param([1, 0, 2], [1, 0], Verdict.of_chain(2, None, True), id="end inside the draft"),
-        pytest.param([0], [0], Verdict.of_chain(1, None, True), id="end is all of the draft"),
-        pytest.param([1, 2], [1, 0], Verdict.of_chain(1, 0, True), id="end as correction"),
-        pytest.param([1, 2], [1, 2, 0], Verdict.of_chain(2, 0, True), id="end as bonus"),
-        pytest.param([1, 0], [1, 7], Verdict.of_chain(1, 7, False), id="drafted end rejected"),
-    ],
-)
-def test_verdicts(draft, draws, verdict):
-    script = Script(draws, ending={0})
-    assert script.verify(draft) == verdict
-    assert script.asked == list(range(len(draws)))
-    assert script.told == draws
-
-
 @for_seeds(200)
 def test_a_verified_draft_emits_what_plain_sampling_does(seed):
     rng = np.random.default_rng(seed)
@@ -184,17 +163,6 @@ def test_random_trees_are_worth_verifying():
         lengths[Script(draws).verify(tokens, parents).n_accepted] += 1
     assert n_branching > 100
     assert all(lengths[n] > 10 for n in range(4)), lengths
-
-
-@for_seeds(40)
-def test_a_chain_is_a_tree_without_branches(seed):
-    rng = np.random.default_rng(seed)
-    draws = rng.integers(2, size=8).tolist()
-    draft = rng.integers(2, size=rng.integers(1, 7)).tolist()
-    as_chain, as_tree = Script(draws, {1}), Script(draws, {1})
-    parents = range(-1, len(draft) - 1)
-    assert as_chain.verify(draft) == as_tree.verify(draft, parents)
-    assert (as_chain.asked, as_chain.told) == (as_tree.asked, as_tree.told)
 
 
 # the distribution of emitted tokens

@@ -139,7 +139,6 @@ def test_calls_are_those_that_a_familys_template_renders(
 
 CALL = ("get_weather", {"city": "Oslo"})
 OTHER = ("stop", {})
-QWEN = "{%- '<think>' + '</think>' + '<tool_call>' %}"
 HARMONY = "'<|channel|>analysis<|message|>' 'functions.' '<|message|>'"
 ANSWERS: list[tuple[str, str, list[Any]]] = [
     ("<think>", "<think>\nWhy?\n</think>\n\nSo.", [Reasoning("Why?"), Said("So.")]),

@@ -7,11 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import gguf
 import pytest
 from png_files import png
-from serving import ENDLESS, Served, new_client, running, running_embeddings
-from tiny_encoder import write_encoder
+from serving import ENDLESS, Served, new_client, running
 from tiny_mmproj import write
 
 from pyselfspec import Model, SamplingParams
@@ -49,14 +47,6 @@ REASONING = (
 def served(demo: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     mmproj = write(tmp_path_factory.mktemp("mmproj") / "p.gguf", demo.n_embd, "gemma3", seed=1)
     with running(demo, capacity=Capacity(n_ctx=2048, n_slots=2), mmproj=mmproj) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    path = tmp_path_factory.mktemp("encoder") / "encoder.gguf"
-    write_encoder(path, gguf.PoolingType.MEAN)
-    with Model(path) as model, running_embeddings(model, capacity=Capacity()) as found:
         yield found
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Served, running
-
-from pyselfspec import Model
-from pyselfspec.serve.settings import Capacity
+from serving import Served
 
 QUESTION = "Tell me a tale."
 SMALL = {"kind": {"enum": ["cat", "dog"]}, "tame": {"type": "boolean"}}
@@ -23,12 +19,6 @@ FUNCTION = {
     "type": "function",
     "function": {"name": "buy", "description": "Buy an animal.", "parameters": SCHEMA},
 }
-
-
-@pytest.fixture(scope="module")
-def served(demo: Model) -> Iterator[Served]:
-    with running(demo, capacity=Capacity(n_ctx=1024, n_slots=2)) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import Served, running
+from serving import Served
 
-from pyselfspec import Model
 from pyselfspec.serve.engine import running_completion
-from pyselfspec.serve.settings import Capacity
 
 TEXT = "Once upon a time there was a king who had three daughters. " * 8
-
-
-@pytest.fixture(scope="module")
-def served(demo: Model) -> Iterator[Served]:
-    with running(demo, capacity=Capacity(n_ctx=1024, n_slots=2)) as found:
-        yield found
 
 
 def chunks_of(served: Served, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:

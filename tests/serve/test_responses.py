@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-from serving import Served, running
+from serving import Served
 
-from pyselfspec import Model
 from pyselfspec.answers.form import AnswerForm
 from pyselfspec.answers.reader import AnswerReader
 from pyselfspec.serve.endpoints.responses import ResponseApiWriter, response_head
@@ -23,7 +21,6 @@ from pyselfspec.serve.engine.jobs import Delta, Finished
 from pyselfspec.serve.protocol.errors import ApiError
 from pyselfspec.serve.protocol.schemas import ChatRequest
 from pyselfspec.serve.protocol.writers import Answer
-from pyselfspec.serve.settings import Capacity
 from pyselfspec.serve.store.response_store import ResponseStore, Stored
 from pyselfspec.speculate.stats import GenerationStats
 
@@ -38,12 +35,6 @@ PATCH: dict[str, Any] = {
     "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
 }
 SO = {"type": "input_text", "text": "so"}
-
-
-@pytest.fixture(scope="module")
-def served(demo: Model) -> Iterator[Served]:
-    with running(demo, capacity=Capacity(n_ctx=1024, n_slots=2)) as found:
-        yield found
 
 
 # without a model

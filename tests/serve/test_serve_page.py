@@ -18,7 +18,6 @@ from pyselfspec.serve.engine.jobs import MODEL
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.serve.static_files import FOLDER
 from pyselfspec.speculate import drafters
-from pyselfspec.speculate.config import DraftConfig
 
 QUESTION = {"role": "user", "content": "Tell me a tale."}
 GREEDY = {"temperature": 0, "max_tokens": 12}
@@ -65,14 +64,6 @@ def test_what_is_offered_can_draft_and_what_is_not_is_refused(served: Served) ->
         assert answer.status_code == (200 if name in works else 400), (name, answer.text)
         if name not in works:
             assert "; this server has auto, off, " in answer.json()["error"]["message"]
-
-
-def test_a_file_that_the_server_was_given_makes_its_drafter_work(demo: Model) -> None:
-    drafting = DraftConfig(draft=f"model:{demo.path}")
-    with serving.running(
-        demo, capacity=Capacity(n_ctx=192, n_slots=1), drafting=drafting
-    ) as served:
-        assert "model" in served.client.get(f"{served.url}/props").json()["sources"]
 
 
 def test_nothing_is_offered_where_drafts_cannot_be_taken_back(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import gguf
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -16,8 +15,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from serving import Served, running, running_embeddings
-from tiny_encoder import write_encoder
+from serving import Served, running
 
 from pyselfspec import Model
 from pyselfspec.serve.settings import Capacity
@@ -35,15 +33,6 @@ CHECKS = (
 def served(demo: Model) -> Iterator[Served]:
     """With little room, so that no answer takes long."""
     with running(demo, capacity=Capacity(n_ctx=256, n_slots=2)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of embeddings."""
-    path = tmp_path_factory.mktemp("encoder") / "encoder.gguf"
-    write_encoder(path, gguf.PoolingType.MEAN)
-    with Model(path) as model, running_embeddings(model, capacity=Capacity()) as found:
         yield found
 
 

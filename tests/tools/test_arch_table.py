@@ -89,17 +89,3 @@ def test_the_page_for_readers_is_current() -> None:
     assert page == arch_table.with_summary(page, arch_table.kept_rows()), (
         "run python tools/arch_table.py docs"
     )
-
-
-def test_architectures_are_grouped_by_how_they_draft() -> None:
-    rows = [
-        Row("b-moe", drafts="any", promised="32"),
-        Row("c", drafts=arch_table.NOTHING, promised="0"),
-        Row("a-dense", drafts="any", promised="32"),
-        Row("a-moe", drafts="any", promised="32"),
-        Row("d-dense", drafts="snapshots", promised="32"),
-    ]
-    *_, first, second, third = arch_table.summary(rows).splitlines()
-    assert first == "| any | all | 32 | a, b |"
-    assert second.startswith("| snapshots | ") and second.endswith(" | 32 | d |")
-    assert third == "| none | none | 0 | c |"

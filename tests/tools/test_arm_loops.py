@@ -38,11 +38,6 @@ def test_the_innermost_loop_with_the_products() -> None:
     assert not [*arm_loops.ours("Q8_0", 1, code)]
 
 
-def test_instructions_for_64_bytes() -> None:
-    """16 weights of Q8_0 are 17 bytes."""
-    assert arm_loops.per_line(arm_loops.Loop(4, 16), "Q8_0") == pytest.approx(4 * 64 / 17)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-g++"), reason="no cross compiler for ARM")
 def test_every_type_has_a_loop_at_every_width() -> None:

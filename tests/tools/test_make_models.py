@@ -59,15 +59,6 @@ def test_a_demo_that_cannot_be_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_nearest_factor(demo_path: Path) -> None:
-    source = read_model(demo_path)
-    for factor in (2, 5, 9):
-        n = make_bench_model.n_params(source, factor)
-        for wanted in (n, int(n * 1.05), int(n * 0.95)):
-            assert make_bench_model.nearest_factor(source, wanted) == factor
-    assert make_bench_model.nearest_factor(source, 1) == 2
-
-
 def test_a_benchmark_model(tiny_path: TinyPath, tmp_path: Path) -> None:
     narrow, out = tiny_path(n_layer=2, n_embd=256, qtype="Q8_0"), tmp_path / "bench.gguf"
     wanted = make_bench_model.n_params(read_model(narrow), 2)
@@ -80,10 +71,3 @@ def test_a_benchmark_model(tiny_path: TinyPath, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
     with Model(out) as model, model.context(n_ctx=256, n_threads=1) as context:
         assert np.isfinite(context.decode([1, 300, 301]).logits).all()
-
-
-@pytest.mark.parametrize("params", ["many", "0", "-1"])
-def test_benchmark_models_of_no_size(tmp_path: Path, params: str) -> None:
-    result = bench(f"--params={params}", "--out", tmp_path / "bench.gguf")
-    assert result.exit_code == 1 and result.stderr.startswith("Error: ")
-    assert not list(tmp_path.iterdir())

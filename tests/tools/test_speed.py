@@ -42,19 +42,6 @@ PLAIN = run(us=[10_000, 11_000, 9_000], steps={"0,0": 30}, n_accepted=0, n_rejec
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("auto", Mode("auto", controller="auto")),
-        ("4", Mode("4", n=4)),
-        ("fixed", Mode("fixed", controller="fixed")),
-        ("unshared-12", Mode("unshared-12", n=12, shares=False)),
-    ],
-)
-def test_modes(name: str, mode: Mode) -> None:
-    assert Mode.parse(name) == mode
-
-
-@pytest.mark.parametrize(
     "name", ["", "0", "unshared-", "unshared-0", "unshared-auto", "nope", "100"]
 )
 def test_what_is_no_mode(name: str) -> None:
@@ -69,11 +56,6 @@ def test_predictions_add_up_the_steps_that_were_made() -> None:
     # where nothing is shared, verification passes are full ones
     us = 10 * (3 * 3000 + 10_000 * Q8_0[3])
     assert speed.predicted(run(), COSTS, "unshared-3") == pytest.approx(30 * 10_000 / us)
-
-
-def test_there_is_no_ceiling_for_what_shares_nothing() -> None:
-    assert speed.figures("3", run(), PLAIN, COSTS).ceiling == best_length(COSTS, 20 / 26)[0]
-    assert speed.figures("unshared-3", run(), PLAIN, COSTS).ceiling is None
 
 
 def test_typical_costs_are_medians_one_by_one() -> None:

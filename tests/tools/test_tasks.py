@@ -101,7 +101,8 @@ def test_no_answer_copies_from_another(demo_path: Path, tasks_file: Path, tmp_pa
     for rounds in ("1", "2"):
         out = tmp_path / f"{rounds}.jsonl"
         options = ["--draft", "ngram", "--controller", "fixed", "--temp", "0", "--tokens", "40"]
-        assert bench(demo_path, tasks_file, *options, "--rounds", rounds, "--out", str(out))
+        outcome = bench(demo_path, tasks_file, *options, "--rounds", rounds, "--out", str(out))
+        assert outcome.exit_code == 0, outcome.output
         runs.append(json.loads(out.read_text())["runs"]["ngram"]["story"])
     once, twice = (sum(run["n_accepted_at"]) for run in runs)
     assert twice <= 2 * once + 8  # chances are learned, texts are not

@@ -6,7 +6,6 @@ runs that go on exactly where they stopped."""
 import dataclasses
 import math
 import os
-import re
 
 import numpy as np
 import pytest
@@ -133,6 +132,11 @@ def test_packed_rows_overlap_by_the_target():
     assert list(rows[1]) == list(range(100, 201))
 
 
+def test_a_text_that_is_too_short_is_refused():
+    with pytest.raises(data.DataError, match="12 tokens of text: training needs 10000"):
+        data.packed(np.arange(12, dtype=np.uint16), 4)
+
+
 def test_text_is_read_packed_or_plain(tmp_path):
     import lzma
 
@@ -240,6 +244,15 @@ def test_a_run_goes_on_exactly_where_it_stopped(tmp_path, plain):
     assert list(tmp_path.iterdir()) == [tmp_path / "checkpoint.pt"]
 
 
+def test_blocks_are_stacked_once_by_the_step_that_adds_them(monkeypatch):
+    stacked = []
+    monkeypatch.setattr(network, "stack", lambda _, n_from: stacked.append((run.step, n_from)))
+    plan = dataclasses.replace(PLAN, grow_from=2, grow_at=0.5)
+    run = training.Run.start(Config(SHAPE, plan), False, "cpu")
+    states_after(run, random_rows(), 8)
+    assert stacked == [(4, 2)]
+
+
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
     config = Config(SHAPE, PLAN)
     training.Run.start(config, True, "cpu").save(tmp_path / "c.pt")
@@ -319,7 +332,7 @@ def test_a_text_too_short_is_one_line(tmp_path):
     arguments = [config, str(tmp_path / "text.txt"), str(tmp_path / "out")]
     result = CliRunner().invoke(train.main, arguments)
     assert result.exit_code == 1
-    assert re.match(r"Error: \d+ tokens of text: training needs", result.output.splitlines()[-1])
+    assert result.output.strip().splitlines()[-1].startswith("Error: ")
     assert "Traceback" not in result.output
 
 
