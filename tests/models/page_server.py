@@ -58,6 +58,7 @@ class PageServer:
     slow_props: bool = False  # they wait for more, too
     breaks_off: bool = False  # after the first step of an answer
     works: tuple[str, ...] = ("ngram", "layer-skip")  # drafters
+    models: tuple[str, ...] = ("toy-12b",)
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
     left: threading.Event = field(default_factory=threading.Event)  # a client went away
@@ -66,7 +67,7 @@ class PageServer:
     def reset(self) -> None:
         """Restore the initial state, for the next test."""
         self.needs_key = self.plain_differs = self.slow_props = self.breaks_off = False
-        self.works = ("ngram", "layer-skip")
+        self.works, self.models = ("ngram", "layer-skip"), ("toy-12b",)
         self.chat_template = True
         self.asked.clear()
         self.left.clear()
@@ -74,7 +75,12 @@ class PageServer:
 
     def app(self) -> Starlette:
         answers = [Route(f"/v1/{p}", self.answer, methods=["POST"]) for p in PATHS]
-        return Starlette(routes=[Route("/props", self.props), *answers, Mount("/", Page())])
+        known = [Route("/props", self.props), Route("/v1/models", self.list)]
+        return Starlette(routes=[*known, *answers, Mount("/", Page())])
+
+    async def list(self, request: Request) -> Response:
+        data = [{"id": name} for name in self.models]
+        return self.refused(request) or JSONResponse({"data": data})
 
     def refused(self, request: Request) -> Response | None:
         if not self.needs_key or request.headers.get("authorization") == f"Bearer {KEY}":
@@ -86,7 +92,7 @@ class PageServer:
             await self.until_more(request)
         return self.refused(request) or JSONResponse(
             {
-                "model": "toy-12b",
+                "model": request.query_params.get("model", "toy-12b"),
                 "n_layer": 12,
                 "n_ctx": 2048,
                 "n_share": 512,

@@ -365,7 +365,10 @@ def test_no_accessibility_rule_is_broken(window, server):
     page.get_by_role("button", name="Rename").click()
     check("rename")
     page.keyboard.press("Escape")
+    server.models = ("toy-12b", "other")
+    page.reload()
     page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_label("Model", exact=True)).to_be_visible()
     check("settings")
     page.keyboard.press("Escape")
     page.get_by_label("Search conversations").fill("zebra")
@@ -773,8 +776,6 @@ def test_the_model_is_described_by_what_people_ask(window):
     facts = window.page.locator("#facts")
     assert facts.inner_text() == "135 M parameters · Q4_1 · 98 MB · context 2,048"
     assert "the same text, faster" in window.page.locator("#welcome").inner_text()
-    window.page.get_by_role("button", name="Settings").click()
-    expect(window.page.get_by_role("dialog")).to_contain_text("Messages are text only")
 
 
 def test_settings_belong_to_the_conversation(window, server):
@@ -899,6 +900,27 @@ def test_what_is_shown_is_not_read_out_again(window):
     )
     window.say("second")
     assert window.page.evaluate("window.added") == ["turn question", "turn answer"]
+
+
+def test_one_of_several_models_can_be_chosen(window, server):
+    page = window.page
+    window.say("Tell me")
+    assert "model" not in server.asked[-1]
+    page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_label("Model", exact=True)).to_be_hidden()
+    page.keyboard.press("Escape")
+    server.models = ("toy-12b", "large & slow")
+    page.reload()
+    window.say("Tell me")
+    assert server.asked[-1]["model"] == "toy-12b"
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Model", exact=True).select_option("large & slow")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", name="large & slow")).to_be_visible()
+    window.say("Tell me")
+    assert server.asked[-1]["model"] == "large & slow"
+    page.reload()
+    expect(page.get_by_role("heading", name="large & slow")).to_be_visible()
 
 
 def test_settings_go_with_the_next_request(window, server):

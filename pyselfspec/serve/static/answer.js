@@ -11,7 +11,8 @@ import {merged} from "./statistics.js";
 export const STOPPED = "stopped"; // by the user; other reasons come from the server
 
 // settings: of the conversation. The fields chat, whether the model has a chat
-// template, and n_share, the limit of an answer without its own, are added later.
+// template, n_share, the limit of an answer without its own, and model, the name of one of
+// several, are added later.
 export function newAnswer({draft, temperature, max_tokens, seed, system}) {
   const [drawn] = crypto.getRandomValues(new Uint32Array(1));
   return {
@@ -64,8 +65,8 @@ const share = ({total, cache, processed}) => (processed - cache) / (total - cach
 
 // Returns path and body of the request.
 function request({asked, text}, messages) {
-  const {draft, temperature, max_tokens, seed, system, chat, n_share} = asked;
-  const options = {temperature, seed, pyselfspec: {draft, show: true}};
+  const {draft, temperature, max_tokens, seed, system, chat, n_share, model} = asked;
+  const options = {model, temperature, seed, pyselfspec: {draft, show: true}};
   if (!chat) {
     const limit = max_tokens ?? n_share; // the server's default is very low
     return ["v1/completions", {prompt: joined(messages) + text, ...options, max_tokens: limit}];

@@ -15,8 +15,9 @@ import {AnswerView, question} from "./turns.js";
 const N_TITLE = 60; // characters
 const {shown} = store;
 
-// props: of the server; ready: a promise that resolves once they are known.
-export const server = {ready: null, props: {}};
+// models: those to choose from; props: of the chosen one, or the only one; ready: a promise that
+// resolves once they are known.
+export const server = {ready: null, models: [], props: {}};
 
 let here = store.newConversation(); // the conversation shown
 const removed = new Set(); // ids of deleted conversations, whose answers are not saved
@@ -119,8 +120,9 @@ async function answerTo(its, message, answer) {
 // Replaces a drafter that this server does not have by "auto".
 function prepare({asked}) {
   const {chat, n_share} = server.props;
+  const model = server.models.length ? server.props.model : undefined;
   asked.draft = draftHere(asked.draft);
-  Object.assign(asked, {chat, n_share});
+  Object.assign(asked, {chat, n_share, model});
 }
 
 export const draftHere = (draft) =>
