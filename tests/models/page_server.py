@@ -59,6 +59,7 @@ class PageServer:
     breaks_off: bool = False  # after the first step of an answer
     works: tuple[str, ...] = ("ngram", "layer-skip")  # drafters
     models: tuple[str, ...] = ("toy-12b",)
+    reads_pictures: bool = False
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
     left: threading.Event = field(default_factory=threading.Event)  # a client went away
@@ -68,7 +69,7 @@ class PageServer:
         """Restore the initial state, for the next test."""
         self.needs_key = self.plain_differs = self.slow_props = self.breaks_off = False
         self.works, self.models = ("ngram", "layer-skip"), ("toy-12b",)
-        self.chat_template = True
+        self.chat_template, self.reads_pictures = True, False
         self.asked.clear()
         self.left.clear()
         self.more.clear()
@@ -105,6 +106,7 @@ class PageServer:
         )
 
     async def answer(self, request: Request) -> Response:
+                "modalities": {"vision": self.reads_pictures},
         body = await request.json()
         self.asked.append(body)
         is_chat = request.url.path.endswith("chat/completions")
@@ -201,9 +203,12 @@ class PageServer:
                 thread.join()
 
 
-def said_last(messages: list[dict[str, str]]) -> str:
-    """Return the text of the last user message."""
-    return [each["content"] for each in messages if each["role"] == "user"][-1]
+def said_last(messages: list[dict[str, Any]]) -> str:
+    """Return the text of the last user message, "" for one of pictures only."""
+    said = [each["content"] for each in messages if each["role"] == "user"][-1]
+    if isinstance(said, str):
+        return said
+    return "".join(each.get("text", "") for each in said)
 
 
 def tokens(text: str) -> list[tuple[str, str]]:

@@ -953,6 +953,51 @@ def test_an_error_says_what_happened_and_can_be_tried_again(window, server):
         "break": "The connection ended before the answer was complete.",
     }
     for said, expected in told.items():
+BRING = """async (how) => {
+  const canvas = Object.assign(document.createElement("canvas"), {width: 3000, height: 1500});
+  canvas.getContext("2d").fillRect(0, 0, 99, 99);
+  const blob = await new Promise((made) => canvas.toBlob(made));
+  const clipboardData = new DataTransfer();
+  clipboardData.items.add(new File([blob], "shot.png", {type: blob.type}));
+  if (how === "broken") clipboardData.items.add(new File(["x"], "broken.png", {type: blob.type}));
+  const options = {clipboardData, dataTransfer: clipboardData, bubbles: true, cancelable: true};
+  document.getElementById("message").dispatchEvent(
+    how === "drop" ? new DragEvent("drop", options) : new ClipboardEvent("paste", options));
+}"""
+
+
+def test_pictures_are_pasted_and_dropped(window, server):
+    page = window.page
+    page.evaluate(BRING, "paste")
+    expect(page.get_by_text("This model reads no pictures.")).to_be_visible()
+    server.reads_pictures = True
+    page.reload()
+    expect(page.get_by_role("heading", name="toy-12b")).to_be_visible()
+    waiting = page.get_by_role("list", name="Pictures of your message")
+    page.evaluate(BRING, "paste")
+    page.evaluate(BRING, "drop")
+    expect(waiting.get_by_role("img")).to_have_count(2)
+    assert waiting.get_by_role("img").first.evaluate("i => [i.naturalWidth, i.naturalHeight]") == [
+        1024,
+        512,
+    ]
+    assert not Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    page.get_by_role("button", name="Remove picture 2").click()
+    window.say("Tell me")
+    expect(waiting).to_be_hidden()
+    picture, text = server.asked[-1]["messages"][-1]["content"]
+    assert text == {"type": "text", "text": "Tell me"}
+    assert picture["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    expect(page.locator("article.question").get_by_role("img", name="Picture")).to_have_count(1)
+    page.reload()
+    window.say("And?")
+    assert server.asked[-1]["messages"][0]["content"][0] == picture, "it stays"
+    page.evaluate(BRING, "broken")
+    expect(page.get_by_text("broken.png is no picture.")).to_be_visible()
+    window.say("")
+    assert [each["type"] for each in server.asked[-1]["messages"][-1]["content"]] == ["image_url"]
+
+
         answer = window.say(said)
         assert answer.get_by_role("alert").locator("p").inner_text() == expected
     with window.page.expect_response("**/v1/**"):

@@ -72,13 +72,20 @@ function request({asked, text}, messages) {
     return ["v1/completions", {prompt: joined(messages) + text, ...options, max_tokens: limit}];
   }
   const begin = system ? [{role: "system", content: system}] : [];
-  const turns = messages.map(({role, text}) => ({role, content: text}));
+  const turns = messages.map((each) => ({role: each.role, content: content(each)}));
   if (text) {
     turns.push({role: "assistant", content: text});
     options.pyselfspec.continue = true;
   }
   if (max_tokens !== null) options.max_tokens = max_tokens;
   return ["v1/chat/completions", {messages: [...begin, ...turns], ...options}];
+}
+
+// The content of a question or an answer, as in OpenAI's API.
+export function content({text, pictures}) {
+  if (!pictures?.length) return text;
+  const found = pictures.map((url) => ({type: "image_url", image_url: {url}}));
+  return [...found, ...(text ? [{type: "text", text}] : [])];
 }
 
 // Without a chat template, a model continues the text; each message begins a paragraph.

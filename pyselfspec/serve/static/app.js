@@ -7,6 +7,7 @@ import {byId, h, setIcon} from "./dom.js";
 import "./more.js";
 import {askForKey, openSettings} from "./panels.js";
 import {address, addressed, drawer, list} from "./sidebar.js";
+import {taken, takePictures} from "./pictures.js";
 import {label, meaning, OWN, setSources} from "./sources.js";
 import * as store from "./store.js";
 import {copy} from "./toast.js";
@@ -139,7 +140,7 @@ byId("composer").addEventListener("submit", (event) => {
   const text = message.value;
   message.value = "";
   fitMessage();
-  chat.send(text);
+  chat.send(text, taken());
 });
 message.addEventListener("input", fitMessage);
 message.addEventListener("keydown", (event) => {
@@ -177,6 +178,7 @@ byId("settings-model").addEventListener("change", ({target}) => {
   chat.server.ready = connect();
 });
 
+takePictures(() => chat.server.props.modalities?.vision);
 showTheme();
 showSources();
 describe();

@@ -35,10 +35,11 @@ const actions = {copy, edit, again, goOn, compare: comparePlain, choose};
 
 // --- writing
 
-export function send(text) {
-  if (isRunning() || !text.trim()) return;
-  here.messages.push({role: "user", text: text.trim()});
-  here.title ||= text.trim().slice(0, N_TITLE);
+// pictures: data URLs.
+export function send(text, pictures = []) {
+  if (isRunning() || !(text.trim() || pictures.length)) return;
+  here.messages.push({role: "user", text: text.trim(), pictures});
+  here.title ||= text.trim().slice(0, N_TITLE) || "Picture";
   const answer = newAnswer(here.settings);
   const message = {role: "assistant", versions: [answer], at: 0};
   here.messages.push(message);
@@ -52,7 +53,7 @@ function edit(question, text) {
   if (isRunning()) return;
   cutFrom(question);
   if (!here.messages.length) here.title = "";
-  send(text);
+  send(text, question.pictures);
 }
 
 // Generates another version of an answer. Shows the current one until the new one has text.
@@ -155,9 +156,10 @@ async function comparePlain(message) {
 }
 
 const textsBefore = ({messages}, message) =>
-  messages.slice(0, messages.indexOf(message)).map(({role, text, ...each}) => ({
+  messages.slice(0, messages.indexOf(message)).map(({role, text, pictures, ...each}) => ({
     role,
     text: text ?? shown(each).text,
+    pictures,
   }));
 
 // Runs a task that Esc and the stop button can end. Returns {error} if it fails.
