@@ -45,6 +45,10 @@ TABLE = (
     "Rivers:\n\n| River | Length | n:`a\\|b` |\n|:--|--:|---|\n| n:Rhine | 1233 | **long** |\n"
     "| <b>Elbe</b> | 1094 |\n\n```py\n# a note\ndef n:f(x):\n    return 'one' + 2  # end\n```\n"
 )
+FORMULAS = (
+    "So \\(x^2\\) and\n\n$$E = mc^2$$\n\nand n:$a_1$ and\n\\[\nb\n\\]\n"
+    "from $5 to $10, $HOME and $\\foo$.\n"
+)
 MASK = {"n_layer": 12, "skip_attn": [6, 7, 8, 9], "skip_ffn": [8, 9]}
 
 
@@ -55,11 +59,11 @@ class PageServer:
     needs_key: bool = False
     chat_template: bool = True
     plain_differs: bool = False
+    reads_pictures: bool = False
     slow_props: bool = False  # they wait for more, too
     breaks_off: bool = False  # after the first step of an answer
     works: tuple[str, ...] = ("ngram", "layer-skip")  # drafters
     models: tuple[str, ...] = ("toy-12b",)
-    reads_pictures: bool = False
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
     left: threading.Event = field(default_factory=threading.Event)  # a client went away
@@ -102,11 +106,11 @@ class PageServer:
                 "type": "Q4_1",
                 "drafters": describe_sources(self.works),
                 "chat_template": self.chat_template,
+                "modalities": {"vision": self.reads_pictures},
             }
         )
 
     async def answer(self, request: Request) -> Response:
-                "modalities": {"vision": self.reads_pictures},
         body = await request.json()
         self.asked.append(body)
         is_chat = request.url.path.endswith("chat/completions")
@@ -173,6 +177,7 @@ class PageServer:
             "html": EVIL,
             "markdown": MARKDOWN,
             "table": TABLE,
+            "formulas": FORMULAS,
             "think": "<think>\nThe n:user wants *that*.\n</think>\n\nHere it is.",
             "long": "A line of many.\n\n" * 60,
         }.get(said, f"The n:old n:king s:had s:two sons{other}.")

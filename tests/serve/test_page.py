@@ -241,11 +241,12 @@ LEAVES = """async (seed) => {
   const {blocks, inline} = await import("/markdown.js");
   const {Painter} = await import("/paint.js");
   const parts = ["a", "b c", " ", "\\n", "\\n\\n", "```", "`", "**", "*", "_", "- ", "1. ", "> ",
-    "- [ ] ", "# ", "[x](http://y)", "\\\\", "  ", "    ", "~~~", "---", "é🙂", "|", "a | b\\n",
+    "- [ ] ", "$", "$$", "\\\\(", "\\\\)", "x^2", "\\\\frac12", "# ",
+    "[x](http://y)", "\\\\", "  ", "    ", "~~~", "---", "é🙂", "|", "a | b\\n",
     "|--|:-:|\\n", "py\\n", "def f(x): # 'y", '"', "/*", "<think>", "</think>",
     "<b onclick=alert(1)>"];
   const KNOWN = "p h3 hr ul ol li blockquote div span button pre code strong em a table thead tbody"
-    .concat(" tr th td details summary input").split(" ");
+    .concat(" tr th td details summary input math mrow mi mn mo msup msub mfrac").split(" ");
   const random = (n) => (seed = (seed * 48271) % 2147483647) % n;
   let n = 0;
   for (let round = 0; round < 300; round++) {
@@ -348,6 +349,7 @@ def test_no_accessibility_rule_is_broken(window, server):
     check("welcome")
     window.say("markdown").locator("summary").click()
     window.say("table")
+    window.say("formulas")
     window.say("think").locator("summary").first.click()
     window.say("word " * 400)
     window.say("```py\nprint('x')  # y\n```").get_by_role("button", name="Again").click()
@@ -652,6 +654,35 @@ def test_code_in_a_message_is_shown_as_code(window, server):
     assert server.asked[-1]["messages"][-1]["content"] == text
 
 
+FORMULAS = {
+    r"x^2": "x2",
+    r"\frac{a}{b+1} \cdot \frac12": "ab+1⋅12",
+    r"\sum_{i=0}^n i = \sqrt[3]{x'}": "∑i=0ni=x\u20323",
+    r"\left( \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} \right]": "((1234)]",
+    r"f(x) = \begin{cases} 1 & \text{if } x > 0 \\ 0 \end{cases}": "f(x)={1if\u00a0x>00",
+    r"\mathbb{R}^n \ni \vec v, \hat{\theta} \to \infty": "\u211dn∋v→,θ^→∞",
+    r"\lim_{x\to0} \sin x": "limx→0sinx",
+    "\\{a\\}": "{a}",
+}
+NOT_FORMULAS = [r"\foo", "{", "}", "a & b", "^", r"\frac{1}", r"\left( x", "{" * 99 + "}" * 99]
+
+
+def test_formulas_become_mathml(window):
+    show = """async (latex) => (await import("/math.js")).formula(latex, false)?.textContent"""
+    for latex, want in FORMULAS.items():
+        assert window.page.evaluate(show, latex) == want, latex
+    for latex in NOT_FORMULAS:
+        assert window.page.evaluate(show, latex) is None, latex
+
+
+def test_formulas_in_an_answer(window, server):
+    answer = window.say("formulas")
+    assert answer.locator("math").all_text_contents() == ["x2", "E=mc2", "a1", "b"]
+    expect(answer.locator("math[display=block]")).to_have_count(2)
+    assert "from $5 to $10, $HOME and $\\foo$." in prose(answer)
+    assert answer.locator('[data-source="ngram"].from').all_text_contents() == ["a1"]
+
+
 def test_a_long_message_is_folded(window, server):
     text = "\n".join(f"line {i}" for i in range(40))
     window.say(text)
@@ -923,36 +954,6 @@ def test_one_of_several_models_can_be_chosen(window, server):
     expect(page.get_by_role("heading", name="large & slow")).to_be_visible()
 
 
-def test_settings_go_with_the_next_request(window, server):
-    page = window.page
-    page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Drafter").select_option("layer-skip")
-    page.get_by_label("Temperature").fill("0")
-    page.get_by_label("Max tokens").fill("3")
-    page.get_by_label("Max tokens").fill("-1")  # not allowed, so 3 stays
-    page.get_by_label("Seed").fill("7")
-    page.get_by_label("System prompt").fill("Be brief.")
-    page.keyboard.press("Escape")
-    page.reload()
-    answer = window.say("Tell me")
-    assert prose(answer).strip() == "The old king"
-    assert "cut after 3 tokens" in answer.inner_text()
-    asked = server.asked[-1]
-    expected = {"temperature": 0, "max_tokens": 3, "seed": 7}
-    assert {name: asked[name] for name in expected} == expected
-    assert asked["pyselfspec"]["draft"] == "layer-skip"
-    assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
-
-
-def test_an_error_says_what_happened_and_can_be_tried_again(window, server):
-    told = {
-        "busy": "The server is busy. Try again in a moment. All slots are taken.",
-        "too long": "The prompt has 4096 tokens, the context 2048; give a larger n_ctx (-c) or "
-        "a shorter prompt.",
-        "fail": "The model is out of memory.",
-        "break": "The connection ended before the answer was complete.",
-    }
-    for said, expected in told.items():
 BRING = """async (how) => {
   const canvas = Object.assign(document.createElement("canvas"), {width: 3000, height: 1500});
   canvas.getContext("2d").fillRect(0, 0, 99, 99);
@@ -998,6 +999,36 @@ def test_pictures_are_pasted_and_dropped(window, server):
     assert [each["type"] for each in server.asked[-1]["messages"][-1]["content"]] == ["image_url"]
 
 
+def test_settings_go_with_the_next_request(window, server):
+    page = window.page
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Drafter").select_option("layer-skip")
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Max tokens").fill("3")
+    page.get_by_label("Max tokens").fill("-1")  # not allowed, so 3 stays
+    page.get_by_label("Seed").fill("7")
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.keyboard.press("Escape")
+    page.reload()
+    answer = window.say("Tell me")
+    assert prose(answer).strip() == "The old king"
+    assert "cut after 3 tokens" in answer.inner_text()
+    asked = server.asked[-1]
+    expected = {"temperature": 0, "max_tokens": 3, "seed": 7}
+    assert {name: asked[name] for name in expected} == expected
+    assert asked["pyselfspec"]["draft"] == "layer-skip"
+    assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_an_error_says_what_happened_and_can_be_tried_again(window, server):
+    told = {
+        "busy": "The server is busy. Try again in a moment. All slots are taken.",
+        "too long": "The prompt has 4096 tokens, the context 2048; give a larger n_ctx (-c) or "
+        "a shorter prompt.",
+        "fail": "The model is out of memory.",
+        "break": "The connection ended before the answer was complete.",
+    }
+    for said, expected in told.items():
         answer = window.say(said)
         assert answer.get_by_role("alert").locator("p").inner_text() == expected
     with window.page.expect_response("**/v1/**"):
