@@ -151,7 +151,7 @@ def test_pictures_that_cannot_be_added(path: Path, mmproj: Path, pictures: list[
 def test_a_path_in_a_message_adds_its_picture(
     path: Path, mmproj: Path, pictures: list[Path]
 ) -> None:
-    """As /image does, also for a path that a terminal has written for a dropped file."""
+    """A path that a terminal writes for a dropped file is one, and the answer is that of /image."""
     one = pictures[0].rename(pictures[0].with_name("a cat.png"))
     escaped = str(one).replace(" ", "\\ ")
     for typed in (f"'{one}' what?", f"{escaped} what?", f"what is in {escaped}?"):
