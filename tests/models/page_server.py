@@ -45,6 +45,10 @@ TABLE = (
     "Rivers:\n\n| River | Length | n:`a\\|b` |\n|:--|--:|---|\n| n:Rhine | 1233 | **long** |\n"
     "| <b>Elbe</b> | 1094 |\n\n```py\n# a note\ndef n:f(x):\n    return 'one' + 2  # end\n```\n"
 )
+FORMULAS = (
+    "So \\(x^2\\) and\n\n$$E = mc^2$$\n\nand n:$a_1$ and\n\\[\nb\n\\]\n"
+    "from $5 to $10, $HOME and $\\foo$.\n"
+)
 MASK = {"n_layer": 12, "skip_attn": [6, 7, 8, 9], "skip_ffn": [8, 9]}
 
 
@@ -55,9 +59,11 @@ class PageServer:
     needs_key: bool = False
     chat_template: bool = True
     plain_differs: bool = False
+    reads_pictures: bool = False
     slow_props: bool = False  # they wait for more, too
     breaks_off: bool = False  # after the first step of an answer
     works: tuple[str, ...] = ("ngram", "layer-skip")  # drafters
+    models: tuple[str, ...] = ("toy-12b",)
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
     left: threading.Event = field(default_factory=threading.Event)  # a client went away
@@ -66,15 +72,20 @@ class PageServer:
     def reset(self) -> None:
         """Restore the initial state, for the next test."""
         self.needs_key = self.plain_differs = self.slow_props = self.breaks_off = False
-        self.works = ("ngram", "layer-skip")
-        self.chat_template = True
+        self.works, self.models = ("ngram", "layer-skip"), ("toy-12b",)
+        self.chat_template, self.reads_pictures = True, False
         self.asked.clear()
         self.left.clear()
         self.more.clear()
 
     def app(self) -> Starlette:
         answers = [Route(f"/v1/{p}", self.answer, methods=["POST"]) for p in PATHS]
-        return Starlette(routes=[Route("/props", self.props), *answers, Mount("/", Page())])
+        known = [Route("/props", self.props), Route("/v1/models", self.list)]
+        return Starlette(routes=[*known, *answers, Mount("/", Page())])
+
+    async def list(self, request: Request) -> Response:
+        data = [{"id": name} for name in self.models]
+        return self.refused(request) or JSONResponse({"data": data})
 
     def refused(self, request: Request) -> Response | None:
         if not self.needs_key or request.headers.get("authorization") == f"Bearer {KEY}":
@@ -86,7 +97,7 @@ class PageServer:
             await self.until_more(request)
         return self.refused(request) or JSONResponse(
             {
-                "model": "toy-12b",
+                "model": request.query_params.get("model", "toy-12b"),
                 "n_layer": 12,
                 "n_ctx": 2048,
                 "n_share": 512,
@@ -95,6 +106,7 @@ class PageServer:
                 "type": "Q4_1",
                 "drafters": describe_sources(self.works),
                 "chat_template": self.chat_template,
+                "modalities": {"vision": self.reads_pictures},
             }
         )
 
@@ -165,6 +177,7 @@ class PageServer:
             "html": EVIL,
             "markdown": MARKDOWN,
             "table": TABLE,
+            "formulas": FORMULAS,
             "think": "<think>\nThe n:user wants *that*.\n</think>\n\nHere it is.",
             "long": "A line of many.\n\n" * 60,
         }.get(said, f"The n:old n:king s:had s:two sons{other}.")
@@ -195,9 +208,12 @@ class PageServer:
                 thread.join()
 
 
-def said_last(messages: list[dict[str, str]]) -> str:
-    """Return the text of the last user message."""
-    return [each["content"] for each in messages if each["role"] == "user"][-1]
+def said_last(messages: list[dict[str, Any]]) -> str:
+    """Return the text of the last user message, "" for one of pictures only."""
+    said = [each["content"] for each in messages if each["role"] == "user"][-1]
+    if isinstance(said, str):
+        return said
+    return "".join(each.get("text", "") for each in said)
 
 
 def tokens(text: str) -> list[tuple[str, str]]:

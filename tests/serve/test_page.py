@@ -241,11 +241,12 @@ LEAVES = """async (seed) => {
   const {blocks, inline} = await import("/markdown.js");
   const {Painter} = await import("/paint.js");
   const parts = ["a", "b c", " ", "\\n", "\\n\\n", "```", "`", "**", "*", "_", "- ", "1. ", "> ",
-    "- [ ] ", "# ", "[x](http://y)", "\\\\", "  ", "    ", "~~~", "---", "é🙂", "|", "a | b\\n",
+    "- [ ] ", "$", "$$", "\\\\(", "\\\\)", "x^2", "\\\\frac12", "# ",
+    "[x](http://y)", "\\\\", "  ", "    ", "~~~", "---", "é🙂", "|", "a | b\\n",
     "|--|:-:|\\n", "py\\n", "def f(x): # 'y", '"', "/*", "<think>", "</think>",
     "<b onclick=alert(1)>"];
   const KNOWN = "p h3 hr ul ol li blockquote div span button pre code strong em a table thead tbody"
-    .concat(" tr th td details summary input").split(" ");
+    .concat(" tr th td details summary input math mrow mi mn mo msup msub mfrac").split(" ");
   const random = (n) => (seed = (seed * 48271) % 2147483647) % n;
   let n = 0;
   for (let round = 0; round < 300; round++) {
@@ -348,6 +349,7 @@ def test_no_accessibility_rule_is_broken(window, server):
     check("welcome")
     window.say("markdown").locator("summary").click()
     window.say("table")
+    window.say("formulas")
     window.say("think").locator("summary").first.click()
     window.say("word " * 400)
     window.say("```py\nprint('x')  # y\n```").get_by_role("button", name="Again").click()
@@ -365,7 +367,10 @@ def test_no_accessibility_rule_is_broken(window, server):
     page.get_by_role("button", name="Rename").click()
     check("rename")
     page.keyboard.press("Escape")
+    server.models = ("toy-12b", "other")
+    page.reload()
     page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_label("Model", exact=True)).to_be_visible()
     check("settings")
     page.keyboard.press("Escape")
     page.get_by_label("Search conversations").fill("zebra")
@@ -649,6 +654,35 @@ def test_code_in_a_message_is_shown_as_code(window, server):
     assert server.asked[-1]["messages"][-1]["content"] == text
 
 
+FORMULAS = {
+    r"x^2": "x2",
+    r"\frac{a}{b+1} \cdot \frac12": "ab+1⋅12",
+    r"\sum_{i=0}^n i = \sqrt[3]{x'}": "∑i=0ni=x\u20323",
+    r"\left( \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} \right]": "((1234)]",
+    r"f(x) = \begin{cases} 1 & \text{if } x > 0 \\ 0 \end{cases}": "f(x)={1if\u00a0x>00",
+    r"\mathbb{R}^n \ni \vec v, \hat{\theta} \to \infty": "\u211dn∋v→,θ^→∞",
+    r"\lim_{x\to0} \sin x": "limx→0sinx",
+    "\\{a\\}": "{a}",
+}
+NOT_FORMULAS = [r"\foo", "{", "}", "a & b", "^", r"\frac{1}", r"\left( x", "{" * 99 + "}" * 99]
+
+
+def test_formulas_become_mathml(window):
+    show = """async (latex) => (await import("/math.js")).formula(latex, false)?.textContent"""
+    for latex, want in FORMULAS.items():
+        assert window.page.evaluate(show, latex) == want, latex
+    for latex in NOT_FORMULAS:
+        assert window.page.evaluate(show, latex) is None, latex
+
+
+def test_formulas_in_an_answer(window, server):
+    answer = window.say("formulas")
+    assert answer.locator("math").all_text_contents() == ["x2", "E=mc2", "a1", "b"]
+    expect(answer.locator("math[display=block]")).to_have_count(2)
+    assert "from $5 to $10, $HOME and $\\foo$." in prose(answer)
+    assert answer.locator('[data-source="ngram"].from').all_text_contents() == ["a1"]
+
+
 def test_a_long_message_is_folded(window, server):
     text = "\n".join(f"line {i}" for i in range(40))
     window.say(text)
@@ -891,6 +925,72 @@ def test_what_is_shown_is_not_read_out_again(window):
     )
     window.say("second")
     assert window.page.evaluate("window.added") == ["turn question", "turn answer"]
+
+
+def test_one_of_several_models_can_be_chosen(window, server):
+    page = window.page
+    window.say("Tell me")
+    assert "model" not in server.asked[-1]
+    page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_label("Model", exact=True)).to_be_hidden()
+    page.keyboard.press("Escape")
+    server.models = ("toy-12b", "large & slow")
+    page.reload()
+    window.say("Tell me")
+    assert server.asked[-1]["model"] == "toy-12b"
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Model", exact=True).select_option("large & slow")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", name="large & slow")).to_be_visible()
+    window.say("Tell me")
+    assert server.asked[-1]["model"] == "large & slow"
+    page.reload()
+    expect(page.get_by_role("heading", name="large & slow")).to_be_visible()
+
+
+BRING = """async (how) => {
+  const canvas = Object.assign(document.createElement("canvas"), {width: 3000, height: 1500});
+  canvas.getContext("2d").fillRect(0, 0, 99, 99);
+  const blob = await new Promise((made) => canvas.toBlob(made));
+  const clipboardData = new DataTransfer();
+  clipboardData.items.add(new File([blob], "shot.png", {type: blob.type}));
+  if (how === "broken") clipboardData.items.add(new File(["x"], "broken.png", {type: blob.type}));
+  const options = {clipboardData, dataTransfer: clipboardData, bubbles: true, cancelable: true};
+  document.getElementById("message").dispatchEvent(
+    how === "drop" ? new DragEvent("drop", options) : new ClipboardEvent("paste", options));
+}"""
+
+
+def test_pictures_are_pasted_and_dropped(window, server):
+    page = window.page
+    page.evaluate(BRING, "paste")
+    expect(page.get_by_text("This model reads no pictures.")).to_be_visible()
+    server.reads_pictures = True
+    page.reload()
+    expect(page.get_by_role("heading", name="toy-12b")).to_be_visible()
+    waiting = page.get_by_role("list", name="Pictures of your message")
+    page.evaluate(BRING, "paste")
+    page.evaluate(BRING, "drop")
+    expect(waiting.get_by_role("img")).to_have_count(2)
+    assert waiting.get_by_role("img").first.evaluate("i => [i.naturalWidth, i.naturalHeight]") == [
+        1024,
+        512,
+    ]
+    assert not Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    page.get_by_role("button", name="Remove picture 2").click()
+    window.say("Tell me")
+    expect(waiting).to_be_hidden()
+    picture, text = server.asked[-1]["messages"][-1]["content"]
+    assert text == {"type": "text", "text": "Tell me"}
+    assert picture["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    expect(page.locator("article.question").get_by_role("img", name="Picture")).to_have_count(1)
+    page.reload()
+    window.say("And?")
+    assert server.asked[-1]["messages"][0]["content"][0] == picture, "it stays"
+    page.evaluate(BRING, "broken")
+    expect(page.get_by_text("broken.png is no picture.")).to_be_visible()
+    window.say("")
+    assert [each["type"] for each in server.asked[-1]["messages"][-1]["content"]] == ["image_url"]
 
 
 def test_settings_go_with_the_next_request(window, server):

@@ -11,7 +11,8 @@ import {merged} from "./statistics.js";
 export const STOPPED = "stopped"; // by the user; other reasons come from the server
 
 // settings: of the conversation. The fields chat, whether the model has a chat
-// template, and n_share, the limit of an answer without its own, are added later.
+// template, n_share, the limit of an answer without its own, and model, the name of one of
+// several, are added later.
 export function newAnswer({draft, temperature, max_tokens, seed, system}) {
   const [drawn] = crypto.getRandomValues(new Uint32Array(1));
   return {
@@ -64,20 +65,27 @@ const share = ({total, cache, processed}) => (processed - cache) / (total - cach
 
 // Returns path and body of the request.
 function request({asked, text}, messages) {
-  const {draft, temperature, max_tokens, seed, system, chat, n_share} = asked;
-  const options = {temperature, seed, pyselfspec: {draft, show: true}};
+  const {draft, temperature, max_tokens, seed, system, chat, n_share, model} = asked;
+  const options = {model, temperature, seed, pyselfspec: {draft, show: true}};
   if (!chat) {
     const limit = max_tokens ?? n_share; // the server's default is very low
     return ["v1/completions", {prompt: joined(messages) + text, ...options, max_tokens: limit}];
   }
   const begin = system ? [{role: "system", content: system}] : [];
-  const turns = messages.map(({role, text}) => ({role, content: text}));
+  const turns = messages.map((each) => ({role: each.role, content: content(each)}));
   if (text) {
     turns.push({role: "assistant", content: text});
     options.pyselfspec.continue = true;
   }
   if (max_tokens !== null) options.max_tokens = max_tokens;
   return ["v1/chat/completions", {messages: [...begin, ...turns], ...options}];
+}
+
+// The content of a question or an answer, as in OpenAI's API.
+export function content({text, pictures}) {
+  if (!pictures?.length) return text;
+  const found = pictures.map((url) => ({type: "image_url", image_url: {url}}));
+  return [...found, ...(text ? [{type: "text", text}] : [])];
 }
 
 // Without a chat template, a model continues the text; each message begins a paragraph.

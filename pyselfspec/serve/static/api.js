@@ -9,9 +9,15 @@ export class ApiError extends Error {
   }
 }
 
-// /props: the model and how it drafts.
-export async function props() {
-  return (await request("props")).json();
+// The names of the models that are served.
+export async function models() {
+  const {data} = await (await request("v1/models")).json();
+  return data.map(({id}) => id);
+}
+
+// /props: a model and how it drafts. name: undefined for the only one.
+export async function props(name) {
+  return (await request(name ? `props?model=${encodeURIComponent(name)}` : "props")).json();
 }
 
 // Yields the chunks of a streamed answer. Throws an ApiError unless the stream is complete.

@@ -1,12 +1,13 @@
 // The page: description of the server, and handlers of keys and buttons.
 
-import {props as fetchProps} from "./api.js";
+import {models, props as fetchProps} from "./api.js";
 import * as chat from "./chat.js";
 import {swatch} from "./charts.js";
 import {byId, h, setIcon} from "./dom.js";
 import "./more.js";
 import {askForKey, openSettings} from "./panels.js";
 import {address, addressed, drawer, list} from "./sidebar.js";
+import {taken, takePictures} from "./pictures.js";
 import {label, meaning, OWN, setSources} from "./sources.js";
 import * as store from "./store.js";
 import {copy} from "./toast.js";
@@ -29,8 +30,12 @@ const message = byId("message");
 
 async function connect() {
   try {
-    const found = await fetchProps();
-    chat.server.props = {...found, chat: Boolean(found.chat_template ?? true)};
+    const names = await models();
+    const several = names.length > 1; // one of which may have to be loaded
+    const name = names.includes(store.settings.model) ? store.settings.model : names[0];
+    chat.server.models = several ? names : [];
+    const found = await fetchProps(several ? name : undefined);
+    chat.server.props = {...found, model: name, chat: Boolean(found.chat_template ?? true)};
     setSources(found.drafters ?? []);
     notice(chat.server.props.chat ? "" : NO_TEMPLATE);
   } catch (error) {
@@ -135,7 +140,7 @@ byId("composer").addEventListener("submit", (event) => {
   const text = message.value;
   message.value = "";
   fitMessage();
-  chat.send(text);
+  chat.send(text, taken());
 });
 message.addEventListener("input", fitMessage);
 message.addEventListener("keydown", (event) => {
@@ -166,7 +171,14 @@ byId("sources").addEventListener("click", () => {
   showSources();
 });
 byId("open-settings").addEventListener("click", () => openSettings(chat));
+byId("settings-model").addEventListener("change", ({target}) => {
+  store.settings.model = target.value;
+  store.saveSettings();
+  notice(`Loading ${target.value} …`);
+  chat.server.ready = connect();
+});
 
+takePictures(() => chat.server.props.modalities?.vision);
 showTheme();
 showSources();
 describe();

@@ -15,8 +15,9 @@ import {AnswerView, question} from "./turns.js";
 const N_TITLE = 60; // characters
 const {shown} = store;
 
-// props: of the server; ready: a promise that resolves once they are known.
-export const server = {ready: null, props: {}};
+// models: those to choose from; props: of the chosen one, or the only one; ready: a promise that
+// resolves once they are known.
+export const server = {ready: null, models: [], props: {}};
 
 let here = store.newConversation(); // the conversation shown
 const removed = new Set(); // ids of deleted conversations, whose answers are not saved
@@ -34,10 +35,11 @@ const actions = {copy, edit, again, goOn, compare: comparePlain, choose};
 
 // --- writing
 
-export function send(text) {
-  if (isRunning() || !text.trim()) return;
-  here.messages.push({role: "user", text: text.trim()});
-  here.title ||= text.trim().slice(0, N_TITLE);
+// pictures: data URLs.
+export function send(text, pictures = []) {
+  if (isRunning() || !(text.trim() || pictures.length)) return;
+  here.messages.push({role: "user", text: text.trim(), pictures});
+  here.title ||= text.trim().slice(0, N_TITLE) || "Picture";
   const answer = newAnswer(here.settings);
   const message = {role: "assistant", versions: [answer], at: 0};
   here.messages.push(message);
@@ -51,7 +53,7 @@ function edit(question, text) {
   if (isRunning()) return;
   cutFrom(question);
   if (!here.messages.length) here.title = "";
-  send(text);
+  send(text, question.pictures);
 }
 
 // Generates another version of an answer. Shows the current one until the new one has text.
@@ -119,8 +121,9 @@ async function answerTo(its, message, answer) {
 // Replaces a drafter that this server does not have by "auto".
 function prepare({asked}) {
   const {chat, n_share} = server.props;
+  const model = server.models.length ? server.props.model : undefined;
   asked.draft = draftHere(asked.draft);
-  Object.assign(asked, {chat, n_share});
+  Object.assign(asked, {chat, n_share, model});
 }
 
 export const draftHere = (draft) =>
@@ -153,9 +156,10 @@ async function comparePlain(message) {
 }
 
 const textsBefore = ({messages}, message) =>
-  messages.slice(0, messages.indexOf(message)).map(({role, text, ...each}) => ({
+  messages.slice(0, messages.indexOf(message)).map(({role, text, pictures, ...each}) => ({
     role,
     text: text ?? shown(each).text,
+    pictures,
   }));
 
 // Runs a task that Esc and the stop button can end. Returns {error} if it fails.

@@ -98,6 +98,10 @@ const indented = (text, line, n) => spaces(text, line, n) === n;
 const INLINE = new RegExp(
   [
     "(?<ticks>`+)(?<code>[^]*?[^`])\\k<ticks>(?!`)",
+    "\\\\\\((?<math>[^]+?)\\\\\\)",
+    "\\\\\\[(?<block>[^]+?)\\\\\\]",
+    "\\$\\$(?<block2>[^$]+?)\\$\\$",
+    "(?<![\\w$\\\\])\\$(?=[^\\s$])(?<math2>[^$\\n]*?[^\\s$\\\\])\\$(?![\\w$])",
     "\\*\\*(?=\\S)(?<strong>[^]*?[^\\s])\\*\\*",
     "(?<!\\w)__(?=\\S)(?<strong2>[^]*?[^\\s])__(?!\\w)",
     "\\*(?=[^\\s*])(?<em>[^*]*?[^\\s*])\\*",
@@ -109,7 +113,8 @@ const INLINE = new RegExp(
 );
 
 // The inline tree of some lines: leaves {text, at}, at being the place in the text of each
-// character, and {tag: "code" | "strong" | "em" | "a", href, children}.
+// character, and {tag: "code" | "strong" | "em" | "a" | "math" | "block", href, children}. Formulas
+// have their LaTeX, too, which their children show as it is in the text.
 export function inline(text, lines) {
   let joined = "";
   const at = [];
@@ -139,6 +144,11 @@ function marked(text, at, depth = 0) {
     from = match.index + match[0].length;
     if (name === "escaped") {
       leaf(start, end);
+      continue;
+    }
+    if (/^(math|block)/.test(name)) {
+      const children = [{text: match[0], at: at.slice(match.index, from)}];
+      found.push({tag: name.replace("2", ""), latex: text.slice(start, end), children});
       continue;
     }
     const inner = [text.slice(start, end), at.slice(start, end)];

@@ -1,5 +1,6 @@
 // Actions on a whole conversation: rename, copy, export, delete.
 
+import {content} from "./answer.js";
 import * as chat from "./chat.js";
 import {byId} from "./dom.js";
 import {remove} from "./sidebar.js";
@@ -9,7 +10,7 @@ import {copy} from "./toast.js";
 // Returns the conversation as Markdown, with a heading for each message.
 export function asMarkdown({title, messages}, model) {
   const turns = messages.map((each) =>
-    each.role === "user" ? `## You\n\n${each.text}` : `## ${model}\n\n${shown(each).text.trim()}`,
+    each.role === "user" ? `## You\n\n${"[picture]\n\n".repeat(each.pictures?.length ?? 0)}${each.text}` : `## ${model}\n\n${shown(each).text.trim()}`,
   );
   return `${[`# ${title}`, ...turns].join("\n\n")}\n`;
 }
@@ -18,7 +19,7 @@ export function asMarkdown({title, messages}, model) {
 export function asJson({title, settings, messages}, model) {
   const turns = messages.map((each) =>
     each.role === "user"
-      ? {role: "user", content: each.text}
+      ? {role: "user", content: content(each)}
       : {role: "assistant", content: shown(each).text, statistics: shown(each).statistics},
   );
   return `${JSON.stringify({title, model, settings, messages: turns}, null, 2)}\n`;

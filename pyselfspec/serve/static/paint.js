@@ -3,6 +3,7 @@
 import {codeBlock} from "./code.js";
 import {h} from "./dom.js";
 import {blocks, inline} from "./markdown.js";
+import {formula} from "./math.js";
 import {OWN, meaning} from "./sources.js";
 
 const [THINK, THOUGHT] = ["<think>", "</think>"]; // around reasoning before the answer
@@ -102,14 +103,23 @@ export class Painter {
   }
 
   #inline(lines) {
-    const nodes = (tree) => tree.flatMap((each) => (each.tag ? [this.#mark(each, nodes)] : leaf(each)));
+    const nodes = (tree) => tree.flatMap((each) => (each.tag ? this.#mark(each, nodes) : leaf(each)));
     const leaf = ({text, at}) => this.#leaf(text, (i) => at[i]);
     return nodes(inline(this.#text, lines));
   }
 
-  #mark({tag, href, children}, nodes) {
+  #mark({tag, href, latex, children}, nodes) {
+    if (latex) return this.#formula(formula(latex, tag === "block"), children[0].at) ?? nodes(children);
     const safe = tag === "a" && {href, target: "_blank", rel: "noopener noreferrer"};
     return h(tag, safe || {}, ...nodes(children));
+  }
+
+  // A formula is marked if all of it is from one source.
+  #formula(element, at) {
+    const sources = new Set(at.map((i) => this.#sources[i] ?? OWN));
+    const [source] = sources;
+    if (!element || sources.size > 1 || source === OWN) return element;
+    return h("span", {class: "from", "data-source": source, title: meaning(source)}, element);
   }
 
   // Text nodes and marked spans for characters that are from these places. White space around

@@ -20,13 +20,12 @@ export function openSettings({conversation, draftHere, keep, server}) {
   draft.value = draftHere(its.settings.draft) ?? PLAIN;
   for (const name of [...NUMBERS, "system"]) byId(name).value = its.settings[name] ?? "";
   byId("system-field").hidden = server.props.chat === false;
-  byId("about").textContent = about(server.props);
+  byId("model-field").hidden = !server.models.length;
+  byId("settings-model").replaceChildren(...server.models.map((name) => h("option", {}, name)));
+  byId("settings-model").value = server.props.model;
   showTemperature();
   byId("settings").showModal();
 }
-
-const about = ({model}) =>
-  `This server runs ${model ?? "one model"}. For another model, start another server. Messages are text only.`;
 
 function said(name) {
   if (name === "auto") return "automatic";

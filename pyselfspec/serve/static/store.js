@@ -12,8 +12,8 @@ const DEFAULTS = {
   system: "",
 };
 
-// Settings of the next new conversation, and whether sources are coloured.
-export const settings = {...DEFAULTS, colours: true, ...read(localStorage, `${PREFIX}settings`)};
+// Settings of the next new conversation, whether sources are coloured, and the chosen model.
+export const settings = {...DEFAULTS, colours: true, model: null, ...read(localStorage, `${PREFIX}settings`)};
 export const saveSettings = () => write(localStorage, `${PREFIX}settings`, settings);
 
 export const theme = () => read(localStorage, `${PREFIX}theme`) ?? "auto";

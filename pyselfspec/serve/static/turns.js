@@ -6,6 +6,7 @@ import {cards, figures} from "./cards.js";
 import {perSecond} from "./charts.js";
 import {h, icon} from "./dom.js";
 import {Painter, typed} from "./paint.js";
+import {thumbnails} from "./pictures.js";
 import {shown} from "./store.js";
 
 // kind: "acts" for buttons that are disabled while an answer is generated.
@@ -15,7 +16,7 @@ const tool = (name, text, onclick, kind = "acts") =>
 const [N_CHARS, N_LINES] = [1500, 15]; // of a message that is shown whole
 
 export function question(message, actions) {
-  const bubble = h("div", {class: "bubble"}, ...typed(message.text));
+  const bubble = h("div", {class: "bubble"}, thumbnails(message.pictures), ...typed(message.text));
   const isLong = message.text.length > N_CHARS || message.text.split("\n").length > N_LINES;
   const element = h(
     "article",

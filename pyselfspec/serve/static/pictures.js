@@ -1,0 +1,71 @@
+// Pictures of the next message, pasted or dropped on the page, as JPEG files in data URLs: small
+// ones, since conversations stay in the browser's storage.
+
+import {byId, h, icon} from "./dom.js";
+import {toast} from "./toast.js";
+
+const MOST = 16; // pictures of a request
+const SIDE = 1024; // pixels of the longer side at most
+const QUALITY = 0.85;
+
+let waiting = [];
+let reads = () => false; // whether the model reads pictures
+
+// Adds pictures from now on; able() tells whether the model reads them.
+export function takePictures(able) {
+  reads = able;
+  byId("message").addEventListener("paste", (event) => add(event, event.clipboardData));
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("drop", (event) => add(event, event.dataTransfer));
+}
+
+// Returns the pictures for a message, and forgets them.
+export function taken() {
+  const found = waiting;
+  waiting = [];
+  show();
+  return found;
+}
+
+export const thumbnails = (urls) =>
+  urls?.length > 0 && h("div", {class: "pictures"}, ...urls.map((src) => h("img", {src, alt: "Picture"})));
+
+async function add(event, {files}) {
+  if (!files.length) return; // text, for the field
+  event.preventDefault();
+  if (!reads()) return toast("This model reads no pictures.");
+  for (const file of files) {
+    if (waiting.length >= MOST) return toast(`A message has at most ${MOST} pictures.`);
+    const url = await jpeg(file).catch(() => toast(`${file.name} is no picture.`));
+    if (url) waiting.push(url);
+    show();
+  }
+}
+
+async function jpeg(file) {
+  const image = await createImageBitmap(file);
+  const scale = Math.min(1, SIDE / Math.max(image.width, image.height));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.round(image.width * scale));
+  canvas.height = Math.max(1, Math.round(image.height * scale));
+  const paper = canvas.getContext("2d");
+  paper.fillStyle = "white"; // JPEG has no transparency
+  paper.fillRect(0, 0, canvas.width, canvas.height);
+  paper.drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL("image/jpeg", QUALITY);
+}
+
+function show() {
+  byId("pictures").hidden = !waiting.length;
+  byId("pictures").replaceChildren(
+    ...waiting.map((src, i) => {
+      const remove = () => (waiting.splice(i, 1), show(), byId("message").focus());
+      const button = h(
+        "button",
+        {class: "icon-button", type: "button", "aria-label": `Remove picture ${i + 1}`, onclick: remove},
+        icon("close"),
+      );
+      return h("li", {}, h("img", {src, alt: `Picture ${i + 1}`}), button);
+    }),
+  );
+}
