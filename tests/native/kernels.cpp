@@ -1,7 +1,7 @@
 // Products of pyselfspec/native/kernels against sums over the weights as ggml unpacks them, and against themselves at
 // other widths. Odd numbers of rows and of values; every buffer ends where its contents end, for AddressSanitizer.
 // Prints what was wrong, if anything.
-#include "product.h"
+#include "columns.h"
 #include "repack.h"
 
 #define GGML_COMMON_DECL_CPP
@@ -168,6 +168,23 @@ std::vector<char> interleaved_q6_K(const std::vector<char> & rows, int64_t n_row
     return out;
 }
 
+// The same for IQ4_XS, by the function that loads models.
+std::vector<char> interleaved_iq4_xs(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+    std::vector<char> out(rows.size());
+    auto * to = (block_iq4_xsx8 *) out.data();
+    const auto * from = (const block_iq4_xs *) rows.data();
+    for (int64_t group = 0; group < n_rows; group += 8) {
+        for (int64_t b = 0; b < n_blocks; b++, to++) {
+            const block_iq4_xs * blocks[8];
+            for (int r = 0; r < 8; r++) {
+                blocks[r] = from + (group + r)*n_blocks + b;
+            }
+            interleave(blocks, *to);
+        }
+    }
+    return out;
+}
+
 std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return interleaved<block_q4_0>(rows, n_rows, k/32, 0x88);
@@ -177,6 +194,7 @@ std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int
         case GGML_TYPE_Q5_K:   return interleaved_32s<block_q5_K, block_q5_Kx8>(rows, n_rows, k/256);
         case GGML_TYPE_Q2_K:   return interleaved_q2_K(rows, n_rows, k/256);
         case GGML_TYPE_Q6_K:   return interleaved_q6_K(rows, n_rows, k/256);
+        case GGML_TYPE_IQ4_XS: return interleaved_iq4_xs(rows, n_rows, k/256);
         default:               abort();
     }
 }

@@ -21,8 +21,8 @@ from places import ROOT, llama_cpp
 from pyselfspec.util.build import LIB_DIR
 
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-SOURCES = ("floats", "blocks", "superblocks", "columns", "activations")
-N_KINDS = 25  # sixteen types, seven of them in columns too, two with activations as they are
+SOURCES = ("floats", "blocks", "superblocks", "columns", "columns_iq4_xs", "activations")
+N_KINDS = 26  # sixteen types, eight of them in columns too, two with activations as they are
 
 AVX2 = ("avx2", "fma", "f16c")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")

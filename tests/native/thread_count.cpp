@@ -67,6 +67,17 @@ static void keeps_all_threads_where_fewer_are_no_gain() {
     CHECK(m.run(10, 16, stolen) > 0.97/stolen(16).seconds);
 }
 
+// The pages of a file come from disk while the first passes run.
+static void is_not_misled_by_slow_first_passes() {
+    machine m;
+    int n_passes = 0;
+    m.run(3, 2, [&](int n) {
+        const pass warm = quiet(n);
+        return n_passes++ < 2 ? pass {0.2, 0.15} : warm;
+    });
+    CHECK(m.n == 2 && n_passes > 2.5/quiet(2).seconds);
+}
+
 static void takes_fewer_beside_a_program() {
     machine m;
     CHECK(m.run(5, 2, beside_one_of_two) > 0.95/quiet(1).seconds);
@@ -103,6 +114,7 @@ static void compares_passes_of_one_kind() {
 
 int main() {
     keeps_all_threads_where_fewer_are_no_gain();
+    is_not_misled_by_slow_first_passes();
     takes_fewer_beside_a_program();
     compares_passes_of_one_kind();
     selfspec_thread_count one;

@@ -1,9 +1,10 @@
 // Products with quantised weights that upstream has repacked: eight rows side by side, eight values of each in turn
-// (block_q4_0x8, block_iq4_nlx8, block_mxfp4x8, block_q4_Kx8, block_q5_Kx8, block_q2_Kx8, block_q6_Kx8).
+// (block_q4_0x8, block_iq4_nlx8, block_mxfp4x8, block_q4_Kx8, block_q5_Kx8, block_q2_Kx8, block_q6_Kx8). IQ4_XS is in
+// columns_iq4_xs.cpp.
 //
 // A vector of unpacked weights holds eight values of every row, so eight values of a token are repeated across it and
 // 32-bit lanes 2c and 2c+1 of the product belong to row c. No sum ever crosses lanes before the end.
-#include "product.h"
+#include "columns.h"
 
 #if defined(__AVX2__) && defined(SELFSPEC_KERNELS)
 
@@ -13,71 +14,6 @@
 namespace selfspec {
 
 namespace {
-
-constexpr int ROWS  = VB/8;    // rows in a vector: all eight, or with AVX2 half of them
-constexpr int PARTS = 8/ROWS;
-
-#if defined(SELFSPEC_AVX512)
-using vh = __m256i;  // half a vector
-inline vf pairs(__m256 x) {  // every value twice
-    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(x));
-}
-inline vf pair_scales(const ggml_half * d)   { return pairs(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d))); }
-inline vf pair_bytes(__m128i x)              { return pairs(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x))); }
-inline vi pair_ints(__m128i x)               { return _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(x, x)); }
-inline vi bytes_to_64(__m128i x)             { return _mm512_cvtepu8_epi64(x); }
-inline vi signed_to_64(__m128i x)            { return _mm512_cvtepi8_epi64(x); }
-inline vh bytes_to_16(__m128i x)             { return _mm256_cvtepu8_epi16(x); }
-inline vh signed_to_16(__m128i x)            { return _mm256_cvtepi8_epi16(x); }
-inline vh zero_h()                           { return _mm256_setzero_si256(); }
-inline vh mac16(vh acc, vh x, int32_t y)     { return _mm256_add_epi32(acc, _mm256_madd_epi16(x, _mm256_set1_epi32(y))); }
-inline vi first_of_pairs(vh x)               { return _mm512_cvtepu32_epi64(x); }
-inline void store_pair_sums(float * to, vf x) {
-    const vf sums = _mm512_add_ps(x, _mm512_shuffle_ps(x, x, 0xb1));
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
-    _mm256_storeu_ps(to, _mm512_castps512_ps256(_mm512_permutexvar_ps(even, sums)));
-}
-#else
-using vh = __m128i;
-inline vf pairs(__m128 x) {
-    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(x), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-}
-inline vf pair_scales(const ggml_half * d)   { return pairs(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) d))); }
-inline vf pair_bytes(__m128i x)              { return pairs(_mm_cvtepi32_ps(_mm_cvtepu8_epi32(x))); }
-inline vi pair_ints(__m128i x)               { return _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x)); }
-inline vi bytes_to_64(__m128i x)             { return _mm256_cvtepu8_epi64(x); }
-inline vi signed_to_64(__m128i x)            { return _mm256_cvtepi8_epi64(x); }
-inline vh bytes_to_16(__m128i x)             { return _mm_cvtepu8_epi16(x); }
-inline vh signed_to_16(__m128i x)            { return _mm_cvtepi8_epi16(x); }
-inline vh zero_h()                           { return _mm_setzero_si128(); }
-inline vh mac16(vh acc, vh x, int32_t y)     { return _mm_add_epi32(acc, _mm_madd_epi16(x, _mm_set1_epi32(y))); }
-inline vi first_of_pairs(vh x)               { return _mm256_cvtepu32_epi64(x); }
-inline void store_pair_sums(float * to, vf x) {
-    const vf sums = _mm256_add_ps(x, _mm256_shuffle_ps(x, x, 0xb1));
-    const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0);
-    _mm_storeu_ps(to, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(sums, even)));
-}
-#endif
-
-inline vf pair_powers(const uint8_t * e) {
-    return power_of_two(pair_ints(_mm_loadl_epi64((const __m128i *) e)));
-}
-inline int32_t load_i32(const void * p)      { int32_t x; memcpy(&x, p, 4); return x; }
-
-template <int T> void clear(vf (&sums)[PARTS][T]) {
-    for (auto & of_part : sums) {
-        each<T>([&](auto t) { of_part[t] = zero(); });
-    }
-}
-
-template <int T> void store_sums(const vf (&sums)[PARTS][T], const Token * tokens, int64_t row) {
-    for (int t = 0; t < T; t++) {
-        for (int part = 0; part < PARTS; part++) {
-            store_pair_sums(tokens[t].out + row + ROWS*part, sums[part][t]);
-        }
-    }
-}
 
 // The low bytes of x, each as four words.
 inline vi four_words(vi of_64_bits) {
@@ -393,6 +329,7 @@ Scheme column_scheme(ggml_type type) {
         case GGML_TYPE_Q5_K:   return {{Layout::q8k_sums32}, product_of_32s<block_q5_Kx8>};
         case GGML_TYPE_Q2_K:   return {{Layout::q8k_sums16}, product_of_16s<Q2_K>};
         case GGML_TYPE_Q6_K:   return {{Layout::q8k_sums16}, product_of_16s<Q6_K>};
+        case GGML_TYPE_IQ4_XS: return iq4_xs_column_scheme();
         default:               return {};
     }
 }

@@ -23,9 +23,13 @@ bool selfspec_compute_forward(const struct ggml_compute_params * params, struct 
 bool    selfspec_is_narrow(int64_t n_tokens);
 int64_t selfspec_rows_in_fours(int64_t n_rows);  // number of rows, of n_rows, for which the product of four rows may be used
 
-// Returns whether the kernels here read Q5_K and Q6_K with eight rows interleaved, which upstream computes slowly on x86 and
-// therefore never chooses there.
+// Returns whether the kernels here read Q5_K, Q6_K and IQ4_XS with eight rows interleaved. Upstream computes the first two slowly
+// on x86 and therefore never chooses that there; the third is a layout of ours.
 bool selfspec_reads_columns(void);
+
+// Copies rows of IQ4_XS, all that the tensor has, into it with eight of them interleaved. Returns 0, or -1 if their number or the
+// size does not fit.
+int selfspec_interleave_iq4_xs(struct ggml_tensor * tensor, const void * data, size_t size);
 
 // Returns up to how many tokens a product with these weights gives each token the bits that it has alone: INT32_MAX with a
 // kernel of ours, less where upstream computes wide batches in tiles; 0 if unknown, because these kernels are switched off or

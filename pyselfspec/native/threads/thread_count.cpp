@@ -16,6 +16,7 @@ constexpr double LOSS      = 0.02;  // share of all time that trials may lose: a
 constexpr double PAUSE     = 0.3;   // seconds between two trials, at least
 constexpr double LONGEST   = 10;
 constexpr double RATE      = 0.125; // weight of a new time
+constexpr int    N_FIRST   = 4;     // passes of a kind, the fastest of which counts
 constexpr size_t N_KINDS   = 256;
 
 }  // namespace
@@ -31,22 +32,23 @@ void selfspec_thread_count::took(double now, double seconds, double idle) {
         go_on(now, seconds);
         return;
     }
-    const bool is_known = usual.count(kind) > 0;
-    learn(seconds, idle);
-    if (now >= next_try && is_known) {
+    if (learn(seconds, idle) && now >= next_try) {
         begin_trial();
     }
 }
 
-void selfspec_thread_count::learn(double seconds, double idle) {
+// Returns whether passes of this kind are known. The first ones may be slow for other reasons, such as pages of a file.
+bool selfspec_thread_count::learn(double seconds, double idle) {
     if (usual.size() >= N_KINDS && !usual.count(kind)) {
         usual.clear();
     }
-    double & known = usual.try_emplace(kind, seconds).first->second;
-    known += RATE*(seconds - known);
+    Usual & known = usual.try_emplace(kind, Usual {seconds, 0}).first->second;
+    known.n_passes++;
+    known.seconds = known.n_passes <= N_FIRST ? std::min(known.seconds, seconds) : known.seconds + RATE*(seconds - known.seconds);
     const double kept = RECENT/(RECENT + seconds);
     recent      = kept*recent + seconds;
     recent_idle = kept*recent_idle + idle;
+    return known.n_passes > N_FIRST;
 }
 
 void selfspec_thread_count::begin_trial() {
@@ -62,7 +64,7 @@ void selfspec_thread_count::begin_trial() {
 void selfspec_thread_count::go_on(double now, double seconds) {
     const auto known = usual.find(kind);
     if (known != usual.end()) {
-        trial.expected += known->second;
+        trial.expected += known->second.seconds;
         trial.spent    += seconds;
     }
     trial.n_passes++;
@@ -73,8 +75,8 @@ void selfspec_thread_count::go_on(double now, double seconds) {
         return;
     }
     if (trial.spent < allowed) {
-        for (auto & [kind, time] : usual) {
-            time *= trial.spent/trial.expected;
+        for (auto & [kind, known] : usual) {
+            known.seconds *= trial.spent/trial.expected;
         }
         n_fewer += trial.step;
         failed = 0;

@@ -23,7 +23,12 @@ private:
         double spent    = 0;
     };
 
-    void learn(double seconds, double idle);
+    struct Usual {
+        double seconds;
+        int    n_passes;
+    };
+
+    bool learn(double seconds, double idle);
     void begin_trial();
     void go_on(double now, double seconds);
 
@@ -31,8 +36,8 @@ private:
     int      n_fewer = 0;
     uint64_t kind    = 0;
 
-    std::unordered_map<uint64_t, double> usual;  // what a pass takes at present, by kind
-    double recent      = 0;                      // of the passes of the last tenth of a second: what they took
+    std::unordered_map<uint64_t, Usual> usual;  // what a pass takes at present, by kind
+    double recent      = 0;                     // of the passes of the last tenth of a second: what they took
     double recent_idle = 0;
 
     Trial  trial;
