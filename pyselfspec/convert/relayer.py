@@ -18,7 +18,7 @@ from gguf import GGUFValueType
 from gguf.gguf_writer import GGUFValue
 
 from ..errors import ArgumentError, MaskError, ModelFileError, UnsupportedError
-from ..gguf.file import BLOCK_NAME, MAX_BLOCKS
+from ..gguf.hparams import BLOCK_NAME, MAX_BLOCKS
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import MASK_KEY
 from .stream import PIECE_BYTES, Copy, Metadata, Source, StoredTensor, Tensor

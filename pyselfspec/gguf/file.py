@@ -1,9 +1,8 @@
 """Check a GGUF model file before llama.cpp reads it, and compute the sizes of its parts.
 
 Some broken files abort the process inside ggml, where no Python error is possible, so they are
-refused here with one line. Only headers are read, no tensor data, and nothing native is needed.
-Assertions of rare architectures are not covered. ``tests/tools/test_gguf_pin.py`` compares the
-lists below with the pinned llama.cpp.
+refused here and in hparams.py with one line. Only headers are read, no tensor data, and nothing
+native is needed. Assertions of rare architectures are not covered.
 """
 
 from __future__ import annotations
@@ -16,52 +15,10 @@ from os import PathLike
 from pathlib import Path
 
 from ..errors import ModelFileError
-from . import chat_template
+from . import chat_template, hparams
 from .header import BROKEN, Header, TensorInfo, Value, read_header, short, tensor_types
+from .hparams import BLOCK_NAME
 
-# llama.cpp's compile-time limits; beyond them it aborts.
-MAX_BLOCKS = 512
-MAX_EXPERTS = 1024
-MAX_U32 = 2**32 - 1
-# The common architectures whose graphs assert that whole heads are rotated.
-FULL_ROTARY = frozenset(
-    {"llama", "falcon", "deci", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "olmo", "olmo2", "olmoe",
-     "granite", "exaone", "exaone4", "internlm2", "mistral3", "smollm3", "starcoder2"}
-)  # fmt: skip
-# Common ones that may rotate a part. With 0 ggml never returns; others may need 0, so it is valid.
-PART_ROTARY = frozenset(
-    {"dflash", "eagle3", "gemma", "gemma2", "gemma3", "gemma4", "gemma4-assistant", "gptneox",
-     "phi2", "phi3", "stablelm"}
-)  # fmt: skip
-# Their blocks with a sliding window have heads of another size, of which they may rotate a part.
-WINDOW_ROTARY = frozenset({"gemma4", "gemma4-assistant"})
-# Architectures that rotate in sections, by positions in time, height and width: always, and those
-# that do where the file has sections.
-SECTIONED_ROTARY = frozenset(
-    {"paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp"}
-)
-# Its graph reads the window's K/V cache, which is not made without a window.
-ALWAYS_WINDOWED = frozenset({"afmoe"})
-# Their graphs read recurrent states and K/V, of which a model without such blocks has none.
-HYBRID = frozenset(
-    {"bailingmoe3", "falcon-h1", "glm5-next", "granitehybrid", "jamba", "kimi-k3", "kimi-linear",
-     "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "plamo2", "qwen35", "qwen35moe",
-     "qwen3next", "qwen4exp"}
-)  # fmt: skip
-# Each of their blocks is recurrent and has attention.
-BOTH_IN_EACH_BLOCK = frozenset({"falcon-h1"})
-# Their graphs rotate the keys of the index that selects cells, 64 values at least.
-ROTATED_INDEX = frozenset({"deepseek32", "glm-dsa"})
-INDEX_UNIT = 64
-# The graphs of deepseek4 assert this number of hyper-connections.
-N_STREAMS = 4
-MAY_BE_SECTIONED = frozenset({"bailingmoe3", "dflash", "glm4", "glm4moe", "hunyuan_vl"})
-ROPE_SCALING_TYPES = ("none", "linear", "yarn", "longrope")
-
-# One physical block serves several blocks of the model, so the counts differ.
-ARCHITECTURES_SHARING_BLOCKS = frozenset({"hrm_text"})
-# All of their blocks predict tokens after the next one.
-EXTRA_BLOCKS_ONLY = frozenset({"gemma4-assistant"})
 OTHER_KINDS = {
     "adapter": "a LoRA adapter",
     "mmproj": "a multimodal projector",
@@ -72,16 +29,12 @@ EMBEDDERS = frozenset(
      "neo-bert", "nomic-bert", "nomic-bert-moe", "t5encoder"}
 )  # fmt: skip
 SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-BLOCK_NAME = re.compile(r"blk\.(\d+)\.(.+)")
 TOKEN_EMBEDDING = "token_embd.weight"
 POSITION_EMBEDDING = "position_embd.weight"
 OUTPUT_HEAD = re.compile(r"output(_norm)?\.")
 # The first part of a tensor's name inside its block says which sublayer it belongs to.
 FFN_NAME = re.compile(r"(ffn|exp|shexp|post_ffw|post_mlp|channel_mix|layer_output_norm)")
 ATTN_NAME = re.compile(r"(attn|ssm|post_attention|time_mix|shortconv|inner_norm|indexer|k_|v_|q_)")
-RECURRENT_NAME = re.compile(r"ssm_|shortconv\.")
-ATTENTION_NAME = re.compile(r"attn_(q|k|qkv|kv|q_a|kv_a_mqa|kv_a)\.weight$")
-ATTENTION_INPUT = re.compile(r"\.attn_(q|qkv)\.weight$")
 WEIGHT_NAME = re.compile(r"^(token_embd|output|blk\.\d+\.(attn|ffn)_(?!\w*tid2eid)\w+)\.weight$")
 NORM_OR_BIAS = re.compile(r"(norm(_\w+)?\.weight|\.bias|\.scale)$")
 # ggml can store these, but has no matrix product for them.
@@ -245,11 +198,11 @@ def check(path: str | PathLike[str]) -> GgufFile:
         tensors = tuple(tensor for part in parts for tensor in part.tensors)
         _check_duplicates(tensors)
         _check_types(tensors)
-        values = _Hparams(architecture, first.metadata)
-        n_layer = _check_blocks(values, tensors)
-        _check_hparams(values, tensors)
-        _check_recurrent(architecture, tensors, n_layer)
-        n_vocab = _check_vocabulary(values)
+        values = hparams.Hparams(architecture, first.metadata)
+        n_layer = hparams.check_blocks(values, tensors)
+        hparams.check_hparams(values, tensors)
+        hparams.check_recurrent(architecture, tensors, n_layer)
+        n_vocab = hparams.check_vocabulary(values)
     except ModelFileError as error:
         message = embedder(first.metadata.get("general.architecture")) or str(error)
         raise ModelFileError(_with_path(message, first.path)) from None
@@ -286,39 +239,6 @@ def embedder(architecture: object) -> str:
 def _with_path(message: str, path: Path) -> str:
     """Return a message with the path of its file, unless it begins with that of another part."""
     return message if message.startswith(str(path.parent / "")) else f"{path}: {message}"
-
-
-class _Hparams:
-    """Typed access to the keys of one architecture."""
-
-    def __init__(self, architecture: str, metadata: Mapping[str, Value]) -> None:
-        self.architecture = architecture
-        self.metadata = metadata
-
-    def key(self, name: str) -> str:
-        return f"{self.architecture}.{name}"
-
-    def number(self, name: str, default: int | None = None) -> int:
-        value = self.metadata.get(self.key(name), default)
-        if value is None:
-            raise ModelFileError(f"has no {self.key(name)!r}; {BROKEN}")
-        if not isinstance(value, int) or not 0 <= value <= MAX_U32:
-            raise ModelFileError(f"{self.key(name)} is {short(value)}, not a count; {BROKEN}")
-        return value
-
-    def per_block(self, name: str) -> tuple[int, ...]:
-        """Return one number for all blocks or one per block; empty when the key is missing."""
-        value = self.metadata.get(self.key(name), ())
-        if not isinstance(value, tuple):
-            return (self.number(name),)
-        n_block = self.number("block_count")
-        counts = tuple(v for v in value if isinstance(v, int) and 0 <= v <= MAX_U32)
-        if len(counts) != len(value) or (value and len(counts) != n_block):
-            raise ModelFileError(
-                f"{self.key(name)} must be one count per block ({n_block}), but is "
-                f"{short(value)}; {BROKEN}"
-            )
-        return counts
 
 
 def _architecture(metadata: Mapping[str, Value]) -> str:
@@ -392,279 +312,6 @@ def _check_types(tensors: tuple[TensorInfo, ...]) -> None:
                 f"tensor {tensor.name!r} is {tensor.type}, which is no type for weights: "
                 "convert the model again"
             )
-
-
-# --- metadata of the model ------------------------------------------------------------------------
-
-
-def _check_blocks(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> int:
-    """Return the number of blocks a token runs through; block_count must match the tensors."""
-    present = {int(match[1]) for t in tensors if (match := BLOCK_NAME.match(t.name))}
-    if not tensors:
-        raise ModelFileError("holds only a vocabulary, no weights: give a complete model")
-    if not present:
-        raise ModelFileError("has no blocks (blk.N tensors), so it is no decoder language model")
-    n_block = values.number("block_count")
-    if not 1 <= n_block <= MAX_BLOCKS:
-        raise ModelFileError(f"{values.key('block_count')} is {n_block}, not 1 to {MAX_BLOCKS}")
-    n_extra = values.number("nextn_predict_layers", 0)
-    has_extra_only = values.architecture in EXTRA_BLOCKS_ONLY
-    if n_extra >= n_block if not has_extra_only else n_extra != n_block:
-        raise ModelFileError(
-            f"{values.key('nextn_predict_layers')} is {n_extra} of {n_block} blocks; {BROKEN}"
-        )
-    n_run = n_block if has_extra_only else n_block - n_extra
-    needed = set(range(n_run)) - _blocks_without_sublayers(values)
-    if n_run < n_block and min(present) >= n_run:
-        raise ModelFileError(
-            f"holds a draft head only, block {n_run} of a {values.architecture} model, which "
-            "cannot be used without the others: give a file of the whole model"
-        )
-    shared = values.architecture in ARCHITECTURES_SHARING_BLOCKS
-    if max(present) >= n_block or (needed - present and not shared):
-        raise ModelFileError(
-            f"{values.key('block_count')} is {n_block}, but the tensors are those of "
-            f"{len(present)} blocks, {min(present)} to {max(present)}; {BROKEN}"
-        )
-    return n_run
-
-
-def _blocks_without_sublayers(values: _Hparams) -> set[int]:
-    """Return the blocks of a pruned model that have neither attention nor feed-forward."""
-    heads = values.per_block("attention.head_count")
-    ffn = values.per_block("feed_forward_length")
-    if len(heads) != len(ffn) or len(heads) == 1:
-        return set()
-    return {i for i, counts in enumerate(zip(heads, ffn, strict=True)) if not any(counts)}
-
-
-def _check_hparams(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
-    for name in ("embedding_length", "context_length"):
-        if values.number(name) == 0:
-            raise ModelFileError(f"{values.key(name)} is 0; {BROKEN}")
-    if values.number("context_length") >= 2**31:
-        raise ModelFileError(f"{values.key('context_length')} is too large; {BROKEN}")
-    _check_heads(values, any(ATTENTION_INPUT.search(t.name) for t in tensors))
-    _check_window(values)
-    _check_window_heads(values, tensors)
-    _check_rope(values)
-    _check_window_rope(values)
-    _check_rope_sections(values)
-    _check_experts(values)
-    _check_index(values)
-    _check_streams(values)
-
-
-def _check_recurrent(architecture: str, tensors: tuple[TensorInfo, ...], n_layer: int) -> None:
-    """Refuse a hybrid model without recurrent blocks, or without any other: llama.cpp would end the
-    process."""
-    if architecture not in HYBRID:
-        return
-    blocks = (match for t in tensors if (match := BLOCK_NAME.match(t.name)))
-    found = [(int(match[1]), match[2]) for match in blocks if int(match[1]) < n_layer]
-    recurrent = {block for block, name in found if RECURRENT_NAME.match(name)}
-    if not recurrent:
-        raise ModelFileError(
-            f"none of its {n_layer} blocks is recurrent, but {architecture} needs one; {BROKEN}"
-        )
-    attending = {block for block, name in found if ATTENTION_NAME.match(name)}
-    if architecture not in BOTH_IN_EACH_BLOCK and not attending - recurrent:
-        raise ModelFileError(
-            f"none of its {n_layer} blocks has attention only, but {architecture} needs one; "
-            f"{BROKEN}"
-        )
-
-
-def _check_index(values: _Hparams) -> None:
-    if values.architecture not in ROTATED_INDEX:
-        return
-    size = values.number("attention.indexer.key_length", 0)
-    if size % INDEX_UNIT or not size:
-        raise ModelFileError(
-            f"{values.key('attention.indexer.key_length')} is {size}, not a multiple of "
-            f"{INDEX_UNIT}; {BROKEN}"
-        )
-
-
-def _check_streams(values: _Hparams) -> None:
-    """Refuse another number of hyper-connections: llama.cpp would end the process."""
-    if values.architecture != "deepseek4":
-        return
-    n = values.number("hyper_connection.count", N_STREAMS)
-    if n != N_STREAMS:
-        raise ModelFileError(
-            f"{values.key('hyper_connection.count')} is {n}, not {N_STREAMS}; {BROKEN}"
-        )
-
-
-def _check_window(values: _Hparams) -> None:
-    """Refuse an unused sliding window and a missing one: llama.cpp would end the process."""
-    key = values.key("attention.sliding_window")
-    pattern = values.metadata.get(values.key("attention.sliding_window_pattern"))
-    if not values.number("attention.sliding_window", 0):
-        if values.architecture in ALWAYS_WINDOWED:
-            raise ModelFileError(f"{key} is 0 or missing; {BROKEN}")
-        return
-    if isinstance(pattern, tuple) and pattern and not any(pattern):
-        raise ModelFileError(
-            f"{values.key('attention.sliding_window_pattern')} names no block; {BROKEN}"
-        )
-
-
-def _check_window_heads(values: _Hparams, tensors: tuple[TensorInfo, ...]) -> None:
-    """Refuse head sizes for blocks with a window that fit none of the blocks."""
-    if values.number("attention.kv_lora_rank", 0):
-        return  # the cache does not hold K and V
-    heads_kv = values.per_block("attention.head_count_kv")
-    for name, weight in (("key_length_swa", "attn_k"), ("value_length_swa", "attn_v")):
-        key = values.key(f"attention.{name}")
-        rows = {t.shape[1] for t in tensors if t.name.endswith(f".{weight}.weight")}
-        if key not in values.metadata or not rows or not any(heads_kv):
-            continue
-        size = values.number(f"attention.{name}")
-        if not rows & {size * n for n in heads_kv}:
-            raise ModelFileError(
-                f"{key} is {size}, which fits none of the {weight} tensors; {BROKEN}"
-            )
-
-
-def _check_heads(values: _Hparams, has_attention: bool) -> None:
-    heads = values.per_block("attention.head_count")
-    n_embd = values.number("embedding_length")
-    if has_attention and not any(heads):
-        raise ModelFileError(f"{values.key('attention.head_count')} is 0 or missing; {BROKEN}")
-    if has_attention and max(heads) > n_embd:
-        raise ModelFileError(
-            f"{values.key('attention.head_count')} is {max(heads)}, more than the embedding "
-            f"length {n_embd}; {BROKEN}"
-        )
-    n_block = values.number("block_count")
-    heads_kv = values.per_block("attention.head_count_kv")
-    for n_head, n_head_kv in zip(_spread(heads, n_block), _spread(heads_kv, n_block), strict=False):
-        if n_head_kv and n_head % n_head_kv:
-            raise ModelFileError(
-                f"{values.key('attention.head_count_kv')} is {n_head_kv}, which does not divide "
-                f"the {n_head} heads; {BROKEN}"
-            )
-
-
-def _spread(counts: tuple[int, ...], n_block: int) -> tuple[int, ...]:
-    return counts * n_block if len(counts) == 1 else counts
-
-
-def _check_rope(values: _Hparams) -> None:
-    scaling = values.metadata.get(values.key("rope.scaling.type"), "none")
-    if scaling not in ROPE_SCALING_TYPES:
-        raise ModelFileError(
-            f"{values.key('rope.scaling.type')} is {short(scaling)}, known are "
-            f"{', '.join(ROPE_SCALING_TYPES)}"
-        )
-    for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
-        epsilon = values.metadata.get(values.key(name), 0.0)
-        if not isinstance(epsilon, float) or not 0 <= epsilon < 1:
-            raise ModelFileError(f"{values.key(name)} is {short(epsilon)}; {BROKEN}")
-    key = values.key("rope.dimension_count")
-    n_head = max(values.per_block("attention.head_count"), default=0)
-    if key not in values.metadata or not n_head:
-        return
-    n_rot = values.number("rope.dimension_count")
-    head_size = _head_size(values)
-    if values.architecture in FULL_ROTARY and n_rot != head_size:
-        raise ModelFileError(f"{key} is {n_rot}, not the head size {head_size}; {BROKEN}")
-    if n_rot % 2 or n_rot > head_size or (n_rot == 0 and values.architecture in PART_ROTARY):
-        raise ModelFileError(
-            f"{key} is {n_rot}: it must be even, above 0 and at most the head size {head_size}; "
-            f"{BROKEN}"
-        )
-
-
-def _check_window_rope(values: _Hparams) -> None:
-    if values.architecture not in WINDOW_ROTARY:
-        return
-    for suffix in ("", "_swa"):
-        keys = [f"attention.{part}_length{suffix}" for part in ("key", "value")]
-        n_k, n_v = (values.number(key, 0) for key in keys)
-        if n_k != n_v:
-            raise ModelFileError(
-                f"{values.key(keys[0])} is {n_k} and {values.key(keys[1])} is {n_v}, but they must "
-                f"be equal; {BROKEN}"
-            )
-    size = values.number("attention.key_length_swa", 0)
-    n_rot = values.number("rope.dimension_count", _head_size(values))
-    n_rot = values.number("rope.dimension_count_swa", n_rot)
-    if not 0 < n_rot <= size or n_rot % 2:
-        raise ModelFileError(
-            f"{values.key('rope.dimension_count_swa')} is {n_rot}: it must be even, above 0 and at "
-            f"most {values.key('attention.key_length_swa')}, {size}; {BROKEN}"
-        )
-
-
-def _head_size(values: _Hparams) -> int:
-    n_head = max(values.per_block("attention.head_count"), default=0)
-    return values.number(
-        "attention.key_length", values.number("embedding_length") // max(1, n_head)
-    )
-
-
-def _check_rope_sections(values: _Hparams) -> None:
-    key = values.key("rope.dimension_sections")
-    value = values.metadata.get(key)
-    always = values.architecture in SECTIONED_ROTARY
-    if value is None or not (always or values.architecture in MAY_BE_SECTIONED):
-        return
-    sections = value if isinstance(value, tuple) else (value,) * 4
-    sizes = [n for n in sections if isinstance(n, int) and n >= 0]
-    n_rot = values.number("rope.dimension_count", _head_size(values))
-    none = not any(sizes[:3])
-    if len(sizes) < len(sections) or sum(sizes) > n_rot or (always and none):
-        raise ModelFileError(
-            f"{key} is {short(value)}, which are no sections of the {n_rot} values that are "
-            f"rotated; {BROKEN}"
-        )
-
-
-def _check_experts(values: _Hparams) -> None:
-    n_expert = values.number("expert_count", 0)
-    n_used = max(values.per_block("expert_used_count"), default=0)
-    n_group = values.number("expert_group_count", 0)
-    n_group_used = values.number("expert_group_used_count", 0)
-    if n_expert > MAX_EXPERTS or n_used > n_expert or (n_expert and not n_used):
-        raise ModelFileError(
-            f"{n_used} of {n_expert} experts are used: there can be 1 to {MAX_EXPERTS} experts, "
-            f"with at least one used; {BROKEN}"
-        )
-    groups_fit = n_group < n_expert and n_expert % n_group == 0 if n_group else True
-    if not groups_fit or (n_group > 1 and not 0 < n_group_used < n_group):
-        raise ModelFileError(
-            f"{n_expert} experts in {n_group} groups, of which {n_group_used} are used, do not "
-            f"fit together; {BROKEN}"
-        )
-
-
-def _check_vocabulary(values: _Hparams) -> int:
-    """Return the number of tokens. llama.cpp aborts on repeated tokens and missing bytes."""
-    tokens = values.metadata.get("tokenizer.ggml.tokens")
-    tokenizer = values.metadata.get("tokenizer.ggml.model")
-    if not isinstance(tokenizer, str):
-        raise ModelFileError(f"has no tokenizer (tokenizer.ggml.model); {BROKEN}")
-    if tokenizer in ("none", "no_vocab"):
-        return values.number("vocab_size", 0)
-    if not isinstance(tokens, tuple) or not all(isinstance(token, bytes) for token in tokens):
-        raise ModelFileError(f"has no token list (tokenizer.ggml.tokens); {BROKEN}")
-    # their text as a C string
-    texts = {token.partition(b"\0")[0] for token in tokens if isinstance(token, bytes)}
-    if not texts:
-        raise ModelFileError(f"has an empty vocabulary; {BROKEN}")
-    if len(texts) < len(tokens) and tokenizer != "hybriddna":  # that one renames its tokens
-        raise ModelFileError(f"has {len(tokens) - len(texts)} tokens twice; {BROKEN}")
-    if tokenizer == "llama":
-        missing = [b for b in range(256) if not {b"<0x%02X>" % b, bytes([b])} & texts]
-        if missing:
-            raise ModelFileError(
-                f"has no token for byte {missing[0]} (and {len(missing) - 1} others), so some text "
-                "cannot be tokenized; convert the model again"
-            )
-    return len(tokens)
 
 
 def _file_type(metadata: Mapping[str, Value], tensors: tuple[TensorInfo, ...]) -> str:

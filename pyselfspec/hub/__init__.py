@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import ArgumentError, ModelFileError, SelfSpecWarning, UnknownModelError
 from ..gguf import file as gguf_file
 from ..util import plugins
-from . import huggingface, packages
+from . import catalogue, huggingface, packages
 from ._source import UNSTATED, Download, Entry, Offer, Source, pull
 
 SOURCES: tuple[Source, ...] = tuple(
@@ -167,6 +167,7 @@ def installed() -> dict[str, Path]:
     """Return the files of all models on this machine, by name: short names first, and the shortest
     one of a file that has several."""
     pairs = [pair for source in SOURCES for pair in source.installed()]
+    pairs += catalogue.usual_names(dict(pairs))
     names: dict[Path, str] = {}
     for name, path in sorted(pairs, key=lambda pair: (len(pair[0]), pair[0])):
         names.setdefault(path, name)
@@ -176,12 +177,12 @@ def installed() -> dict[str, Path]:
 def to_pull() -> list[Entry]:
     """Return the models that `fetch` can get by a name alone and that are not here."""
     here = installed()
-    return [each for source in DOWNLOADS for each in source.known() if each.name not in here]
+    return [each for name, each in _known().items() if name not in here]
 
 
 def entries() -> Iterator[Entry]:
     """Yield all models on this machine, then those to pull. Warns of files that cannot be read."""
-    known = {each.name: each for source in DOWNLOADS for each in source.known()}
+    known = _known()
     for name, path in installed().items():
         if name in known:
             yield replace(known.pop(name), path=path)
@@ -195,5 +196,9 @@ def entries() -> Iterator[Entry]:
     yield from known.values()
 
 
+def _known() -> dict[str, Entry]:
+    return {each.name: each for source in DOWNLOADS for each in source.known()}
+
+
 def _names() -> list[str]:
-    return [*installed(), *(each.name for each in to_pull())]
+    return list({**installed(), **_known()})

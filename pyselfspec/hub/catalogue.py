@@ -6,7 +6,7 @@ the people whose GGUF files most others use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,10 +66,7 @@ MODELS = {
         APACHE,
     ),
     "phi4-mini": File(
-        "unsloth/Phi-4-mini-instruct-GGUF",
-        "Phi-4-mini-instruct-Q4_K_M.gguf",
-        2_491_874_272,
-        "MIT",
+        "unsloth/Phi-4-mini-instruct-GGUF", "Phi-4-mini-instruct-Q4_K_M.gguf", 2_491_874_272, "MIT"
     ),
 }
 
@@ -83,7 +80,11 @@ def find(name: str) -> Path | None:
 
 
 def installed() -> Iterator[tuple[str, Path]]:
-    pulled = dict(huggingface.installed())
+    yield from ()  # huggingface has them under their full names
+
+
+def usual_names(pulled: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """Yield usual names of files that are given under their full names."""
     for name, file in MODELS.items():
         if file.hub_name in pulled:
             yield name, pulled[file.hub_name]

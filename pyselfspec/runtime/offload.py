@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..gguf.file import BLOCK_NAME, GgufFile
+from ..gguf.file import GgufFile
+from ..gguf.hparams import BLOCK_NAME
 from ..util.sizes import size_text
 from .kv_types import CACHE_TYPE
 

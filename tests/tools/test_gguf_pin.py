@@ -1,5 +1,5 @@
-"""Lists in gguf/file.py that repeat what llama.cpp asserts are those of the pinned source, so that
-a move to another version cannot make them refuse good files."""
+"""Lists in gguf/hparams.py that repeat what llama.cpp asserts are those of the pinned source, so
+that a move to another version cannot make them refuse good files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import source
-from pyselfspec.gguf import file, heads
+from pyselfspec.gguf import file, heads, hparams
 from pyselfspec.gguf.header import tensor_types
 from pyselfspec.gguf.heads import gemma4_assistant
 
@@ -66,37 +66,37 @@ def sectioned(tree: Path) -> tuple[set[str], set[str]]:
 
 def test_every_architecture_is_one_of_llama_cpp(tree: Path) -> None:
     named = (
-        file.FULL_ROTARY
-        | file.PART_ROTARY
-        | file.SECTIONED_ROTARY
-        | file.MAY_BE_SECTIONED
-        | file.ALWAYS_WINDOWED
-        | file.HYBRID
-        | file.ROTATED_INDEX
-        | file.WINDOW_ROTARY
-        | file.EXTRA_BLOCKS_ONLY
-        | file.ARCHITECTURES_SHARING_BLOCKS
+        hparams.FULL_ROTARY
+        | hparams.PART_ROTARY
+        | hparams.SECTIONED_ROTARY
+        | hparams.MAY_BE_SECTIONED
+        | hparams.ALWAYS_WINDOWED
+        | hparams.HYBRID
+        | hparams.ROTATED_INDEX
+        | hparams.WINDOW_ROTARY
+        | hparams.EXTRA_BLOCKS_ONLY
+        | hparams.ARCHITECTURES_SHARING_BLOCKS
         | file.EMBEDDERS
     )
     assert named <= set(architectures(tree).values())
 
 
-@pytest.mark.parametrize("architecture", sorted(file.FULL_ROTARY))
+@pytest.mark.parametrize("architecture", sorted(hparams.FULL_ROTARY))
 def test_whole_heads_are_rotated(tree: Path, architecture: str) -> None:
     assert ALL_ROTATED.search(model_source(tree, architecture))
 
 
-@pytest.mark.parametrize("architecture", sorted(file.PART_ROTARY))
+@pytest.mark.parametrize("architecture", sorted(hparams.PART_ROTARY))
 def test_a_part_of_a_head_may_be_rotated(tree: Path, architecture: str) -> None:
     text = model_source(tree, architecture)
     assert "ggml_rope_ext" in text and not ALL_ROTATED.search(text)
 
 
 def test_sections_are_rotated(tree: Path) -> None:
-    assert sectioned(tree) == (file.SECTIONED_ROTARY, file.MAY_BE_SECTIONED)
+    assert sectioned(tree) == (hparams.SECTIONED_ROTARY, hparams.MAY_BE_SECTIONED)
 
 
-@pytest.mark.parametrize("architecture", sorted(file.ALWAYS_WINDOWED))
+@pytest.mark.parametrize("architecture", sorted(hparams.ALWAYS_WINDOWED))
 def test_the_window_is_always_read(tree: Path, architecture: str) -> None:
     text = model_source(tree, architecture)
     assert "build_attn_inp_kv_iswa()" in text and "build_attn_inp_kv()" not in text
@@ -109,30 +109,30 @@ def test_hybrid_models_have_recurrent_blocks(tree: Path) -> None:
     start = text.index("bool llm_arch_is_hybrid(")
     cases = re.findall(r"case (LLM_ARCH_\w+):", text[start : text.index("\n}\n", start)])
     names = architectures(tree)
-    assert {names[case] for case in cases} - file.HYBRID == {"deepseek4", "minimax-01"}
-    assert file.HYBRID <= {names[case] for case in cases}
+    assert {names[case] for case in cases} - hparams.HYBRID == {"deepseek4", "minimax-01"}
+    assert hparams.HYBRID <= {names[case] for case in cases}
 
 
-@pytest.mark.parametrize("architecture", sorted(file.ROTATED_INDEX))
+@pytest.mark.parametrize("architecture", sorted(hparams.ROTATED_INDEX))
 def test_keys_of_an_index_are_rotated(tree: Path, architecture: str) -> None:
     text = read(tree, "src/llama-kv-cache.cpp")
     start = text.index("Hadamard rotation tensors for DeepSeek lightning indexers")
     condition = text[start : text.index("attn_rot_k = true;", start)]
     names = architectures(tree)
     assert architecture in {names[case] for case in re.findall(r"LLM_ARCH_\w+", condition)}
-    assert f"int nrot = {file.INDEX_UNIT};" in text
+    assert f"int nrot = {hparams.INDEX_UNIT};" in text
 
 
 def test_hyper_connections(tree: Path) -> None:
     text = model_source(tree, "deepseek4")
-    assert f"GGML_ASSERT(hc == {file.N_STREAMS});" in text
+    assert f"GGML_ASSERT(hc == {hparams.N_STREAMS});" in text
 
 
 def test_scaling_types(tree: Path) -> None:
     text = read(tree, "src/llama-model.cpp")
     table = text[text.index("LLAMA_ROPE_SCALING_TYPES = {") :]
     found = re.findall(r'\{ LLAMA_ROPE_SCALING_TYPE_\w+, +"(\w+)"', table[: table.index("};")])
-    assert tuple(found) == file.ROPE_SCALING_TYPES
+    assert tuple(found) == hparams.ROPE_SCALING_TYPES
 
 
 def test_limits(tree: Path) -> None:
@@ -141,7 +141,7 @@ def test_limits(tree: Path) -> None:
         int(re.search(rf"#define {name} +(\d+)", text)[1])  # type: ignore[index]
         for name in ("LLAMA_MAX_LAYERS", "LLAMA_MAX_EXPERTS")
     ]
-    assert found == [file.MAX_BLOCKS, file.MAX_EXPERTS]
+    assert found == [hparams.MAX_BLOCKS, hparams.MAX_EXPERTS]
 
 
 def test_types_without_a_matrix_product(tree: Path) -> None:
@@ -195,7 +195,7 @@ def test_models_that_leave_states_for_assistants(tree: Path) -> None:
     assert [architectures(tree)[each] for each in shares] == [gemma4_assistant.ARCHITECTURE]
 
 
-@pytest.mark.parametrize("name", sorted(file.EXTRA_BLOCKS_ONLY))
+@pytest.mark.parametrize("name", sorted(hparams.EXTRA_BLOCKS_ONLY))
 def test_architectures_of_extra_blocks_only(tree: Path, name: str) -> None:
     source = model_sources(tree)[re.sub("[-_.]", "", name)]
     assert "il < n_layer_nextn" in source and "il < n_layer;" not in source

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import ModelFileError, UnsupportedError
-from ..file import BLOCK_NAME, N_STREAMS, NOT_FOR_WEIGHTS, GgufFile
+from ..file import NOT_FOR_WEIGHTS, GgufFile
 from ..header import TensorInfo, Value, read_header, short
+from ..hparams import BLOCK_NAME, N_STREAMS
 from .head_file import HeadFile, HeadFormat
 
 BLOCK_INPUT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # in each block of a head

@@ -29,16 +29,20 @@ const message = byId("message");
 // --- the server
 
 async function connect() {
+  const {model} = store.settings;
+  const isOld = () => model !== store.settings.model; // another was chosen meanwhile
   try {
     const names = await models();
     const several = names.length > 1; // one of which may have to be loaded
     const name = names.includes(store.settings.model) ? store.settings.model : names[0];
     chat.server.models = several ? names : [];
     const found = await fetchProps(several ? name : undefined);
+    if (isOld()) return;
     chat.server.props = {...found, model: name, chat: Boolean(found.chat_template ?? true)};
     setSources(found.drafters ?? []);
     notice(chat.server.props.chat ? "" : NO_TEMPLATE);
   } catch (error) {
+    if (isOld()) return;
     if (error.status === 401 && (await askForKey(error.message))) return connect();
     notice(error.message, "Try again", () => (chat.server.ready = connect()));
   }

@@ -2,7 +2,7 @@
 // functions, matrices and aligned lines.
 
 const MATH = "http://www.w3.org/1998/Math/MathML";
-const DEEPEST = 30; // levels of groups
+const DEEPEST = 60; // levels of groups and of what commands apply to
 
 // Commands and their characters, in turn.
 function table(text) {
@@ -85,10 +85,8 @@ class Parser {
 
   // What follows until one of these tokens, which stays, or the end.
   row(...ends) {
-    if ((this.#depth += 1) > DEEPEST) throw new SyntaxError();
     const found = [];
     while (this.next !== undefined && !ends.includes(this.next)) found.push(this.#scripted());
-    this.#depth -= 1;
     return found.length === 1 ? found[0] : m("mrow", {}, ...found);
   }
 
@@ -115,7 +113,13 @@ class Parser {
   }
 
   #atom() {
-    const token = this.#take();
+    if ((this.#depth += 1) > DEEPEST) throw new SyntaxError();
+    const found = this.#made(this.#take());
+    this.#depth -= 1;
+    return found;
+  }
+
+  #made(token) {
     if (token === "{") return this.#rest("}");
     if (/^\d/.test(token)) return m("mn", {}, token);
     if (/^\p{L}/u.test(token)) return m("mi", {}, token);
@@ -142,7 +146,7 @@ class Parser {
     if (SPACES.has(name)) return m("mspace", {width: SPACES.get(name)});
     if (name === " ") return m("mspace", {width: "0.3em"});
     if (name === "mathbf" || name === "boldsymbol") return m("mrow", {class: "bold"}, this.#argument());
-    if (name in ALPHABETS) return m("mi", {}, this.#letters(...ALPHABETS[name]));
+    if (Object.hasOwn(ALPHABETS, name)) return m("mi", {}, this.#letters(...ALPHABETS[name]));
     if (ACCENTS.has(name)) return this.#accented(name);
     switch (name) {
       case "frac":

@@ -14,7 +14,10 @@ let reads = () => false; // whether the model reads pictures
 // Adds pictures from now on; able() tells whether the model reads them.
 export function takePictures(able) {
   reads = able;
-  byId("message").addEventListener("paste", (event) => add(event, event.clipboardData));
+  byId("message").addEventListener("paste", (event) => {
+    const data = event.clipboardData; // of office programs: text, and a picture of it
+    if (!data.getData("text/plain")) add(event, data);
+  });
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("drop", (event) => add(event, event.dataTransfer));
 }
