@@ -38,7 +38,7 @@ def test_continuous_integration_runs_the_commands_of_the_readme():
 
 def test_the_first_command_comes_early():
     before, _, _ = README.partition("```sh\n")
-    assert len(before.split()) <= 120
+    assert len([word for word in before.split() if word != "|"]) <= 120
     assert len(README.splitlines()) <= 110
 
 
@@ -170,8 +170,12 @@ def test_the_pages_show_the_speed_of_plain_decoding():
     want = [" | ".join([*row[1:5], *row[6:7], row[8]]) for row in rows]
     got = re.findall(r"^\| [^|]+, I?Q\w+ \| ([12] \| .*) \|$", MEASURED, re.MULTILINE)
     assert sorted(got) == sorted(want)
-    first = re.findall(r"^\| [^|]+, Q\w+ \| ([\d.]+ \| [\d.]+ \| [\d.]+) \|$", README, re.MULTILINE)
-    assert first and {*first} <= {" | ".join(row[2:5]) for row in rows if row[1] == "2"}
+    pair = r"([\d.]+ \| [\d.]+ \| [\d.]+)"
+    first = re.findall(rf"^\| [^|]+, Q\w+ \| {pair} \| {pair} \|$", README, re.MULTILINE)
+    assert len(first) == 4
+    assert {speed for both in first for speed in both} <= {
+        " | ".join(row[2:5]) for row in rows if row[1] == "2"
+    }
 
 
 def test_the_readme_shows_the_gain_of_the_kernels():
